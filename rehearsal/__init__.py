@@ -1,0 +1,1 @@
+"""An emulated Google Cloud with machines that really boot, on one Linux machine."""

@@ -1,0 +1,168 @@
+"""What the front door and the services behind it share.
+
+A service is a table of methods keyed by the discovery document's method id. The front door
+has already authenticated the caller, validated the request against the discovery document and
+asked IAM when a handler runs, so handlers hold only what the API does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiohttp import web
+
+JsonObject = dict[str, Any]
+Answer = JsonObject | web.StreamResponse
+
+
+class ApiError(Exception):
+    """A refusal in Google's form (https://cloud.google.com/apis/design/errors).
+
+    `status` is the canonical name (`NOT_FOUND`); `reason` the legacy one (`notFound`) that
+    compute and storage clients look at.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        status: str,
+        message: str,
+        *,
+        reason: str = "",
+        details: list[JsonObject] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.message = message
+        self.reason = reason or _REASONS.get(code, "backendError")
+        self.details = details or []
+
+    def body(self) -> JsonObject:
+        """The JSON body: both the canonical and the legacy fields, as googleapis.com sends them."""
+        error: JsonObject = {
+            "code": self.code,
+            "message": self.message,
+            "errors": [{"message": self.message, "domain": "global", "reason": self.reason}],
+            "status": self.status,
+        }
+        if self.details:
+            error["details"] = self.details
+        return {"error": error}
+
+
+_REASONS = {
+    400: "badRequest",
+    401: "authError",
+    403: "forbidden",
+    404: "notFound",
+    409: "alreadyExists",
+    412: "conditionNotMet",
+    429: "rateLimitExceeded",
+}
+
+
+def bad_request(message: str) -> ApiError:
+    """400 INVALID_ARGUMENT."""
+    return ApiError(400, "INVALID_ARGUMENT", message, reason="invalid")
+
+
+def not_found(what: str) -> ApiError:
+    """404 for the resource with this name."""
+    return ApiError(404, "NOT_FOUND", f"The resource '{what}' was not found")
+
+
+def already_exists(what: str) -> ApiError:
+    """409 for the resource with this name."""
+    return ApiError(409, "ALREADY_EXISTS", f"The resource '{what}' already exists")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One authenticated, validated request.
+
+    `path` holds the discovery document's path parameters, decoded; `query` the query parameters as
+    declared (repeated ones as lists); `body` the parsed JSON or None. `raw` is for media.
+    """
+
+    api: str
+    version: str
+    method_id: str
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    body: JsonObject | None
+    principal: str
+    raw: web.Request
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A handler and what IAM asks before it runs: `permission` on the resource `resource(call)`.
+
+    A permission of None means that any authenticated caller may (operations, token look-ups).
+    Resource names are full ones without a leading slash: `projects/P`, `projects/_/buckets/B`,
+    `projects/P/serviceAccounts/EMAIL`, `projects/P/zones/Z/disks/D`. A policy on a project holds for
+    all that is inside it.
+    """
+
+    handler: Handler
+    permission: str | None = None
+    resource: Callable[[Call], str] | None = None
+
+
+class Service(Protocol):
+    """One Google API."""
+
+    api: str  # as in the discovery document: "compute", "tpu"
+
+    def methods(self) -> Mapping[str, Method]:
+        """Method id → method. Ids that are missing here are answered with 501 and fail the rehearsal."""
+
+
+class Clock(Protocol):
+    """Virtual time: `rate` virtual seconds pass in a real one."""
+
+    rate: float
+
+    def now(self) -> float:
+        """Virtual seconds since the Unix epoch."""
+
+    def rfc3339(self) -> str:
+        """Now, as `2026-11-20T22:01:58.001010Z`."""
+
+    async def sleep(self, virtual_s: float) -> None:
+        """Let so many virtual seconds pass, also when the rate changes meanwhile."""
+
+
+@dataclass
+class World:
+    """The state that services share.
+
+    `directory` maps full resource names (without API host and version) to their API bodies; it is how a
+    node finds its disk and a disk its snapshot. `project` and `number` name the one project that exists.
+    """
+
+    project: str
+    number: str
+    clock: Clock
+    directory: dict[str, JsonObject] = field(default_factory=dict)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Run in the background; the world keeps the task alive and the server cancels it at the end."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def require(self, name: str) -> JsonObject:
+        """The resource of this full name; ApiError 404 if it does not exist."""
+        resource = self.directory.get(name)
+        if resource is None:
+            raise not_found(name)
+        return resource
