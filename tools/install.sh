@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Puts one tool on disk and prints the folder that holds it.
 #
-#   tools/install.sh pulumi|pulumi-language-python|storage
+#   tools/install.sh [--cached] pulumi|pulumi-language-python|storage
 #
-# The official program is used where it is on PATH in the pinned version; else it
+# With --cached it fails instead of building. The official program is used where it is on PATH in the pinned version; else it
 # is built from the Go modules pinned in tools/<name>/go.{mod,sum}, once, into a
 # cache outside the tree whose key is made of those pins. Cost on 2 cores, cold:
 # pulumi 3 min, pulumi-language-python 15 s, storage (gcsfuse, fake-gcs-server) 1 min.
@@ -11,6 +11,8 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${TPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tpu-pulumi}
+cached_only=
+[ "${1:-}" = --cached ] && { cached_only=yes; shift; }
 name=${1:?"usage: tools/install.sh pulumi|pulumi-language-python|storage"}
 module=$here/$name
 [ -f "$module/go.mod" ] || { echo "tools/install.sh: no such tool: $name" >&2; exit 2; }
@@ -23,6 +25,7 @@ if [ -f "$out/.complete" ]; then
   echo "$out"
   exit 0
 fi
+[ $cached_only ] && exit 1
 
 command -v go >/dev/null || {
   echo "tools/install.sh: $name has to be built and there is no 'go': install Go 1.26 or newer" >&2

@@ -14,7 +14,7 @@ cache=${TPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tpu-pulumi}
 mkdir -p "$cache"
 
 # Name the packages here and nowhere else; `make doctor` reads this list.
-packages="debootstrap systemd-container fuse3 openssh-client iproute2 e2fsprogs util-linux procps curl ca-certificates"
+packages="python3-venv debootstrap systemd-container fuse3 openssh-client iproute2 e2fsprogs util-linux procps curl ca-certificates"
 
 setup_system() {
   local missing=()
@@ -59,25 +59,33 @@ setup_python() {
   ln -sfn "$venv" .venv
 }
 
-# An official program on PATH in the pinned version (or newer, for pulumi) is used as it is.
+# Order of choice: an official program on PATH; what was put into the cache before; the vendor's
+# download; a build from pinned modules. TPU_BUILD_TOOLS=1 goes straight to the build.
 setup_tools() {
-  local dir
-  if [ "${TPU_BUILD_TOOLS:-}" != 1 ] && pulumi version >/dev/null 2>&1 && command -v pulumi-language-python >/dev/null; then
-    echo "setup: using the Pulumi CLI on PATH: $(command -v pulumi) $(pulumi version)"
-    rm -f .venv/bin/pulumi .venv/bin/pulumi-language-python .venv/bin/pulumi-language-python-exec
-  elif [ "${TPU_BUILD_TOOLS:-}" != 1 ] && dir=$(tools/official-pulumi.sh "$cache"); then
-    ln -sf "$dir"/pulumi* .venv/bin/
+  local dir official=
+  [ "${TPU_BUILD_TOOLS:-}" = 1 ] || official=yes
+  PATH=$(printf %s "$PATH" | tr : '\n' | grep -vxF "$PWD/.venv/bin" | paste -sd :)
+
+  if [ $official ] && pulumi version >/dev/null 2>&1 && command -v pulumi-language-python >/dev/null; then
+    [ -e .venv/bin/pulumi ] || echo "setup: using the Pulumi CLI on PATH: $(command -v pulumi) $(pulumi version)"
+    ln -sf "$(command -v pulumi)" .venv/bin/pulumi
   else
-    dir=$(tools/install.sh pulumi)
-    ln -sf "$dir"/pulumi* .venv/bin/
-    dir=$(tools/install.sh pulumi-language-python)
-    ln -sf "$dir"/pulumi-language-python .venv/bin/
+    if [ $official ] && ! tools/install.sh --cached pulumi >/dev/null && dir=$(tools/official-pulumi.sh "$cache"); then
+      echo "setup: using the official Pulumi CLI, downloaded to $dir"
+      ln -sf "$dir"/pulumi* .venv/bin/
+    else
+      dir=$(tools/install.sh pulumi)
+      ln -sf "$dir"/pulumi* .venv/bin/
+      dir=$(tools/install.sh pulumi-language-python)
+      ln -sf "$dir"/pulumi-language-python .venv/bin/
+    fi
   fi
+
   dir=$(tools/install.sh storage)
   ln -sf "$dir"/fake-gcs-server .venv/bin/
-  if [ "${TPU_BUILD_TOOLS:-}" != 1 ] && command -v gcsfuse >/dev/null && [ "$(command -v gcsfuse)" != "$PWD/.venv/bin/gcsfuse" ]; then
-    echo "setup: using the gcsfuse on PATH: $(command -v gcsfuse)"
-    rm -f .venv/bin/gcsfuse
+  if [ $official ] && command -v gcsfuse >/dev/null; then
+    [ -e .venv/bin/gcsfuse ] || echo "setup: using the gcsfuse on PATH: $(command -v gcsfuse)"
+    ln -sf "$(command -v gcsfuse)" .venv/bin/gcsfuse
   else
     ln -sf "$dir"/gcsfuse .venv/bin/
   fi

@@ -1,0 +1,56 @@
+# Everything that people type. `make help` lists it; each target says what to do next.
+SHELL := /bin/bash
+ENV ?= dev
+SCENARIO ?= default
+PYTHON ?= python3
+export PYTHON
+# The virtual environment holds the locked packages and links to the pinned programs.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PULUMI_SKIP_UPDATE_CHECK := true
+
+.DEFAULT_GOAL := help
+.PHONY: help doctor setup test lint rehearse preview publish up recover lock docs
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=default|…   PYTHON=python3.12"
+
+doctor: ## say what is here and what is missing, with a fix for each miss
+	@$(PYTHON) tools/doctor.py
+
+setup: ## install all that the other targets need (they call it themselves)
+	@tools/setup.sh
+
+test: setup lint ## run every test (no cloud account; some need root)
+	python -m pytest
+
+lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
+	ruff check .
+	ruff format --check .
+	mypy
+	git ls-files -co --exclude-standard '*.sh' .ci/run | xargs shellcheck
+	tools/lock.sh --check
+
+rehearse: setup ## run the whole story on this machine against an emulated Google Cloud (root)
+	python -m rehearsal run $(SCENARIO)
+
+preview: setup ## the plan and the price of all four stacks of ENV, before anything exists
+	python -m infra preview $(ENV)
+
+publish: setup ## build the bundle that hosts install and put it into the bucket of ENV
+	python -m infra.publish $(ENV)
+
+up: setup ## bring up storage, network, data, then tpu of ENV (asks before each)
+	pulumi -C infra/storage up -s $(ENV)
+	pulumi -C infra/network up -s $(ENV)
+	pulumi -C infra/data up -s $(ENV)
+	pulumi up -s $(ENV)
+
+recover: setup ## replace the preempted slices of ENV (only those)
+	python -m infra.recover $(ENV)
+
+lock: setup ## resolve pyproject.toml again into the hash-locked requirement files
+	tools/lock.sh
+
+docs: setup ## write the generated blocks of the documentation again
+	python tools/docs.py

@@ -1,0 +1,224 @@
+"""Say what of the tools is here, and for each miss what to do. Needs nothing but Python.
+
+make doctor
+
+Exit status 0: both `make test` and `make rehearse` can run here. 1: something that they need is
+missing. What only a real cloud needs (a login, official plug-ins) never fails the doctor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV_BIN = ROOT / ".venv" / "bin"
+OK, MISSING, OPTIONAL = "ok", "missing", "optional"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the table; `fix` is empty when there is nothing to do."""
+
+    what: str
+    state: str
+    found: str
+    fix: str = ""
+
+
+def output_of(*command: str) -> str | None:
+    """First line of what a command prints, or None if it can't be run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, cwd=ROOT)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return (done.stdout.strip() or done.stderr.strip() or "yes").splitlines()[0]
+
+
+def program(name: str) -> str | None:
+    """Where a program is: in the virtual environment or on PATH."""
+    inside = VENV_BIN / name
+    return str(inside) if inside.exists() else shutil.which(name)
+
+
+def python() -> Finding:
+    """The interpreter: 3.11, 3.12 or 3.13, with venv."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Finding("Python", MISSING, version, "name one of 3.11–3.13: make PYTHON=python3.12 …")
+    if output_of(sys.executable, "-c", "import venv, ensurepip") is None:
+        return Finding("Python", MISSING, f"{version} without venv", "apt-get install python3-venv")
+    return Finding("Python", OK, version)
+
+
+def packages() -> Finding:
+    """The locked packages, in the virtual environment."""
+    wanted = (ROOT / "requirements.txt").read_text().count("==")
+    if not (VENV_BIN / "python").exists():
+        return Finding("Python packages", MISSING, f"0 of {wanted}", "make setup")
+    return Finding("Python packages", OK, f".venv → {(ROOT / '.venv').resolve().name}")
+
+
+def go() -> Finding:
+    """Needed only to build the programs below."""
+    version = output_of("go", "version")
+    if version:
+        return Finding("Go", OK, version.removeprefix("go version "))
+    if program("gcsfuse") and program("fake-gcs-server") and program("pulumi"):
+        return Finding("Go", OPTIONAL, "not found, and not needed: all programs are built")
+    return Finding(
+        "Go", MISSING, "not found", "install Go 1.26 or newer (it builds pulumi, gcsfuse, fake-gcs-server)"
+    )
+
+
+def programs() -> Iterator[Finding]:
+    """The pinned programs that set-up builds or finds."""
+    for name, arguments in {
+        "pulumi": ("version",),
+        "pulumi-language-python": (),
+        "gcsfuse": ("--version",),
+        "fake-gcs-server": (),
+    }.items():
+        where = program(name)
+        if where is None:
+            yield Finding(name, MISSING, "not found", "make setup")
+        else:
+            version = output_of(where, *arguments) if arguments else "yes"
+            yield Finding(
+                name,
+                OK,
+                f"{version} ({'official' if '/.cache/' not in os.path.realpath(where) else 'pinned build'})",
+            )
+
+
+def plugins() -> Finding:
+    """The official gcp provider plug-in, if somebody installed it."""
+    home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
+    found = sorted(path.name for path in (home / "plugins").glob("resource-gcp-v*") if path.is_dir())
+    if found:
+        return Finding("gcp provider plug-in", OK, ", ".join(found))
+    return Finding(
+        "gcp provider plug-in",
+        OPTIONAL,
+        "none: the rehearsal uses its stand-in",
+        "for the real cloud: pulumi plugin install resource gcp",
+    )
+
+
+def machine() -> Iterator[Finding]:
+    """What the rehearsal needs of the kernel and of the user."""
+    root = os.geteuid() == 0
+    yield Finding(
+        "root",
+        OK if root else MISSING,
+        "yes" if root else f"uid {os.geteuid()}",
+        "" if root else "sudo make rehearse",
+    )
+    fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    yield Finding(
+        "/dev/fuse", OK if fuse else MISSING, "yes" if fuse else "no", "" if fuse else "modprobe fuse"
+    )
+    loop = os.access("/dev/loop-control", os.R_OK | os.W_OK)
+    yield Finding(
+        "loop devices", OK if loop else MISSING, "yes" if loop else "no", "" if loop else "modprobe loop"
+    )
+    namespaces = output_of("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true") is not None
+    yield Finding(
+        "namespaces",
+        OK if namespaces else MISSING,
+        "mount, net, uts, pid" if namespaces else "refused",
+        "" if namespaces else "run as root, outside of a container that forbids unshare",
+    )
+    free_gib = shutil.disk_usage(Path.home()).free / 2**30
+    yield Finding(
+        "disk",
+        OK if free_gib > 10 else MISSING,
+        f"{free_gib:.0f} GiB free",
+        "" if free_gib > 10 else "free 10 GiB",
+    )
+
+
+def debian_packages() -> Finding:
+    """The packages that tools/setup.sh names."""
+    match = re.search(r'^packages="([^"]+)"', (ROOT / "tools" / "setup.sh").read_text(), re.MULTILINE)
+    wanted = match.group(1).split() if match else []
+    if shutil.which("dpkg-query") is None:
+        return Finding("Debian packages", OPTIONAL, "not Debian", f"install yourself: {' '.join(wanted)}")
+    missing = [
+        p for p in wanted if "ok installed" not in (output_of("dpkg-query", "-W", "-f", "${Status}", p) or "")
+    ]
+    if missing:
+        return Finding(
+            "Debian packages",
+            MISSING,
+            f"missing: {' '.join(missing)}",
+            f"apt-get install {' '.join(missing)}",
+        )
+    return Finding("Debian packages", OK, f"all {len(wanted)}")
+
+
+def login() -> Finding:
+    """A Google Cloud login, which only the real cloud needs."""
+    adc = Path(
+        os.environ.get(
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            Path.home() / ".config/gcloud/application_default_credentials.json",
+        )
+    )
+    if adc.exists():
+        try:
+            kind = json.loads(adc.read_text()).get("type", "unknown")
+        except (OSError, ValueError):
+            return Finding(
+                "Google login", OPTIONAL, f"{adc} can't be read", "gcloud auth application-default login"
+            )
+        return Finding("Google login", OK, f"application default credentials ({kind})")
+    return Finding(
+        "Google login",
+        OPTIONAL,
+        "none: the rehearsal needs none",
+        "for the real cloud: gcloud auth application-default login",
+    )
+
+
+def catalog() -> Finding:
+    """The zones and prices that ship with the project, and when they were read."""
+    code = "from infra.catalog import summary; print(summary())"
+    said = output_of(program("python") or sys.executable, "-c", code)
+    return Finding(
+        "zone catalog", OK if said else MISSING, said or "can't be read", "" if said else "make setup"
+    )
+
+
+def main() -> int:
+    """Print the table; 1 if something that a test or a rehearsal needs is missing."""
+    findings = [
+        python(),
+        packages(),
+        go(),
+        *programs(),
+        plugins(),
+        debian_packages(),
+        *machine(),
+        login(),
+        catalog(),
+    ]
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        print(f"  {finding.state:<8}  {finding.what:<{width}}  {finding.found}")
+        if finding.fix:
+            print(f"  {'':<8}  {'':<{width}}  fix: {finding.fix}")
+    missing = [finding.what for finding in findings if finding.state == MISSING]
+    print(f"\n{len(missing)} missing: {', '.join(missing)}" if missing else "\nall here; next: make rehearse")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
