@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -145,13 +146,15 @@ class World:
     """The state that services share.
 
     `directory` maps full resource names (without API host and version) to their API bodies; it is how a
-    node finds its disk and a disk its snapshot. `project` and `number` name the one project that exists.
+    node finds its disk and a disk its snapshot. `images` maps a snapshot's or disk's full name to the file
+    with its content, where it has one. `project` and `number` name the one project that exists.
     """
 
     project: str
     number: str
     clock: Clock
     directory: dict[str, JsonObject] = field(default_factory=dict)
+    images: dict[str, Path] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def spawn(self, work: Awaitable[None]) -> None:
