@@ -55,5 +55,7 @@ def rfc3339(epoch_s: float) -> str:
 
 def _checked(rate: float) -> float:
     if not 0 <= rate < float("inf"):
-        raise ValueError(f"clock rate {rate}: must be a finite number of at least 0 virtual seconds per second")
+        raise ValueError(
+            f"clock rate {rate}: must be a finite number of at least 0 virtual seconds per second"
+        )
     return rate

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -15,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from rehearsal.cloud.service import ApiError, Call, JsonObject, World, not_found
+
+log = logging.getLogger(__name__)
 
 Work = Callable[[], Awaitable[JsonObject | None]]
 Cleanup = Callable[[ApiError], None]
@@ -42,6 +46,8 @@ RPC_CODES = {
     "UNAUTHENTICATED": 16,
 }
 
+_INTERNAL = ApiError(500, "INTERNAL", "Internal error encountered.")
+
 # compute.*Operations.wait returns after two minutes at the latest, done or not.
 _WAIT_S = 120.0
 
@@ -67,10 +73,8 @@ class Operations:
     async def wait(self, name: str, timeout_s: float = _WAIT_S) -> JsonObject:
         """The body once the operation is done, or after so many real seconds."""
         operation = self._find(name)
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(operation.done.wait(), timeout_s)
-        except TimeoutError:
-            pass
         return operation.body
 
     def names(self, parent: str) -> list[str]:
@@ -109,6 +113,9 @@ class Operations:
                 if on_error is not None:
                     on_error(error)
                 body["error"] = rpc_status(error)
+            except Exception:
+                log.exception("operation %s", name)
+                body["error"] = rpc_status(_INTERNAL)
             if "createTime" in body["metadata"]:
                 body["metadata"]["endTime"] = self._world.clock.rfc3339()
             operation.body = body

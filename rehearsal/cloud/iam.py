@@ -1,0 +1,269 @@
+"""Who is calling and what they may do: tokens, policies and their slow propagation.
+
+A principal is an e-mail address. A policy set on a resource takes effect `propagation_s` virtual seconds
+later, for grants and for revocations. Google's documentation speaks of 2 minutes typically and 7 or more at
+times (https://cloud.google.com/iam/docs/access-change-propagation); the default of 7 s is this project's
+choice: long enough that a client which does not wait is refused, short enough to rehearse.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import itertools
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rehearsal.cloud.conditions import compile_condition
+from rehearsal.cloud.roles import ROLES, grants
+from rehearsal.cloud.service import ApiError, JsonObject, World, bad_request, not_found
+
+DEFAULT_PROPAGATION_S = 7.0
+TOKEN_LIFETIME_S = 3600.0
+
+# projectOwner:P and its sisters stand for the members of these roles on the project.
+_CONVENIENCE = {
+    "projectOwner": "roles/owner",
+    "projectEditor": "roles/editor",
+    "projectViewer": "roles/viewer",
+}
+_MEMBER_KINDS = (
+    *_CONVENIENCE,
+    "user",
+    "serviceAccount",
+    "group",
+    "domain",
+    "deleted",
+    "principal",
+    "principalSet",
+)
+
+
+@dataclass(frozen=True)
+class Token:
+    """An access token; `expires_at` is on the real, monotonic clock, as clients time it."""
+
+    value: str
+    principal: str
+    expires_at: float
+
+    def expires_in_s(self) -> int:
+        """Whole seconds left."""
+        return max(0, int(self.expires_at - time.monotonic()))
+
+
+@dataclass
+class _Policy:
+    """The versions of one resource's policy: (virtual time from which it holds, policy), oldest first."""
+
+    versions: list[tuple[float, JsonObject]] = field(default_factory=list)
+
+
+class Iam:
+    """The one place where access is decided."""
+
+    def __init__(self, world: World, owner: str, propagation_s: float = DEFAULT_PROPAGATION_S) -> None:
+        self._world = world
+        self.propagation_s = propagation_s
+        self._tokens: dict[str, Token] = {}
+        self._policies: dict[str, _Policy] = {}
+        self._etags = itertools.count(time.time_ns() // 1000)
+        self.create(f"projects/{world.project}", [{"role": "roles/owner", "members": [member(owner)]}])
+
+    # Tokens
+
+    def mint(self, principal: str, lifetime_s: float = TOKEN_LIFETIME_S) -> Token:
+        """A fresh access token for this account; ApiError 404 if it is a service account that is gone."""
+        if not self._exists(principal):
+            raise not_found(f"projects/{self._world.project}/serviceAccounts/{principal}")
+        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, time.monotonic() + lifetime_s)
+        self._tokens[token.value] = token
+        return token
+
+    def find_token(self, value: str) -> Token | None:
+        """The token of this value if it is still good."""
+        token = self._tokens.get(value)
+        if token is None or token.expires_at <= time.monotonic() or not self._exists(token.principal):
+            return None
+        return token
+
+    def _exists(self, principal: str) -> bool:
+        if not principal.endswith(f"@{self._world.project}.iam.gserviceaccount.com"):
+            return True
+        return f"projects/{self._world.project}/serviceAccounts/{principal}" in self._world.directory
+
+    # Policies
+
+    def create(self, resource: str, bindings: Iterable[JsonObject] = ()) -> JsonObject:
+        """Give a new resource its first policy, which holds at once."""
+        policy = {"version": 1, "etag": self._etag(), "bindings": list(bindings)}
+        self._policies[resource] = _Policy([(float("-inf"), policy)])
+        return copy.deepcopy(policy)
+
+    def create_bucket(self, bucket: str) -> JsonObject:
+        """The first policy of `projects/_/buckets/B`: what Google grants to the project's basic roles."""
+        project = self._world.project
+        owners = [f"projectEditor:{project}", f"projectOwner:{project}"]
+        viewers = [f"projectViewer:{project}"]
+        bindings: list[JsonObject] = [
+            {"role": "roles/storage.legacyBucketOwner", "members": owners},
+            {"role": "roles/storage.legacyBucketReader", "members": viewers},
+            {"role": "roles/storage.legacyObjectOwner", "members": owners},
+            {"role": "roles/storage.legacyObjectReader", "members": viewers},
+        ]
+        return self.create(bucket, bindings)
+
+    def drop(self, resource: str) -> None:
+        """Forget the policies of a deleted resource and of all that is inside it."""
+        for name in [name for name in self._policies if name == resource or name.startswith(f"{resource}/")]:
+            del self._policies[name]
+
+    def policy(self, resource: str) -> JsonObject:
+        """The newest policy, whether or not it holds yet; resources without one have an empty one."""
+        resource = self._canonical(resource)
+        if resource not in self._policies:
+            return self.create(resource)
+        return copy.deepcopy(self._policies[resource].versions[-1][1])
+
+    def set_policy(self, resource: str, policy: JsonObject) -> JsonObject:
+        """Replace the policy if its etag (where given) is the newest one; holds after `propagation_s`."""
+        resource = self._canonical(resource)
+        newest = self.policy(resource)
+        if policy.get("etag") not in (None, "", newest["etag"]):
+            raise ApiError(
+                409,
+                "ABORTED",
+                "There were concurrent policy changes. Please retry the whole read-modify-write with "
+                "exponential backoff. The request's ETag did not match the current policy's ETag.",
+                reason="aborted",
+            )
+        bindings = [binding for binding in policy.get("bindings") or [] if binding.get("members")]
+        conditional = any("condition" in binding for binding in bindings)
+        version = policy.get("version") or 1
+        if conditional and version != 3:
+            raise bad_request("Policies with conditional role bindings must have version 3.")
+        for binding in bindings:
+            self._check_binding(binding)
+        accepted: JsonObject = {
+            "version": 3 if conditional else 1,
+            "etag": self._etag(),
+            "bindings": bindings,
+        }
+        if policy.get("auditConfigs"):
+            accepted["auditConfigs"] = policy["auditConfigs"]
+        accepted = copy.deepcopy(accepted)
+        self._policies[resource].versions.append((self._world.clock.now() + self.propagation_s, accepted))
+        return copy.deepcopy(accepted)
+
+    def _check_binding(self, binding: JsonObject) -> None:
+        role = binding.get("role", "")
+        if role not in ROLES:
+            raise bad_request(f"Role {role} is not supported for this resource.")
+        if "condition" in binding:
+            compile_condition(binding["condition"].get("expression", ""))
+        for name in binding["members"]:
+            kind, _, who = name.partition(":")
+            if name in ("allUsers", "allAuthenticatedUsers"):
+                continue
+            if kind not in _MEMBER_KINDS or not who:
+                raise bad_request(
+                    f"The member {name} is of an unknown type. Please set a valid type prefix for the member."
+                )
+            if kind == "serviceAccount" and not self._exists(who):
+                raise bad_request(f"Service account {who} does not exist.")
+
+    # Decisions
+
+    def allowed(self, principal: str, permission: str, resource: str) -> bool:
+        """Whether the policies that hold now, on the resource or above it, grant the permission."""
+        resource = self._canonical(resource)
+        return any(
+            grants(binding["role"], permission)
+            and self._is_member(principal, binding["members"])
+            and (
+                "condition" not in binding or compile_condition(binding["condition"]["expression"])(resource)
+            )
+            for name in self._ancestry(resource)
+            for binding in self._effective(name)
+        )
+
+    def require(self, principal: str, permission: str, resource: str) -> None:
+        """ApiError 403, in the words of the permission's API, unless the principal has the permission."""
+        if not self.allowed(principal, permission, resource):
+            raise denied(principal, permission, resource)
+
+    def test(self, principal: str, permissions: Iterable[str], resource: str) -> list[str]:
+        """Those of the permissions that the principal has, for testIamPermissions."""
+        return [permission for permission in permissions if self.allowed(principal, permission, resource)]
+
+    def _effective(self, resource: str) -> list[JsonObject]:
+        policy = self._policies.get(resource)
+        if policy is None:
+            return []
+        now = self._world.clock.now()
+        while len(policy.versions) > 1 and policy.versions[1][0] <= now:
+            policy.versions.pop(0)
+        bindings: list[JsonObject] = policy.versions[0][1]["bindings"]
+        return bindings
+
+    def _is_member(self, principal: str, members: Iterable[str]) -> bool:
+        for name in members:
+            kind, _, who = name.partition(":")
+            if name == member(principal) or name in ("allUsers", "allAuthenticatedUsers"):
+                return True
+            if kind == "domain" and principal.endswith(f"@{who}"):
+                return True
+            if kind in _CONVENIENCE and any(
+                binding["role"] == _CONVENIENCE[kind] and member(principal) in binding["members"]
+                for binding in self._effective(f"projects/{who}")
+            ):
+                return True
+        return False
+
+    def _ancestry(self, resource: str) -> list[str]:
+        """The resource, what it is in, and the project (a bucket's name does not say which)."""
+        parts = resource.split("/")
+        names = ["/".join(parts[:length]) for length in range(len(parts), 1, -1)]
+        if names[-1] == "projects/_":
+            names[-1] = f"projects/{self._world.project}"
+        return names
+
+    def _canonical(self, resource: str) -> str:
+        number = f"projects/{self._world.number}"
+        if resource == number or resource.startswith(f"{number}/"):
+            return f"projects/{self._world.project}{resource[len(number) :]}"
+        return resource
+
+    def _etag(self) -> str:
+        return base64.b64encode(next(self._etags).to_bytes(8, "big")).decode()
+
+
+def member(principal: str) -> str:
+    """An account's e-mail address as policies write it."""
+    kind = "serviceAccount" if principal.endswith(".gserviceaccount.com") else "user"
+    return f"{kind}:{principal}"
+
+
+def denied(principal: str, permission: str, resource: str) -> ApiError:
+    """The 403 that the permission's API answers."""
+    service = permission.split(".", 1)[0]
+    if service == "compute":
+        return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{resource}'")
+    if service == "storage":
+        kind = "object" if "/objects/" in resource else "bucket"
+        text = (
+            f"{principal} does not have {permission} access to the Google Cloud Storage {kind}. "
+            f"Permission '{permission}' denied on resource (or it may not exist)."
+        )
+        return ApiError(403, "PERMISSION_DENIED", text)
+    host = {"resourcemanager": "cloudresourcemanager"}.get(service, service) + ".googleapis.com"
+    info: JsonObject = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "IAM_PERMISSION_DENIED",
+        "domain": host,
+        "metadata": {"permission": permission, "resource": resource},
+    }
+    text = f"Permission '{permission}' denied on resource '//{host}/{resource}' (or it may not exist)."
+    return ApiError(403, "PERMISSION_DENIED", text, details=[info])

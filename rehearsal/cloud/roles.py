@@ -1,0 +1,216 @@
+"""Roles → permissions, as far as the emulated methods ask for them.
+
+Source: https://cloud.google.com/iam/docs/roles-permissions, read for the roles below. A pattern ends in
+`*`; a role's list holds the permissions that emulated methods check, not all that Google lists.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import cache
+
+_READ_ALL = ("*.get", "*.list", "*.getIamPolicy", "*.listEffectiveTags")
+_OBJECT_READ = ("storage.objects.get", "storage.objects.list")
+_OBJECT_WRITE = (
+    "storage.objects.create",
+    "storage.objects.delete",
+    "storage.objects.move",
+    "storage.objects.restore",
+    "storage.objects.update",
+    "storage.multipartUploads.*",
+    "storage.folders.*",
+    "storage.managedFolders.*",
+)
+_BUCKET_OWNER = (
+    "storage.buckets.get",
+    "storage.buckets.getIamPolicy",
+    "storage.buckets.setIamPolicy",
+    "storage.buckets.update",
+    "storage.anywhereCaches.*",
+    "storage.multipartUploads.*",
+    "storage.folders.*",
+    "storage.managedFolders.*",
+    "storage.objects.create",
+    "storage.objects.delete",
+    "storage.objects.list",
+    "storage.objects.move",
+    "storage.objects.restore",
+)
+
+ROLES: dict[str, tuple[str, ...]] = {
+    # The basic roles hold no storage.objects.*: their members reach objects through the legacy roles
+    # that a new bucket grants to projectOwner, projectEditor and projectViewer.
+    "roles/owner": ("!storage.objects.*", "!cloudkms.cryptoKeyVersions.use*", "*"),
+    "roles/editor": (
+        "!storage.objects.*",
+        "!cloudkms.cryptoKeyVersions.use*",
+        "!*.setIamPolicy",
+        "!storage.buckets.getIamPolicy",
+        "!storage.buckets.update",
+        "*",
+    ),
+    "roles/viewer": ("!storage.objects.*", "!storage.buckets.get*", *_READ_ALL),
+    "roles/browser": ("resourcemanager.projects.get", "resourcemanager.projects.getIamPolicy"),
+    "roles/storage.admin": ("storage.*",),
+    "roles/storage.bucketViewer": ("storage.buckets.get", "storage.buckets.list"),
+    "roles/storage.insightsCollectorService": ("storage.buckets.get", "storage.objects.list"),
+    "roles/storage.legacyBucketOwner": _BUCKET_OWNER,
+    "roles/storage.legacyBucketReader": (
+        "storage.buckets.get",
+        "storage.objects.list",
+        "storage.multipartUploads.list",
+        "storage.folders.get",
+        "storage.folders.list",
+        "storage.managedFolders.get",
+        "storage.managedFolders.list",
+    ),
+    "roles/storage.legacyBucketWriter": (
+        "storage.buckets.get",
+        "storage.objects.create",
+        "storage.objects.delete",
+        "storage.objects.list",
+        "storage.multipartUploads.*",
+        "storage.folders.*",
+        "storage.managedFolders.*",
+    ),
+    "roles/storage.legacyObjectOwner": (
+        "storage.objects.get",
+        "storage.objects.update",
+        "storage.objects.getIamPolicy",
+        "storage.objects.setIamPolicy",
+    ),
+    "roles/storage.legacyObjectReader": ("storage.objects.get",),
+    "roles/storage.objectAdmin": (
+        "storage.objects.*",
+        "storage.multipartUploads.*",
+        "storage.folders.*",
+        "storage.managedFolders.*",
+    ),
+    "roles/storage.objectCreator": (
+        "storage.objects.create",
+        "storage.multipartUploads.*",
+        "storage.folders.create",
+    ),
+    "roles/storage.objectUser": (*_OBJECT_READ, *_OBJECT_WRITE),
+    "roles/storage.objectViewer": (
+        *_OBJECT_READ,
+        "storage.folders.get",
+        "storage.folders.list",
+        "storage.managedFolders.get",
+        "storage.managedFolders.list",
+    ),
+    "roles/logging.logWriter": ("logging.logEntries.create", "logging.logEntries.route"),
+    "roles/logging.viewer": ("logging.logEntries.list", "logging.logs.list", "logging.buckets.get"),
+    "roles/monitoring.metricWriter": (
+        "monitoring.metricDescriptors.*",
+        "monitoring.monitoredResourceDescriptors.*",
+        "monitoring.timeSeries.create",
+    ),
+    "roles/monitoring.viewer": (
+        "monitoring.metricDescriptors.get",
+        "monitoring.metricDescriptors.list",
+        "monitoring.timeSeries.list",
+    ),
+    "roles/tpu.admin": ("tpu.*", "resourcemanager.projects.get"),
+    "roles/tpu.viewer": ("tpu.*.get", "tpu.*.list"),
+    "roles/tpu.serviceAgent": (
+        "tpu.*",
+        "compute.networks.use",
+        "compute.subnetworks.use",
+        "compute.disks.useReadOnly",
+    ),
+    "roles/compute.admin": ("compute.*",),
+    "roles/compute.viewer": ("compute.*.get", "compute.*.list"),
+    "roles/compute.networkAdmin": (
+        "compute.networks.*",
+        "compute.subnetworks.*",
+        "compute.routers.*",
+        "compute.firewalls.get",
+        "compute.firewalls.list",
+        "compute.*Operations.get",
+        "compute.*Operations.list",
+        "compute.projects.get",
+        "compute.regions.*",
+        "compute.zones.*",
+    ),
+    "roles/compute.networkUser": (
+        "compute.networks.get",
+        "compute.networks.list",
+        "compute.networks.use",
+        "compute.networks.useExternalIp",
+        "compute.subnetworks.get",
+        "compute.subnetworks.list",
+        "compute.subnetworks.use",
+        "compute.subnetworks.useExternalIp",
+        "compute.firewalls.get",
+        "compute.firewalls.list",
+        "compute.regions.*",
+        "compute.zones.*",
+        "compute.projects.get",
+    ),
+    "roles/compute.securityAdmin": (
+        "compute.firewalls.*",
+        "compute.networks.updatePolicy",
+        "compute.networks.get",
+    ),
+    "roles/compute.storageAdmin": (
+        "compute.disks.*",
+        "compute.snapshots.*",
+        "compute.diskTypes.*",
+        "compute.zone*",
+    ),
+    "roles/iam.serviceAccountAdmin": (
+        "iam.serviceAccounts.create",
+        "iam.serviceAccounts.delete",
+        "iam.serviceAccounts.get",
+        "iam.serviceAccounts.getIamPolicy",
+        "iam.serviceAccounts.list",
+        "iam.serviceAccounts.setIamPolicy",
+        "iam.serviceAccounts.undelete",
+        "iam.serviceAccounts.update",
+    ),
+    "roles/iam.serviceAccountUser": (
+        "iam.serviceAccounts.actAs",
+        "iam.serviceAccounts.get",
+        "iam.serviceAccounts.list",
+    ),
+    "roles/iam.serviceAccountTokenCreator": (
+        "iam.serviceAccounts.getAccessToken",
+        "iam.serviceAccounts.getOpenIdToken",
+        "iam.serviceAccounts.signBlob",
+        "iam.serviceAccounts.signJwt",
+    ),
+    "roles/iam.workloadIdentityUser": (
+        "iam.serviceAccounts.getAccessToken",
+        "iam.serviceAccounts.getOpenIdToken",
+    ),
+    "roles/serviceusage.serviceUsageAdmin": ("serviceusage.*",),
+    "roles/serviceusage.serviceUsageConsumer": (
+        "serviceusage.services.get",
+        "serviceusage.services.list",
+        "serviceusage.services.use",
+    ),
+    "roles/cloudkms.admin": (
+        "!cloudkms.cryptoKeyVersions.use*",
+        "cloudkms.*",
+    ),
+    "roles/cloudkms.viewer": ("cloudkms.*.get", "cloudkms.*.list"),
+    "roles/cloudkms.cryptoKeyEncrypterDecrypter": (
+        "cloudkms.cryptoKeyVersions.useToEncrypt",
+        "cloudkms.cryptoKeyVersions.useToDecrypt",
+    ),
+    "roles/resourcemanager.projectIamAdmin": (
+        "resourcemanager.projects.get",
+        "resourcemanager.projects.getIamPolicy",
+        "resourcemanager.projects.setIamPolicy",
+    ),
+}
+
+
+@cache
+def grants(role: str, permission: str) -> bool:
+    """Whether the role holds the permission. The first matching pattern decides; `!` takes away."""
+    for pattern in ROLES[role]:
+        if fnmatchcase(permission, pattern.removeprefix("!")):
+            return not pattern.startswith("!")
+    return False
