@@ -50,8 +50,5 @@ def _attribute(attribute: str, name: str) -> str:
     service = "storage" if name.startswith("projects/_/") else "cloudresourcemanager"
     if attribute == "service":
         return f"{service}.googleapis.com"
-    if service == "storage":
-        kind = "Object" if "/objects/" in name else "Bucket"
-    else:
-        kind = "Project"
+    kind = ("Object" if "/objects/" in name else "Bucket") if service == "storage" else "Project"
     return f"{service}.googleapis.com/{kind}"
