@@ -171,7 +171,7 @@ class Document:
 
     def _add(self, method: JsonObject, prefix: str, http_method: str) -> None:
         node = self._root
-        for segment in (prefix + method.get("flatPath", method["path"])).split("/"):
+        for segment in f"{prefix}{method.get('flatPath') or method['path']}".split("/"):
             if not segment.startswith("{"):
                 node = node.literals.setdefault(segment, _Node())
                 continue
