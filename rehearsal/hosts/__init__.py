@@ -1,0 +1,1 @@
+"""Machines that boot: their image, network, disks and power."""

@@ -1,0 +1,119 @@
+"""A machine's boot disk: a writable layer of its own over the image that all of them share.
+
+It lasts as long as the machine's incarnation: over reboots and power-offs, not over deletion. What a cut
+of power would lose on a real disk, the data that was not synced yet, is kept here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from rehearsal.hosts.commands import run
+from rehearsal.hosts.errors import HostError
+from rehearsal.hosts.image import LOGIN, LOGIN_ID
+from rehearsal.hosts.network import mac_address
+
+if TYPE_CHECKING:
+    from rehearsal.hosts.machine import HostSpec
+
+
+@dataclass(frozen=True)
+class Access:
+    """The files of the world that every machine gets a copy of."""
+
+    hosts_file: Path  # names and addresses, for /etc/hosts
+    ca_certificate: Path  # PEM of the CA behind Google's names here
+    ca_bundle: Path  # the system's trusted CAs and that one
+    authorized_key: Path  # the engineer's public ssh key
+
+
+class BootDisk:
+    """The layer; `root` is the mounted file system while it is open."""
+
+    def __init__(self, folder: Path, image: Path) -> None:
+        self._folder = folder
+        self._image = image
+        self.root = folder / "root"
+
+    def open(self) -> None:
+        """Make an empty layer and mount it."""
+        for part in ("upper", "work", "root"):
+            (self._folder / part).mkdir(parents=True)
+        layers = f"lowerdir={self._image},upperdir={self._folder}/upper,workdir={self._folder}/work"
+        # volatile: it need not survive this computer's own crash, so nothing waits for its disk.
+        run(["mount", "-t", "overlay", "-o", f"{layers},volatile", "overlay", self.root])
+
+    def close(self) -> None:
+        """Unmount and erase."""
+        run(["umount", self.root])
+        shutil.rmtree(self._folder)
+
+    def furnish(self, spec: HostSpec, access: Access) -> None:
+        """Write what makes the copy this machine: name, address, keys, trusted CA. Run before each boot."""
+        address = spec.address_cidr.split("/")[0]
+        self._write("etc/hostname", f"{spec.name}\n")
+        self._write("etc/hosts", f"{access.hosts_file.read_text()}{address} {spec.name}\n")
+        self._write("etc/systemd/network/10-host0.network", _network_unit(spec, address))
+        self._write("usr/local/share/ca-certificates/rehearsal.crt", access.ca_certificate.read_text())
+        self._write("etc/ssl/certs/ca-certificates.crt", access.ca_bundle.read_text())
+        keys = self._write(f"home/{LOGIN}/.ssh/authorized_keys", access.authorized_key.read_text(), 0o600)
+        keys.parent.chmod(0o700)
+        for path in (keys.parent, keys):
+            shutil.chown(path, LOGIN_ID, LOGIN_ID)
+        if not (self.root / "etc/ssh/ssh_host_ed25519_key").exists():
+            self._write("etc/machine-id", f"{uuid.uuid4().hex}\n")
+            self._write_host_key()
+
+    def _write_host_key(self) -> None:
+        key = Ed25519PrivateKey.generate()
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        self._write("etc/ssh/ssh_host_ed25519_key", private.decode(), 0o600)
+        self._write("etc/ssh/ssh_host_ed25519_key.pub", f"{public.decode()}\n")
+
+    def _write(self, name: str, text: str, mode: int = 0o644) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+
+def _network_unit(spec: HostSpec, address: str) -> str:
+    return f"""[Match]
+Name=host0
+
+[Link]
+MTUBytes={spec.mtu}
+MACAddress={mac_address(address)}
+
+[Network]
+Address={spec.address_cidr}
+Gateway={spec.gateway}
+LinkLocalAddressing=no
+IPv6AcceptRA=no
+"""
+
+
+def make_room(folder: Path, image: Path) -> bool:
+    """Make a folder that boot disks can be in; True if that took a file system in memory.
+
+    An overlay's upper layer can't be on another overlay (a container's root) nor on a network file system.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = BootDisk(folder / "probe", image)
+    try:
+        probe.open()
+    except HostError:
+        shutil.rmtree(folder / "probe")
+        run(["mount", "-t", "tmpfs", "-o", "mode=755,size=75%", "boot-disks", folder])
+        return True
+    probe.close()
+    return False

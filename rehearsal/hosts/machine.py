@@ -1,0 +1,307 @@
+"""Machines that boot: systemd as init, on a disk of their own, in systemd-nspawn.
+
+To be used inside private mount, network and pid namespaces, which `rehearsal.world` makes: whatever happens
+to this process, the kernel then takes machines, mounts and network away with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from rehearsal.hosts.bootdisk import Access, BootDisk, make_room
+from rehearsal.hosts.commands import run
+from rehearsal.hosts.disks import LoopDevices
+from rehearsal.hosts.errors import HostError
+from rehearsal.hosts.groups import ControlGroup
+from rehearsal.hosts.network import BRIDGE, Network
+
+# What systemd-nspawn --keep-unit exits with when the machine asked for a reboot: systemd's "start me again".
+_REBOOT = 133
+# systemd's signal for poweroff.target (systemd(1), "Signals"): the ACPI power button.
+_POWER_BUTTON = signal.SIGRTMIN + 4
+_BOOT_TIMEOUT_S = 60.0
+# Boots that unpack at the same time; more only share the same cores.
+_BOOTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class AttachedDisk:
+    """A data disk: its image file and the name by which the guest finds it below /dev/disk/by-id/google-."""
+
+    image: Path
+    device_name: str
+    read_only: bool
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """One machine. `address_cidr` is its address with the subnet's prefix length; `mtu` is in bytes."""
+
+    name: str
+    node: str
+    worker: int
+    address_cidr: str
+    gateway: str
+    mtu: int
+    disks: tuple[AttachedDisk, ...] = ()
+
+
+class Hosts(Protocol):
+    """Machines, by name."""
+
+    async def boot(self, spec: HostSpec) -> None:
+        """Switch on; returns when the machine's init runs. A known machine keeps its boot disk."""
+
+    async def power_off(self, name: str) -> None:
+        """The ACPI button: orderly; returns at once. Nothing where the machine is off."""
+
+    async def pull(self, name: str) -> None:
+        """The plug: SIGKILL; returns when the machine is dead. Nothing where it is off."""
+
+    async def discard(self, name: str) -> None:
+        """Pull and erase the boot disk: the next machine of this name starts from the image."""
+
+    def running(self, name: str) -> bool:
+        """Whether it is on; a machine that reboots is."""
+
+
+@dataclass
+class _Machine:
+    """A machine that exists, on or off. `pidfd` refers to its init while one runs."""
+
+    disk: BootDisk
+    group: ControlGroup
+    number: int
+    spec: HostSpec
+    pidfd: int | None = None
+    pulled: bool = False
+    booted: asyncio.Event = field(default_factory=asyncio.Event)
+    supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def on(self) -> bool:
+        return self.supervisor is not None and not self.supervisor.done()
+
+
+class NspawnHosts:
+    """`Hosts` on this computer. Each machine's console is the file `<name>.console` in `directory`."""
+
+    def __init__(self, directory: Path, image: Path, access: Access, network: Network) -> None:
+        self._directory = directory
+        self._image = image
+        self._access = access
+        self._network = network
+        self._machines: dict[str, _Machine] = {}
+        self._numbers = count()
+        self._loops = LoopDevices()
+        self._boots = asyncio.Semaphore(_BOOTS_AT_ONCE)
+        self._in_memory = False
+
+    async def open(self) -> None:
+        """Make room for boot disks, in memory where the directory's file system can't carry them."""
+        self._in_memory = await asyncio.to_thread(make_room, self._directory / "disks", self._image)
+
+    async def close(self) -> None:
+        """Pull every plug and erase every boot disk."""
+        await asyncio.gather(*(self.discard(name) for name in list(self._machines)))
+        if self._in_memory:
+            await asyncio.to_thread(run, ["umount", self._directory / "disks"])
+
+    async def boot(self, spec: HostSpec) -> None:
+        """See Hosts. HostError, with the end of the console, where init doesn't come up."""
+        async with self._boots:
+            machine = self._machines.get(spec.name)
+            if machine is not None and machine.on:
+                raise HostError(f"{spec.name} is on already")
+            if machine is None:
+                machine = await asyncio.to_thread(self._make, spec)
+                self._machines[spec.name] = machine
+            machine.spec, machine.pulled = spec, False
+            started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            machine.supervisor = asyncio.create_task(self._supervise(machine, started))
+            try:
+                await asyncio.wait_for(asyncio.shield(started), _BOOT_TIMEOUT_S)
+            except TimeoutError:
+                await self.pull(spec.name)
+                why = f"{spec.name}: no init within {_BOOT_TIMEOUT_S:.0f} s"
+                raise HostError(why, f"read {self.console(spec.name)}") from None
+
+    async def power_off(self, name: str) -> None:
+        """See Hosts."""
+        self._signal(name, _POWER_BUTTON)
+
+    async def pull(self, name: str) -> None:
+        """See Hosts."""
+        machine = self._machines.get(name)
+        if machine is None or machine.supervisor is None:
+            return
+        machine.pulled = True
+        self._signal(name, signal.SIGKILL)
+        await asyncio.wait([machine.supervisor])
+
+    async def discard(self, name: str) -> None:
+        """See Hosts."""
+        await self.pull(name)
+        machine = self._machines.pop(name, None)
+        if machine is not None:
+            await asyncio.to_thread(machine.disk.close)
+            machine.group.close()
+
+    def running(self, name: str) -> bool:
+        """See Hosts."""
+        return name in self._machines and self._machines[name].on
+
+    async def wait_booted(self, name: str) -> None:
+        """Return when the machine's newest boot reached multi-user.target, the start-up script included."""
+        await self._machines[name].booted.wait()
+
+    async def wait_off(self, name: str) -> None:
+        """Return when the machine is off."""
+        machine = self._machines.get(name)
+        if machine is not None and machine.supervisor is not None:
+            await asyncio.wait([machine.supervisor])
+
+    def console(self, name: str) -> Path:
+        """The file that everything on the machine's serial console and in its journal goes to."""
+        return self._directory / f"{name}.console"
+
+    def _make(self, spec: HostSpec) -> _Machine:
+        disk = BootDisk(self._directory / "disks" / spec.name, self._image)
+        group = ControlGroup(f"host-{spec.name}")
+        group.open()
+        disk.open()
+        return _Machine(disk, group, next(self._numbers), spec)
+
+    def _signal(self, name: str, number: int) -> None:
+        machine = self._machines.get(name)
+        if machine is not None and machine.pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(machine.pidfd, number)
+
+    async def _supervise(self, machine: _Machine, started: asyncio.Future[None]) -> None:
+        """One life from switching on to off, through any number of reboots."""
+        spec = machine.spec
+        attached: list[Path] = []
+        try:
+            devices: dict[str, Path] = {}
+            for disk in spec.disks:
+                device = await asyncio.to_thread(self._loops.attach, disk.image, read_only=disk.read_only)
+                attached.append(disk.image)
+                devices[disk.device_name] = device
+            await asyncio.to_thread(self._network.ensure_gateway, spec.gateway, spec.address_cidr)
+            while await self._run_once(machine, devices, started) == _REBOOT and not machine.pulled:
+                pass
+        except HostError as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+        finally:
+            for image in attached:
+                self._loops.release(image)
+
+    async def _run_once(
+        self, machine: _Machine, devices: dict[str, Path], started: asyncio.Future[None]
+    ) -> int:
+        """One boot until its end; systemd-nspawn's exit status."""
+        await asyncio.to_thread(machine.disk.furnish, machine.spec, self._access)
+        machine.booted.clear()
+        name = machine.spec.name
+        with contextlib.ExitStack() as opened:
+            notices = opened.enter_context(
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            )
+            notices.bind(f"\0rehearsal-{os.getpid()}-{machine.number}")
+            console = opened.enter_context(self.console(name).open("ab"))
+            process = await asyncio.create_subprocess_exec(
+                *machine.group.enter(),
+                *_command(machine, devices),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                env=_environment(machine),
+            )
+            listener = asyncio.create_task(self._listen(machine, notices, started))
+            try:
+                status = await process.wait()
+            finally:
+                listener.cancel()
+                if machine.pidfd is not None:
+                    os.close(machine.pidfd)
+                    machine.pidfd = None
+        if not started.done():
+            tail = self.console(name).read_text(errors="replace")[-800:].strip()
+            raise HostError(f"{name} did not boot (systemd-nspawn ended with status {status}): {tail}")
+        return status
+
+    async def _listen(self, machine: _Machine, notices: socket.socket, started: asyncio.Future[None]) -> None:
+        """Follow what systemd-nspawn says through sd_notify(3): the init's pid, then that it has booted."""
+        loop = asyncio.get_running_loop()
+        while True:
+            lines = (await loop.sock_recv(notices, 4096)).decode().splitlines()
+            facts = dict(line.split("=", 1) for line in lines if "=" in line)
+            if leader := facts.get("X_NSPAWN_LEADER_PID"):
+                machine.pidfd = os.pidfd_open(int(leader))
+                await _until_listening(int(leader))
+                await asyncio.to_thread(self._network.widen, f"vb-{_nspawn_name(machine)}")
+                if not started.done():
+                    started.set_result(None)
+            if facts.get("READY") == "1":
+                machine.booted.set()
+
+
+def _nspawn_name(machine: _Machine) -> str:
+    """Short, because systemd-nspawn names the network interface after it (15 bytes with its prefix)."""
+    return f"m{machine.number}"
+
+
+def _command(machine: _Machine, devices: dict[str, Path]) -> list[str]:
+    binds = [f"--bind={device}:/dev/disk/by-id/google-{name}" for name, device in devices.items()]
+    return [
+        "systemd-nspawn",
+        "--quiet",
+        "--boot",
+        f"--directory={machine.disk.root}",
+        f"--machine={_nspawn_name(machine)}",
+        f"--network-bridge={BRIDGE}",
+        # Nobody's registry and nobody's unit: this computer's own systemd need not even run.
+        "--register=no",
+        "--keep-unit",
+        "--notify-ready=yes",
+        "--console=read-only",
+        "--link-journal=no",
+        "--resolv-conf=off",
+        "--timezone=off",
+        "--bind=/dev/fuse",
+        *binds,
+    ]
+
+
+def _environment(machine: _Machine) -> dict[str, str]:
+    return {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "NOTIFY_SOCKET": f"@rehearsal-{os.getpid()}-{machine.number}",
+        # /tmp on the boot disk, as on a TPU VM, and network settings that root may change.
+        "SYSTEMD_NSPAWN_TMPFS_TMP": "0",
+        "SYSTEMD_NSPAWN_API_VFS_WRITABLE": "network",
+    }
+
+
+async def _until_listening(pid: int) -> None:
+    """Until systemd has set itself up to hear the power button (it reads signals that it has blocked)."""
+    button = 1 << (_POWER_BUTTON - 1)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it died; its exit status tells
+        while True:
+            status = dict(
+                line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            )
+            if status["Name"] == "systemd" and int(status["SigBlk"], 16) & button:
+                return
+            await asyncio.sleep(0.01)

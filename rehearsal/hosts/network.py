@@ -1,0 +1,60 @@
+"""The wire between machines: one bridge with the gateways of all subnets and Google's own addresses on it.
+
+It lives in the network namespace of the calling process and has no way out. Firewall rules and the
+separation of VPC networks are not emulated: every machine reaches every other, through its gateway where
+the subnets differ.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from rehearsal.hosts.commands import run
+
+BRIDGE = "tpu0"
+# The largest MTU of a VPC network (https://cloud.google.com/vpc/docs/mtu). The wire carries it whatever a
+# network's own is; that one is set inside its machines.
+WIRE_MTU = 8896
+
+
+class Network:
+    """The bridge; `close` takes it away again."""
+
+    def __init__(self, services: tuple[str, ...]) -> None:
+        """`services` are addresses that machines reach outside of every subnet, such as 169.254.169.254."""
+        self._services = services
+        self._addresses: set[str] = set()
+
+    def open(self) -> None:
+        """Make the bridge."""
+        run(["ip", "link", "add", BRIDGE, "type", "bridge", "forward_delay", "0"])
+        run(["ip", "link", "set", BRIDGE, "mtu", str(WIRE_MTU), "up"])
+        # Of this network namespace alone: VPC networks route between their subnets.
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        for address in self._services:
+            self._add(f"{address}/32")
+
+    def ensure_gateway(self, gateway: str, address_cidr: str) -> None:
+        """Answer as the gateway of the subnet that the machine's address (`10.0.0.2/20`) is in."""
+        length = ipaddress.ip_interface(address_cidr).network.prefixlen
+        self._add(f"{gateway}/{length}")
+
+    def widen(self, port: str) -> None:
+        """Let one machine's end at the bridge carry full-size packets."""
+        run(["ip", "link", "set", port, "mtu", str(WIRE_MTU)])
+
+    def close(self) -> None:
+        """Remove the bridge with its addresses."""
+        run(["ip", "link", "delete", BRIDGE])
+        self._addresses.clear()
+
+    def _add(self, address: str) -> None:
+        if address not in self._addresses:
+            run(["ip", "address", "add", address, "dev", BRIDGE])
+            self._addresses.add(address)
+
+
+def mac_address(address: str) -> str:
+    """The MAC address that Compute Engine derives from an internal IPv4 address: 42:01 and its bytes."""
+    return "42:01:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
