@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# environment: the same variables for services, login shells and plain 'ssh host command'.
+
+variables() {
+  cat <<VARIABLES
+DATA_DIR=/mnt/data
+CHECKPOINT_DIR=/mnt/checkpoints
+CHECKPOINT_BUCKET=$CHECKPOINT_BUCKET
+TPU_NAME=$TPU_NAME
+TPU_ZONE=$TPU_ZONE
+WORKER_ID=$WORKER_ID
+WORKER_COUNT=$WORKER_COUNT
+COORDINATOR_ADDRESS=$COORDINATOR_ADDRESS
+ACCELERATOR_TYPE=$ACCELERATOR_TYPE
+VARIABLES
+}
+
+# pam_environment: /etc/environment, which pam_env reads for every session, with our
+# lines between two marks, and what stood there before.
+pam_environment() {
+  local rest path
+  rest=$(sed '/^# tpu-boot: begin/,/^# tpu-boot: end/d' /etc/environment 2>/dev/null || true)
+  path=$(sed -n 's/^PATH=//p' <<<"$rest" | tail --lines=1 | tr -d '"')
+  [[ -z $rest ]] || printf '%s\n' "$rest"
+  echo '# tpu-boot: begin'
+  variables
+  echo "PATH=\"/opt/tpu/venv/bin:${path:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\""
+  echo '# tpu-boot: end'
+}
+
+stage_environment() {
+  { variables; echo 'PATH=/opt/tpu/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'; } |
+    write_file /etc/tpu/environment >/dev/null
+  # shellcheck disable=SC2016
+  { variables | sed 's/^/export /'; echo 'case ":$PATH:" in *:/opt/tpu/venv/bin:*) ;; *) export PATH=/opt/tpu/venv/bin:$PATH ;; esac'; } |
+    write_file /etc/profile.d/tpu.sh >/dev/null
+  pam_environment | write_file /etc/environment >/dev/null
+  # OS Login gives people no group in common, hence writable for all; the sticky bit
+  # keeps them out of one another's files. Never touched once it is there.
+  [[ -d /opt/training ]] || mkdir --mode=1777 /opt/training
+}

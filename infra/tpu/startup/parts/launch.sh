@@ -1,0 +1,23 @@
+# shellcheck shell=bash
+# launch: the job, if the slice's metadata names one, as a service that has its own barrier.
+
+stage_launch() {
+  local unit=/etc/systemd/system/tpu-job.service run text changed
+  if ! optional tpu-run; then
+    if [[ -f $unit ]]; then
+      systemctl stop tpu-job.service
+      rm "$unit"
+      systemctl daemon-reload
+    fi
+    skip "the slice has nothing to run"
+  fi
+  run=$VALUE
+  text=$(/opt/tpu/venv/bin/python -m workload.host unit <<<"$run")
+  write_file /etc/sysusers.d/tpu.conf <<<'u tpu - "TPU job" /var/lib/tpu/job' >/dev/null
+  systemd-sysusers /etc/sysusers.d/tpu.conf
+  changed=$(write_file "$unit" <<<"$text")
+  [[ -z $changed ]] || systemctl daemon-reload
+  # A job that already runs in this boot is left alone; starting it must not wait for it.
+  systemctl start --no-block tpu-job.service
+  log "tpu-job.service: $run"
+}

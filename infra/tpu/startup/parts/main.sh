@@ -1,0 +1,25 @@
+# shellcheck shell=bash
+# The order, and for how long each stage may be tried again, in seconds. Grants of a
+# new service account can take minutes to hold, hence the patience with the bucket.
+
+mkdir -p "$RUN" /var/lib/tpu /var/log/tpu /opt/tpu
+chmod 0755 "$RUN"
+exec 9>"$RUN/boot.lock"
+flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
+exec > >(tee --append "$LOG" 9>&-) 2>&1
+trap interrupted EXIT
+
+run_stage identity 0
+run_stage network 120
+run_stage locks 0
+run_stage bundle 420
+run_stage mount-data 30
+run_stage mount-checkpoints 420
+run_stage python 0
+run_stage environment 0
+run_stage barrier 0
+run_stage launch 0
+
+trap - EXIT
+record ready launch "${FINISHED[@]}"
+log "ready after $SECONDS s"

@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# mount-checkpoints: the bucket at /mnt/checkpoints, for people to look at and write to.
+
+# checkpoints_unit HNS: the service that keeps the bucket mounted. Metadata isn't cached,
+# so that a file which another host wrote is seen at once.
+checkpoints_unit() {
+  cat <<UNIT
+[Unit]
+Description=Checkpoint bucket $CHECKPOINT_BUCKET at /mnt/checkpoints
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStartPre=-/bin/umount --lazy --quiet /mnt/checkpoints
+ExecStart=/opt/tpu/bundles/$TPU_BUNDLE/gcsfuse --foreground --log-format=text --implicit-dirs --enable-hns=$1 -o allow_other --file-mode=0666 --dir-mode=0777 --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 $CHECKPOINT_BUCKET /mnt/checkpoints
+ExecStopPost=-/bin/umount --lazy --quiet /mnt/checkpoints
+Restart=always
+RestartSec=1
+TimeoutStopSec=20
+UNIT
+}
+
+# bucket_is_hierarchical: prints true or false. Left to itself, gcsfuse asks over gRPC on
+# another port and host set-up than everything else here; the JSON API says the same.
+bucket_is_hierarchical() {
+  local code reply=$RUN/layout.json
+  code=$(gcs_get 'storageLayout?fields=hierarchicalNamespace' "$reply")
+  case $code in
+    200) if tr -d ' \n' <"$reply" | grep -q '"enabled":true'; then echo true; else echo false; fi ;;
+    404) fail "there is no bucket '$CHECKPOINT_BUCKET'" ;;
+    *) try_again "asking for the layout of '$CHECKPOINT_BUCKET': HTTP $code" ;;
+  esac
+}
+
+# try_as_nobody: what a logged-in user wants to do there, done by a user without rights.
+try_as_nobody() {
+  # shellcheck disable=SC2016
+  timeout 30 setpriv --reuid=65534 --regid=65534 --clear-groups bash -euc '
+    mkdir -p "$1"
+    echo "$3" >"$1/$2"
+    [ "$(cat "$1/$2")" = "$3" ]
+    mv "$1/$2" "$1/$2.renamed"
+    rm "$1/$2.renamed"
+  ' check "/mnt/checkpoints/boot/$TPU_NAME" "mount-check-$WORKER_ID" "$(timestamp)"
+}
+
+stage_mount_checkpoints() {
+  local hns changed deadline
+  authorize || try_again "no token"
+  hns=$(bucket_is_hierarchical)
+  # A mount point that a crashed gcsfuse left behind can't even be looked at.
+  mkdir -p /mnt/checkpoints 2>/dev/null || umount --lazy /mnt/checkpoints
+  changed=$(checkpoints_unit "$hns" | write_file /etc/systemd/system/tpu-checkpoints.service)
+  if [[ -n $changed ]]; then
+    systemctl daemon-reload
+    systemctl restart tpu-checkpoints.service
+  else
+    systemctl start tpu-checkpoints.service
+  fi
+  deadline=$((SECONDS + 8))
+  until mountpoint --quiet /mnt/checkpoints && try_as_nobody; do
+    if ((SECONDS >= deadline)); then
+      journalctl --unit=tpu-checkpoints.service --lines=5 --no-pager --output=cat || true
+      # A grant takes minutes to reach every server; the service goes on trying meanwhile.
+      try_again "/mnt/checkpoints can't be written, read and renamed in yet"
+    fi
+    sleep 0.5
+  done
+  log "gs://$CHECKPOINT_BUCKET is at /mnt/checkpoints (hierarchical namespace: $hns)"
+}

@@ -1,0 +1,18 @@
+# shellcheck shell=bash
+# network: Cloud Storage answers; the MTU is what the network promises.
+
+stage_network() {
+  local code device mtu expected
+  authorize || try_again "the metadata server gives no token of the attached service account"
+  # Any answer will do here: what is allowed is found out by the stages that need it.
+  code=$(gcs_get 'o?maxResults=1&fields=kind' /dev/null)
+  [[ $code != 000 ]] || try_again "no answer from $STORAGE: does the subnet have Private Google Access, or the network a NAT?"
+  log "Cloud Storage answers (HTTP $code)"
+
+  device=$(awk '$2 == "00000000" { print $1; exit }' /proc/net/route)
+  [[ -n $device ]] || { log "no default route, so no MTU to compare"; return; }
+  mtu=$(cat "/sys/class/net/$device/mtu")
+  expected=$(metadata instance/network-interfaces/0/mtu) || expected=$mtu
+  log "MTU of $device is $mtu"
+  [[ $mtu == "$expected" ]] || log "warning: the network's MTU is $expected; slices are slower with $mtu"
+}

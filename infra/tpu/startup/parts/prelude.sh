@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# The boot of one TPU host, at every boot, on every host of a slice.
+#
+# Idempotent: a second run finds everything done. It reads all that differs between
+# hosts from the metadata server, so its bytes are the same everywhere, and it needs no
+# more of the image than Debian's or Ubuntu's essential packages, curl and systemd.
+# docs/boot.md says what each stage does and how to look at it.
+set -euo pipefail
+shopt -s inherit_errexit
+umask 022
+export LC_ALL=C HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin
+
+export METADATA=http://metadata.google.internal/computeMetadata/v1
+export STORAGE=https://storage.googleapis.com
+export RUN=/run/tpu LOG=/var/log/tpu/boot.log VALUE=
+
+# Exit codes by which a stage says something other than "done" or "failed".
+export TRY_AGAIN=75 SKIPPED=77
+
+log() { printf 'tpu-boot: %s\n' "$*" >&2; }
+
+# A stage ends by one of these: for good, for now, or because there is nothing to do.
+fail() { log "error: $*"; exit 1; }
+try_again() { log "not yet: $*"; exit "$TRY_AGAIN"; }
+skip() { log "skipped: $*"; exit "$SKIPPED"; }
+
+# metadata KEY: prints the value. Status 1: the server says that there is none;
+# status 2: it gave no answer that says either, within 15 s.
+metadata() {
+  local reply
+  reply=$(curl --silent --max-time 5 --retry 3 --retry-connrefused --retry-max-time 10 \
+    --write-out '\n%{http_code}' --header 'Metadata-Flavor: Google' "$METADATA/$1") || return 2
+  case ${reply##*$'\n'} in
+    200) printf '%s' "${reply%$'\n'*}" ;;
+    404) return 1 ;;
+    *) return 2 ;;
+  esac
+}
+
+# optional KEY: puts an attribute of the node into VALUE. Status 1 only where there is
+# none for certain: a server that doesn't answer never decides that nothing is wanted.
+optional() {
+  local code=0
+  VALUE=$(metadata "instance/attributes/$1") || code=$?
+  ((code != 2)) || try_again "the metadata server doesn't say whether there is a '$1'"
+  return "$code"
+}
+
+# authorize: a fresh token of the attached service account, as a header in a file
+# that only root reads, so that it never stands in a process list.
+authorize() {
+  local reply
+  reply=$(metadata instance/service-accounts/default/token) || return 1
+  [[ $reply =~ \"access_token\"\ *:\ *\"([^\"]+)\" ]] || return 1
+  (umask 077 && printf 'Authorization: Bearer %s\n' "${BASH_REMATCH[1]}" >"$RUN/authorization.new")
+  mv "$RUN/authorization.new" "$RUN/authorization"
+}
+
+# gcs_get PATH FILE: GET $STORAGE/storage/v1/b/BUCKET/PATH into FILE; prints the HTTP
+# status, 000 where nothing answered.
+gcs_get() {
+  curl --silent --show-error --output "$2" --write-out '%{http_code}' \
+    --connect-timeout 5 --speed-limit 1000 --speed-time 20 --retry 3 --retry-connrefused \
+    --header "@$RUN/authorization" "$STORAGE/storage/v1/b/$CHECKPOINT_BUCKET/$1" || true
+}
+
+# object PATH: the API's path of an object, whose name is one escaped segment.
+object() { printf 'o/%s' "${1//\//%2F}"; }
+
+# write_file FILE: replaces FILE by what stands on stdin, at once and only when it
+# differs; prints "changed" when it did.
+write_file() {
+  mkdir -p "$(dirname "$1")"
+  cat >"$1.new"
+  if [[ -f $1 ]] && cmp --silent "$1" "$1.new"; then
+    rm "$1.new"
+    return
+  fi
+  mv "$1.new" "$1"
+  echo changed
+}

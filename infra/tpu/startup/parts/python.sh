@@ -1,0 +1,26 @@
+# shellcheck shell=bash
+# python: an interpreter of our own, and the workload with its locked packages, from the
+# bundle alone. Kept by the bundle's id, so that the second boot has nothing to do.
+
+stage_python() {
+  local home=/opt/tpu/venvs/$TPU_BUNDLE bundle=/opt/tpu/bundles/$TPU_BUNDLE
+  if [[ ! -f $home/complete ]]; then
+    rm -rf "$home"
+    mkdir -p "$home"
+    tar --extract --gzip --file="$bundle/python.tar.gz" --directory="$home" --no-same-owner
+    "$home/python/bin/python3" -c 'import ssl, ctypes, zlib, hashlib' ||
+      fail "the bundle's interpreter doesn't run on this image; was it packed on a newer system?"
+    # The cache lies beside the environment, so that files are linked and not copied.
+    export UV_CACHE_DIR=$home/cache UV_OFFLINE=1 UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=hardlink
+    local install=("$bundle/uv" pip install --quiet --python "$home/venv/bin/python" --no-index --find-links "$bundle/wheels")
+    "$bundle/uv" venv --quiet --python "$home/python/bin/python3" "$home/venv"
+    "${install[@]}" --require-hashes --requirements "$bundle/requirements.txt"
+    # The workload's own hash stands in the manifest, and its dependencies are all there.
+    "${install[@]}" --no-deps "$bundle"/wheels/tpu_workload-*.whl
+    rm -rf "$home/cache"
+    touch "$home/complete"
+  fi
+  ln -sfn "$home/venv" /opt/tpu/venv.new
+  mv -T /opt/tpu/venv.new /opt/tpu/venv
+  log "$(/opt/tpu/venv/bin/python --version) with $(find /opt/tpu/venv/lib/ -maxdepth 3 -name '*.dist-info' | wc -l) packages"
+}

@@ -1,0 +1,57 @@
+# shellcheck shell=bash
+# The status object gs://BUCKET/boot/<node>/worker-<k>.json, written at every change.
+
+timestamp() { date --utc +%Y-%m-%dT%H:%M:%S.%3NZ; }
+
+now_ms() {
+  local us=${EPOCHREALTIME//[.,]/}
+  printf '%s' "${us:0:-3}"
+}
+
+# json_string TEXT: a JSON string. Bytes outside printable ASCII become '?', so the
+# status is valid whatever a program printed.
+json_string() {
+  local text
+  text=$(printf '%s' "$1" | tr -c '\11\12\40-\176' '?')
+  text=${text//\\/\\\\}
+  text=${text//\"/\\\"}
+  text=${text//$'\t'/\\t}
+  text=${text//$'\n'/\\n}
+  printf '"%s"' "$text"
+}
+
+# stage_json NAME STATE ATTEMPT START END DURATION_MS LOGFILE; END is empty while it runs.
+stage_json() {
+  local end=null tail=''
+  [[ -z $5 ]] || end=$(json_string "$5")
+  [[ ! -f $7 ]] || tail=$(tail --lines=20 "$7" | tail --bytes=2000)
+  printf '{"name": "%s", "state": "%s", "attempt": %d, "start": "%s", "end": %s, "duration_s": %d.%03d, "log_tail": %s}' \
+    "$1" "$2" "$3" "$4" "$end" $(($6 / 1000)) $(($6 % 1000)) "$(json_string "$tail")"
+}
+
+# status_json STATE STAGE ENTRY...: the whole object; ENTRYs are stage_json's.
+status_json() {
+  local state=$1 stage=$2 worker=${WORKER_ID:-null} entries
+  shift 2
+  entries=$(printf ', %s' "$@")
+  printf '{"version": 1, "node": %s, "worker": %s, "workers": %s, "boot_id": "%s", "bundle": %s, "state": "%s", "stage": "%s", "updated": "%s", "stages": [%s]}\n' \
+    "$(json_string "${TPU_NAME:-}")" "$worker" "${WORKER_COUNT:-null}" "$(cat /proc/sys/kernel/random/boot_id)" \
+    "$(json_string "${TPU_BUNDLE:-}")" "$state" "$stage" "$(timestamp)" "${entries#, }"
+}
+
+# upload_status: sends $RUN/status.json. A bucket that can't be reached never stops a
+# boot: the next change tries again, and the journal has it all.
+upload_status() {
+  if [[ -z ${CHECKPOINT_BUCKET:-} || -z ${TPU_NAME:-} ]]; then
+    log "status not uploaded: bucket and slice aren't known yet"
+    return
+  fi
+  # A host that doesn't know its id must not overwrite the status of one that does.
+  local name=boot/$TPU_NAME/worker-${WORKER_ID:-unknown-${INSTANCE_ID:-0}}.json code=000
+  if authorize; then
+    code=$(curl --silent --output /dev/null --write-out '%{http_code}' --connect-timeout 2 --max-time 5 \
+      --header "@$RUN/authorization" --header 'Content-Type: application/json' --data-binary "@$RUN/status.json" \
+      "$STORAGE/upload/storage/v1/b/$CHECKPOINT_BUCKET/o?uploadType=media&name=${name//\//%2F}") || true
+  fi
+  [[ $code == 200 ]] || log "status not uploaded to gs://$CHECKPOINT_BUCKET/$name (HTTP $code); the next change tries again"
+}

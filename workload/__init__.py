@@ -1,0 +1,1 @@
+"""What the hosts of a slice install and run."""

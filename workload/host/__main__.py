@@ -1,0 +1,42 @@
+"""The command line that the boot script and the job's unit call."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Sequence
+
+from workload.host import barrier
+from workload.host.errors import HostError
+from workload.host.metadata import Node
+from workload.host.unit import job_unit
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status (1: it failed and said why on stderr)."""
+    parser = argparse.ArgumentParser(
+        prog="workload host",
+        description="What a TPU host does between its boot and its job.",
+        epilog="example: python -m workload.host barrier --phase boot",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    waiting = commands.add_parser("barrier", help="wait until every worker of the slice is here")
+    waiting.add_argument("--phase", choices=("boot", "job"), required=True, help="which meeting this is")
+    commands.add_parser("unit", help="print the systemd unit for the run on standard input")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.command == "unit":
+            print(job_unit(sys.stdin.read().strip()), end="")
+        else:
+            barrier.wait(Node.from_metadata(), chosen.phase, say=functools.partial(print, flush=True))
+    except HostError as error:
+        print(f"workload host {chosen.command}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The few calls of Cloud Storage's JSON API that the barrier makes, with its retries.
+
+`STORAGE_EMULATOR_HOST` moves the server, as it does for google-cloud-storage.
+Protocol: cloud.google.com/storage/docs/json_api/v1/objects.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from workload.host.errors import StorageError
+from workload.host.metadata import access_token
+
+__all__ = ["Bucket"]
+
+_TIMEOUT_S = 20.0
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 8.0
+
+
+class Bucket:
+    """One bucket, with the access token of this host's service account.
+
+    A request that fails in a way that can pass (no connection, 408, 429, 5xx) is
+    repeated for `patience_s` seconds with growing pauses; then `StorageError`.
+    """
+
+    def __init__(self, name: str, *, patience_s: float = 60.0) -> None:
+        self.name = name
+        self._patience_s = patience_s
+        server = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
+        self._server = server if "://" in server else f"http://{server}"
+        self._token: str | None = None
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Return the JSON object stored as `name`; None where there is no such object."""
+        body = self._send("GET", f"/storage/v1/b/{self.name}/o/{_quote(name)}?alt=media")
+        if body is None:
+            return None
+        try:
+            value = json.loads(body)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise StorageError(f"gs://{self.name}/{name} is not a JSON object: delete it and boot again")
+        return value
+
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        """Store `value` as `name`, over whatever was there."""
+        path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&name={_quote(name)}"
+        if self._send("POST", path, json.dumps(value).encode()) is None:
+            raise StorageError(f"gs://{self.name}: there is no such bucket")
+
+    def generations(self, prefix: str) -> dict[str, str]:
+        """Return object name → generation for every object below `prefix`."""
+        found: dict[str, str] = {}
+        page = ""
+        while True:
+            query = f"prefix={_quote(prefix)}&fields=items(name,generation),nextPageToken{page}"
+            body = self._send("GET", f"/storage/v1/b/{self.name}/o?{query}")
+            if body is None:
+                raise StorageError(f"gs://{self.name}: there is no such bucket")
+            reply = json.loads(body)
+            found |= {item["name"]: str(item["generation"]) for item in reply.get("items", ())}
+            if not reply.get("nextPageToken"):
+                return found
+            page = f"&pageToken={_quote(reply['nextPageToken'])}"
+
+    def _send(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
+        """Return the answer's body, None for 404."""
+        give_up = time.monotonic() + self._patience_s
+        pause_s = _FIRST_PAUSE_S
+        renewed = False
+        while True:
+            try:
+                return self._send_once(method, path, body)
+            except urllib.error.HTTPError as error:
+                if error.code == 404:
+                    return None
+                if error.code == 401 and not renewed:
+                    self._token, renewed = None, True
+                    continue
+                said = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
+                passing = error.code in _TRANSIENT
+            except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+                said, passing = str(error), True
+            if not passing or time.monotonic() + pause_s > give_up:
+                raise StorageError(f"{method} {self._server}{path}: {said}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _send_once(self, method: str, path: str, body: bytes | None) -> bytes:
+        if self._token is None:
+            self._token = access_token()
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self._server + path, data=body, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+            content: bytes = reply.read()
+            return content
+
+
+def _quote(text: str) -> str:
+    return urllib.parse.quote(text, safe="")

@@ -1,0 +1,106 @@
+"""Reads who this host is from the metadata server.
+
+The keys are listed in docs/architecture.md. `GCE_METADATA_HOST` moves the server, as it
+does for Google's own client libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Self
+
+from workload.host.errors import MetadataError
+
+__all__ = ["Node", "access_token", "read"]
+
+_TIMEOUT_S = 10.0
+_DEFAULT_BARRIER_TIMEOUT_S = 600.0
+
+
+def read(key: str) -> str | None:
+    """Return the value of `key`, e.g. `instance/id`; None where the server has none.
+
+    Raises `MetadataError` where it doesn't say either way.
+    """
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    url = f"http://{host}/computeMetadata/v1/{key}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+            text: str = reply.read().decode()
+            return text
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise MetadataError(f"{url}: HTTP {error.code}") from error
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise MetadataError(f"{url}: {error}: is this a TPU host?") from error
+
+
+def access_token() -> str:
+    """Return a token of the attached service account; the server renews it as needed."""
+    key = "instance/service-accounts/default/token"
+    text = read(key)
+    if text is None:
+        raise MetadataError(f"{key}: the node has no service account")
+    token = json.loads(text).get("access_token")
+    if not isinstance(token, str):
+        raise MetadataError(f"{key}: the answer holds no access_token")
+    return token
+
+
+@dataclass(frozen=True)
+class Node:
+    """One worker of one slice, as its metadata describes it."""
+
+    name: str
+    worker: int
+    workers: int
+    bucket: str
+    barrier_timeout_s: float
+
+    @classmethod
+    def from_metadata(cls) -> Self:
+        """Read this host's own description; a missing worker number is never 0."""
+        workers = _number("tpu-workers")
+        worker = _number("agent-worker-number")
+        if not 0 <= worker < workers:
+            raise MetadataError(f"agent-worker-number is {worker}, but tpu-workers is {workers}")
+        timeout = read("instance/attributes/tpu-barrier-timeout-s")
+        return cls(
+            name=_required("tpu-slice"),
+            worker=worker,
+            workers=workers,
+            bucket=_required("tpu-bucket"),
+            barrier_timeout_s=_DEFAULT_BARRIER_TIMEOUT_S if timeout is None else _seconds(timeout),
+        )
+
+
+def _required(key: str) -> str:
+    value = read(f"instance/attributes/{key}")
+    if not value:
+        raise MetadataError(f"the node's metadata has no '{key}': was the node made by the tpu stack?")
+    return value
+
+
+def _number(key: str) -> int:
+    value = _required(key)
+    if not value.isascii() or not value.isdecimal():
+        raise MetadataError(f"the node's metadata has {key}='{value}', which is not a number")
+    return int(value)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 86400:
+        raise MetadataError(
+            f"the node's metadata has tpu-barrier-timeout-s='{text}', not seconds below a day"
+        )
+    return seconds
