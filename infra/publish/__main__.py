@@ -1,0 +1,147 @@
+"""`python -m infra.publish ENV`: build the bundle, upload it, record its id."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import uv
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from infra.errors import InfraError
+from infra.publish import interpreter, wheels
+from infra.publish.bundle import Bundle, assemble
+from infra.publish.environment import record_bundle, target_of
+from infra.publish.errors import PublishError
+from infra.publish.upload import Upload, upload
+
+__all__ = ["main"]
+
+_NO_LOCK = "# No packages besides the workload's own wheel.\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    options = _parser().parse_args(arguments)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        report = _publish(options, console)
+    except InfraError as error:
+        console.print(f"publish: {error}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("publish: stopped; what is uploaded already will not be uploaded again")
+        return 130
+    if options.json:
+        print(json.dumps(report, indent=2))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m infra.publish",
+        description="Put what the hosts of ENV install into its bucket, by content hash.",
+        epilog="example: python -m infra.publish dev",
+    )
+    parser.add_argument("environment", metavar="ENV", help="the environment, as in Pulumi.<ENV>.yaml")
+    parser.add_argument(
+        "--lock",
+        choices=("tpu", "cpu", "bare"),
+        default="tpu",
+        help="packages for a real host (tpu, the default), a rehearsed one (cpu), or none at all (bare)",
+    )
+    parser.add_argument(
+        "--tensorflow", action="store_true", help="with TensorFlow, whatever tpu:tensorflow says"
+    )
+    parser.add_argument("--bucket", help="another bucket; ENV's settings are neither read nor changed then")
+    parser.add_argument("--json", action="store_true", help="print a report as JSON on standard output")
+    parser.add_argument("--dry-run", action="store_true", help="build the bundle; upload and record nothing")
+    return parser
+
+
+def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]:
+    began = time.monotonic()
+    bucket, tensorflow = options.bucket, options.tensorflow
+    if bucket is None:
+        target = target_of(options.environment, wheels.ROOT)
+        bucket, tensorflow = target.bucket, tensorflow or target.tensorflow
+    with tempfile.TemporaryDirectory(prefix="publish.") as work:
+        chosen = interpreter.choose()
+        console.print(f"interpreter: {chosen.why}", markup=False)
+        bundle = _build(options.lock, tensorflow, chosen.archive, Path(work), console)
+        console.print(f"bundle: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")
+        if options.dry_run:
+            done = Upload(0, 0, 0)
+            console.print("dry run: nothing is uploaded, nothing is recorded")
+        else:
+            done = _upload(bundle, bucket, console)
+            if options.bucket is None and record_bundle(options.environment, wheels.ROOT, bundle.id):
+                console.print(f"Pulumi.{options.environment}.yaml: tpu:bundle is set")
+                console.print(f"next: pulumi up -s {options.environment}")
+    return {
+        "bundle": bundle.id,
+        "bucket": bucket,
+        "lock": options.lock,
+        "tensorflow": tensorflow,
+        "interpreter": chosen.why,
+        "files": len(bundle.files),
+        "bytes": bundle.size_bytes,
+        "uploaded": done.uploaded,
+        "uploaded_bytes": done.uploaded_bytes,
+        "seconds": round(time.monotonic() - began, 2),
+    }
+
+
+def _build(lock: str, tensorflow: bool, python: Path, work: Path, console: Console) -> Bundle:
+    gcsfuse = shutil.which(
+        "gcsfuse", path=f"{Path(sys.executable).parent}:{sys.exec_prefix}/bin"
+    ) or shutil.which("gcsfuse")
+    if gcsfuse is None:
+        raise PublishError("there is no gcsfuse on PATH: run 'make setup'")
+    if lock == "bare":
+        requirements = work / "requirements.txt"
+        requirements.write_text(_NO_LOCK, "utf-8")
+        locked: list[Path] = []
+    else:
+        name = f"{lock}-tensorflow.txt" if tensorflow else f"{lock}.txt"
+        requirements = wheels.ROOT / "workload" / "locks" / name
+        with console.status(f"downloading the wheels of {name} (once for each lock)"):
+            locked = wheels.locked(requirements)
+    own = wheels.build_workload(work / "wheels")
+    sources = {
+        "python.tar.gz": python,
+        "uv": Path(uv.find_uv_bin()),
+        "gcsfuse": Path(gcsfuse).resolve(),
+        "requirements.txt": requirements,
+        **{f"wheels/{wheel.name}": wheel for wheel in [*locked, own]},
+    }
+    return assemble(sources)
+
+
+def _upload(bundle: Bundle, bucket: str, console: Console) -> Upload:
+    columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("upload", total=None)
+
+        def show(done: int, total: int) -> None:
+            if done == 0 and not console.is_terminal:
+                console.print(f"uploading {total / 1e6:.0f} MB to gs://{bucket}")
+            progress.update(task, completed=done, total=total)
+
+        result = upload(bundle, bucket, show)
+    console.print(
+        f"gs://{bucket}: {result.uploaded} files uploaded ({result.uploaded_bytes / 1e6:.0f} MB), "
+        f"{result.already_there} were there already"
+    )
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

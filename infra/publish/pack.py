@@ -1,0 +1,113 @@
+"""Packs the running Python so that it runs from any folder of another machine.
+
+For where the pinned interpreter can't be downloaded. The pack holds the executable, the
+standard library, libpython, and the shared libraries that the extension modules need and
+that don't belong to the C library, found through relative search paths. An executable
+that has no search path to rewrite (Debian's) leaves those libraries to the host.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+
+from infra.publish import elf
+from infra.publish.errors import PublishError
+
+__all__ = ["pack_running"]
+
+# What every Linux with this C library has: the loader and glibc's own libraries.
+_SYSTEM = re.compile(r"(ld-linux|linux-vdso|lib(c|m|dl|rt|util|pthread|resolv|anl|mvec|gcc_s)\.so)")
+_LEFT_OUT = {"test", "idlelib", "turtledemo", "tkinter", "ensurepip", "lib2to3", "__pycache__"}
+_LEFT_OUT |= {"site-packages", "dist-packages"}
+_LDD_LINE = re.compile(r"\s*(\S+) => (/\S+) \(")
+_MODULE_WITHOUT_USE = re.compile(r"_(tkinter|test\w*|xxtest\w*|ctypes_test)\.")
+
+
+def pack_running(archive: Path) -> tuple[str, ...]:
+    """Write the pack to `archive` (tar.gz, the same bytes every time).
+
+    Returns the shared libraries that a host must have itself, sorted.
+    """
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    executable = Path(sys.base_prefix, "bin", version).resolve()
+    library = Path(
+        sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
+    )
+    if not executable.is_file() or not (library / "os.py").is_file():
+        raise PublishError(f"this Python isn't laid out as bin/{version} and lib/{version}: use another one")
+    found = elf.dynamic(executable.read_bytes())
+    movable = found is not None and found.search_path is not None
+    modules = _files(library)
+    objects = [executable, *(path for path in modules.values() if path.suffix == ".so")]
+    shared = _shared_libraries(objects)
+
+    members: dict[str, bytes] = {f"lib/{version}/{name}": path.read_bytes() for name, path in modules.items()}
+    members[f"bin/{version}"] = executable.read_bytes()
+    if movable:
+        for name, path in shared.items():
+            members[f"lib/{name}"] = path.read_bytes()
+        for name, content in members.items():
+            if name.startswith("bin/") or ".so" in Path(name).name:
+                members[name] = elf.with_search_path(content, _search_path(name))
+    links = {"bin/python3": version, "bin/python": version}
+    _write(archive, members, links)
+    return () if movable else tuple(sorted(shared))
+
+
+def _files(library: Path) -> dict[str, Path]:
+    """Return name below the library → file, without tests, caches and what builds C."""
+    kept: dict[str, Path] = {}
+    for path in sorted(library.rglob("*")):
+        name = path.relative_to(library)
+        static = name.parts[0].startswith("config-") and path.suffix in {".a", ".o"}
+        if (
+            _LEFT_OUT & set(name.parts)
+            or static
+            or _MODULE_WITHOUT_USE.match(path.name)
+            or not path.is_file()
+        ):
+            continue
+        kept[str(name)] = path
+    return kept
+
+
+def _shared_libraries(objects: list[Path]) -> dict[str, Path]:
+    """Return soname → file of all that `objects` load beyond the C library."""
+    # ldd answers for many files at once; a static one among them makes it fail.
+    printed = subprocess.run(["ldd", *map(str, objects)], capture_output=True, text=True, check=False).stdout
+    if "not found" in printed:
+        raise PublishError(f"this Python lacks shared libraries itself, see: ldd {objects[0]}")
+    found = {match[1]: Path(match[2]) for match in map(_LDD_LINE.match, printed.splitlines()) if match}
+    return {name: path for name, path in found.items() if not _SYSTEM.match(name)}
+
+
+def _search_path(name: str) -> str:
+    """Return the way from the folder of `name` to `lib`, as the loader reads it."""
+    folders = Path(name).parts[:-1]
+    if folders[0] == "bin":
+        return "$ORIGIN/../lib"
+    return "/".join(["$ORIGIN", *[".."] * (len(folders) - 1)])
+
+
+def _write(archive: Path, members: dict[str, bytes], links: dict[str, str]) -> None:
+    with (
+        archive.open("wb") as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for name in sorted(members | links):
+            entry = tarfile.TarInfo(f"python/{name}")
+            if name in links:
+                entry.type, entry.linkname = tarfile.SYMTYPE, links[name]
+                tar.addfile(entry)
+                continue
+            entry.size = len(members[name])
+            entry.mode = 0o755 if name.startswith("bin/") or ".so" in Path(name).name else 0o644
+            tar.addfile(entry, io.BytesIO(members[name]))

@@ -1,0 +1,99 @@
+"""Puts a bundle into the bucket: what isn't there yet, in parallel, the manifest last."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+
+import requests
+from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed
+from google.auth.exceptions import GoogleAuthError
+from google.cloud import storage  # type: ignore[import-untyped]
+from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
+
+from infra.publish.bundle import Bundle, BundleFile
+from infra.publish.errors import PublishError
+
+__all__ = ["BLOBS", "MANIFESTS", "Upload", "upload"]
+
+BLOBS = "bundles/blobs/"
+MANIFESTS = "bundles/manifests/"
+_PARALLEL = 8
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What an upload did."""
+
+    uploaded: int
+    uploaded_bytes: int
+    already_there: int
+
+
+def upload(bundle: Bundle, bucket_name: str, progress: Callable[[int, int], None]) -> Upload:
+    """Upload what of `bundle` the bucket lacks; `progress` gets bytes done and to do.
+
+    Nothing is ever overwritten: an object of these names is complete or isn't there.
+    """
+    try:
+        bucket = storage.Client(project="none").bucket(bucket_name)
+        return _upload(bundle, bucket, progress)
+    except NotFound as error:
+        raise PublishError(
+            f"storage:bucketName: there is no bucket '{bucket_name}': bring up the storage layer first "
+            "(pulumi -C infra/storage up)"
+        ) from error
+    except Forbidden as error:
+        raise PublishError(
+            f"gs://{bucket_name}: {error.message}: you need roles/storage.objectUser on the bucket"
+        ) from error
+    except GoogleAuthError as error:
+        raise PublishError(
+            f"no Google credentials ({error}): gcloud auth application-default login"
+        ) from error
+    except (GoogleAPIError, requests.RequestException) as error:
+        raise PublishError(f"gs://{bucket_name}: {error}") from error
+
+
+def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int], None]) -> Upload:
+    there = {
+        blob.name.removeprefix(BLOBS): blob.size
+        for blob in bucket.list_blobs(prefix=BLOBS, fields="items(name,size),nextPageToken")
+    }
+    blobs = {file.sha256: file for file in bundle.files}
+    for sha256, file in blobs.items():
+        if sha256 in there and there[sha256] != file.size_bytes:
+            raise PublishError(
+                f"gs://{bucket.name}/{BLOBS}{sha256} has {there[sha256]} bytes, {file.path} has "
+                f"{file.size_bytes}: someone overwrote it; find out who, delete it and publish again"
+            )
+    missing = [file for sha256, file in blobs.items() if sha256 not in there]
+    total = sum(file.size_bytes for file in missing)
+    done = 0
+    progress(done, total)
+    # The largest first, so that the end of the upload isn't one long tail.
+    missing.sort(key=lambda file: -file.size_bytes)
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        running = {pool.submit(_create, bucket, file): file for file in missing}
+        try:
+            for future in as_completed(running):
+                future.result()
+                done += running[future].size_bytes
+                progress(done, total)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    manifest = bucket.blob(MANIFESTS + bundle.id)
+    with contextlib.suppress(PreconditionFailed):  # published before
+        manifest.upload_from_string(bundle.manifest, "text/plain", if_generation_match=0, retry=DEFAULT_RETRY)
+    return Upload(len(missing), total, len(blobs) - len(missing))
+
+
+def _create(bucket: storage.Bucket, file: BundleFile) -> None:
+    blob = bucket.blob(BLOBS + file.sha256)
+    with contextlib.suppress(PreconditionFailed):  # another publish was faster, with the same content
+        blob.upload_from_filename(
+            str(file.source), "application/octet-stream", if_generation_match=0, retry=DEFAULT_RETRY
+        )
