@@ -1,1 +1,3 @@
 """What the hosts of a slice install and run."""
+
+__version__ = "0.1.0"

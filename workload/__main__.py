@@ -1,0 +1,152 @@
+"""The `workload` command.
+
+    workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
+    DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training
+    workload checkpoints list /tmp/training/runs/tiny
+
+Imports wait until a command needs them: JAX takes seconds, and the host's commands don't use it.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workload import __version__
+from workload.errors import ConfigError, Problem, WorkloadError
+
+_RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_EXAMPLES = """examples:
+  workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
+  DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training
+  workload train tiny.toml --set train.steps=200 --set model.layers=4 --name deeper
+  workload checkpoints list gs://my-project-checkpoints/runs/tiny
+  workload host --help
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; returns its exit status: 0 fine, 1 failed, 2 wrongly asked."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["host"]:
+        return _host(arguments[1:])
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.command(options)
+    except WorkloadError as error:
+        print(f"workload: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return status
+
+
+_Commands = argparse._SubParsersAction  # the only name argparse has for it
+
+
+def _parser() -> argparse.ArgumentParser:
+    def add(
+        commands: "_Commands[argparse.ArgumentParser]", name: str, text: str, example: str = ""
+    ) -> argparse.ArgumentParser:
+        epilog = f"example:\n  {example}" if example else None
+        raw = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(name, help=text, description=text, epilog=epilog, formatter_class=raw)
+
+    parser = argparse.ArgumentParser(
+        prog="workload",
+        description="What the hosts of a slice run.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"workload {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    example = "DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training --set train.steps=20"
+    train = add(commands, "train", "Train, or go on training, from the newest complete checkpoint.", example)
+    train.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (tiny.toml)")
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    train.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
+    train.add_argument(
+        "--dir",
+        metavar="DIR",
+        help="where runs/ is kept; gs://$CHECKPOINT_BUCKET, unless given",
+    )
+    train.set_defaults(command=_train)
+
+    data = add(commands, "data", "Make token files.").add_subparsers(required=True, metavar="COMMAND")
+    example = "workload data prepare --source /usr/share/common-licenses --out /tmp/tokens"
+    prepare = add(data, "prepare", "Pack text files into token files, the same bytes each time.", example)
+    prepare.add_argument(
+        "--source", nargs="+", type=Path, required=True, metavar="PATH", help="files, folders"
+    )
+    prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder")
+    prepare.set_defaults(command=_prepare)
+
+    text = "Look at a run's checkpoints."
+    checkpoints = add(commands, "checkpoints", text).add_subparsers(required=True, metavar="COMMAND")
+    example = "workload checkpoints list gs://my-project-checkpoints/runs/tiny"
+    listing = add(checkpoints, "list", "Say which steps are complete.", example)
+    listing.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
+    listing.set_defaults(command=_list)
+
+    add(commands, "host", "Barrier and status of a host; see `workload host --help`.")
+    return parser
+
+
+def _train(options: argparse.Namespace) -> int:
+    from workload import config as configs
+
+    config = configs.load(options.config, options.overrides)
+    run = options.name or Path(options.config).stem
+    bucket = os.environ.get("CHECKPOINT_BUCKET")
+    root: str = options.dir or (f"gs://{bucket}" if bucket else "")
+    problems = []
+    if not root:
+        fix = "set it, or give --dir DIR to keep the run in a folder"
+        problems.append(Problem("$CHECKPOINT_BUCKET", "(not set)", "must name the bucket for the run", fix))
+    if not _RUN.fullmatch(run):
+        rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
+        problems.append(Problem("--name", repr(run), rule, "e.g. --name first"))
+    if problems:
+        raise ConfigError("workload train", problems)
+    if not root.startswith("gs://"):
+        root = str(Path(root).absolute())
+
+    from workload.launch import launch
+
+    return launch(config, run, f"{root.rstrip('/')}/runs/{run}", os.environ)
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    from workload.data.prepare import prepare
+
+    summary = prepare(options.source, options.out)
+    print(
+        f"{options.out}: {summary.documents} documents, {summary.tokens} tokens"
+        f" ({summary.not_text} files are no text, {summary.repeated} repeat another)\n"
+        f"next: DATA_DIR={options.out} workload train tiny.toml --dir /tmp/training"
+    )
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from workload.checkpoints import list_steps
+    from workload.store import open_store
+
+    steps = list_steps(open_store(options.run))
+    for step in sorted(steps.complete + steps.incomplete):
+        verdict = "complete" if step in steps.complete else "incomplete: no marker, will not be used"
+        print(f"{step:>8}  {verdict}")
+    if not steps.complete:
+        print(f"{options.run}: no complete checkpoint")
+    return 0
+
+
+def _host(arguments: Sequence[str]) -> int:
+    from workload.host.__main__ import main as host
+
+    return host(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

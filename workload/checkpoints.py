@@ -1,0 +1,155 @@
+"""Checkpoints of a run: saved by all workers, complete once their marker is there.
+
+Orbax picks its commit by the spelling of a path and takes a gcsfuse mount for a disk,
+where renaming a folder isn't atomic. So every path gets the marker, `commit_success.txt`,
+written after everything else; a step without it doesn't exist.
+"""
+# mypy: allow-untyped-calls
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp  # type: ignore[import-untyped]
+from etils import epath  # type: ignore[import-untyped]
+from orbax.checkpoint.options import AtomicityMode, AtomicityOptions  # type: ignore[import-untyped]
+
+from workload.cluster import Cluster, first_line
+from workload.config import CheckpointConfig
+from workload.errors import RunError, StoreError
+from workload.store import Store
+
+FOLDER = "checkpoints"
+MARKER = "commit_success.txt"
+_STEP = re.compile(rf"{FOLDER}/(\d+)/(.+)")
+_BY_MARKER = AtomicityOptions(mode=AtomicityMode.COMMIT_FILE)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps that have a folder, oldest first."""
+
+    complete: tuple[int, ...]
+    incomplete: tuple[int, ...]
+
+
+def list_steps(store: Store) -> Steps:
+    """Which steps are there, read from storage and nowhere else."""
+    marked: dict[int, bool] = {}
+    for name in store.list(f"{FOLDER}/"):
+        if match := _STEP.fullmatch(name):
+            step = int(match[1])
+            marked[step] = marked.get(step, False) or match[2] == MARKER
+    return Steps(
+        complete=tuple(sorted(step for step, whole in marked.items() if whole)),
+        incomplete=tuple(sorted(step for step, whole in marked.items() if not whole)),
+    )
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a run goes on from.
+
+    Attributes:
+        step: updates already done; 0 for a run that has no checkpoint yet.
+        state: the state after them; None at 0.
+        passed_over: newer steps that couldn't be used, with the reason.
+    """
+
+    step: int
+    state: Any
+    passed_over: tuple[tuple[int, str], ...]
+
+
+class Checkpoints:
+    """Saves in the background, restores the newest complete step."""
+
+    def __init__(self, store: Store, cluster: Cluster, config: CheckpointConfig):
+        self._store, self._cluster, self._keep = store, cluster, config.keep
+        self._root = epath.Path(store.url) / FOLDER
+        self._saver = ocp.AsyncCheckpointer(
+            ocp.StandardCheckpointHandler(), timeout_secs=config.timeout_s, atomicity_options=_BY_MARKER
+        )
+        # A restore mustn't wait for the others: where one worker fails, all have to hear of it.
+        me = cluster.membership.worker
+        alone = ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
+        self._loader = ocp.Checkpointer(
+            ocp.StandardCheckpointHandler(), multiprocessing_options=alone, atomicity_options=_BY_MARKER
+        )
+        self._complete: set[int] = set()
+        self._saving: int | None = None
+
+    def restore(self, abstract_state: Any) -> Restored:
+        """The newest complete step that every worker can read.
+
+        Args:
+            abstract_state: shapes, dtypes and shardings of the state.
+
+        Raises:
+            RunError: complete steps are there, but none can be read. Starting over would hide it.
+        """
+        found = self._cluster.agree(self._tidy)
+        self._complete = set(found["complete"])
+        passed_over = [(step, "no marker: it was never completed") for step in found["incomplete"]]
+        for step in sorted(self._complete, reverse=True):
+            state, problem = self._try(step, abstract_state)
+            if self._cluster.all_true(not problem):
+                newer = tuple(sorted(entry for entry in passed_over if entry[0] > step))
+                return Restored(step, state, newer)
+            passed_over.append((step, problem or "another worker couldn't read it"))
+        if self._complete:
+            reasons = "; ".join(f"step {step}: {reason}" for step, reason in passed_over)
+            fix = "look at the reasons; to start over, give the run another --name"
+            raise RunError(f"{self._root}: no checkpoint can be read ({reasons})\n    fix: {fix}")
+        return Restored(0, None, tuple(passed_over))
+
+    def _tidy(self) -> dict[str, tuple[int, ...]]:
+        """Lists the steps, and clears what unfinished saves left: their steps will be saved again."""
+        steps = list_steps(self._store)
+        for step in steps.incomplete:
+            self._remove(step)
+        return {"complete": steps.complete, "incomplete": steps.incomplete}
+
+    def _try(self, step: int, abstract_state: Any) -> tuple[Any, str]:
+        try:
+            restore = ocp.args.StandardRestore(abstract_state)
+            return jax.block_until_ready(self._loader.restore(self._root / str(step), args=restore)), ""
+        except Exception as error:  # whatever is wrong with it, an older step may do
+            return None, first_line(error)
+
+    def save(self, step: int, state: Any) -> bool:
+        """Begins to save; a step that is complete already is left as it is.
+
+        Waits for the save before it, and retires what is too old once that is complete.
+        """
+        self.wait()
+        if step in self._complete:
+            return False
+        self._saver.save(self._root / str(step), args=ocp.args.StandardSave(state), force=True)
+        self._saving = step
+        return True
+
+    def wait(self) -> None:
+        """Returns once the save under way, if any, is complete."""
+        if self._saving is None:
+            return
+        self._saver.wait_until_finished()
+        self._complete.add(self._saving)
+        self._saving = None
+        for step in sorted(self._complete)[: -self._keep]:
+            self._complete.discard(step)
+            if self._cluster.leader:
+                self._retire(step)
+
+    def _retire(self, step: int) -> None:
+        try:
+            self._remove(step)
+        except StoreError as error:  # costs room, not correctness
+            print(f"step {step} stays in storage: {first_line(error)}", flush=True)
+
+    def _remove(self, step: int) -> None:
+        """The marker goes first: what a crash leaves behind is incomplete, and known as such."""
+        self._store.delete(f"{FOLDER}/{step}/{MARKER}")
+        for name in self._store.list(f"{FOLDER}/{step}/"):
+            self._store.delete(name)

@@ -1,0 +1,170 @@
+"""The workers of a slice: how they meet, what they share, how they part.
+
+The environment says who is who (`/etc/tpu/environment` on a host):
+
+    COORDINATOR_ADDRESS=10.0.0.2:8476  WORKER_COUNT=4  WORKER_ID=0
+
+Without WORKER_COUNT, or with 1, the process is alone. A worker that doesn't know its id is
+refused: two workers with one id would corrupt a run in silence.
+"""
+# mypy: allow-untyped-calls
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from workload.config import ClusterConfig
+from workload.errors import ClusterError, ConfigError, Problem, WorkloadError
+
+AXIS = "fsdp"
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who this process is among the workers."""
+
+    worker: int = 0
+    workers: int = 1
+    coordinator: str = ""  # host:port of worker 0; empty when alone
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Membership":
+        """Reads WORKER_COUNT, WORKER_ID and COORDINATOR_ADDRESS.
+
+        Raises:
+            ConfigError: a variable is missing or makes no sense.
+        """
+        problems = []
+
+        def number(name: str, low: int, high: int) -> int:
+            text = environment.get(name, "")
+            if text.isdecimal() and low <= int(text) <= high:
+                return int(text)
+            rule = f"must be a whole number from {low} to {high}"
+            fix = "start the job by its unit, which reads /etc/tpu/environment, or set the variable"
+            problems.append(Problem(f"${name}", repr(text) if text else "(not set)", rule, fix))
+            return low
+
+        if environment.get("WORKER_COUNT", "1") == "1":
+            return cls()
+        workers = number("WORKER_COUNT", 1, 4096)
+        worker = number("WORKER_ID", 0, max(0, workers - 1))
+        coordinator = environment.get("COORDINATOR_ADDRESS", "")
+        host, _, port = coordinator.rpartition(":")
+        if not host or not port.isdecimal():
+            fix = "the address of worker 0 and JAX's port, e.g. 10.0.0.2:8476"
+            problems.append(Problem("$COORDINATOR_ADDRESS", repr(coordinator), "must read host:port", fix))
+        if problems:
+            raise ConfigError("environment", problems)
+        return cls(worker, workers, coordinator)
+
+
+class Cluster:
+    """All workers' devices as one mesh, and the few things that workers tell one another."""
+
+    def __init__(self, membership: Membership):
+        self.membership = membership
+        self.mesh = Mesh(np.array(jax.devices()), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+        self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self.by_example = NamedSharding(self.mesh, PartitionSpec(AXIS))
+
+    @property
+    def leader(self) -> bool:
+        """Whether this is worker 0, the only one that writes the run's small objects."""
+        return self.membership.worker == 0
+
+    @classmethod
+    def join(cls, membership: Membership, config: ClusterConfig) -> "Cluster":
+        """Meets the other workers at the coordinator.
+
+        From here on SIGTERM is a preemption notice, and a worker that is silent for
+        `heartbeat_timeout_s` ends all the others: a slice goes on whole or not at all.
+
+        Raises:
+            ClusterError: the workers didn't all arrive in time.
+        """
+        if membership.workers > 1:
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+            try:
+                jax.distributed.initialize(
+                    membership.coordinator,
+                    num_processes=membership.workers,
+                    process_id=membership.worker,
+                    initialization_timeout=config.start_timeout_s,
+                    heartbeat_timeout_seconds=config.heartbeat_timeout_s,
+                    shutdown_timeout_seconds=config.shutdown_timeout_s,
+                )
+            except RuntimeError as error:
+                raise ClusterError(
+                    f"{membership.workers} workers didn't meet at {membership.coordinator} within"
+                    f" {config.start_timeout_s} s: {first_line(error)}\n"
+                    "    fix: start every worker, and let the firewall pass the coordinator's port"
+                ) from error
+        return cls(membership)
+
+    def leave(self) -> None:
+        """Parts from the others; all workers leave together."""
+        if self.membership.workers > 1:
+            jax.distributed.shutdown()
+
+    def shardings(self, tree: Any) -> Any:
+        """Where each leaf of a state lives: split over all devices along its longest axis that
+        they divide, whole on each where there is none. The axis of stacked layers stays whole.
+        """
+        devices = self.mesh.size
+
+        def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+            stacked = any(getattr(key, "key", None) == "layers" for key in path)
+            axes = [axis for axis, length in enumerate(leaf.shape) if length % devices == 0]
+            axes = [axis for axis in axes if axis or not stacked]
+            if not axes:
+                return self.replicated
+            longest = max(axes, key=lambda axis: leaf.shape[axis])
+            return NamedSharding(self.mesh, PartitionSpec(*[None] * longest, AXIS))
+
+        return jax.tree_util.tree_map_with_path(place, tree)
+
+    def agree(self, ask: Callable[[], Any]) -> Any:
+        """Lets worker 0 ask and tells every worker the answer, which is JSON.
+
+        Raises:
+            WorkloadError: on all workers, if it was raised on worker 0.
+        """
+        message: dict[str, Any] = {}
+        if self.leader:
+            try:
+                message = {"answer": ask()}
+            except WorkloadError as error:
+                if self.membership.workers == 1:
+                    raise
+                message = {"error": str(error), "exit_code": error.exit_code}
+        raw = np.frombuffer(json.dumps(message).encode(), np.uint8)
+        length = int(multihost_utils.broadcast_one_to_all(np.int32(len(raw))))
+        padded = np.zeros(length, np.uint8)
+        padded[: len(raw) if self.leader else 0] = raw if self.leader else padded[:0]
+        answer = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)))
+        if "error" in answer:
+            refusal = WorkloadError(answer["error"])
+            refusal.exit_code = answer["exit_code"]
+            raise refusal
+        return answer["answer"]
+
+    def all_true(self, mine: bool) -> bool:
+        """Whether every worker says yes."""
+        return bool(np.all(multihost_utils.process_allgather(np.array([mine]))))
+
+
+def whole(leaf: jax.Array) -> np.ndarray[Any, Any]:
+    """The full value of a distributed array, on every worker."""
+    return np.asarray(cast(Any, multihost_utils.process_allgather(leaf, tiled=True)))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, which for JAX's is the one that people can read."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+"""Token files: how they are made, read and put in order."""

@@ -1,0 +1,186 @@
+"""What a run tells about itself, in its folder of the bucket; worker 0 writes it.
+
+`metrics/` is exact: a segment holds the losses of (from, to] and is in storage before
+checkpoint `to` completes, so the segments up to any complete checkpoint have no gap. Their
+bytes depend on nothing but the run; two that overlap agree, or the run isn't reproducible,
+which `read_losses` refuses to pass over. Events and status carry wall times and are for people.
+"""
+
+import json
+import re
+import tempfile
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec
+
+from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
+
+from workload.errors import RunError, StoreError
+from workload.store import Store
+
+_SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
+P = ParamSpec("P")
+_STATUS_EVERY_S = 2.0  # Cloud Storage takes one write a second to one object
+
+
+def line(step: int, loss: float) -> str:
+    """One line of a segment. `loss_hex` is exact, `loss` is for reading."""
+    return json.dumps({"step": step, "loss": round(loss, 6), "loss_hex": loss.hex()})
+
+
+def read_losses(store: Store) -> dict[int, float]:
+    """The loss of every step in the segments.
+
+    Raises:
+        RunError: two segments disagree about a step.
+    """
+    losses: dict[int, float] = {}
+    for name in store.list("metrics/"):
+        if not _SEGMENT.fullmatch(name):
+            continue
+        for entry in map(json.loads, store.read(name).decode().splitlines()):
+            step, loss = entry["step"], float.fromhex(entry["loss_hex"])
+            if losses.setdefault(step, loss) != loss:
+                had = losses[step].hex()
+                raise RunError(
+                    f"{store.url}: step {step} was done twice with different losses, {had} and {loss.hex()}\n"
+                    "    fix: the run isn't reproducible; were its hosts or its program changed midway?"
+                )
+    return losses
+
+
+class Journal:
+    """Losses, events, status and TensorBoard files of one start of a run."""
+
+    def __init__(self, store: Store, run: str, node: str, steps: int):
+        self._store, self._run, self._node, self._steps = store, run, node, steps
+        self._pending: dict[int, float] = {}
+        self._from = 0
+        self._board: SummaryWriter | None = None
+        self._scratch = tempfile.TemporaryDirectory(prefix="tensorboard-")
+        self._step = 0
+        self._loss: float | None = None
+        self._status = _Latest(partial(store.write, "status.json"))
+
+    def begin(self, step: int) -> None:
+        """Says after which step the losses to come begin."""
+        self._from = self._step = step
+        # TensorBoard drops what an earlier start logged at or after purge_step.
+        self._board = SummaryWriter(self._scratch.name, purge_step=step + 1)
+
+    def loss(self, step: int, loss: float) -> None:
+        """Takes the loss of a step; it isn't in storage before the next `flush`."""
+        self._pending[step] = loss
+        if self._board:
+            self._board.add_scalar("loss", loss, step)
+        self.status("running", step, loss)
+
+    def flush(self, to: int) -> None:
+        """Puts the losses up to step `to` into storage.
+
+        Raises:
+            StoreError: they aren't there; the checkpoint `to` must not be made.
+        """
+        steps = range(self._from + 1, to + 1)
+        if steps:
+            text = "".join(line(step, self._pending.pop(step)) + "\n" for step in steps)
+            self._store.write(f"metrics/steps-{self._from}-{to}.jsonl", text.encode())
+            self._from = to
+        if self._board:
+            self._board.flush()
+            self._upload_board()
+
+    def _upload_board(self) -> None:
+        for path in Path(self._scratch.name).iterdir():
+            _best_effort(self._store.write, f"tensorboard/{path.name}", path.read_bytes())
+
+    def event(self, kind: str, **details: Any) -> None:
+        """Notes that something happened, with the time."""
+        now = _now()
+        event = {"kind": kind, "time": now, "run": self._run, "node": self._node, **details}
+        print(f"{now} {kind} {json.dumps(details)}", flush=True)
+        name = f"events/{now.replace(':', '').replace('-', '')}-{kind}.json"
+        _best_effort(self._store.write, name, _json(event))
+
+    def status(self, state: str, step: int, loss: float | None) -> None:
+        """Says where the run is; in storage within a few seconds."""
+        self._step, self._loss = step, loss
+        self._status.put(_json(self._status_of(state, step, loss)))
+
+    def fail(self, reason: str) -> None:
+        """Says that the run ended at the last step reported, and why."""
+        self.event("failed", step=self._step, reason=reason)
+        self.end("failed", self._step, self._loss)
+
+    def end(self, state: str, step: int, loss: float | None) -> None:
+        """Says how the run ended; in storage on return."""
+        self._status.close(_json(self._status_of(state, step, loss)))
+        if self._board:
+            self._board.close()
+            self._upload_board()
+        self._scratch.cleanup()
+
+    def _status_of(self, state: str, step: int, loss: float | None) -> dict[str, Any]:
+        return {
+            "state": state,
+            "step": step,
+            "steps": self._steps,
+            "loss": loss,
+            "updated": _now(),
+            "run": self._run,
+            "node": self._node,
+        }
+
+
+class _Latest:
+    """Writes the newest of the contents it is given, in a thread, at most every few seconds."""
+
+    def __init__(self, write: Callable[[bytes], None]):
+        self._write = write
+        self._content: bytes | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="status", daemon=True)
+        self._thread.start()
+
+    def put(self, content: bytes) -> None:
+        with self._changed:
+            self._content = content
+            self._changed.notify()
+
+    def close(self, content: bytes) -> None:
+        """Writes a last content, after any write under way."""
+        with self._changed:
+            self._content, self._closed = content, True
+            self._changed.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        closed = False
+        while not closed:
+            with self._changed:
+                self._changed.wait_for(lambda: self._content is not None)
+                content, self._content, closed = self._content, None, self._closed
+            if content is not None:
+                _best_effort(self._write, content)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, timeout=_STATUS_EVERY_S)
+
+
+def _best_effort(write: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+    """Events and status are for people; a run doesn't end because one of them is lost."""
+    try:
+        write(*arguments, **named)
+    except StoreError as error:
+        print(f"not written: {error}", flush=True)
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content) + "\n").encode()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

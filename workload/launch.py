@@ -1,0 +1,72 @@
+"""Starts a run on this worker and sees that it ends, whatever happens to the others."""
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+
+import jax
+
+from workload.cluster import Cluster, Membership, first_line
+from workload.config import Config
+from workload.errors import WorkloadError
+from workload.journal import Journal
+from workload.preemption import watch_metadata
+from workload.store import open_store
+from workload.train import Run, open_dataset
+
+
+def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -> int:
+    """Trains run `run`, kept at `url`; returns 0 when it is done or saved before a preemption.
+
+    With other workers a failure doesn't return but ends the process at once: an orderly
+    exit would wait for workers that may be gone.
+
+    Raises:
+        WorkloadError: the settings, the data or the storage can't be used.
+    """
+    membership = Membership.from_environment(environment)
+    dataset = open_dataset(config, environment.get("DATA_DIR"))
+    cluster = Cluster.join(membership, config.cluster)
+    journal: Journal | None = None
+    try:
+        store = open_store(url)
+        if cluster.leader:
+            journal = Journal(store, run, environment.get("TPU_NAME", ""), config.train.steps)
+        watch_metadata(environment)
+        outcome = Run(config, cluster, dataset, store, journal).go()
+        if journal:
+            journal.end(outcome.state, outcome.step, outcome.loss)
+        cluster.leave()
+    except WorkloadError as error:
+        _record_failure(journal, first_line(error))
+        if membership.workers == 1:
+            raise
+        print(f"workload: {error}", file=sys.stderr)
+        _end_now(error.exit_code)
+    except Exception as error:
+        _record_failure(journal, first_line(error))
+        if membership.workers == 1:
+            raise
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            print(
+                f"workload: worker {membership.worker} can't go on, most likely because another was lost:"
+                f" {first_line(error)}\n"
+                "    fix: start the job on all workers again; it goes on from its newest complete checkpoint",
+                file=sys.stderr,
+            )
+        else:
+            traceback.print_exc()
+        _end_now(1)
+    return 0
+
+
+def _record_failure(journal: Journal | None, reason: str) -> None:
+    if journal:
+        journal.fail(reason)
+
+
+def _end_now(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,104 @@
+"""A decoder-only transformer as one pytree and one function.
+
+Letters in tensor names: B batch, L sequence, D model width, H heads, K width of a head,
+F feed-forward width, V vocabulary, N layers. Layers are stacked on a leading N and scanned.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from workload.config import ModelConfig
+
+Params = dict[str, Any]
+
+
+def init(key: Array, config: ModelConfig, vocab_size: int) -> Params:
+    """Draws float32 parameters; matrices are normal with variance 1 / fan-in."""
+    D, F, H, N, V = config.d_model, config.d_ff, config.heads, config.layers, vocab_size
+    K = D // H
+    keys = iter(jax.random.split(key, 9))
+
+    def normal(*shape: int, fan_in: int) -> Any:
+        return jax.random.normal(next(keys), shape, jnp.float32) * fan_in**-0.5
+
+    return {
+        "embed_VxD": normal(V, D, fan_in=D),
+        "layers": {
+            "attention_norm_NxD": jnp.ones((N, D)),
+            "query_NxDxHxK": normal(N, D, H, K, fan_in=D),
+            "key_NxDxHxK": normal(N, D, H, K, fan_in=D),
+            "value_NxDxHxK": normal(N, D, H, K, fan_in=D),
+            "out_NxHxKxD": normal(N, H, K, D, fan_in=D * 2 * N),  # 2N sublayers add to the residual
+            "mlp_norm_NxD": jnp.ones((N, D)),
+            "gate_NxDxF": normal(N, D, F, fan_in=D),
+            "up_NxDxF": normal(N, D, F, fan_in=D),
+            "down_NxFxD": normal(N, F, D, fan_in=F * 2 * N),
+        },
+        "final_norm_D": jnp.ones((D,)),
+        "unembed_DxV": normal(D, V, fan_in=D),
+    }
+
+
+def forward(params: Params, tokens_BxL: Array, config: ModelConfig) -> Array:
+    """Predicts the next token at every position: float32 logits_BxLxV."""
+    dtype = jnp.dtype(config.dtype)
+    rope = _rope_angles(tokens_BxL.shape[1], config)
+
+    def block(x_BxLxD: Array, layer: Params) -> tuple[Array, None]:
+        layer = jax.tree.map(lambda weight: weight.astype(dtype), layer)
+        x_BxLxD += _attention(_rms_norm(x_BxLxD, layer["attention_norm_NxD"]), layer, rope)
+        x_BxLxD += _mlp(_rms_norm(x_BxLxD, layer["mlp_norm_NxD"]), layer)
+        return x_BxLxD, None
+
+    x_BxLxD = params["embed_VxD"].astype(dtype)[tokens_BxL]
+    x_BxLxD, _ = jax.lax.scan(block, x_BxLxD, params["layers"])
+    x_BxLxD = _rms_norm(x_BxLxD, params["final_norm_D"].astype(dtype))
+    logits_BxLxV: Array = x_BxLxD @ params["unembed_DxV"].astype(dtype)
+    return logits_BxLxV.astype(jnp.float32)
+
+
+def loss(params: Params, tokens_BxL1: Array, config: ModelConfig) -> Array:
+    """Mean cross-entropy in nats of tokens 1..L given those before them."""
+    logits_BxLxV = forward(params, tokens_BxL1[:, :-1], config)
+    targets_BxL = tokens_BxL1[:, 1:]
+    log_probs_BxLxV = jax.nn.log_softmax(logits_BxLxV)
+    return -jnp.mean(jnp.take_along_axis(log_probs_BxLxV, targets_BxL[..., None], axis=-1))
+
+
+def _attention(x_BxLxD: Array, layer: Params, rope: tuple[Array, Array]) -> Array:
+    q_BxLxHxK = _rotate(jnp.einsum("BLD,DHK->BLHK", x_BxLxD, layer["query_NxDxHxK"]), rope)
+    k_BxLxHxK = _rotate(jnp.einsum("BLD,DHK->BLHK", x_BxLxD, layer["key_NxDxHxK"]), rope)
+    v_BxLxHxK = jnp.einsum("BLD,DHK->BLHK", x_BxLxD, layer["value_NxDxHxK"])
+    y_BxLxHxK = jax.nn.dot_product_attention(q_BxLxHxK, k_BxLxHxK, v_BxLxHxK, is_causal=True)
+    return jnp.einsum("BLHK,HKD->BLD", y_BxLxHxK, layer["out_NxHxKxD"])
+
+
+def _mlp(x_BxLxD: Array, layer: Params) -> Array:
+    gate_BxLxF = jax.nn.silu(x_BxLxD @ layer["gate_NxDxF"])
+    y_BxLxD: Array = (gate_BxLxF * (x_BxLxD @ layer["up_NxDxF"])) @ layer["down_NxFxD"]
+    return y_BxLxD
+
+
+def _rms_norm(x_BxLxD: Array, scale_D: Array) -> Array:
+    """In float32 inside, whatever the activations are."""
+    x32 = x_BxLxD.astype(jnp.float32)
+    x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + 1e-6)
+    return x32.astype(x_BxLxD.dtype) * scale_D
+
+
+def _rope_angles(length: int, config: ModelConfig) -> tuple[Array, Array]:
+    """Cosine and sine, float32, of shape 1xLx1x(K/2)."""
+    K = config.d_model // config.heads
+    frequency = config.rope_theta ** (-jnp.arange(0, K, 2) / K)
+    angle_LxK2 = jnp.arange(length)[:, None] * frequency[None, :]
+    return jnp.cos(angle_LxK2)[None, :, None, :], jnp.sin(angle_LxK2)[None, :, None, :]
+
+
+def _rotate(x_BxLxHxK: Array, rope: tuple[Array, Array]) -> Array:
+    """Turns the pairs (i, i + K/2) of each head by the position's angle."""
+    cos, sin = rope
+    a, b = jnp.split(x_BxLxHxK.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x_BxLxHxK.dtype)

@@ -1,0 +1,156 @@
+"""Small objects of a run, in a bucket or in a folder: whole or not there.
+
+Checkpoints don't pass through here, orbax writes them; retiring one does.
+"""
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+import requests
+from google.api_core import exceptions as google
+from google.api_core.retry import Retry
+from google.auth import exceptions as auth
+from google.cloud import storage  # type: ignore[import-untyped]
+from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
+
+from workload.errors import StoreError
+
+# Every write here is a whole object by the run's only writer: sending it twice changes nothing.
+_RETRY: Retry = DEFAULT_RETRY.with_timeout(60.0)
+_REFUSED = (google.GoogleAPIError, auth.GoogleAuthError, requests.RequestException)
+
+
+class MissingObjectError(StoreError):
+    """No object of that name."""
+
+
+class Store(Protocol):
+    """A tree of objects; names are relative and use `/`."""
+
+    url: str
+
+    def write(self, name: str, content: bytes) -> None:
+        """Creates or replaces an object as a whole."""
+
+    def read(self, name: str) -> bytes:
+        """The object's content; `MissingObjectError` where there is none."""
+
+    def list(self, prefix: str) -> list[str]:
+        """Names that begin with the prefix, sorted."""
+
+    def delete(self, name: str) -> None:
+        """Removes an object; one that isn't there is removed already."""
+
+
+def open_store(url: str) -> Store:
+    """A store for `gs://BUCKET/PREFIX` or for a folder."""
+    if not url.startswith("gs://"):
+        return FolderStore(Path(url))
+    bucket, _, prefix = url.removeprefix("gs://").partition("/")
+    try:
+        return BucketStore(storage.Client(), bucket, prefix.strip("/"))
+    except auth.GoogleAuthError as error:
+        fix = "run on a VM with a service account, or `gcloud auth application-default login`"
+        raise StoreError(f"{url}: no credentials: {error}\n    fix: {fix}") from error
+
+
+class FolderStore:
+    """Objects as files below a folder."""
+
+    def __init__(self, root: Path):
+        self.url = str(root)
+        self._root = root
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes beside the name, then renames, so that a reader never sees half."""
+        path = self._root / name
+        part = path.with_name(f".{path.name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError as error:
+            raise StoreError(f"{path}: can't be written: {error.strerror}") from error
+
+    def read(self, name: str) -> bytes:
+        """See `Store.read`."""
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            raise MissingObjectError(f"{self.url}/{name}: no such object") from None
+        except OSError as error:
+            raise StoreError(f"{self.url}/{name}: can't be read: {error.strerror}") from error
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Store.list`."""
+        folder = self._root / prefix.rpartition("/")[0]
+        found = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".part"))
+        names = (path.relative_to(self._root).as_posix() for path in found)
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def delete(self, name: str) -> None:
+        """Removes the file and the folders that it leaves empty."""
+        path = self._root / name
+        try:
+            path.unlink(missing_ok=True)
+            for folder in path.parents:
+                if folder == self._root or not folder.is_dir() or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+        except OSError as error:
+            raise StoreError(f"{path}: can't be removed: {error.strerror}") from error
+
+
+class BucketStore:
+    """Objects of a Cloud Storage bucket below a prefix."""
+
+    def __init__(self, client: storage.Client, bucket: str, prefix: str):
+        self.url = f"gs://{bucket}/{prefix}".rstrip("/")
+        self._client, self._bucket = client, client.bucket(bucket)
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Store.write`; retried for a minute."""
+        kind = "application/json" if name.endswith((".json", ".jsonl")) else "application/octet-stream"
+        try:
+            self._blob(name).upload_from_string(content, content_type=kind, retry=_RETRY)
+        except _REFUSED as error:
+            raise self._refused(name, "written", error) from error
+
+    def read(self, name: str) -> bytes:
+        """See `Store.read`."""
+        try:
+            content: bytes = self._blob(name).download_as_bytes(retry=_RETRY)
+        except google.NotFound:
+            raise MissingObjectError(f"{self.url}/{name}: no such object") from None
+        except _REFUSED as error:
+            raise self._refused(name, "read", error) from error
+        return content
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Store.list`."""
+        try:
+            blobs = self._client.list_blobs(self._bucket, prefix=self._prefix + prefix, retry=_RETRY)
+            return sorted(blob.name.removeprefix(self._prefix) for blob in blobs)
+        except _REFUSED as error:
+            raise self._refused(prefix, "listed", error) from error
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`."""
+        try:
+            self._blob(name).delete(retry=_RETRY)
+        except google.NotFound:
+            return
+        except _REFUSED as error:
+            raise self._refused(name, "removed", error) from error
+
+    def _blob(self, name: str) -> storage.Blob:
+        return self._bucket.blob(self._prefix + name)
+
+    def _refused(self, name: str, verb: str, error: Exception) -> StoreError:
+        fix = "check that the account may use the bucket, and that the bucket is there"
+        return StoreError(f"{self.url}/{name}: can't be {verb}: {error}\n    fix: {fix}")
