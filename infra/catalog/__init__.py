@@ -1,0 +1,117 @@
+"""Facts about Cloud TPU v6e: `v6e.toml` as typed values."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SliceType:
+    """One size of slice: its name, its chips' grid ("4x4"), and how many machines carry it."""
+
+    name: str
+    topology: str
+    hosts: int
+
+    @property
+    def chips(self) -> int:
+        """Number of chips: the product of the topology."""
+        return chips_of(self.topology)
+
+    @property
+    def chips_per_host(self) -> int:
+        """Number of chips in each machine."""
+        return self.chips // self.hosts
+
+
+@dataclass(frozen=True)
+class DiskLimits:
+    """What Hyperdisk ML allows."""
+
+    min_size_gib: int
+    max_size_gib: int
+    min_throughput_mibps: int
+    max_throughput_mibps: int
+    max_readers: int
+
+
+@dataclass(frozen=True)
+class Prices:
+    """US dollars an hour and chip; None where nobody has read the price."""
+
+    on_demand: float | None = None
+    spot: float | None = None
+    flex_start: float | None = None
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All facts, with where and when they were read."""
+
+    chips_per_host: int
+    pod_chips: int
+    types: tuple[SliceType, ...]
+    zones: tuple[str, ...]
+    zones_read: str
+    default_runtime: str
+    refused_runtimes: tuple[str, ...]
+    data_disk: DiskLimits
+    prices: Mapping[str, Prices]
+    prices_source: str
+    prices_read: str
+
+    def by_name(self, name: str) -> SliceType | None:
+        """The type called `name` ("v6e-16"), or None."""
+        return next((kind for kind in self.types if kind.name == name), None)
+
+    def by_topology(self, topology: str) -> SliceType | None:
+        """The type whose chips lie as `topology` ("4x4"), or None."""
+        return next((kind for kind in self.types if kind.topology == topology), None)
+
+    def price(self, zone: str) -> Prices:
+        """The prices of a zone's region; unknown ones are None."""
+        return self.prices.get(region_of(zone), Prices())
+
+
+def chips_of(topology: str) -> int:
+    """Chips in a grid: "4x8" is 32. Raises ValueError where it isn't numbers joined by x."""
+    return prod(int(side) for side in topology.split("x"))
+
+
+def region_of(zone: str) -> str:
+    """The region of a zone: "us-east5-b" lies in "us-east5"."""
+    return zone.rpartition("-")[0]
+
+
+def load(text: str) -> Catalog:
+    """The catalog in a TOML text."""
+    facts: dict[str, Any] = tomllib.loads(text)
+    limits = {key: value for key, value in facts["data_disk"].items() if key not in ("source", "read")}
+    return Catalog(
+        chips_per_host=facts["chip"]["chips_per_host"],
+        pod_chips=facts["chip"]["pod_chips"],
+        types=tuple(SliceType(**kind) for kind in facts["types"]),
+        zones=tuple(facts["zones"]["names"]),
+        zones_read=facts["zones"]["read"],
+        default_runtime=facts["runtimes"]["default"],
+        refused_runtimes=tuple(facts["runtimes"]["refused"]),
+        data_disk=DiskLimits(**limits),
+        prices=MappingProxyType({r: Prices(**p) for r, p in facts["prices"]["regions"].items()}),
+        prices_source=facts["prices"]["source"],
+        prices_read=facts["prices"]["read"],
+    )
+
+
+CATALOG = load(resources.files(__name__).joinpath("v6e.toml").read_text(encoding="utf-8"))
+
+
+def summary() -> str:
+    """One line on what is known and when it was read."""
+    return (
+        f"{len(CATALOG.types)} v6e types, {len(CATALOG.zones)} zones (read {CATALOG.zones_read}), "
+        f"prices of {len(CATALOG.prices)} regions (read {CATALOG.prices_read})"
+    )

@@ -1,0 +1,1 @@
+"""Data layer: the training data as read-only disks, one per zone in use."""

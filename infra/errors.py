@@ -1,0 +1,51 @@
+"""What can be wrong, in words for the person who can change it.
+
+Every error of this package is an `InfraError`. The program and the commands print it and
+stop with a non-zero status; a traceback means a defect of ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class InfraError(Exception):
+    """What is wrong and what to do about it."""
+
+
+class UpstreamError(InfraError):
+    """A layer needs another one that isn't up."""
+
+
+class BundleError(InfraError):
+    """The bundle that the hosts would install isn't in the bucket, or can't be looked up."""
+
+
+class NetworkError(InfraError):
+    """An existing network isn't as the settings say."""
+
+
+class CommandError(InfraError):
+    """The Pulumi CLI is missing or failed."""
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing that is wrong with the settings: where, what was found, the rule, the fix."""
+
+    path: str
+    found: str
+    rule: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: found {self.found}. Rule: {self.rule}. Fix: {self.fix}."
+
+
+class SettingsError(InfraError):
+    """All problems of one environment's settings at once."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]):
+        self.source = source
+        self.problems = tuple(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n".join([f"{count} in {source}:", *(f"  {problem}" for problem in self.problems)]))

@@ -1,0 +1,118 @@
+"""Every name and id that two layers must agree on, as functions of the settings.
+
+Ids have Google's own form `projects/…`, the one that the TPU API gives back: a link or a
+bare name there would replace the pod on every `pulumi up`.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from types import MappingProxyType
+
+from infra.catalog import region_of
+from infra.settings.schema import Settings
+
+LAYERS = ("storage", "network", "data", "tpu")
+
+# The TPU API documents network tags, and only these, as what firewall rules match on a node.
+SLICE_TAG = "tpu-slice"
+
+# Where Identity-Aware Proxy's connections come from: https://cloud.google.com/iap/docs/using-tcp-forwarding
+IAP_RANGE = "35.235.240.0/20"
+
+STATE_KEY = "pulumi-secrets"
+# On a host (docs/architecture.md).
+BOOT_LOG = "/var/log/tpu/boot.log"
+JOB_UNIT = "tpu-job.service"
+
+NAME_LENGTH = 63
+
+# One range for each region that is known to have v6e, so that a new region never moves another's.
+# Each /20 holds 4,092 hosts.
+DEFAULT_RANGES: Mapping[str, str] = MappingProxyType(
+    {
+        "us-central1": "10.64.0.0/20",
+        "us-east1": "10.64.16.0/20",
+        "us-east5": "10.64.32.0/20",
+        "europe-west4": "10.64.48.0/20",
+        "asia-northeast1": "10.64.64.0/20",
+        "us-south1": "10.64.80.0/20",
+    }
+)
+
+
+def project_directory(layer: str) -> str:
+    """Where a layer's Pulumi.yaml is, as `pulumi -C` takes it; "." is the root."""
+    return "." if layer == "tpu" else f"infra/{layer}"
+
+
+def up_command(layer: str, environment: str) -> str:
+    """The command that brings a layer up."""
+    directory = "" if layer == "tpu" else f"-C {project_directory(layer)} "
+    return f"pulumi {directory}up -s {environment}"
+
+
+def service_account_email(settings: Settings) -> str:
+    """Address of the account that the hosts run as."""
+    return f"{settings.storage.service_account_id}@{settings.gcp.project}.iam.gserviceaccount.com"
+
+
+def service_account_id(settings: Settings) -> str:
+    """Full id of that account, as its own IAM policy takes it."""
+    return f"projects/{settings.gcp.project}/serviceAccounts/{service_account_email(settings)}"
+
+
+def network_id(settings: Settings) -> str:
+    """The network: ours, or the existing one."""
+    ours = f"projects/{settings.gcp.project}/global/networks/{settings.network.name}"
+    return settings.network.existing_network or ours
+
+
+def subnet_name(settings: Settings, region: str) -> str:
+    """Name of our subnet in a region."""
+    return f"{settings.network.name}-{region}"
+
+
+def subnet_id(settings: Settings, region: str) -> str:
+    """The subnet in a region: ours, or the existing one."""
+    if settings.network.existing_network:
+        return settings.network.existing_subnets[region]
+    return f"projects/{settings.gcp.project}/regions/{region}/subnetworks/{subnet_name(settings, region)}"
+
+
+def subnet_ranges(settings: Settings, regions: Iterable[str]) -> dict[str, str]:
+    """Region → address range of our subnets; regions without one are left out."""
+    ranges = {**DEFAULT_RANGES, **settings.network.subnet_ranges}
+    return {region: ranges[region] for region in regions if region in ranges}
+
+
+def snapshot_id(settings: Settings) -> str:
+    """Full id of the data snapshot, which the settings may name shortly."""
+    snapshot = settings.data.snapshot or ""
+    return snapshot if "/" in snapshot else f"projects/{settings.gcp.project}/global/snapshots/{snapshot}"
+
+
+def disk_name(settings: Settings, zone: str) -> str:
+    """Data disk of a zone. It carries the snapshot's name, so that new data is a new disk."""
+    return fitted(f"{snapshot_id(settings).rpartition('/')[2]}-{zone}")
+
+
+def disk_id(settings: Settings, zone: str) -> str:
+    """Full id of a zone's data disk."""
+    return f"projects/{settings.gcp.project}/zones/{zone}/disks/{disk_name(settings, zone)}"
+
+
+def fleet_member(zone: str, worker_id: int) -> str:
+    """Node id of a fleet's member, e.g. tpu-us-east5-b-0."""
+    return f"tpu-{region_of(zone)}-{zone.rpartition('-')[2]}-{worker_id}"
+
+
+def bundle_manifest(bundle: str) -> str:
+    """The object whose presence says that a bundle is published whole."""
+    return f"bundles/manifests/{bundle}"
+
+
+def fitted(name: str) -> str:
+    """`name` within Google's 63 characters; a longer one ends in a hash of the whole."""
+    if len(name) <= NAME_LENGTH:
+        return name
+    return f"{name[: NAME_LENGTH - 9].rstrip('-')}-{sha256(name.encode()).hexdigest()[:8]}"

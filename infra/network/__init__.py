@@ -1,0 +1,1 @@
+"""Network layer: a network with large packets, one subnet per region, and who may reach a host."""

@@ -1,0 +1,27 @@
+"""A network that exists already: used as it is, after its MTU was checked."""
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.settings import Settings
+
+
+def checked_mtu(settings: Settings, provider: gcp.Provider) -> pulumi.Output[int]:
+    """The MTU of the existing network, once it is known to be the one in the settings.
+
+    The network is read as a resource: the look-up function `getNetwork` leaves its MTU out.
+    """
+    wanted = settings.network
+    existing = wanted.existing_network or ""
+    network = gcp.compute.Network.get("existing", existing, opts=pulumi.ResourceOptions(provider=provider))
+
+    def check(mtu: int) -> int:
+        if int(mtu) != wanted.mtu:
+            raise pulumi.RunError(
+                f"network:existingNetwork: {existing} has MTU {int(mtu)}, and network:mtu is {wanted.mtu}; "
+                f"write network:mtu: {int(mtu)}, or raise the network's (its machines must be restarted): "
+                f"gcloud compute networks update {existing.rpartition('/')[2]} --mtu={wanted.mtu}"
+            )
+        return int(mtu)
+
+    return network.mtu.apply(check)

@@ -1,0 +1,74 @@
+"""Which nodes the slices of the settings are: a fleet with `count: 8` is eight of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from infra import names
+from infra.catalog import CATALOG, SliceType, region_of
+from infra.settings.schema import Settings, SliceSettings
+
+
+@dataclass(frozen=True)
+class Node:
+    """One TPU slice as Google knows it: a node in a zone, with one or more hosts."""
+
+    slice: str
+    name: str
+    zone: str
+    kind: SliceType
+    spot: bool
+    reserved: bool
+    runtime_version: str
+    run: str | None
+    labels: Mapping[str, str]
+
+    @property
+    def region(self) -> str:
+        """The region of its zone."""
+        return region_of(self.zone)
+
+
+def members(one: SliceSettings) -> list[tuple[str, str]]:
+    """(node id, zone) of each node. Fleets are dealt out over their zones in turn, so that a larger
+    count adds nodes and renames none.
+    """
+    if one.count is None:
+        return [(one.name, zone) for zone in one.zones]
+    places = len(one.zones)
+    return [
+        (names.fleet_member(zone := one.zones[i % places], one.first_worker_id + i // places), zone)
+        for i in range(one.count)
+    ]
+
+
+def nodes(settings: Settings) -> tuple[Node, ...]:
+    """All nodes, in the order of the settings."""
+    found: list[Node] = []
+    for one in settings.tpu.slices:
+        kind = CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")
+        assert kind is not None, "the settings were checked"
+        found += [
+            Node(
+                slice=one.name,
+                name=name,
+                zone=zone,
+                kind=kind,
+                spot=one.spot,
+                reserved=one.reserved,
+                runtime_version=one.runtime_version or settings.tpu.runtime_version,
+                run=one.run,
+                labels=one.labels,
+            )
+            for name, zone in members(one)
+        ]
+    return tuple(found)
+
+
+def zones(settings: Settings) -> tuple[str, ...]:
+    """Zones in use, sorted."""
+    return tuple(sorted({zone for one in settings.tpu.slices for zone in one.zones}))
+
+
+def regions(settings: Settings) -> tuple[str, ...]:
+    """Regions in use, sorted."""
+    return tuple(sorted({region_of(zone) for zone in zones(settings)}))

@@ -1,0 +1,228 @@
+"""From the text that Pulumi hands a program to typed settings, or to all problems at once.
+
+Pulumi gives every value as text, structures as JSON; `sources.py` makes the same of a YAML
+file. So there is one way in, with or without Pulumi.
+"""
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field
+from difflib import get_close_matches
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from infra.errors import Problem, SettingsError
+from infra.settings import relations
+from infra.settings.schema import SECTIONS, Settings, SliceSettings, key_of, keys_of
+
+T = TypeVar("T")
+SHOWN_CHARACTERS = 80
+
+
+class _WrongTypeError(Exception):
+    """A value of the wrong type: what it should be, and how to write it."""
+
+    def __init__(self, rule: str, fix: str):
+        super().__init__(rule, fix)
+        self.rule, self.fix = rule, fix
+
+
+class Parser:
+    """Reads one environment's settings; `problems` grows, `broken` holds the paths that have no value."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.broken: set[str] = set()
+
+    def report(self, path: str, found: Any, rule: str, fix: str) -> None:
+        """Note a problem at `path`."""
+        self.problems.append(Problem(path, shown(found), rule, fix))
+        self.broken.add(path)
+
+    def section(self, prefix: str, section: type[T], raw: Mapping[str, Any], separator: str = ":") -> T:
+        """An instance of `section`. A field with a problem holds its default, or the empty value."""
+        known = keys_of(section)
+        hints = get_type_hints(section)
+        for key in sorted(raw.keys() - known.keys()):
+            self.unknown(prefix, key, raw[key], list(known), separator)
+        values: dict[str, Any] = {}
+        for key, item in known.items():
+            path = f"{prefix}{separator}{key}"
+            if key in raw:
+                values[item.name] = self.value(path, item, hints[item.name], raw[key])
+            elif item.default is MISSING and item.default_factory is MISSING:
+                rule = f"required ({item.metadata['about']})"
+                written = path if separator == ":" else key
+                self.report(path, None, rule, f"add {written}: {item.metadata['example']}")
+                values[item.name] = empty(hints[item.name])
+        return section(**values)
+
+    def unknown(self, prefix: str, key: str, found: Any, known: list[str], separator: str) -> None:
+        """Refuse a key that no layer reads, and say which one was probably meant."""
+        near = nearest(key, known)
+        fix = f"perhaps {prefix}{separator}{near} was meant" if near else "remove it"
+        rule = "only the settings in docs/settings.md exist"
+        self.problems.append(Problem(f"{prefix}{separator}{key}", shown(found), rule, fix))
+
+    def value(self, path: str, item: "Field[Any]", hint: Any, raw: Any) -> Any:
+        """One field's value; where it breaks a rule, that is reported and the default returned."""
+        before = len(self.problems)
+        try:
+            parsed = self.typed(path, item, hint, raw)
+        except _WrongTypeError as wrong:
+            self.report(path, raw, wrong.rule, wrong.fix)
+        else:
+            if len(self.problems) == before or get_args(hint)[:1] == (SliceSettings,):
+                return parsed
+            self.broken.add(path)
+        if item.default is not MISSING:
+            return item.default
+        return empty(hint)
+
+    def typed(self, path: str, item: "Field[Any]", hint: Any, raw: Any) -> Any:
+        """The value as `hint` says, its rule checked."""
+        if get_origin(hint) in (Union, types.UnionType):
+            hint = next(choice for choice in get_args(hint) if choice is not type(None))
+        rule, key_rule = item.metadata["rule"], item.metadata["key_rule"]
+        origin = get_origin(hint)
+        if origin is tuple:
+            element = get_args(hint)[0]
+            items = decoded(raw, list, "a list", f"write it as a list: {item.metadata['example'] or '[…]'}")
+            if element is SliceSettings:
+                return self.slices(path, items)
+            return tuple(self.element(f"{path}[{i}]", one, rule) for i, one in enumerate(items))
+        if origin is not None:
+            pairs = decoded(raw, dict, "keys with values", "write one `key: value` a line under it")
+            for key, one in pairs.items():
+                self.checked(f"{path}.{key}", key, key_rule, key)
+                self.element(f"{path}.{key}", one, rule)
+            return dict(pairs)
+        return self.checked(path, SCALARS[hint](raw), rule, raw)
+
+    def checked(self, path: str, value: T, rule: Any, raw: Any) -> T:
+        """`value`, reported where it breaks `rule`."""
+        if rule is not None and not rule.ok(str(value)):
+            self.report(path, raw, rule.text, rule.fix)
+        return value
+
+    def element(self, path: str, raw: Any, rule: Any) -> str:
+        """One text of a list or of keys with values."""
+        try:
+            return self.checked(path, text(raw), rule, raw)
+        except _WrongTypeError as wrong:
+            self.report(path, raw, wrong.rule, wrong.fix)
+            return ""
+
+    def slices(self, path: str, items: list[Any]) -> tuple[SliceSettings, ...]:
+        """The slices without a problem; the others are reported and left out."""
+        good: list[SliceSettings] = []
+        for i, raw in enumerate(items):
+            before = len(self.problems)
+            if not isinstance(raw, dict):
+                self.report(
+                    f"{path}[{i}]", raw, "each slice is keys with values", "write {name: …, zones: […], …}"
+                )
+                continue
+            one = self.section(f"{path}[{i}]", SliceSettings, raw, separator=".")
+            self.problems.extend(relations.within_slice(f"{path}[{i}]", one, raw, self.broken))
+            if len(self.problems) == before:
+                good.append(one)
+            else:
+                self.broken.add(path)
+        return tuple(good)
+
+
+def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
+    """Settings from `values` ("storage:bucketName" → text). Raises SettingsError with every problem."""
+    parser = Parser()
+    raw: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
+    for path, value in sorted(values.items()):
+        namespace, _, key = path.partition(":")
+        if namespace in raw:
+            raw[namespace][key] = value
+        elif namespace != "pulumi":  # Pulumi's own, such as pulumi:disable-default-providers
+            near = nearest(namespace, list(SECTIONS))
+            fix = f"perhaps {near}:{key} was meant" if near else "remove it"
+            parser.report(path, value, f"a setting belongs to one of {', '.join(SECTIONS)}", fix)
+    sections: dict[str, Any] = {
+        name: parser.section(name, kind, raw[name]) for name, kind in SECTIONS.items()
+    }
+    settings = Settings(environment=environment, **sections)
+    parser.problems.extend(relations.between_sections(settings, parser.broken, set(values)))
+    if parser.problems:
+        raise SettingsError(source, sorted(parser.problems))
+    return settings
+
+
+def nearest(key: str, known: list[str]) -> str | None:
+    """The known key that `key` probably means; case, `_` and `-` don't count."""
+    plain = {one.lower(): one for one in known}
+    near = get_close_matches(key.lower().replace("_", "").replace("-", ""), list(plain), n=1, cutoff=0.6)
+    return plain[near[0]] if near else None
+
+
+def shown(found: Any) -> str:
+    """A value as a message shows it: text in quotes, everything else as it stands in the file."""
+    if found is None:
+        return "nothing"
+    if isinstance(found, str):
+        try:
+            structured = not isinstance(json.loads(found), str)
+        except ValueError:
+            structured = False
+        written = found if structured else json.dumps(found, ensure_ascii=False)
+    else:
+        written = json.dumps(found, ensure_ascii=False)
+    return written if len(written) <= SHOWN_CHARACTERS else written[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def empty(hint: Any) -> Any:
+    """A value of the type that nobody reads, for a required field that has none."""
+    return () if get_origin(hint) is tuple else ""
+
+
+def decoded(raw: Any, kind: type[T], name: str, fix: str) -> T:
+    """A structure: given as such, or as the JSON that Pulumi makes of it."""
+    try:
+        value = json.loads(raw) if isinstance(raw, str) else raw
+    except ValueError:
+        value = raw
+    if not isinstance(value, kind):
+        raise _WrongTypeError(name, fix)
+    return value
+
+
+def text(raw: Any) -> str:
+    """Text. A number in a structure is refused: YAML drops leading zeros and more."""
+    if not isinstance(raw, str):
+        raise _WrongTypeError("text", "put it in quotes")
+    return raw
+
+
+def _boolean(raw: Any) -> bool:
+    if str(raw).lower() not in ("true", "false"):
+        raise _WrongTypeError("true or false", "write true or false")
+    return str(raw).lower() == "true"
+
+
+def _whole(raw: Any) -> int:
+    try:
+        if isinstance(raw, bool | float):
+            raise ValueError
+        return int(str(raw))
+    except ValueError:
+        raise _WrongTypeError("a whole number", "write digits only, without a unit") from None
+
+
+def _number(raw: Any) -> float:
+    try:
+        if isinstance(raw, bool):
+            raise ValueError
+        return float(str(raw))
+    except ValueError:
+        raise _WrongTypeError("a number", "write a number, such as 0.5") from None
+
+
+SCALARS: dict[Any, Any] = {str: text, bool: _boolean, int: _whole, float: _number}
+
+__all__ = ["Parser", "key_of", "parse"]

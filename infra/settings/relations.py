@@ -1,0 +1,331 @@
+"""Rules between settings: within one slice, and between layers.
+
+A rule whose inputs are broken already is silent: it would only repeat what is known.
+"""
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from infra import names, nodes
+from infra.catalog import CATALOG, chips_of
+from infra.errors import Problem
+from infra.settings.schema import Settings, SliceSettings
+
+Rule = Callable[[Settings, set[str]], Iterator[Problem]]
+
+
+def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
+    """What is wrong between the fields of one slice."""
+
+    def fine(*keys: str) -> bool:
+        return not any(
+            bad == f"{path}.{key}" or bad.startswith(f"{path}.{key}[") for bad in broken for key in keys
+        )
+
+    if fine("acceleratorType", "topology"):
+        yield from _size(path, one)
+    if fine("zones", "count") and "zones" in raw:
+        yield from _zones(path, one)
+    if one.spot and one.reserved:
+        yield Problem(
+            f"{path}.reserved",
+            "true beside spot: true",
+            "a slice is spot, reserved or neither (on demand)",
+            "remove one of the two",
+        )
+    if one.count is None and one.first_worker_id:
+        yield Problem(
+            f"{path}.firstWorkerId",
+            str(one.first_worker_id),
+            "only members of a fleet have worker ids",
+            "remove it, or set count",
+        )
+    if one.runtime_version in CATALOG.refused_runtimes:
+        yield _runtime(f"{path}.runtimeVersion", one.runtime_version)
+
+
+def _size(path: str, one: SliceSettings) -> Iterator[Problem]:
+    kind = CATALOG.by_name(one.accelerator_type) if one.accelerator_type else None
+    if kind is None and one.topology is None:
+        yield Problem(
+            path,
+            "neither acceleratorType nor topology",
+            "a slice has a size",
+            "add acceleratorType: v6e-16 (or topology: 4x4)",
+        )
+    if one.topology is None:
+        return
+    same = CATALOG.by_topology(one.topology)
+    chips = chips_of(one.topology)
+    if kind is not None and one.topology != kind.topology:
+        what = f"{one.topology} is {chips} chips" + (f", a {same.name}" if same else "")
+        other = f", or acceleratorType: {same.name}" if same else ""
+        yield Problem(
+            f"{path}.topology",
+            f'"{one.topology}"',
+            f"{kind.name} is {kind.topology} ({kind.chips} chips); {what}",
+            f"write topology: {kind.topology}{other}",
+        )
+    elif same is None:
+        known = ", ".join(known.topology for known in CATALOG.types)
+        turned = CATALOG.by_topology("x".join(reversed(one.topology.split("x"))))
+        yield Problem(
+            f"{path}.topology",
+            f'"{one.topology}"',
+            f"v6e comes as {known} (a pod has {CATALOG.pod_chips} chips)",
+            f"write topology: {turned.topology}" if turned else "write one of these",
+        )
+
+
+def _zones(path: str, one: SliceSettings) -> Iterator[Problem]:
+    if not one.zones:
+        yield Problem(f"{path}.zones", "[]", "a slice is in a zone", "add one: [us-east5-b]")
+    if one.count is None and len(one.zones) > 1:
+        yield Problem(
+            f"{path}.zones",
+            f"{len(one.zones)} zones",
+            "one slice is in one zone; a fleet is dealt out over several",
+            "keep one zone, or add count",
+        )
+    for zone, times in Counter(one.zones).items():
+        if times > 1:
+            yield Problem(
+                f"{path}.zones", f'"{zone}" {times} times', "each zone once", "remove the repetition"
+            )
+
+
+def _runtime(path: str, found: str) -> Problem:
+    return Problem(
+        path,
+        f'"{found}"',
+        "this image is for older chips than v6e",
+        f"write {CATALOG.default_runtime}, or remove the line",
+    )
+
+
+def between_sections(settings: Settings, broken: set[str], given: set[str]) -> Iterator[Problem]:
+    """What is wrong between fields of different slices and layers."""
+    for reads, rule in RULES:
+        if not any(
+            path == read or path.startswith((f"{read}.", f"{read}[")) for path in broken for read in reads
+        ):
+            yield from rule(settings, given)
+
+
+def _versioning(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.storage.versioning and settings.storage.hierarchical_namespace:
+        yield Problem(
+            "storage:hierarchicalNamespace",
+            "true beside versioning",
+            "Cloud Storage keeps no versions in a bucket with real folders",
+            "write storage:versioning: false beside it (soft delete still protects), or remove it",
+        )
+
+
+def _location(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    location = settings.storage.location
+    if settings.storage.allow_cross_region:
+        return
+    for region in nodes.regions(settings):
+        if region != location:
+            yield Problem(
+                "storage:location",
+                f'"{location}"',
+                f"slices stand in {region}, and every byte between regions is slow and is billed",
+                f"write storage:location: {region}, or storage:allowCrossRegion: true",
+            )
+
+
+def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    key = settings.storage.kms_key
+    if key and key.split("/")[3] != settings.storage.location:
+        yield Problem(
+            "storage:kmsKey",
+            f'"{key}"',
+            f"a bucket's key is in the bucket's location, {settings.storage.location}",
+            "create a key ring there",
+        )
+
+
+def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.storage.state_bucket_name == settings.storage.bucket_name:
+        yield Problem(
+            "storage:stateBucketName",
+            f'"{settings.storage.state_bucket_name}"',
+            "who may write checkpoints must not read Pulumi's state: two buckets",
+            "give it another name",
+        )
+
+
+def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.network.existing_network:
+        return
+    ranges = names.subnet_ranges(settings, nodes.regions(settings))
+    networks = [(region, ipaddress.IPv4Network(text)) for region, text in sorted(ranges.items())]
+    for i, (region, network) in enumerate(networks):
+        for other, another in networks[:i]:
+            if network.overlaps(another):
+                yield Problem(
+                    f"network:subnetRanges.{region}",
+                    f'"{network}"',
+                    f"ranges of one network don't overlap; {other} has {another}",
+                    "choose another range",
+                )
+
+
+def _range_regions(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    used = nodes.regions(settings)
+    for name, regions in (
+        ("subnetRanges", settings.network.subnet_ranges),
+        ("existingSubnets", settings.network.existing_subnets),
+    ):
+        for region in sorted(set(regions) - set(used)):
+            yield Problem(
+                f"network:{name}.{region}",
+                f'"{regions[region]}"',
+                f"no slice stands in this region (in use: {', '.join(used) or 'none'})",
+                "remove it, or correct the region",
+            )
+
+
+def _no_range(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.network.existing_network:
+        return
+    for region in nodes.regions(settings):
+        if region not in names.DEFAULT_RANGES and region not in settings.network.subnet_ranges:
+            yield Problem(
+                f"network:subnetRanges.{region}",
+                "nothing",
+                "this region has no default range",
+                f"add {region}: and a range, such as 10.127.0.0/20",
+            )
+
+
+def _existing(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    network = settings.network
+    if network.existing_network is None:
+        if network.existing_subnets:
+            yield Problem(
+                "network:existingSubnets",
+                f"{len(network.existing_subnets)} without a network",
+                "subnets that exist belong to a network that exists",
+                "add network:existingNetwork, or remove it",
+            )
+        if not network.manage_firewall:
+            yield Problem(
+                "network:manageFirewall",
+                "false",
+                "nobody else writes rules for a network of our own; without any, no host reaches another",
+                "remove it",
+            )
+        return
+    for key in ("subnetRanges", "cloudNat", "flowLogSampling"):
+        if f"network:{key}" in given:
+            yield Problem(
+                f"network:{key}",
+                "a value beside existingNetwork",
+                "an existing network is used as it is",
+                "remove it, or remove network:existingNetwork",
+            )
+    for region in nodes.regions(settings):
+        if region not in network.existing_subnets:
+            yield Problem(
+                f"network:existingSubnets.{region}",
+                "nothing",
+                "every region in use needs a subnet of the existing network",
+                f"add {region}: projects/P/regions/{region}/subnetworks/S",
+            )
+
+
+def _subnet_ids(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for region, subnet in settings.network.existing_subnets.items():
+        if subnet.split("/")[3] != region:
+            yield Problem(
+                f"network:existingSubnets.{region}",
+                f'"{subnet}"',
+                "a subnet serves its own region",
+                f"write a subnet of {region}",
+            )
+
+
+def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    known = (*CATALOG.zones, *settings.tpu.additional_zones)
+    for zone in nodes.zones(settings):
+        if zone not in known:
+            yield Problem(
+                "tpu:slices",
+                f'zone "{zone}"',
+                f"v6e is offered in {', '.join(CATALOG.zones)} (read {CATALOG.zones_read})",
+                f"choose one of these; if Google offers it there to you, add {zone} to tpu:additionalZones",
+            )
+
+
+def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    names_ = Counter(one.name for one in settings.tpu.slices)
+    for name in sorted(name for name, times in names_.items() if times > 1):
+        yield Problem(
+            "tpu:slices",
+            f'{names_[name]} slices called "{name}"',
+            "each slice has its own name",
+            "rename one",
+        )
+    ids = Counter((node.zone, node.name) for node in nodes.nodes(settings))
+    for zone, node in sorted(place for place, times in ids.items() if times > 1):
+        owners = sorted({n.slice for n in nodes.nodes(settings) if (n.zone, n.name) == (zone, node)})
+        if len(owners) > 1:
+            yield Problem(
+                "tpu:slices",
+                f'"{node}" in {" and ".join(owners)}',
+                "two fleets in one zone need different worker ids",
+                "set firstWorkerId of one of them past the other's ids",
+            )
+
+
+def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.data.snapshot is None:
+        return
+    limit = CATALOG.data_disk.max_readers
+    for zone in nodes.zones(settings):
+        hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if node.zone == zone)
+        if hosts > limit:
+            yield Problem(
+                "tpu:slices",
+                f"{hosts} hosts in {zone}",
+                f"at most {limit} hosts read one Hyperdisk ML",
+                "move slices to another zone, or lower count",
+            )
+
+
+def _default_labels(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for key in sorted({"environment", "layer"} & settings.gcp.default_labels.keys()):
+        yield Problem(
+            f"gcp:defaultLabels.{key}",
+            f'"{settings.gcp.default_labels[key]}"',
+            "the program sets this label itself",
+            "remove it",
+        )
+
+
+def _default_runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.tpu.runtime_version in CATALOG.refused_runtimes:
+        yield _runtime("tpu:runtimeVersion", settings.tpu.runtime_version)
+
+
+RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+    (("storage:versioning", "storage:hierarchicalNamespace"), _versioning),
+    (("storage:location", "storage:allowCrossRegion"), _location),
+    (("storage:location", "storage:kmsKey"), _kms_location),
+    (("storage:bucketName", "storage:stateBucketName"), _state_bucket),
+    (("network:subnetRanges", "network:existingNetwork"), _ranges),
+    (("network:subnetRanges", "network:existingNetwork"), _no_range),
+    (("network:subnetRanges", "network:existingSubnets", "tpu:slices"), _range_regions),
+    (("network:existingNetwork", "network:existingSubnets"), _existing),
+    (("network:existingSubnets",), _subnet_ids),
+    (("tpu:additionalZones",), _known_zones),
+    ((), _unique_nodes),
+    ((), _readers),
+    (("gcp:defaultLabels",), _default_labels),
+    (("tpu:runtimeVersion",), _default_runtime),
+)

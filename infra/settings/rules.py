@@ -1,0 +1,135 @@
+"""Rules that one value must obey: a test, the sentence that states it, and how to fix it."""
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`ok` decides; `text` and `fix` are what a person reads. A list's rule holds for each item."""
+
+    ok: Callable[[str], bool]
+    text: str
+    fix: str
+
+
+def pattern(regex: str, text: str, fix: str) -> Rule:
+    """The whole value matches `regex`."""
+    compiled = re.compile(regex)
+    return Rule(lambda value: compiled.fullmatch(value) is not None, text, fix)
+
+
+def between(low: float, high: float, unit: str = "") -> Rule:
+    """A number in [low, high]."""
+    text = f"{low} to {high}{' ' + unit if unit else ''}"
+    return Rule(lambda value: low <= float(value) <= high, text, "write a number in that range")
+
+
+def one_of(choices: Iterable[str]) -> Rule:
+    """One of a few words."""
+    known = tuple(choices)
+    return Rule(lambda value: value in known, "one of " + ", ".join(known), "write one of these")
+
+
+def is_network(value: str) -> bool:
+    """Whether `value` is an IPv4 range without host bits, e.g. "10.64.0.0/20"."""
+    try:
+        return "/" in value and bool(ipaddress.IPv4Network(value))
+    except ValueError:
+        return False
+
+
+def is_subnet_range(value: str) -> bool:
+    """Whether Google takes `value` as a subnet: private and between /8 and /29."""
+    if not is_network(value):
+        return False
+    network = ipaddress.IPv4Network(value)
+    return 8 <= network.prefixlen <= 29 and any(network.subnet_of(private) for private in PRIVATE)
+
+
+PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+
+NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+PROJECT = "[a-z][-a-z0-9]{4,28}[a-z0-9]"
+
+PROJECT_ID = pattern(
+    PROJECT,
+    "6 to 30 lowercase letters, digits and hyphens, first a letter, last no hyphen",
+    "write the project's id (`gcloud projects list`), not its name or number",
+)
+RESOURCE_NAME = pattern(
+    NAME,
+    "1 to 63 lowercase letters, digits and hyphens, first a letter, last no hyphen",
+    "rename it",
+)
+NETWORK_NAME = pattern(
+    "[a-z]([-a-z0-9]{0,38}[a-z0-9])?",
+    "1 to 40 lowercase letters, digits and hyphens (others add to it), first a letter, last no hyphen",
+    "rename it",
+)
+BUCKET_NAME = pattern(
+    r"(?!goog)(?!.*google)[a-z0-9][-_a-z0-9]{1,61}[a-z0-9]",
+    "3 to 63 lowercase letters, digits, hyphens and underscores, without `google`, not starting with `goog`",
+    "rename it; a bucket's name is unique in the world, so start it with the project's id",
+)
+ACCOUNT_ID = pattern(
+    PROJECT,
+    "6 to 30 lowercase letters, digits and hyphens, first a letter, last no hyphen",
+    "write the part before the @ of the account's address",
+)
+MEMBER = pattern(
+    r"(user|group|serviceAccount):[^@\s]+@[^@\s]+",
+    "user:, group: or serviceAccount: and an address",
+    "write e.g. group:ml-team@example.com",
+)
+KMS_KEY = pattern(
+    rf"projects/{PROJECT}/locations/[a-z0-9-]+/keyRings/[\w-]{{1,63}}/cryptoKeys/[\w-]{{1,63}}",
+    "projects/P/locations/L/keyRings/R/cryptoKeys/K",
+    "copy it from `gcloud kms keys list --location=L --keyring=R`",
+)
+KEY_RING = pattern(r"[\w-]{1,63}", "1 to 63 letters, digits, hyphens and underscores", "rename it")
+NETWORK_ID = pattern(
+    rf"projects/{PROJECT}/global/networks/{NAME}",
+    "projects/P/global/networks/N (a link or a bare name would replace the pods on every up)",
+    "copy it from `gcloud compute networks list --uri`, from `projects/` on",
+)
+SUBNET_ID = pattern(
+    rf"projects/{PROJECT}/regions/[a-z0-9-]+/subnetworks/{NAME}",
+    "projects/P/regions/R/subnetworks/S",
+    "copy it from `gcloud compute networks subnets list --uri`, from `projects/` on",
+)
+SNAPSHOT = pattern(
+    rf"(projects/{PROJECT}/global/snapshots/)?{NAME}",
+    "a snapshot's name, or projects/P/global/snapshots/S",
+    "copy the name from `gcloud compute snapshots list`",
+)
+SUBNET_RANGE = Rule(
+    is_subnet_range,
+    "a private IPv4 range from /8 to /29 without host bits",
+    "write e.g. 10.64.0.0/20",
+)
+SOURCE_RANGE = Rule(
+    lambda value: is_network(value) and ipaddress.IPv4Network(value).prefixlen >= 8,
+    "an IPv4 range without host bits, /8 or smaller; SSH is never open to the world",
+    "write 35.235.240.0/20 (Identity-Aware Proxy) or your office's range",
+)
+LABEL_KEY = pattern(
+    r"(?!goog-)[a-z][-_a-z0-9]{0,62}",
+    "a label's key is 1 to 63 lowercase letters, digits, - and _, first a letter, not starting with goog-",
+    "rename the label",
+)
+LABEL_VALUE = pattern(
+    r"[-_a-z0-9]{1,63}",
+    "a label's value is 1 to 63 lowercase letters, digits, - and _ (an empty one differs for ever)",
+    "change the value, or remove the label",
+)
+REGION = pattern(
+    r"[a-z]+-[a-z]+\d+", "one region, such as us-east5 (no multi-region, no zone)", "write the zones' region"
+)
+ZONE = pattern(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone, such as us-east5-b", "write a zone, not a region")
+SHA256 = pattern("[0-9a-f]{64}", "64 lowercase hex digits", "run `make publish`, which writes it")
+COMMAND = pattern(
+    r"[^\n\r\x00]{1,500}", "one line of at most 500 characters", "write one command, such as train tiny.toml"
+)

@@ -1,0 +1,72 @@
+"""The account that the hosts run as, and all that it may do."""
+
+from collections.abc import Sequence
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra import names
+from infra.settings import Settings
+
+# On the bucket. objectUser reads and writes objects and folders. It can't see the bucket itself,
+# which gcsfs asks for before it writes a first file (`storage.buckets.get`, "is it there?");
+# legacyBucketReader adds that and listing, and can only be granted on a bucket.
+BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
+
+# On the project, because logs and metrics have no smaller resource to grant on.
+PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
+
+
+class TrainingIdentity(pulumi.ComponentResource):
+    """A service account, its grants, and who may use it."""
+
+    account: gcp.serviceaccount.Account
+
+    def __init__(
+        self,
+        settings: Settings,
+        bucket: gcp.storage.Bucket,
+        opts: pulumi.ResourceOptions | None = None,
+    ):
+        account_id = settings.storage.service_account_id
+        super().__init__("tpu:storage:TrainingIdentity", account_id, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.account = gcp.serviceaccount.Account(
+            account_id,
+            account_id=account_id,
+            display_name="TPU hosts",
+            description="Runs the training jobs on TPU slices",
+            opts=child,
+        )
+        # Written out instead of taken from the account, so that a preview and a policy see who gets what.
+        member = f"serviceAccount:{names.service_account_email(settings)}"
+        after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
+        for role in BUCKET_ROLES:
+            gcp.storage.BucketIAMMember(
+                f"{account_id}-{_short(role)}", bucket=bucket.name, role=role, member=member, opts=after
+            )
+        for role in PROJECT_ROLES:
+            gcp.projects.IAMMember(
+                f"{account_id}-{_short(role)}",
+                project=settings.gcp.project,
+                role=role,
+                member=member,
+                opts=after,
+            )
+        self._users(settings, settings.storage.service_account_users, after)
+        self.register_outputs({"email": self.account.email})
+
+    def _users(self, settings: Settings, users: Sequence[str], opts: pulumi.ResourceOptions) -> None:
+        for user in users:
+            gcp.serviceaccount.IAMMember(
+                f"{settings.storage.service_account_id}-user-{user}",
+                service_account_id=names.service_account_id(settings),
+                role="roles/iam.serviceAccountUser",
+                member=user,
+                opts=opts,
+            )
+
+
+def _short(role: str) -> str:
+    """ "roles/storage.objectUser" → "objectUser"."""
+    return role.rpartition(".")[2]

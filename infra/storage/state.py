@@ -1,0 +1,31 @@
+"""A place for Pulumi's own state, for teams: a bucket, and a key for stack secrets. docs/settings.md has
+the commands that move a state there.
+"""
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra import names
+from infra.settings import Settings
+
+ROTATION_PERIOD = f"{90 * 86400}s"
+
+
+class StateKey(pulumi.ComponentResource):
+    """A key ring with one key. Google never deletes either, so they are kept here, too."""
+
+    key: gcp.kms.CryptoKey
+
+    def __init__(self, settings: Settings, ring_name: str, opts: pulumi.ResourceOptions | None = None):
+        super().__init__("tpu:storage:StateKey", ring_name, None, opts)
+        kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
+        ring = gcp.kms.KeyRing(ring_name, name=ring_name, location=settings.storage.location, opts=kept)
+        self.key = gcp.kms.CryptoKey(
+            names.STATE_KEY,
+            name=names.STATE_KEY,
+            key_ring=ring.id,
+            purpose="ENCRYPT_DECRYPT",
+            rotation_period=ROTATION_PERIOD,
+            opts=kept,
+        )
+        self.register_outputs({"key": self.key.id})

@@ -1,0 +1,1 @@
+"""TPU layer: the slices, and what a host does when it boots."""

@@ -1,0 +1,25 @@
+"""The custom metadata of a node: all that its boot script has to know (docs/architecture.md)."""
+
+from infra.nodes import Node
+from infra.settings import Settings
+
+
+def metadata(
+    settings: Settings, node: Node, *, script: str, bucket: str, data_disk_id: str | None
+) -> dict[str, str]:
+    """Attributes by key, in plain text: every process on the host can read them, so none is a secret."""
+    attributes = {
+        "startup-script": script,
+        "tpu-slice": node.name,
+        "tpu-zone": node.zone,
+        "tpu-workers": str(node.kind.hosts),
+        "tpu-bucket": bucket,
+        "tpu-bundle": settings.tpu.bundle,  # None only in a preview: an update refuses to go on
+        "tpu-data-disk": data_disk_id.rpartition("/")[2] if data_disk_id else None,
+        "tpu-run": node.run,
+        "tpu-barrier-timeout-s": str(settings.tpu.barrier_timeout_s),
+        "enable-oslogin": "TRUE" if settings.tpu.os_login else "FALSE",
+        "block-project-ssh-keys": "TRUE",
+        "serial-port-enable": "FALSE",
+    }
+    return {key: value for key, value in attributes.items() if value is not None}

@@ -1,0 +1,49 @@
+"""Declares the TPU layer."""
+
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra import names, upstream
+from infra.nodes import Node, nodes
+from infra.settings import Settings
+from infra.tpu import bundle, startup
+from infra.tpu.backend import Place
+from infra.tpu.metadata import metadata
+from infra.tpu.slice import TpuSlice
+
+
+def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
+    """All slices. Returns the outputs of the stack."""
+    wanted = nodes(settings)
+    bucket = upstream.read("storage", "bucketName", settings.storage.bucket_name)
+    if wanted:
+        bundle.require(settings, bucket if upstream.is_up("storage") else None, provider)
+    script = startup.render()
+    slices = []
+    for node in wanted:
+        place = _place(settings, node)
+        attributes = metadata(settings, node, script=script, bucket=bucket, data_disk_id=place.data_disk_id)
+        slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
+    return {
+        "slices": [one.outputs(settings.gcp.project, bucket) for one in slices],
+        "bundle": settings.tpu.bundle,
+    }
+
+
+def _place(settings: Settings, node: Node) -> Place:
+    """What the layers before this one made for a node's zone."""
+    region, zone = node.region, node.zone
+    disk = None
+    if settings.data.snapshot:
+        disk = upstream.read("data", "diskIds", names.disk_id(settings, zone), key=zone)
+    return Place(
+        network_id=upstream.read("network", "networkId", names.network_id(settings)),
+        subnet_id=upstream.read("network", "subnetIds", names.subnet_id(settings, region), key=region),
+        data_disk_id=disk,
+        service_account_email=upstream.read(
+            "storage", "serviceAccountEmail", names.service_account_email(settings)
+        ),
+        secure_boot=settings.tpu.secure_boot,
+    )

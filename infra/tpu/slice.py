@@ -1,0 +1,66 @@
+"""One TPU slice as the rest of the program sees it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+
+from infra import names
+from infra.nodes import Node
+from infra.tpu.backend import Backend, Place
+from infra.tpu.v2_vm import V2VmBackend
+
+
+class TpuSlice(pulumi.ComponentResource):
+    """A slice, what it is made of, and the commands that people need for it."""
+
+    state: pulumi.Output[str]
+    addresses: pulumi.Output[list[str]]
+    resource: pulumi.Resource
+    node: Node
+
+    def __init__(
+        self,
+        node: Node,
+        place: Place,
+        metadata: Mapping[str, Any],
+        backend: Backend | None = None,
+        opts: pulumi.ResourceOptions | None = None,
+    ):
+        super().__init__("tpu:tpu:TpuSlice", node.name, None, opts)
+        self.node = node
+        created = (backend or V2VmBackend()).create(
+            node, place, metadata, pulumi.ResourceOptions(parent=self)
+        )
+        self.state, self.addresses, self.resource = created.state, created.addresses, created.resource
+        self.register_outputs({"state": self.state, "addresses": self.addresses})
+
+    def outputs(self, project: str, bucket: str) -> dict[str, Any]:
+        """What the stack exports about it."""
+        return {
+            "name": self.node.name,
+            "zone": self.node.zone,
+            "acceleratorType": self.node.kind.name,
+            "hosts": self.node.kind.hosts,
+            "state": self.state,
+            "addresses": self.addresses,
+            "usefulCommands": useful_commands(self.node, project, bucket, pulumi.get_stack()),
+        }
+
+
+def useful_commands(node: Node, project: str, bucket: str, environment: str) -> dict[str, str]:
+    """Commands to paste. Hosts have no external address, so SSH goes through Identity-Aware Proxy,
+    which only the alpha command knows for TPUs.
+    """
+    where = f"{node.name} --project={project} --zone={node.zone}"
+    ssh = f"gcloud alpha compute tpus tpu-vm ssh {where} --tunnel-through-iap"
+    return {
+        "ssh": f"{ssh} --worker=0",
+        "sshAll": f"{ssh} --worker=all --command='hostname'",
+        "bootLog": f"{ssh} --worker=all --command='sudo tail -n 50 {names.BOOT_LOG}'",
+        "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit={names.JOB_UNIT} --follow'",
+        "bootStatus": f"gcloud storage cat 'gs://{bucket}/boot/{node.name}/worker-*.json'",
+        "describe": f"gcloud compute tpus tpu-vm describe {where}",
+        "recover": f"python -m infra.recover {environment}",
+        "delete": f"gcloud compute tpus tpu-vm delete {where}",
+    }
