@@ -1,0 +1,5 @@
+"""Cloud Storage, on fake-gcs-server: see docs/storage-emulation.md."""
+
+from rehearsal.cloud.storage.service import StorageService
+
+__all__ = ["StorageService"]

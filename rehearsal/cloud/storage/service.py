@@ -1,0 +1,101 @@
+"""The table of Cloud Storage methods: handler, IAM permission, and the resource that it is asked on.
+
+Permissions: https://cloud.google.com/storage/docs/access-control/iam-json. A write needs
+`storage.objects.create`, and `storage.objects.delete` too where it replaces a live object; the object's name
+may stand in the request's body, so handlers of writes ask for these themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.service import Call, Method, World
+from rehearsal.cloud.storage.blobs import BlobStore
+from rehearsal.cloud.storage.buckets import Buckets
+from rehearsal.cloud.storage.objects import Objects
+from rehearsal.cloud.storage.store import Store, bucket_resource, object_resource
+from rehearsal.cloud.storage.uploads import Uploads
+
+
+class StorageService:
+    """Cloud Storage. `await start()` before the first request, `await close()` at the end."""
+
+    api = "storage"
+
+    def __init__(self, world: World, iam: Iam, root: Path, program: str = "fake-gcs-server") -> None:
+        self._blobs = BlobStore(root, program)
+        self._store = Store(world, iam, self._blobs)
+        self._uploads = Uploads(self._store)
+        self._objects = Objects(self._store)
+        self._buckets = Buckets(self._store)
+
+    async def start(self) -> None:
+        """Start fake-gcs-server, which keeps the content under `root`."""
+        await self._blobs.start()
+
+    async def close(self) -> None:
+        """Abandon unfinished uploads and end fake-gcs-server."""
+        await self._uploads.close()
+        await self._blobs.close()
+
+    def methods(self) -> Mapping[str, Method]:
+        """Method id → method."""
+        buckets, objects = self._buckets, self._objects
+        return {
+            "storage.anywhereCaches.list": Method(
+                buckets.anywhere_caches, "storage.anywhereCaches.list", _bucket
+            ),
+            "storage.buckets.delete": Method(buckets.delete, "storage.buckets.delete", _bucket),
+            "storage.buckets.get": Method(buckets.get, "storage.buckets.get", _bucket),
+            "storage.buckets.getIamPolicy": Method(
+                buckets.get_policy, "storage.buckets.getIamPolicy", _bucket
+            ),
+            "storage.buckets.getStorageLayout": Method(
+                buckets.storage_layout, "storage.objects.list", _bucket
+            ),
+            "storage.buckets.insert": Method(buckets.insert, "storage.buckets.create", self._project),
+            "storage.buckets.list": Method(buckets.list, "storage.buckets.list", self._project),
+            "storage.buckets.patch": Method(buckets.patch, "storage.buckets.update", _bucket),
+            "storage.buckets.setIamPolicy": Method(
+                buckets.set_policy, "storage.buckets.setIamPolicy", _bucket
+            ),
+            "storage.buckets.testIamPermissions": Method(buckets.test_permissions),
+            "storage.buckets.update": Method(buckets.update, "storage.buckets.update", _bucket),
+            "storage.notifications.list": Method(buckets.notifications, "storage.buckets.get", _bucket),
+            "storage.objects.compose": Method(objects.compose),
+            "storage.objects.copy": Method(objects.copy, "storage.objects.get", _source),
+            "storage.objects.delete": Method(objects.delete, "storage.objects.delete", _object),
+            "storage.objects.get": Method(objects.get, "storage.objects.get", _object),
+            "storage.objects.insert": Method(self._uploads.insert),
+            "storage.objects.list": Method(objects.list, "storage.objects.list", _bucket),
+            "storage.objects.move": Method(objects.move, "storage.objects.get", _source),
+            "storage.objects.patch": Method(objects.patch, "storage.objects.update", _object),
+            "storage.objects.restore": Method(objects.restore, "storage.objects.restore", _object),
+            "storage.objects.rewrite": Method(objects.rewrite, "storage.objects.get", _source),
+            "storage.objects.update": Method(objects.update, "storage.objects.update", _object),
+            "storage.projects.serviceAccount.get": Method(
+                buckets.service_account, "resourcemanager.projects.get", _project_of_path
+            ),
+        }
+
+    def _project(self, call: Call) -> str:
+        return f"projects/{call.query.get('project') or self._store.world.project}"
+
+
+def _bucket(call: Call) -> str:
+    return bucket_resource(call.path["bucket"])
+
+
+def _object(call: Call) -> str:
+    return object_resource(call.path["bucket"], call.path["object"])
+
+
+def _source(call: Call) -> str:
+    bucket = call.path.get("sourceBucket") or call.path["bucket"]
+    return object_resource(bucket, call.path["sourceObject"])
+
+
+def _project_of_path(call: Call) -> str:
+    return f"projects/{call.path['projectId']}"

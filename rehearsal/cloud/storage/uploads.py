@@ -1,0 +1,302 @@
+"""storage.objects.insert: media, multipart and resumable uploads, streamed through.
+
+Protocol: https://cloud.google.com/storage/docs/uploads-downloads and
+https://cloud.google.com/storage/docs/performing-resumable-uploads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from aiohttp import BodyPartReader, MultipartReader, web
+
+from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, bad_request
+from rehearsal.cloud.storage.blobs import CHUNK_BYTES, Blob
+from rehearsal.cloud.storage.conditions import Conditions
+from rehearsal.cloud.storage.resources import base_url, object_body, refuse_acls, settable, storage_class
+from rehearsal.cloud.storage.store import Store
+from rehearsal.cloud.storage.versions import Version
+
+_QUANTUM_BYTES = 256 * 1024
+_CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+|\*)|\*)/(?P<total>\d+|\*)")
+
+
+@dataclass(frozen=True)
+class _Intent:
+    """What a client declared about the object that it is about to send."""
+
+    bucket: str
+    name: str
+    fields: JsonObject
+    storage_class: str | None
+    md5: str | None
+    crc32c: str | None
+    conditions: Conditions
+
+    def verify(self, blob: Blob) -> None:
+        """ApiError 400 if a declared hash is not that of the content."""
+        for kind, declared, actual in (
+            ("MD5 hash", self.md5, blob.md5),
+            ("CRC32C", self.crc32c, blob.crc32c),
+        ):
+            if declared and declared != actual:
+                text = f'Provided {kind} "{declared}" doesn\'t match calculated {kind} "{actual}".'
+                raise bad_request(text)
+
+
+@dataclass
+class _Session:
+    """One resumable upload: its content flows through `pipe` into a blob that is still being stored."""
+
+    intent: _Intent
+    start: Call
+    pipe: asyncio.Queue[bytes | None]
+    storing: asyncio.Task[Blob]
+    received: int = 0
+    finished: Version | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def feed(self, chunk: bytes | None) -> None:
+        """Pass a piece on; None ends the content. Raises what storing it raised."""
+        if self.storing.done():
+            await self.storing
+        await self.pipe.put(chunk)
+
+
+class Uploads:
+    """Takes content in; a session lives until it is finished, cancelled or the service closes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sessions: dict[str, _Session] = {}
+
+    async def close(self) -> None:
+        """Abandon the uploads that never finished."""
+        for session in self._sessions.values():
+            await _abandon(session)
+
+    async def insert(self, call: Call) -> Answer:
+        """storage.objects.insert, by the upload protocol that the request names."""
+        upload_id = call.raw.query.get("upload_id")
+        if upload_id is not None:
+            return await self._continue(call, upload_id)
+        refuse_acls(call)
+        kind = call.raw.query.get("uploadType")
+        if kind == "media":
+            intent = self._intent(call, {})
+            version = await self._store_whole(call, intent, _pieces(call.raw))
+        elif kind == "multipart":
+            version = await self._multipart(call)
+        elif kind == "resumable":
+            return await self._begin(call)
+        else:
+            raise bad_request(f"Invalid uploadType: {kind!r}; it must be media, multipart or resumable.")
+        return object_body(version, base_url(call))
+
+    def _intent(self, call: Call, body: JsonObject) -> _Intent:
+        bucket = call.path["bucket"]
+        name = call.query.get("name") or body.get("name") or ""
+        if not name:
+            raise bad_request("Required parameter: name")
+        if len(name.encode()) > 1024 or "\n" in name or "\r" in name or name in (".", ".."):
+            raise bad_request(f"Invalid object name: {name!r}")
+        fields = settable(body)
+        if call.query.get("contentEncoding"):
+            fields["contentEncoding"] = call.query["contentEncoding"]
+        if call.query.get("kmsKeyName"):
+            fields["kmsKeyName"] = call.query["kmsKeyName"]
+        hashes = dict(
+            part.strip().split("=", 1)
+            for header in call.raw.headers.getall("X-Goog-Hash", [])
+            for part in header.split(",")
+            if "=" in part
+        )
+        intent = _Intent(
+            bucket=bucket,
+            name=name,
+            fields=fields,
+            storage_class=storage_class(body),
+            md5=body.get("md5Hash") or hashes.get("md5") or call.raw.headers.get("Content-MD5"),
+            crc32c=body.get("crc32c") or hashes.get("crc32c"),
+            conditions=Conditions.of(call.query),
+        )
+        # Asked before the content flows, to refuse early, and again when the object is made.
+        self._authorize(call, intent)
+        return intent
+
+    def _authorize(self, call: Call, intent: _Intent) -> None:
+        objects = self._store.objects(intent.bucket)
+        self._store.require_write(call, intent.bucket, intent.name)
+        current = objects.live(intent.name)
+        intent.conditions.check(current)
+        if current is not None:
+            objects.require_unprotected(current)
+
+    def _finish(self, call: Call, intent: _Intent, blob: Blob) -> Version:
+        try:
+            intent.verify(blob)
+            self._authorize(call, intent)
+        except ApiError:
+            self._store.blobs.release(blob)
+            raise
+        objects = self._store.objects(intent.bucket)
+        return objects.write(intent.name, blob, intent.fields, intent.storage_class)
+
+    async def _store_whole(self, call: Call, intent: _Intent, pieces: AsyncIterator[bytes]) -> Version:
+        content_type = call.raw.headers.get("Content-Type")
+        if call.raw.query.get("uploadType") == "media" and content_type:
+            intent.fields.setdefault("contentType", content_type)
+        blob = await self._store.blobs.put(pieces)
+        return self._finish(call, intent, blob)
+
+    async def _multipart(self, call: Call) -> Version:
+        headers = call.raw.headers.copy()
+        # gsutil quotes its boundary with single quotes, which MIME does not know.
+        headers["Content-Type"] = re.sub(
+            r"boundary='([^']+)'", r'boundary="\1"', headers.get("Content-Type", "")
+        )
+        try:
+            reader = MultipartReader(headers, call.raw.content)
+            metadata, content = await reader.next(), None
+            if isinstance(metadata, BodyPartReader):
+                body = json.loads(await metadata.read() or b"{}")
+                content = await reader.next()
+            if not isinstance(content, BodyPartReader):
+                raise ValueError("it has no media part")
+        except (ValueError, AssertionError) as error:
+            raise bad_request(f"Malformed multipart body: {error}") from None
+        intent = self._intent(call, body)
+        if "Content-Type" in content.headers:
+            intent.fields.setdefault("contentType", content.headers["Content-Type"])
+        version = await self._store_whole(call, intent, _part_pieces(content))
+        await reader.release()
+        return version
+
+    async def _begin(self, call: Call) -> web.Response:
+        body = call.body
+        if body is None:
+            text = await call.raw.text()
+            try:
+                body = json.loads(text) if text else {}
+            except ValueError:
+                raise bad_request(
+                    "Parse Error: the body of a resumable upload's start must be JSON."
+                ) from None
+        intent = self._intent(call, body)
+        content_type = call.raw.headers.get("X-Upload-Content-Type")
+        if content_type:
+            intent.fields.setdefault("contentType", content_type)
+        pipe: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=2)
+        storing = asyncio.ensure_future(self._store.blobs.put(_drain(pipe)))
+        storing.add_done_callback(lambda _: _empty(pipe))
+        upload_id = secrets.token_urlsafe(48)
+        self._sessions[upload_id] = _Session(intent, call, pipe, storing)
+        path = f"/upload/storage/v1/b/{intent.bucket}/o"
+        query = f"uploadType=resumable&name={quote(intent.name, safe='')}&upload_id={upload_id}"
+        headers = {"Location": f"{base_url(call)}{path}?{query}", "X-GUploader-UploadID": upload_id}
+        return web.Response(status=200, headers=headers)
+
+    async def _continue(self, call: Call, upload_id: str) -> Answer:
+        session = self._sessions.get(upload_id)
+        if session is None:
+            raise ApiError(404, "NOT_FOUND", "The resumable upload does not exist or was cancelled.")
+        if call.raw.method == "DELETE":
+            await _abandon(self._sessions.pop(upload_id))
+            return web.Response(status=499, reason="Client Closed Request")
+        async with session.lock:
+            if session.finished is None:
+                complete = await self._receive(session, call)
+                if not complete:
+                    return _incomplete(call, session.received)
+                try:
+                    await session.feed(None)
+                    blob = await session.storing
+                    session.finished = self._finish(session.start, session.intent, blob)
+                except ApiError:
+                    del self._sessions[upload_id]
+                    raise
+            return object_body(session.finished, base_url(call))
+
+    async def _receive(self, session: _Session, call: Call) -> bool:
+        """Take in this request's bytes; whether they complete the upload."""
+        first, last, total = _content_range(call.raw)
+        if first is None:  # a question for the state, or the end of a stream whose last chunk is in
+            return total is not None and total == session.received
+        if first > session.received:
+            raise bad_request(f"Invalid request: byte {first} before byte {session.received} was received.")
+        skip = session.received - first  # sent again after an answer that got lost
+        size = 0
+        async for piece in _pieces(call.raw):
+            size += len(piece)
+            fresh = piece[skip:] if skip else piece
+            skip = max(0, skip - len(piece))
+            if fresh:
+                await session.feed(fresh)
+                session.received += len(fresh)
+        if last is not None and size != last - first + 1:
+            raise bad_request(f"Invalid request: Content-Range says {last - first + 1} bytes, {size} came.")
+        if last is None or session.received == total:
+            return True
+        if size % _QUANTUM_BYTES:
+            raise bad_request(
+                f"Invalid request: a chunk that is not the last must be n × {_QUANTUM_BYTES} bytes."
+            )
+        return False
+
+
+def _content_range(request: web.Request) -> tuple[int | None, int | None, int | None]:
+    """(first, last, total): no first: a status request; no last: all that is left; no total: unknown yet."""
+    text = request.headers.get("Content-Range")
+    if text is None:
+        return 0, None, None
+    match = _CONTENT_RANGE.fullmatch(text)
+    if match is None:
+        raise bad_request(f"Failed to parse Content-Range header: {text!r}")
+    first, last, total = (match[name] for name in ("first", "last", "total"))
+    return (
+        None if first is None else int(first),
+        None if last in (None, "*") else int(last),
+        None if total == "*" else int(total),
+    )
+
+
+def _incomplete(call: Call, received: int) -> web.Response:
+    """308; Go clients, whose HTTP library would follow it, ask for 200 with the status in a header."""
+    headers = {"Range": f"bytes=0-{received - 1}"} if received else {}
+    if call.raw.headers.get("X-GUploader-No-308"):
+        return web.Response(status=200, headers=headers | {"X-HTTP-Status-Code-Override": "308"})
+    return web.Response(status=308, reason="Resume Incomplete", headers=headers)
+
+
+async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
+    async for piece in request.content.iter_any():
+        yield piece
+
+
+async def _part_pieces(part: BodyPartReader) -> AsyncIterator[bytes]:
+    while piece := await part.read_chunk(CHUNK_BYTES):
+        yield piece
+
+
+async def _drain(pipe: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+    while (piece := await pipe.get()) is not None:
+        yield piece
+
+
+def _empty(pipe: asyncio.Queue[bytes | None]) -> None:
+    """Nobody reads any more: let the one who waits to write go on, and see the failure."""
+    while not pipe.empty():
+        pipe.get_nowait()
+
+
+async def _abandon(session: _Session) -> None:
+    session.storing.cancel()
+    with suppress(asyncio.CancelledError, ApiError):
+        await session.storing
