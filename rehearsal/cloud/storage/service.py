@@ -45,57 +45,53 @@ class StorageService:
         buckets, objects = self._buckets, self._objects
         return {
             "storage.anywhereCaches.list": Method(
-                buckets.anywhere_caches, "storage.anywhereCaches.list", _bucket
+                buckets.anywhere_caches, "storage.anywhereCaches.list", self._bucket
             ),
-            "storage.buckets.delete": Method(buckets.delete, "storage.buckets.delete", _bucket),
-            "storage.buckets.get": Method(buckets.get, "storage.buckets.get", _bucket),
+            "storage.buckets.delete": Method(buckets.delete, "storage.buckets.delete", self._bucket),
+            "storage.buckets.get": Method(buckets.get, "storage.buckets.get", self._bucket),
             "storage.buckets.getIamPolicy": Method(
-                buckets.get_policy, "storage.buckets.getIamPolicy", _bucket
+                buckets.get_policy, "storage.buckets.getIamPolicy", self._bucket
             ),
             "storage.buckets.getStorageLayout": Method(
-                buckets.storage_layout, "storage.objects.list", _bucket
+                buckets.storage_layout, "storage.objects.list", self._bucket
             ),
             "storage.buckets.insert": Method(buckets.insert, "storage.buckets.create", self._project),
             "storage.buckets.list": Method(buckets.list, "storage.buckets.list", self._project),
-            "storage.buckets.patch": Method(buckets.patch, "storage.buckets.update", _bucket),
+            "storage.buckets.patch": Method(buckets.patch, "storage.buckets.update", self._bucket),
             "storage.buckets.setIamPolicy": Method(
-                buckets.set_policy, "storage.buckets.setIamPolicy", _bucket
+                buckets.set_policy, "storage.buckets.setIamPolicy", self._bucket
             ),
             "storage.buckets.testIamPermissions": Method(buckets.test_permissions),
-            "storage.buckets.update": Method(buckets.update, "storage.buckets.update", _bucket),
-            "storage.notifications.list": Method(buckets.notifications, "storage.buckets.get", _bucket),
+            "storage.buckets.update": Method(buckets.update, "storage.buckets.update", self._bucket),
+            "storage.notifications.list": Method(buckets.notifications, "storage.buckets.get", self._bucket),
             "storage.objects.compose": Method(objects.compose),
-            "storage.objects.copy": Method(objects.copy, "storage.objects.get", _source),
-            "storage.objects.delete": Method(objects.delete, "storage.objects.delete", _object),
-            "storage.objects.get": Method(objects.get, "storage.objects.get", _object),
+            "storage.objects.copy": Method(objects.copy, "storage.objects.get", self._source),
+            "storage.objects.delete": Method(objects.delete, "storage.objects.delete", self._object),
+            "storage.objects.get": Method(objects.get, "storage.objects.get", self._object),
             "storage.objects.insert": Method(self._uploads.insert),
-            "storage.objects.list": Method(objects.list, "storage.objects.list", _bucket),
-            "storage.objects.move": Method(objects.move, "storage.objects.get", _source),
-            "storage.objects.patch": Method(objects.patch, "storage.objects.update", _object),
-            "storage.objects.restore": Method(objects.restore, "storage.objects.restore", _object),
-            "storage.objects.rewrite": Method(objects.rewrite, "storage.objects.get", _source),
-            "storage.objects.update": Method(objects.update, "storage.objects.update", _object),
+            "storage.objects.list": Method(objects.list, "storage.objects.list", self._bucket),
+            "storage.objects.move": Method(objects.move, "storage.objects.get", self._source),
+            "storage.objects.patch": Method(objects.patch, "storage.objects.update", self._object),
+            "storage.objects.restore": Method(objects.restore, "storage.objects.restore", self._object),
+            "storage.objects.rewrite": Method(objects.rewrite, "storage.objects.get", self._source),
+            "storage.objects.update": Method(objects.update, "storage.objects.update", self._object),
             "storage.projects.serviceAccount.get": Method(
-                buckets.service_account, "resourcemanager.projects.get", _project_of_path
+                buckets.service_account, "resourcemanager.projects.get", self._project
             ),
         }
 
+    # A bucket that does not exist is a 404 to everybody, before IAM is asked about it.
+
+    def _bucket(self, call: Call) -> str:
+        return bucket_resource(self._store.bucket(call.path["bucket"])["name"])
+
+    def _object(self, call: Call) -> str:
+        return object_resource(self._store.bucket(call.path["bucket"])["name"], call.path["object"])
+
+    def _source(self, call: Call) -> str:
+        bucket = call.path.get("sourceBucket") or call.path["bucket"]
+        return object_resource(self._store.bucket(bucket)["name"], call.path["sourceObject"])
+
     def _project(self, call: Call) -> str:
-        return f"projects/{call.query.get('project') or self._store.world.project}"
-
-
-def _bucket(call: Call) -> str:
-    return bucket_resource(call.path["bucket"])
-
-
-def _object(call: Call) -> str:
-    return object_resource(call.path["bucket"], call.path["object"])
-
-
-def _source(call: Call) -> str:
-    bucket = call.path.get("sourceBucket") or call.path["bucket"]
-    return object_resource(bucket, call.path["sourceObject"])
-
-
-def _project_of_path(call: Call) -> str:
-    return f"projects/{call.path['projectId']}"
+        project = call.path.get("projectId") or call.query.get("project") or self._store.world.project
+        return f"projects/{project}"

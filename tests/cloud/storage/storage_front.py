@@ -1,0 +1,159 @@
+"""A front door with nothing but Cloud Storage behind it, on a loopback port, for real clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.faults import Faults
+from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.requestlog import RequestLog
+from rehearsal.cloud.server import FrontDoor
+from rehearsal.cloud.service import World
+from rehearsal.cloud.storage import StorageService
+
+PROJECT, NUMBER = "wire-test", "123456789012"
+OWNER = "owner@example.com"
+
+
+class _AllEnabled:
+    def require(self, api: str) -> None:
+        pass
+
+
+class Front:
+    """The real front door, in a thread. Requests without a token count as the project owner's."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.call(self._start())
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the server's loop."""
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        return future.result(60)
+
+    async def _start(self) -> None:
+        self.world = World(PROJECT, NUMBER, VirtualClock())
+        self.iam = Iam(self.world, OWNER, propagation_s=0)
+        self.service = StorageService(self.world, self.iam, self.root)
+        await self.service.start()
+        self.requests = RequestLog()
+        self._owner = self.iam.mint(OWNER).value
+        self._door = FrontDoor(
+            self.world,
+            self.iam,
+            _AllEnabled(),
+            [self.service],
+            endpoints={},
+            faults=Faults(self.world.clock),
+            requests=self.requests,
+        )
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, shutdown_timeout=1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        headers = CIMultiDict(request.headers)
+        if not headers.get("Authorization", "").startswith("Bearer ya29."):
+            headers["Authorization"] = f"Bearer {self._owner}"
+        return await self._door.handle(request.clone(headers=headers, host="storage.googleapis.com"))
+
+    def close(self) -> None:
+        async def stop() -> None:
+            await self._runner.cleanup()
+            await self.service.close()
+
+        self.call(stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+
+    def request(
+        self,
+        http_method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        principal: str = OWNER,
+        **query: Any,
+    ) -> Reply:
+        """One request; `path` is relative to /storage/v1 unless it starts with a slash."""
+        url = self.url + (path if path.startswith("/") else f"/storage/v1/{path}")
+        if query:
+            url += "?" + urlencode({key: _text(value) for key, value in query.items()}, doseq=True)
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        token = self._owner if principal == OWNER else self.token(principal)
+        sent = {"Authorization": f"Bearer {token}", **(headers or {})}
+        request = Request(url, data=data, method=http_method, headers=sent)
+        try:
+            with urlopen(request, timeout=30) as answer:
+                return Reply(answer.status, answer.headers, answer.read())
+        except HTTPError as error:
+            with error:
+                return Reply(error.code, error.headers, error.read())
+
+    def token(self, principal: str) -> str:
+        """An access token for this account."""
+
+        async def mint() -> str:
+            return self.iam.mint(principal).value
+
+        return str(self.call(mint()))
+
+    def put(self, bucket: str, name: str, content: bytes, **query: Any) -> Reply:
+        """Upload an object in one request."""
+        return self.request(
+            "POST", f"/upload/storage/v1/b/{bucket}/o", content, uploadType="media", name=name, **query
+        )
+
+    def read(self, bucket: str, name: str, *, headers: dict[str, str] | None = None, **query: Any) -> Reply:
+        """Download an object."""
+        return self.request("GET", object_path(bucket, name), headers=headers, alt="media", **query)
+
+
+class Reply:
+    """What came back."""
+
+    def __init__(self, status: int, headers: Any, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        """The legacy reason of an error."""
+        return str(self.json["error"]["errors"][0]["reason"])
+
+
+def object_path(bucket: str, name: str) -> str:
+    """The object's path, relative to /storage/v1."""
+    return f"b/{bucket}/o/{quote(name, safe='')}"
+
+
+def _text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
