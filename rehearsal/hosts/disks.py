@@ -6,6 +6,7 @@ import fcntl
 import os
 import stat
 import struct
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,11 +41,12 @@ class LoopDevices:
     """Image files attached as block devices: one device for all readers of an image.
 
     The kernel's autoclear flag frees a device with its last user, so none outlives the processes here and the
-    machines, however they end.
+    machines, however they end. Safe to use from several threads.
     """
 
     def __init__(self) -> None:
         self._loops: dict[Path, _Loop] = {}
+        self._changing = threading.Lock()
 
     def attach(self, image: Path, *, read_only: bool) -> Path:
         """The block device of the image; call `release` once for each call.
@@ -52,22 +54,24 @@ class LoopDevices:
         HostError where a writer would share the image with anybody.
         """
         image = image.resolve()
-        loop = self._loops.get(image)
-        if loop is not None and not (loop.read_only and read_only):
-            raise HostError(f"disk image {image} is in use, and a writer can't share it")
-        if loop is None:
-            loop = self._loops[image] = _attach(image, read_only)
-        loop.users += 1
-        return loop.device
+        with self._changing:
+            loop = self._loops.get(image)
+            if loop is not None and not (loop.read_only and read_only):
+                raise HostError(f"disk image {image} is in use, and a writer can't share it")
+            if loop is None:
+                loop = self._loops[image] = _attach(image, read_only)
+            loop.users += 1
+            return loop.device
 
     def release(self, image: Path) -> None:
         """Undo one `attach`."""
         image = image.resolve()
-        loop = self._loops[image]
-        loop.users -= 1
-        if loop.users == 0:
-            os.close(loop.descriptor)
-            del self._loops[image]
+        with self._changing:
+            loop = self._loops[image]
+            loop.users -= 1
+            if loop.users == 0:
+                os.close(loop.descriptor)
+                del self._loops[image]
 
 
 def _attach(image: Path, read_only: bool) -> _Loop:

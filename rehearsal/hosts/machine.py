@@ -30,6 +30,8 @@ _POWER_BUTTON = signal.SIGRTMIN + 4
 _BOOT_TIMEOUT_S = 60.0
 # Boots that unpack at the same time; more only share the same cores.
 _BOOTS_AT_ONCE = 8
+# Each systemd needs a few inotify instances of root's, of which the kernel grants 128 in all by default.
+_INOTIFY_INSTANCES = 8192
 
 
 @dataclass(frozen=True)
@@ -104,13 +106,24 @@ class NspawnHosts:
         self._loops = LoopDevices()
         self._boots = asyncio.Semaphore(_BOOTS_AT_ONCE)
         self._in_memory = False
+        self._closing = False
 
     async def open(self) -> None:
-        """Make room for boot disks, in memory where the directory's file system can't carry them."""
+        """Make room for boot disks, in memory where the directory's file system can't carry them.
+
+        Raises this computer's limit on inotify instances where it is too low for many machines.
+        """
+        limit = Path("/proc/sys/fs/inotify/max_user_instances")
+        if int(limit.read_text()) < _INOTIFY_INSTANCES:
+            limit.write_text(str(_INOTIFY_INSTANCES))
         self._in_memory = await asyncio.to_thread(make_room, self._directory / "disks", self._image)
 
     async def close(self) -> None:
-        """Pull every plug and erase every boot disk."""
+        """Pull every plug and erase every boot disk; nothing boots any more."""
+        self._closing = True
+        await asyncio.gather(*(self.discard(name) for name in list(self._machines)))
+        for _ in range(_BOOTS_AT_ONCE):  # boots that were on their way
+            await self._boots.acquire()
         await asyncio.gather(*(self.discard(name) for name in list(self._machines)))
         if self._in_memory:
             await asyncio.to_thread(run, ["umount", self._directory / "disks"])
@@ -118,6 +131,8 @@ class NspawnHosts:
     async def boot(self, spec: HostSpec) -> None:
         """See Hosts. HostError, with the end of the console, where init doesn't come up."""
         async with self._boots:
+            if self._closing:
+                raise HostError(f"{spec.name}: the world is ending")
             machine = self._machines.get(spec.name)
             if machine is not None and machine.on:
                 raise HostError(f"{spec.name} is on already")
@@ -177,7 +192,11 @@ class NspawnHosts:
         disk = BootDisk(self._directory / "disks" / spec.name, self._image)
         group = ControlGroup(f"host-{spec.name}")
         group.open()
-        disk.open()
+        try:
+            disk.open()
+        except HostError:
+            group.close()
+            raise
         return _Machine(disk, group, next(self._numbers), spec)
 
     def _signal(self, name: str, number: int) -> None:
@@ -249,6 +268,8 @@ class NspawnHosts:
             facts = dict(line.split("=", 1) for line in lines if "=" in line)
             if leader := facts.get("X_NSPAWN_LEADER_PID"):
                 machine.pidfd = os.pidfd_open(int(leader))
+                if machine.pulled:
+                    self._signal(machine.spec.name, signal.SIGKILL)
                 await _until_listening(int(leader))
                 await asyncio.to_thread(self._network.widen, f"vb-{_nspawn_name(machine)}")
                 if not started.done():

@@ -8,6 +8,7 @@ the subnets differ.
 from __future__ import annotations
 
 import ipaddress
+import threading
 from pathlib import Path
 
 from rehearsal.hosts.commands import run
@@ -25,6 +26,7 @@ class Network:
         """`services` are addresses that machines reach outside of every subnet, such as 169.254.169.254."""
         self._services = services
         self._addresses: set[str] = set()
+        self._adding = threading.Lock()
 
     def open(self) -> None:
         """Make the bridge."""
@@ -50,9 +52,10 @@ class Network:
         self._addresses.clear()
 
     def _add(self, address: str) -> None:
-        if address not in self._addresses:
-            run(["ip", "address", "add", address, "dev", BRIDGE])
-            self._addresses.add(address)
+        with self._adding:
+            if address not in self._addresses:
+                run(["ip", "address", "add", address, "dev", BRIDGE])
+                self._addresses.add(address)
 
 
 def mac_address(address: str) -> str:
