@@ -179,6 +179,9 @@ class Operations:
                     on_error(error)
                 body["error"] = {"errors": [{"code": error.status, "message": error.message}]}
                 body.update(httpErrorStatusCode=error.code, httpErrorMessage=error.reason)
+            except Exception:
+                log.exception("operation %s", name)
+                body["error"] = {"errors": [{"code": "INTERNAL_ERROR", "message": _INTERNAL.message}]}
             body.update(status="DONE", progress=100, endTime=clock.rfc3339())
             operation.done.set()
 

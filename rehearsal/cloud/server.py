@@ -1,0 +1,368 @@
+"""The front door: every request to any `*.googleapis.com` name comes through here.
+
+In this order: log → fault rules → authentication → routing and validation → API enabled? → IAM → service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qs, quote, unquote, urlencode
+
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from rehearsal.cloud import batch, partial
+from rehearsal.cloud.discovery import APIS, Discovery, Match
+from rehearsal.cloud.faults import Fault, Faults
+from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.operations import planned_failure
+from rehearsal.cloud.requestlog import Entry, RequestLog
+from rehearsal.cloud.schema import Violation, refusal
+from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, Method, Service, World
+
+log = logging.getLogger(__name__)
+
+# The largest JSON body or batch that is read into memory; media is streamed by the storage service.
+_MAX_JSON_BYTES = 64 * 2**20
+_HEADERS = {
+    "Content-Type": "application/json; charset=UTF-8",
+    "Server": "ESF",
+    "X-Content-Type-Options": "nosniff",
+}
+_STORAGE = "storage.googleapis.com"
+_STORAGE_PATHS = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch")
+
+_NO_TOKEN = (
+    "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie or "
+    "other valid authentication credential. "
+    "See https://developers.google.com/identity/sign-in/web/devconsole-project."
+)
+_BAD_TOKEN = _NO_TOKEN.replace(
+    "Request is missing required authentication credential.",
+    "Request had invalid authentication credentials.",
+)
+
+
+class Enabled(Protocol):
+    """What the front door asks service usage."""
+
+    def require(self, api: str) -> None:
+        """ApiError 403 unless the API is enabled in the project."""
+
+
+Endpoint = Callable[[web.Request], Awaitable[Answer]]
+
+
+@dataclass
+class _Passage:
+    """What has become known of one request on its way through the door."""
+
+    started: float
+    host: str
+    raw_path: str
+    query: str
+    match: Match | None
+    method_id: str
+    principal: str
+    fault: Fault | None = None
+    reason: str = ""
+    message: str = ""
+    validated: bool = False
+
+
+class FrontDoor:
+    """Routes requests to services. `endpoints` are (host, path) pairs that no discovery document has."""
+
+    def __init__(
+        self,
+        world: World,
+        iam: Iam,
+        enabled: Enabled,
+        services: list[Service],
+        *,
+        endpoints: Mapping[tuple[str, str], Endpoint],
+        faults: Faults,
+        requests: RequestLog,
+    ) -> None:
+        self._world = world
+        self._iam = iam
+        self._enabled = enabled
+        self._methods: dict[str, Method] = {}
+        for service in services:
+            self._methods.update(service.methods())
+        self._endpoints = endpoints
+        self._faults = faults
+        self._requests = requests
+        self._discovery = Discovery()
+
+    def app(self) -> web.Application:
+        """The aiohttp application; the caller chooses the sockets and TLS."""
+        app = web.Application(client_max_size=_MAX_JSON_BYTES)
+        app.router.add_route("*", "/{path:.*}", self.handle)
+        app.on_response_prepare.append(_break_stream)
+        return app
+
+    def covered(self) -> dict[str, list[str]]:
+        """API → its methods that a service implements; an unknown id among them is a mistake of ours."""
+        known: dict[str, set[str]] = {}
+        for api, version, _ in APIS:
+            known.setdefault(api, set()).update(self._discovery.document(api, version).method_ids)
+        return {api: sorted(ids & self._methods.keys()) for api, ids in known.items()}
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        passage = self._begin(request)
+        status = 0
+        try:
+            response = await self._pass(request, passage)
+            status = response.status
+            return response
+        except ApiError as error:
+            passage.reason = passage.reason or error.reason
+            passage.message = error.message
+            status = error.code
+            return _error_response(error, passage.fault)
+        except ConnectionError:
+            passage.reason = passage.reason or "connection-lost"
+            return web.Response(status=499)
+        except asyncio.CancelledError:
+            passage.reason = "cancelled"
+            raise
+        except Exception as error:
+            log.exception("%s %s%s", request.method, passage.host, passage.raw_path)
+            passage.reason, passage.message, status = "crashed", repr(error), 500
+            return _error_response(ApiError(500, "INTERNAL", "Internal error encountered."), None)
+        finally:
+            self._requests.add(
+                Entry(
+                    time=self._world.clock.rfc3339(),
+                    method_id=passage.method_id,
+                    http_method=request.method,
+                    host=passage.host,
+                    path=f"{passage.raw_path}?{passage.query}" if passage.query else passage.raw_path,
+                    principal=passage.principal,
+                    status=status,
+                    reason=passage.reason,
+                    message=passage.message,
+                    duration_s=round(time.monotonic() - passage.started, 6),
+                ),
+                validated=passage.validated,
+            )
+
+    def _begin(self, request: web.Request) -> _Passage:
+        """Look at a request without judging it yet: faults and the log need its method and principal."""
+        host = request.host.partition(":")[0].lower()
+        raw_path, _, query = request.raw_path.partition("?")
+        raw_path, query = _as_json_api(host, raw_path, query, request)
+        http_method = "GET" if request.method == "HEAD" else request.method
+        match = self._discovery.match(host, http_method, raw_path)
+        token = self._iam.find_token(_bearer(request))
+        return _Passage(
+            started=time.monotonic(),
+            host=host,
+            raw_path=raw_path,
+            query=query,
+            match=match,
+            method_id=match.route.method_id if match else "",
+            principal=token.principal if token else "",
+        )
+
+    async def _pass(self, request: web.Request, passage: _Passage) -> web.StreamResponse:
+        if request.method == "POST" and passage.raw_path.startswith("/batch"):
+            return await self._batch(request, passage)
+        fault = self._faults.strike(passage.method_id, passage.host, passage.raw_path, passage.principal)
+        if fault is None:
+            return await self._serve(request, passage)
+        passage.fault = fault
+        passage.reason = fault.rule_id
+        request["fault"] = fault
+        if fault.delay_s:
+            await asyncio.sleep(fault.delay_s)
+        if fault.error is not None:
+            raise fault.error
+        if fault.reset:
+            raise _abort(request)
+        planned = planned_failure.set(fault.operation_error)
+        try:
+            response = await self._serve(request, passage)
+        finally:
+            planned_failure.reset(planned)
+        if fault.lost_answer:
+            raise _abort(request)
+        if fault.truncated and isinstance(response, web.Response) and not response.prepared:
+            return await _send_half(request, response)
+        return response
+
+    async def _serve(self, request: web.Request, passage: _Passage) -> web.StreamResponse:
+        endpoint = self._endpoints.get((passage.host, passage.raw_path))
+        if endpoint is not None:
+            passage.method_id = f"{passage.host}{passage.raw_path}"
+            passage.validated = True
+            answer = await endpoint(request)
+            return answer if isinstance(answer, web.StreamResponse) else _json_response(answer)
+        if not passage.principal:
+            passage.reason = passage.reason or "unauthenticated"
+            raise ApiError(401, "UNAUTHENTICATED", _BAD_TOKEN if _bearer(request) else _NO_TOKEN)
+        if passage.match is None:
+            passage.reason = "unknown-method"
+            text = f"{request.method} {passage.host}{passage.raw_path} is no method of a known API."
+            raise ApiError(404, "NOT_FOUND", text)
+        call = await self._call(request, passage, passage.match)
+        method = self._methods.get(call.method_id)
+        if method is None:
+            passage.reason = "unimplemented"
+            raise ApiError(
+                501, "UNIMPLEMENTED", f"{call.method_id} is not emulated.", reason="notImplemented"
+            )
+        self._enabled.require(call.api)
+        if method.permission is not None:
+            resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
+            self._iam.require(call.principal, method.permission, resource)
+        answer = await method.handler(call)
+        if isinstance(answer, web.StreamResponse):
+            return answer
+        fields = call.query.get("fields")
+        return _json_response(partial.trim(answer, fields) if fields else answer)
+
+    async def _call(self, request: web.Request, passage: _Passage, match: Match) -> Call:
+        """The validated call; ApiError 400 as Google's front ends refuse it."""
+        route = match.route
+        try:
+            path = route.path_parameters(match.raw_path)
+            query = route.query_parameters(passage.query)
+            body = (
+                None
+                if match.media
+                else _parse_json(await request.read(), expected=route.body_check is not None)
+            )
+            if body is not None:
+                route.check_body(body)
+        except ApiError:
+            passage.reason = "invalid-request"
+            raise
+        passage.validated = True
+        return Call(route.api, route.version, route.method_id, path, query, body, passage.principal, request)
+
+    async def _batch(self, request: web.Request, passage: _Passage) -> web.Response:
+        """Each part goes through the door by itself, so that it is logged, judged and disturbed alone."""
+        passage.method_id, passage.validated = "batch", True
+        body = await request.content.read()
+        parts = batch.parse(request.headers.get("Content-Type", ""), body)
+        answers = []
+        for part in parts:
+            headers = CIMultiDict(part.headers)
+            headers["Host"] = request.host
+            headers.setdefault("Authorization", request.headers.get("Authorization", ""))
+            inner = request.clone(
+                method=part.http_method, rel_url=URL(part.target, encoded=True), headers=headers
+            )
+            inner._read_bytes = part.body
+            response = await self.handle(inner)
+            if not isinstance(response, web.Response):
+                raise ApiError(400, "INVALID_ARGUMENT", "Media can't be sent or fetched in a batch.")
+            answers.append((part, response))
+        return batch.render(answers)
+
+
+def _as_json_api(host: str, raw_path: str, query: str, request: web.Request) -> tuple[str, str]:
+    """A download by the XML API (`/BUCKET/OBJECT`, as Go's storage client reads) in terms of the JSON API."""
+    if host != _STORAGE or request.method not in ("GET", "HEAD") or raw_path.startswith(_STORAGE_PATHS):
+        return raw_path, query
+    bucket, _, name = raw_path.removeprefix("/").partition("/")
+    if not bucket or not name:
+        return raw_path, query
+    parameters = {key: values[-1] for key, values in parse_qs(query).items()}
+    parameters["alt"] = "media"
+    for header, parameter in (
+        ("X-Goog-If-Generation-Match", "ifGenerationMatch"),
+        ("X-Goog-If-Metageneration-Match", "ifMetagenerationMatch"),
+    ):
+        if header in request.headers:
+            parameters[parameter] = request.headers[header]
+    return f"/download/storage/v1/b/{bucket}/o/{quote(unquote(name), safe='')}", urlencode(parameters)
+
+
+def _bearer(request: web.Request) -> str:
+    kind, _, value = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    return request.query.get("access_token") or request.query.get("oauth_token") or ""
+
+
+def _parse_json(text: bytes, *, expected: bool) -> JsonObject | None:
+    """The body as JSON: {} for none where the method takes one."""
+    if not text.strip():
+        return {} if expected else None
+    try:
+        body: Any = json.loads(text)
+    except ValueError as error:
+        text_shown = f"Invalid JSON payload received. Unexpected token. {error}"
+        raise refusal([Violation("", text_shown)]) from None
+    if not isinstance(body, dict):
+        raise refusal([Violation("", "Invalid JSON payload received. The root element must be a message.")])
+    if body and not expected:
+        unknown = [
+            Violation("", f'Invalid JSON payload received. Unknown name "{key}": Cannot find field.')
+            for key in body
+        ]
+        raise refusal(unknown)
+    return body
+
+
+def _json_response(answer: JsonObject) -> web.Response:
+    return web.Response(body=json.dumps(answer).encode(), headers=_HEADERS)
+
+
+def _error_response(error: ApiError, fault: Fault | None) -> web.Response:
+    headers = dict(_HEADERS)
+    if fault is not None and fault.retry_after_s is not None:
+        headers["Retry-After"] = f"{fault.retry_after_s:g}"
+    if error.code == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="https://accounts.google.com/"'
+    return web.Response(status=error.code, body=json.dumps(error.body()).encode(), headers=headers)
+
+
+def _abort(request: web.Request) -> ConnectionError:
+    """Close the connection at once, with a reset where TCP can."""
+    if request.transport is not None:
+        request.transport.abort()
+    return ConnectionResetError("closed by a fault rule")
+
+
+async def _send_half(request: web.Request, response: web.Response) -> web.StreamResponse:
+    """Announce the whole body, send half of it, close."""
+    del request["fault"]  # done here, and not again when the stream is prepared
+    body = response.body if isinstance(response.body, bytes) else b""
+    stream = web.StreamResponse(status=response.status, headers=response.headers)
+    stream.content_length = len(body)
+    await stream.prepare(request)
+    await stream.write(body[: len(body) // 2])
+    if request.transport is not None:
+        request.transport.close()
+    return stream
+
+
+async def _break_stream(request: web.Request, response: web.StreamResponse) -> None:
+    """Faults on answers that a service streams itself: cut them at the start or after half a piece."""
+    fault: Fault | None = request.get("fault")
+    if fault is None or isinstance(response, web.Response):
+        return
+    if fault.lost_answer:
+        raise _abort(request)
+    if fault.truncated:
+        whole = response.write
+
+        async def write_half(data: bytes | bytearray | memoryview) -> None:
+            await whole(data[: len(data) // 2])
+            if request.transport is not None:
+                request.transport.close()
+            raise ConnectionResetError("truncated by a fault rule")
+
+        response.write = write_half  # type: ignore[method-assign]
