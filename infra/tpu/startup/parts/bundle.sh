@@ -38,7 +38,7 @@ stage_bundle() {
   authorize || try_again "no token"
   mkdir -p "$folder"
   cd "$folder" || exit
-  sha256sum --check --status <<<"$TPU_BUNDLE  $manifest" || fetch_manifest "$manifest"
+  sha256sum --check --status --ignore-missing <<<"$TPU_BUNDLE  $manifest" || fetch_manifest "$manifest"
   export -f log gcs_get object fetch_blob
   # Twice, so that a file damaged on this host is fetched again.
   for round in 1 2; do

@@ -43,7 +43,7 @@ status_json() {
 # boot: the next change tries again, and the journal has it all.
 upload_status() {
   if [[ -z ${CHECKPOINT_BUCKET:-} || -z ${TPU_NAME:-} ]]; then
-    log "status not uploaded: bucket and slice aren't known yet"
+    [[ ${#FINISHED[@]} -eq 0 ]] || log "status not uploaded: bucket and slice aren't known"
     return
   fi
   # A host that doesn't know its id must not overwrite the status of one that does.

@@ -1,0 +1,1 @@
+"""The boot script and workload.host, run for real where that takes root."""

@@ -1,0 +1,187 @@
+"""A storage server on loopback, and a front that gives it Google's name, TLS and faults."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.client
+import http.server
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+BUCKET = "lab-checkpoints"
+
+
+@contextlib.contextmanager
+def fake_gcs(folder: Path) -> Iterator[str]:
+    """Run fake-gcs-server with an empty bucket; yields its base URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program = Path(sys.executable).parent / "fake-gcs-server"
+    command = [program if program.exists() else shutil.which("fake-gcs-server"), "-scheme", "http"]
+    command += ["-host", "127.0.0.1", "-port", str(port), "-backend", "memory", "-log-level", "error"]
+    command += ["-public-host", "storage.googleapis.com", "-external-url", "https://storage.googleapis.com"]
+    with (folder / "fake-gcs.log").open("wb") as log:
+        server = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                client_of(url).create_bucket(BUCKET)
+                break
+            except OSError:
+                assert time.monotonic() < deadline, (folder / "fake-gcs.log").read_text()
+                time.sleep(0.05)
+        yield url
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def client_of(url: str) -> storage.Client:
+    return storage.Client(
+        project="lab", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
+    )
+
+
+@dataclass
+class Fault:
+    """Answers `times` requests whose method and path match with `status`."""
+
+    matches: Callable[[str, str], bool]
+    status: int
+    times: int
+    observed: int = 0
+
+
+@dataclass
+class Front:
+    """What storage.googleapis.com is inside the lab."""
+
+    backend: str
+    faults: list[Fault] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    on_status: Callable[[dict[str, Any]], None] | None = None
+
+    def server(self, listener: socket.socket, certificate: Path) -> http.server.ThreadingHTTPServer:
+        """A server on an already listening socket, not yet serving."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        front = self
+
+        class Handler(_FrontHandler):
+            state = front
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 443), Handler, bind_and_activate=False)
+        server.socket.close()
+        # The handshake happens in the handler's thread, at the first read.
+        server.socket = context.wrap_socket(listener, server_side=True, do_handshake_on_connect=False)
+        server.daemon_threads = True
+        return server
+
+
+class _FrontHandler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    state: Front
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            chunks = []
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                chunks.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(chunks)
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in {"content-length", "transfer-encoding", "connection", "date", "server"}:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _handle(self) -> None:
+        body = self._body()
+        self.state.requests.append((self.command, self.path))
+        if self.headers.get("Authorization") != "Bearer lab-token":
+            return self._answer(401, [], b"no token of this host's service account")
+        for fault in self.state.faults:
+            if fault.observed < fault.times and fault.matches(self.command, self.path):
+                fault.observed += 1
+                return self._answer(fault.status, [], b"a fault of the lab")
+        if self.path.startswith("/upload/") and "name=boot%2F" in self.path and self.state.on_status:
+            self.state.on_status(json.loads(body))
+        if "/storageLayout" in self.path:
+            return self._answer(200, [], b'{"kind": "storage#storageLayout"}')
+        if "/moveTo/o/" in self.path:
+            return self._move()
+        return self._answer(*self._forward(self.command, self.path, body))
+
+    def _forward(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        backend = urllib.parse.urlsplit(self.state.backend)
+        connection = http.client.HTTPConnection(backend.hostname or "", backend.port, timeout=60)
+        dropped = {"connection", "transfer-encoding", "content-length", "accept-encoding"}
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
+        connection.request(method, path, body, headers)
+        reply = connection.getresponse()
+        answer = reply.status, reply.getheaders(), b"" if method == "HEAD" else reply.read()
+        connection.close()
+        return answer
+
+    def _move(self) -> None:
+        """objects.move, which fake-gcs-server lacks: a copy, then a delete."""
+        old, new = self.path.split("?")[0].split("/moveTo/o/")
+        bucket = old.split("/o/")[0]
+        answer = self._forward("POST", f"{old}/copyTo{bucket.removeprefix('/storage/v1')}/o/{new}", b"{}")
+        if answer[0] == 200:
+            self._forward("DELETE", old, b"")
+        return self._answer(*answer)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _handle
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a CA and a certificate for storage.googleapis.com; return (CA, certificate with key)."""
+    now = datetime.datetime.now(datetime.UTC)
+    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "boot lab")])
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "storage.googleapis.com")])
+
+    def certificate(name: x509.Name, public: Any, ca: bool) -> x509.Certificate:
+        builder = x509.CertificateBuilder(issuer, name, public, x509.random_serial_number())
+        builder = builder.not_valid_before(now - datetime.timedelta(days=1))
+        builder = builder.not_valid_after(now + datetime.timedelta(days=1))
+        builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        names = x509.SubjectAlternativeName([x509.DNSName("storage.googleapis.com")])
+        return builder.add_extension(names, critical=False).sign(ca_key, hashes.SHA256())
+
+    pem = serialization.Encoding.PEM
+    ca_file, server_file = folder / "ca.pem", folder / "server.pem"
+    ca_file.write_bytes(certificate(issuer, ca_key.public_key(), True).public_bytes(pem))
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    server_file.write_bytes(certificate(subject, key.public_key(), False).public_bytes(pem) + private)
+    return ca_file, server_file

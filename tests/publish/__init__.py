@@ -1,0 +1,1 @@
+"""Publishing, against a storage server on loopback."""
