@@ -26,6 +26,7 @@ from typing import Any
 
 from rehearsal.cloud.operations import RPC_CODES
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
+from rehearsal.errors import RehearsalError
 
 _CANONICAL = {
     403: "PERMISSION_DENIED",
@@ -54,7 +55,7 @@ _KEYS = {
 }
 
 
-class FaultError(ValueError):
+class FaultError(RehearsalError):
     """A rule that cannot be: says which key, its value and what it may be."""
 
 

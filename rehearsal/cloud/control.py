@@ -1,0 +1,216 @@
+"""The control socket: what a story does to the cloud that no API of Google's can do.
+
+HTTP with JSON bodies over a Unix socket; the calls are those of docs/architecture.md. `Control` is the
+client, for scripts.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from aiohttp import web
+
+from rehearsal.cloud.faults import FaultError, Faults
+from rehearsal.cloud.requestlog import RequestLog
+from rehearsal.cloud.service import ApiError, Clock, JsonObject
+from rehearsal.errors import RehearsalError
+
+_TIMEOUT_S = 60.0
+Action = Callable[[JsonObject], Awaitable[JsonObject]]
+
+
+class ControlError(RehearsalError):
+    """The cloud can't be reached by its control socket, or refuses what it is asked for."""
+
+
+class Nodes(Protocol):
+    """The TPU service, as far as it is controlled from outside."""
+
+    async def preempt(self, node: str, notice: bool) -> None:
+        """Take the node's machines away; ApiError 404 if there is no such node."""
+
+    async def pull(self, host: str) -> None:
+        """Pull one host's plug; ApiError 404 if there is no such host."""
+
+    def nodes_status(self) -> list[JsonObject]:
+        """Name, zone, state and hosts of every node."""
+
+
+class ControlServer:
+    """The server's side."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        nodes: Nodes,
+        faults: Faults,
+        requests: RequestLog,
+        add_snapshot: Callable[[str, Path, int], None],
+    ) -> None:
+        self._clock = clock
+        self._nodes = nodes
+        self._faults = faults
+        self._requests = requests
+        self._add_snapshot = add_snapshot
+
+    def app(self) -> web.Application:
+        """The application for the socket."""
+        app = web.Application()
+        app.router.add_get("/status", self._status)
+        app.router.add_get("/requests", self._log)
+        app.router.add_get("/faults", self._list_faults)
+        for path, action in (
+            ("/preempt", self._preempt),
+            ("/pull", self._pull),
+            ("/clock", self._set_clock),
+            ("/faults", self._add_fault),
+            ("/snapshots", self._snapshot),
+        ):
+            app.router.add_post(path, _posted(action))
+        return app
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "clock": {"now": self._clock.rfc3339(), "rate": self._clock.rate},
+                "nodes": self._nodes.nodes_status(),
+                "requests": self._requests.counts(),
+                "faults": self._faults.report(),
+            }
+        )
+
+    async def _log(self, request: web.Request) -> web.Response:
+        since = request.query.get("since", "0")
+        if not since.isdigit():
+            return _refusal(400, f"since: {since!r} must be a whole number")
+        return web.json_response(self._requests.since(int(since)))
+
+    async def _list_faults(self, request: web.Request) -> web.Response:
+        return web.json_response(self._faults.report())
+
+    async def _preempt(self, body: JsonObject) -> JsonObject:
+        await self._nodes.preempt(body["node"], bool(body["notice"]))
+        return {}
+
+    async def _pull(self, body: JsonObject) -> JsonObject:
+        await self._nodes.pull(body["host"])
+        return {}
+
+    async def _set_clock(self, body: JsonObject) -> JsonObject:
+        self._clock.rate = float(body["rate"])
+        return {"rate": self._clock.rate}
+
+    async def _add_fault(self, body: JsonObject) -> JsonObject:
+        return {"id": self._faults.add(body)}
+
+    async def _snapshot(self, body: JsonObject) -> JsonObject:
+        self._add_snapshot(body["name"], Path(body["image"]), int(body["disk_size_gb"]))
+        return {}
+
+
+def _posted(action: Action) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A handler that reads the JSON body and turns what the action refuses into an answer."""
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            body = await request.json()
+            return web.json_response(await action(body))
+        except KeyError as missing:
+            return _refusal(400, f"{request.path}: the body lacks {missing}")
+        except (FaultError, ValueError, TypeError) as wrong:
+            return _refusal(400, f"{request.path}: {wrong}")
+        except ApiError as error:
+            return _refusal(error.code, error.message)
+
+    return handle
+
+
+def _refusal(status: int, message: str) -> web.Response:
+    return web.json_response({"error": message}, status=status)
+
+
+class Control:
+    """A client of the socket. Every call may raise ControlError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def status(self) -> JsonObject:
+        """Clock, nodes with their hosts, request counts and fault rules."""
+        answer: JsonObject = self._call("GET", "/status")
+        return answer
+
+    def preempt(self, node: str, *, notice: bool) -> None:
+        """Take a node away: with notice 30 s before, or at once."""
+        self._call("POST", "/preempt", {"node": node, "notice": notice})
+
+    def pull(self, host: str) -> None:
+        """Pull the plug of one host."""
+        self._call("POST", "/pull", {"host": host})
+
+    def set_clock(self, rate: float) -> None:
+        """Let `rate` virtual seconds pass in a real one."""
+        self._call("POST", "/clock", {"rate": rate})
+
+    def add_fault(self, rule: JsonObject) -> str:
+        """Put a fault rule in force (rehearsal/cloud/faults.py); its id."""
+        return str(self._call("POST", "/faults", rule)["id"])
+
+    def faults(self) -> list[JsonObject]:
+        """The rules with how often they were observed."""
+        rules: list[JsonObject] = self._call("GET", "/faults")
+        return rules
+
+    def add_snapshot(self, name: str, image: Path, *, disk_size_gb: int) -> None:
+        """A snapshot that exists before the story begins, with the content of an ext4 image."""
+        self._call("POST", "/snapshots", {"name": name, "image": str(image), "disk_size_gb": disk_size_gb})
+
+    def requests(self, since: int = 0) -> JsonObject:
+        """Requests from number `since` on, and the number to ask for `next`."""
+        answer: JsonObject = self._call("GET", f"/requests?since={quote(str(since))}")
+        return answer
+
+    def _call(self, method: str, path: str, body: JsonObject | None = None) -> Any:
+        connection = _UnixConnection(self._path)
+        try:
+            connection.request(
+                method,
+                path,
+                body=None if body is None else json.dumps(body),
+                headers={"Content-Type": "application/json"},
+            )
+            response = connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            fix = "python -m rehearsal status says whether the world is up"
+            raise ControlError(f"no emulated cloud answers on {self._path}: {error}", fix) from None
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise ControlError(
+                f"{method} {path}: {response.status} {text[:200].decode(errors='replace')}"
+            ) from None
+        if response.status >= 400:
+            raise ControlError(f"{method} {path}: {answer['error']}")
+        return answer
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """http.client over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
