@@ -1,0 +1,185 @@
+"""Requests to Google's APIs: endpoints, credentials, retries, and errors in Google's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import google.auth
+import google.auth.credentials
+import google.auth.exceptions
+import google.oauth2.credentials
+import requests
+from google.auth.transport.requests import Request as AuthRequest
+
+from rehearsal.standin.errors import ApiError, StandInError
+from rehearsal.standin.settings import Settings
+from rehearsal.standin.table import Service
+
+# 429 and 503 were recorded to be retried 0.5 s, 1 s, … apart; 500 and 502 are treated alike.
+RETRIED = frozenset({429, 500, 502, 503})
+FIRST_BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 10.0
+DEFAULT_TIMEOUT_S = 1200.0  # the official provider's, for most types
+_HTTP_TIMEOUT_S = 120.0
+
+Query = Mapping[str, str | Iterable[str]]
+
+
+class Client:
+    """One provider's connection to Google; safe to use from several threads."""
+
+    def __init__(self, settings: Settings, *, first_backoff_s: float = FIRST_BACKOFF_S) -> None:
+        self._settings = settings
+        self._first_backoff_s = first_backoff_s
+        self._local = threading.local()
+        self._auth_lock = threading.Lock()
+        self._credentials: google.auth.credentials.Credentials | None = None
+        self.cancelled = threading.Event()
+
+    def send(
+        self,
+        service: Service,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Any = None,
+        library: bool = False,
+        deadline: float | None = None,
+    ) -> Any:
+        """Send a request and return the answer's JSON (None if there is none).
+
+        `path` stands under the service's base, or under its origin if it begins with a slash.
+        `library`: as Google's Go client library would, with `prettyPrint=false`. `deadline`: on the
+        monotonic clock, until which retries go on. Raises ApiError.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        return self.send_bytes(
+            service, method, path, data, "application/json", query=query, library=library, deadline=deadline
+        )
+
+    def send_bytes(
+        self,
+        service: Service,
+        method: str,
+        path: str,
+        data: bytes | None,
+        content_type: str,
+        *,
+        query: Query | None = None,
+        library: bool = False,
+        deadline: float | None = None,
+    ) -> Any:
+        """As `send`, with a body that is bytes already."""
+        url = self._url(
+            service, path, {"alt": "json", **({"prettyPrint": "false"} if library else {}), **(query or {})}
+        )
+        deadline = time.monotonic() + DEFAULT_TIMEOUT_S if deadline is None else deadline
+        backoff_s = self._first_backoff_s
+        while True:
+            response, problem = self._try(method, url, data, content_type)
+            if response is not None and response.status_code not in RETRIED:
+                return _answer(response)
+            if time.monotonic() + backoff_s > deadline:
+                if response is not None:
+                    return _answer(response)
+                raise ApiError(0, f"{method} {url}: {problem}")
+            self.pause(backoff_s)
+            backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
+
+    def token(self) -> str:
+        """A valid access token."""
+        headers: dict[str, str] = {}
+        self._authorize("GET", "", headers)
+        return next((v.split()[-1] for k, v in headers.items() if k.lower() == "authorization"), "")
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, or raise when the engine has asked to stop."""
+        if self.cancelled.wait(seconds):
+            raise StandInError("interrupted: the engine asked the provider to stop")
+
+    def _url(self, service: Service, path: str, query: Query) -> str:
+        base = self._settings.base(service)
+        if path.startswith("/"):
+            parts = urlsplit(base)
+            base, path = f"{parts.scheme}://{parts.netloc}/", path[1:]
+        pairs = sorted(query.items())
+        return f"{base}{path}?{urlencode(pairs, doseq=True, quote_via=quote, safe='')}"
+
+    def _try(
+        self, method: str, url: str, data: bytes | None, content_type: str
+    ) -> tuple[requests.Response | None, str]:
+        """One attempt: the response, or why there is none."""
+        headers = {"Content-Type": content_type} if data is not None else {}
+        if self._settings.user_project_override:
+            headers["X-Goog-User-Project"] = self._settings.billing_project or self._settings.project
+        self._authorize(method, url, headers)
+        try:
+            return self._session.request(method, url, data=data, headers=headers, timeout=_HTTP_TIMEOUT_S), ""
+        except (requests.ConnectionError, requests.Timeout) as problem:
+            return None, str(problem)
+
+    @property
+    def _session(self) -> requests.Session:
+        """This thread's session; it trusts the system's CAs as the official provider (Go) does."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+            self._local.session.verify = _system_authorities()
+        session: requests.Session = self._local.session
+        return session
+
+    def _authorize(self, method: str, url: str, headers: dict[str, str]) -> None:
+        with self._auth_lock:
+            try:
+                if self._credentials is None:
+                    self._credentials = _credentials(self._settings)
+                self._credentials.before_request(AuthRequest(self._session), method, url, headers)  # type: ignore[no-untyped-call]
+            except google.auth.exceptions.GoogleAuthError as problem:
+                raise StandInError(
+                    f"no Google credentials: {problem}", fix="gcloud auth application-default login"
+                ) from problem
+
+
+def _credentials(settings: Settings) -> google.auth.credentials.Credentials:
+    """Credentials as the official provider finds them: token, key, then application default ones."""
+    if settings.access_token:
+        return google.oauth2.credentials.Credentials(settings.access_token)  # type: ignore[no-untyped-call]
+    scopes = list(settings.scopes)
+    if settings.credentials:
+        text = settings.credentials
+        if not text.lstrip().startswith("{"):
+            text = Path(text).expanduser().read_text()
+        found, _ = google.auth.load_credentials_from_dict(json.loads(text), scopes=scopes)  # type: ignore[no-untyped-call]
+    else:
+        found, _ = google.auth.default(scopes=scopes)
+    credentials: google.auth.credentials.Credentials = found
+    return credentials
+
+
+def _system_authorities() -> str | bool:
+    """The system's CA bundle; `REQUESTS_CA_BUNDLE` still wins over what this returns."""
+    paths = ssl.get_default_verify_paths()
+    candidates = [os.environ.get("SSL_CERT_FILE"), paths.cafile, "/etc/ssl/certs/ca-certificates.crt"]
+    return next((path for path in candidates if path and Path(path).is_file()), True)
+
+
+def _answer(response: requests.Response) -> Any:
+    """The JSON of a good answer; a bad one raises ApiError in the words of Google's Go library."""
+    if response.ok:
+        return response.json() if response.content else None
+    message, reason = response.text.strip(), ""
+    try:
+        error = response.json()["error"]
+        message = error["message"]
+        reason = next((f", {item['reason']}" for item in error.get("errors", ()) if "reason" in item), "")
+    except (ValueError, KeyError, TypeError):
+        pass  # not Google's form: a proxy's page, say; then its text is the message
+    raise ApiError(response.status_code, f"googleapi: Error {response.status_code}: {message}{reason}")

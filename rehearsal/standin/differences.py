@@ -1,0 +1,96 @@
+"""Where the stand-in knowingly differs from the official provider 9.35.0, each with its reason.
+
+The tests that replay recordings allow these and nothing else; docs/standin.md shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DeclaredDifference:
+    """One difference: `seen` says whether replaying a recording shows it, and which."""
+
+    what: str
+    why: str
+    seen: str = ""
+
+
+DECLARED: tuple[DeclaredDifference, ...] = (
+    DeclaredDifference(
+        "Operations are polled every 0.5 s, policies re-read 0.5 s apart (official: 10 s, 1 s).",
+        "A rehearsal's operations take seconds. The requests are the same, their number depends on the answers.",
+    ),
+    DeclaredDifference(
+        "Changes that arrive together are collected for 0.3 s before they are sent (official: 3 s).",
+        "As above; what is collected, and the request it becomes, is the same.",
+    ),
+    DeclaredDifference(
+        "Elements of sets go out in the program's order: `allowed`, `denied`, `serviceIds`.",
+        "The official order comes from Terraform's hashes and means nothing to the API.",
+        "compute.Firewall.internal, projects.Service",
+    ),
+    DeclaredDifference(
+        "`nextRotationTime` of a key is another moment.",
+        "It is the present plus the period.",
+        "kms.CryptoKey",
+    ),
+    DeclaredDifference(
+        "The boundary and the whitespace of a multipart upload differ.",
+        "Chance, and Go's JSON encoder; the two parts are compared as what they hold.",
+        "storage.BucketObject",
+    ),
+    DeclaredDifference(
+        "Every bucket's project number is looked up once, at creation, under whichever project setting.",
+        "Recorded once for each of three buckets whose project the provider's settings gave; the look-ups can't"
+        " be attributed, and a bucket with a project of its own wasn't recorded.",
+        "storage.Bucket, storage.Bucket.hns, storage.Bucket.minimal",
+    ),
+    DeclaredDifference(
+        "A refresh of a NAT reads its router once.",
+        "The recording has a second such read, which is the router's own refresh in the same program.",
+        "compute.RouterNat",
+    ),
+    DeclaredDifference(
+        "After an update the bucket's output `updated` is the new time.",
+        "The official provider keeps the old one until the next refresh; no program should depend on that.",
+        "storage.Bucket",
+    ),
+    DeclaredDifference(
+        "No request when the provider is configured.",
+        "The official provider asks who it is, and for Compute Engine's regions unless told not to.",
+    ),
+    DeclaredDifference(
+        "A disk's image family is looked up when the disk is made, not at every `up`.",
+        "The official provider resolves it in every preview; no stack here makes disks from images.",
+    ),
+    DeclaredDifference(
+        "A smaller disk or a subnet range that isn't an expansion is sent and refused by the API.",
+        "The official provider turns both into replacements, which no stack here may want.",
+    ),
+    DeclaredDifference(
+        "Outputs that are null, empty, zero or false in the recordings may be another of these.",
+        "Terraform's state distinguishes them by how a value came about; programs can't tell.",
+        "all",
+    ),
+    DeclaredDifference(
+        "Recorded from 9.35.0, served as the plugin of the installed SDK, which is a newer major version.",
+        "Nothing newer could be recorded. Where the SDK has properties that the tables lack, they are refused.",
+    ),
+    DeclaredDifference(
+        "Updates that weren't recorded follow the provider's published source: a disk's access mode and IOPS, a"
+        " subnet's range, private access, stack type and secondary ranges, a bucket's settings other than labels.",
+        "The recordings hold one update per type. `allowed` names and shapes are checked by the emulated cloud.",
+    ),
+    DeclaredDifference(
+        "A BucketObject whose properties changed is uploaded anew; the official provider patches some of them.",
+        "Only a change of content was recorded.",
+    ),
+)
+
+
+def markdown() -> str:
+    """The table for docs/standin.md."""
+    rows = [f"| {d.what} | {d.why} | {d.seen or '–'} |" for d in DECLARED]
+    return "\n".join(["| difference | reason | recordings that show it |", "| --- | --- | --- |", *rows])

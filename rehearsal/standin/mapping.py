@@ -1,0 +1,166 @@
+"""Between a resource's properties and Google's JSON, as a type's table says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rehearsal.standin.settings import Settings
+from rehearsal.standin.table import Field, Kind, Send, Table
+from rehearsal.standin.values import UNKNOWN, has_unknown, is_empty
+
+LOCATIONS = ("project", "region", "zone")
+
+
+def plan(
+    table: Table, inputs: Mapping[str, Any], state: Mapping[str, Any], settings: Settings
+) -> dict[str, Any]:
+    """Every property's value as it will be: the program's, the provider's default, or the API's of before.
+
+    `state`: outputs of before, empty on create. Labels: `labels` stays the program's, `effectiveLabels`
+    is what will be sent, with labels that somebody else put there.
+    """
+    planned: dict[str, Any] = {}
+    for f in table.inputs:
+        value = inputs.get(f.name)
+        if value is None and f.name in LOCATIONS:
+            value = settings.location(f.name) or None
+        if value is None and f.computed:
+            value = state.get(f.name)
+        planned[f.name] = value
+    if table.labelled:
+        own = settings.effective_labels(_known_map(planned.get("labels")))
+        before = state.get("pulumiLabels") or {}
+        foreign = {k: v for k, v in (state.get("effectiveLabels") or {}).items() if k not in before}
+        unknown = planned.get("labels") is UNKNOWN
+        planned["pulumiLabels"] = UNKNOWN if unknown else own
+        planned["effectiveLabels"] = UNKNOWN if unknown else {**foreign, **own}
+    return planned
+
+
+def parameters(planned: Mapping[str, Any]) -> dict[str, str]:
+    """What `{…}` in paths stands for; locations may be given as links, only their last part counts."""
+    words = {key: str(value) for key, value in planned.items() if isinstance(value, str | int)}
+    for key in ("region", "zone", "router"):
+        if key in words:
+            words[key] = words[key].rsplit("/", 1)[-1]
+    return words
+
+
+def body(
+    fields: Iterable[Field], planned: Mapping[str, Any], given: Mapping[str, Any], *, update: bool = False
+) -> dict[str, Any]:
+    """A request's JSON from `planned` values; `given` are the program's own, for Send.GIVEN."""
+    result: dict[str, Any] = {}
+    for f in fields:
+        rule = f.send_update if update and f.send_update is not None else f.send
+        value = planned.get("effectiveLabels" if f.kind is Kind.LABELS else f.name)
+        if f.place is None or f.output or not _is_sent(f, value, given.get(f.name) is not None, rule):
+            continue
+        _put(result, f.place, encode(f, value, planned))
+    return result
+
+
+def encode(f: Field, value: Any, planned: Mapping[str, Any]) -> Any:
+    """One value in Google's form."""
+    if value is not None:
+        if f.kind is Kind.BLOCK:
+            value = body(f.fields, value, value)
+        elif f.kind in (Kind.BLOCKS, Kind.BLOCK_SET):
+            value = [body(f.fields, item, item) for item in value]
+    elif f.encode is None:
+        value = f.kind.zero
+    return f.encode(value, planned) if f.encode else value
+
+
+def outputs(table: Table, rest: Mapping[str, Any], prior: Mapping[str, Any], id_: str) -> dict[str, Any]:
+    """A resource's outputs from Google's JSON; what isn't in the JSON is taken from `prior`."""
+    result: dict[str, Any] = {"id": id_}
+    for f in table.fields:
+        if f.kind is Kind.LABELS:
+            result |= _labels(rest, prior)
+        elif f.place is None:
+            value = prior.get(f.name)
+            default = "DELETE" if f.name == "deletionPolicy" else f.kind.zero
+            result[f.name] = default if value is None else value
+        else:
+            result[f.name] = decode(f, _get(rest, f.place))
+    return result
+
+
+def decode(f: Field, raw: Any) -> Any:
+    """One value in Pulumi's form; an absent one becomes the kind's zero."""
+    if f.decode is not None:
+        raw = f.decode(raw)
+    if raw is None:
+        return f.kind.zero
+    match f.kind:
+        case Kind.INT:
+            return int(raw)
+        case Kind.STRING:
+            return str(raw)
+        case Kind.BLOCK:
+            return {n.name: decode(n, _get(raw, n.place or n.name)) for n in f.fields} if raw else None
+        case Kind.BLOCKS | Kind.BLOCK_SET:
+            return [{n.name: decode(n, _get(item, n.place or n.name)) for n in f.fields} for item in raw]
+        case _:
+            return raw
+
+
+def preview(table: Table, planned: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs as far as they are known before anything is sent; the API's own are unknown on create."""
+    result: dict[str, Any] = {
+        key: planned[key] for key in ("pulumiLabels", "effectiveLabels") if key in planned
+    }
+    for f in table.fields:
+        value = None if f.output else planned.get(f.name)
+        if value is not None:
+            result[f.name] = value
+        elif f.output or f.computed:
+            result[f.name] = state.get(f.name, UNKNOWN)
+        else:
+            result[f.name] = f.kind.zero
+    if "id" in state:
+        result["id"] = state["id"]
+    return result
+
+
+def _labels(rest: Mapping[str, Any], prior: Mapping[str, Any]) -> dict[str, Any]:
+    """The three label outputs: the program's own, with the provider's, and all that are there."""
+    there = rest.get("labels") or {}
+    own = prior.get("labels")
+    managed = prior.get("pulumiLabels") or {}
+    return {
+        "labels": {k: there[k] for k in own if k in there} if own else own,
+        "pulumiLabels": {k: there[k] for k in managed if k in there},
+        "effectiveLabels": dict(there),
+    }
+
+
+def _is_sent(f: Field, value: Any, given: bool, rule: Send) -> bool:
+    if rule is Send.NEVER:
+        return False
+    if rule is Send.ALWAYS or (rule is Send.GIVEN and given):
+        return True
+    if f.kind is Kind.BLOCK:
+        return value is not None
+    return not is_empty(value) or has_unknown(value)
+
+
+def _known_map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _get(rest: Any, place: str) -> Any:
+    for part in place.split("."):
+        if not isinstance(rest, Mapping):
+            return None
+        rest = rest.get(part)
+    return rest
+
+
+def _put(target: dict[str, Any], place: str, value: Any) -> None:
+    *parents, last = place.split(".")
+    for part in parents:
+        target = target.setdefault(part, {})
+    target[last] = value

@@ -1,0 +1,163 @@
+"""gcp:storage/bucketObject:BucketObject: an object's bytes go up in one multipart request."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from rehearsal.standin import mapping
+from rehearsal.standin.difference import Difference
+from rehearsal.standin.errors import StandInError
+from rehearsal.standin.lifecycle import Context, Resource
+from rehearsal.standin.settings import Settings
+from rehearsal.standin.table import DELETION_POLICY, STORAGE, Field, Kind, Send, Table, Update
+from rehearsal.standin.values import UNKNOWN, Asset
+
+
+def _never_differs(_one: Any, _other: Any) -> bool:
+    """The bytes are compared by their hash instead."""
+    return True
+
+
+class BucketObject(Resource):
+    """An object whose bytes the program gives, as text or as a file."""
+
+    def differences(
+        self, inputs: Mapping[str, Any], state: Mapping[str, Any], settings: Settings, ignored: Sequence[str]
+    ) -> list[Difference]:
+        """The properties' differences, and the content's where its hash isn't the stored object's."""
+        found = super().differences(inputs, state, settings, ignored)
+        name = "content" if inputs.get("content") is not None else "source"
+        if inputs.get(name) is not UNKNOWN and _md5(_content(inputs)) != state.get("md5hash"):
+            found.append(Difference(name, name, "UPDATE", replaces=False))
+        return [d for d in found if d.name not in ignored]
+
+    def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+        """Upload the object; Cloud Storage's uploads stand under the origin, whatever the base is."""
+        about = mapping.body(self.table.inputs, planned, inputs)
+        content, boundary = _content(planned), uuid.uuid4().hex
+        media_type = planned.get("contentType") or "text/plain; charset=utf-8"
+        parts = (("application/json", json.dumps(about).encode()), (media_type, content))
+        data = b"".join(
+            f"--{boundary}\r\nContent-Type: {kind}\r\n\r\n".encode() + part + b"\r\n" for kind, part in parts
+        )
+        context.client.send_bytes(
+            self.table.service,
+            "POST",
+            f"/upload/storage/v1/b/{planned['bucket']}/o",
+            data + f"--{boundary}--\r\n".encode(),
+            f"multipart/related; boundary={boundary}",
+            query={"name": planned["name"], "uploadType": "multipart"},
+            library=True,
+            deadline=context.deadline,
+        )
+
+    def patch(
+        self,
+        context: Context,
+        request: Update,
+        planned: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        state: Mapping[str, Any],
+        changed: set[str],
+    ) -> None:
+        """Upload the object anew: that is how its content changes."""
+        self.insert(context, planned, inputs)
+
+    def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The object's metadata, with its hash in the two spellings that the official provider has."""
+        outputs = super().read(context, id_, prior)
+        if outputs is None:
+            return None
+        return {**outputs, "md5hexhash": base64.b64decode(outputs["md5hash"]).hex()}
+
+    def item(self, known: Mapping[str, Any]) -> str:
+        """The object's path; its name is escaped whole."""
+        return f"b/{known['bucket']}/o/{quote(known['name'], safe='')}"
+
+    def read_name(self, id_: str) -> dict[str, str]:
+        """Bucket and name from an import id `bucket/name`."""
+        bucket, slash, name = id_.partition("/")
+        if not slash:
+            raise StandInError(f"BucketObject id {id_!r} doesn't have the form bucket/name")
+        return {"bucket": bucket, "name": name}
+
+    def known(self, id_: str, prior: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+        """What is known of the object: an id `bucket-name` can't be taken apart, so the state counts."""
+        return dict(prior) if prior.get("bucket") else self.read_name(id_)
+
+
+def _content(values: Mapping[str, Any]) -> bytes:
+    if isinstance(values.get("content"), str):
+        return str(values["content"]).encode()
+    source = values.get("source")
+    if not isinstance(source, Asset):
+        raise StandInError("a BucketObject needs `content` or `source`")
+    return source.read()
+
+
+def _md5(content: bytes) -> str:
+    return base64.b64encode(hashlib.md5(content).digest()).decode()
+
+
+BUCKET_OBJECT = BucketObject(
+    Table(
+        token="gcp:storage/bucketObject:BucketObject",
+        service=STORAGE,
+        collection="b/{bucket}/o",
+        item="b/{bucket}/o/{name}",
+        id="{bucket}-{name}",
+        client_library=True,
+        fields=(
+            Field("name", replaces=True, send=Send.NEVER),
+            DELETION_POLICY,
+            Field("bucket", required=True, replaces=True),
+            Field("content", rest=None, same=_never_differs, conflicts=("source",)),
+            Field("source", Kind.ASSET, rest=None, same=_never_differs, conflicts=("content",)),
+            Field(
+                "detectMd5hash",
+                rest="md5Hash",
+                default="different hash",
+                send=Send.NEVER,
+                same=_never_differs,
+            ),
+            Field("contentType", computed=True),
+            Field("cacheControl"),
+            Field("contentDisposition"),
+            Field("contentEncoding"),
+            Field("contentLanguage"),
+            Field("metadata", Kind.MAP),
+            Field("storageClass", computed=True),
+            Field("md5hash", rest="md5Hash", output=True),
+            Field("md5hexhash", rest=None, output=True),
+            Field("crc32c", output=True),
+            Field("generation", Kind.INT, output=True),
+            Field("mediaLink", output=True),
+            Field("selfLink", output=True),
+            Field("outputName", rest="name", output=True),
+            Field("kmsKeyName", output=True),
+            Field("eventBasedHold", Kind.BOOL, output=True),
+            Field("temporaryHold", Kind.BOOL, output=True),
+        ),
+        updates=(
+            Update(
+                (
+                    "content",
+                    "source",
+                    "contentType",
+                    "cacheControl",
+                    "contentDisposition",
+                    "contentEncoding",
+                    "contentLanguage",
+                    "metadata",
+                    "storageClass",
+                )
+            ),
+        ),
+    )
+)
