@@ -1,0 +1,228 @@
+"""`python -m rehearsal`: the commands. Exit status: 0 fine · 1 the story failed · 2 the command line or the
+scenario is wrong · 3 the world can't be made or entered · 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rehearsal.cloud.control import Control
+from rehearsal.errors import RehearsalError, ScenarioError
+from rehearsal.story import scenario as scenarios
+from rehearsal.story.steps import Publish
+from rehearsal.world import life, making
+from rehearsal.world.console import Narrator
+from rehearsal.world.layout import Layout, State, cache_dir
+
+FAILED, USAGE, NO_WORLD, INTERRUPTED = 1, 2, 3, 130
+
+_EXAMPLES = """examples:
+  python -m rehearsal run                     the default story: four stacks, four hosts, two preemptions
+  python -m rehearsal run kills --seed 7      another story of `list`, its random moments as in an earlier run
+  python -m rehearsal run my.yaml --keep      one of your own; afterwards the world stays up for a look around
+  python -m rehearsal shell                   a shell in the world that is up, or in a fresh one
+  python -m rehearsal shell -c 'pulumi preview -s dev'
+  python -m rehearsal up; python -m rehearsal status; python -m rehearsal down
+
+exit status:
+  0 fine   1 the story failed   2 wrong command line or scenario   3 no world   130 interrupted
+
+docs/rehearsal.md says what is real in there, what is emulated, and how to write a scenario.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line; docs/rehearsal.md shows its help."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m rehearsal",
+        description="An emulated Google Cloud on this machine, with hosts that boot. Needs root.",
+        epilog=_EXAMPLES,
+        formatter_class=raw,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="act a story out and write a report")
+    run.add_argument(
+        "scenario", nargs="?", default="default", help="a name of `list` or a file (default: default)"
+    )
+    run.add_argument("--report", type=Path, default=Path("rehearsal-report"), help="folder for the report")
+    run.add_argument("--seed", type=int, help="draw the random moments from this number")
+    run.add_argument("--keep", action="store_true", help="leave the world up afterwards")
+
+    up = commands.add_parser("up", help="make a world and leave it up")
+    shell = commands.add_parser("shell", help="a shell in the world that is up, or else in a fresh one")
+    shell.add_argument("-c", dest="line", metavar="CMD", help="run this instead of an interactive shell")
+    for each in (run, up, shell):
+        each.add_argument(
+            "--plugins", type=Path, metavar="DIR", help="folder with the official gcp provider plug-in"
+        )
+    for each in (up, shell):
+        each.add_argument("--env", default="dev", help="environment of a fresh world (default: dev)")
+        each.add_argument(
+            "--clock", type=float, default=20.0, help="its virtual seconds a second (default: 20)"
+        )
+    down = commands.add_parser("down", help="end the world that is up and remove its folder")
+    status = commands.add_parser("status", help="what is up: nodes, hosts, requests, faults")
+    for each in (run, up, shell, down, status):
+        each.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
+    commands.add_parser("list", help="the stories that come with the project")
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; errors are said in words, never as a traceback."""
+    arguments = build_parser().parse_args(words)
+    narrator = Narrator()
+    command = {
+        "run": _run, "up": _up, "shell": _shell, "down": _down, "status": _status, "list": _list
+    }[arguments.command]  # fmt: skip
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGHUP, _as_interrupt)
+    try:
+        return command(arguments, narrator)
+    except RehearsalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        if error.fix:
+            print(f"  fix: {error.fix}", file=sys.stderr)
+        return USAGE if isinstance(error, ScenarioError) else NO_WORLD
+    except KeyboardInterrupt:
+        print("interrupted; everything was cleaned up", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _as_interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _kept(arguments: argparse.Namespace) -> Layout:
+    """The one world that `up` makes, unless --dir names another."""
+    return Layout((arguments.dir or cache_dir() / "world").resolve())
+
+
+@contextmanager
+def _world(layout: Layout, plan: making.Plan, narrator: Narrator, *, keep: bool) -> Iterator[State]:
+    """A fresh world; it ends with the block unless it is to be kept and came up."""
+    life.require_machine()
+    life.require_free(layout)
+    kept = False
+    try:
+        environment = making.make(layout, plan, narrator)
+        with narrator.step("start the emulated cloud"):
+            state = life.launch(layout, environment, ephemeral=not keep)
+        making.seed(layout, plan)
+        kept = keep
+        yield state
+    finally:
+        if not kept:
+            with narrator.step("clean up"):
+                life.end(layout)
+
+
+def _fresh(arguments: argparse.Namespace, name: str) -> Layout:
+    if arguments.dir:
+        return Layout(arguments.dir.resolve())
+    folder = cache_dir() / "worlds"
+    folder.mkdir(parents=True, exist_ok=True)
+    return Layout(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder)))
+
+
+def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    story = scenarios.load(scenarios.find(arguments.scenario), arguments.seed)
+    layout = _kept(arguments) if arguments.keep else _fresh(arguments, "run")
+    plan = making.Plan(
+        story.header.environment,
+        story.header.clock,
+        story.seed,
+        arguments.plugins,
+        story.header.text,
+        story.header.settings,
+        tuple(step.lock for step in story.steps if isinstance(step, Publish)),
+    )
+    report = arguments.report.resolve()
+    report.mkdir(parents=True, exist_ok=True)
+    narrator.line(f"{story.header.title}  (seed {story.seed})")
+    with _world(layout, plan, narrator, keep=arguments.keep) as state:
+        command = [sys.executable, "-m", "rehearsal.story", str(story.path.resolve())]
+        command += ["--seed", str(story.seed), "--report", str(report)]
+        status = life.run_inside(layout, state, command, owns_interrupts=False)
+    if arguments.keep:
+        narrator.line(f"the world is still up: python -m rehearsal shell --dir {layout.root}")
+    return status
+
+
+def _up(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    layout = _kept(arguments)
+    with _world(layout, _plan(arguments), narrator, keep=True):
+        narrator.line(f"up in {layout.root}\nnext: python -m rehearsal shell   (and, one day, down)")
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> making.Plan:
+    return making.Plan(arguments.env, arguments.clock, 0, arguments.plugins)
+
+
+def _shell(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    kept = _kept(arguments)
+    state = State.load(kept.state)
+    if state and state.alive:
+        return _enter(kept, state, arguments, narrator)
+    if arguments.line:  # its output may be piped: only it goes to stdout
+        narrator = Narrator.on_stderr()
+    layout = _fresh(arguments, "shell")
+    with _world(layout, _plan(arguments), narrator, keep=False) as fresh:
+        return _enter(layout, fresh, arguments, narrator)
+
+
+_HINTS = """\
+Google's host names lead to the emulated cloud here, and nothing leads out. Try
+  pulumi -C infra/storage up -s {env}          then infra/network, infra/data
+  python -m infra.publish {env} --lock cpu     then `pulumi up -s {env}` at the root
+  ssh tpu-{env}-w0                             once the slice is up
+  gcloud storage ls, curl, any Google client; `exit` leaves"""
+
+
+def _enter(layout: Layout, state: State, arguments: argparse.Namespace, narrator: Narrator) -> int:
+    if arguments.line:
+        return life.run_inside(layout, state, ["bash", "-c", arguments.line], owns_interrupts=True)
+    narrator.line(_HINTS.format(env=arguments.env))
+    (layout.home / ".bashrc").write_text("PS1='(rehearsal) \\w $ '\nalias ll='ls -l'\n")
+    shell = ["bash", "--noprofile", "--rcfile", str(layout.home / ".bashrc"), "-i"]
+    return life.run_inside(layout, state, shell, owns_interrupts=True)
+
+
+def _down(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    layout = _kept(arguments)
+    if not layout.root.exists():
+        narrator.line(f"nothing is up in {layout.root}")
+        return 0
+    life.require_root()
+    with narrator.step(f"end the world in {layout.root}"):
+        life.end(layout)
+    return 0
+
+
+def _status(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    layout = _kept(arguments)
+    life.require_up(layout)
+    narrator.status(layout.root, Control(layout.control).status())
+    return 0
+
+
+def _list(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    for path in sorted(scenarios.SCENARIOS.glob("*.yaml")):
+        narrator.line(f"  {path.stem:<12} {scenarios.load(path).header.title}")
+    narrator.line("next: python -m rehearsal run NAME")
+    return 0
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""What `rehearsal run` starts inside a world: python -m rehearsal.story SCENARIO --seed N --report DIR."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from rehearsal.errors import RehearsalError
+from rehearsal.story.report import write_report
+from rehearsal.story.report.table import print_report
+from rehearsal.story.runner import Runner
+from rehearsal.story.scenario import load
+from rehearsal.world.console import Narrator
+from rehearsal.world.layout import Layout
+
+
+def main() -> int:
+    """Act, report, and say where the report is; 0 if the story passed."""
+    parser = argparse.ArgumentParser(prog="python -m rehearsal.story")
+    parser.add_argument("scenario", type=Path)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--report", type=Path, required=True)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    layout = Layout(Path(os.environ["REHEARSAL_WORLD"]))
+    narrator = Narrator()
+    try:
+        scenario = load(arguments.scenario, arguments.seed)
+        runner = Runner(scenario, layout.program, layout.control, arguments.report, narrator)
+        runner.record.plugin = os.environ.get("REHEARSAL_PLUGIN", "")
+        record = runner.act()
+        page = write_report(record, arguments.report)
+    except RehearsalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print_report(record, narrator.console)
+    narrator.line(f"report: {page}")
+    return {"passed": 0, "interrupted": 130}.get(record.verdict, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

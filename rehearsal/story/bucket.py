@@ -1,0 +1,85 @@
+"""What the hosts wrote into the checkpoint bucket, read with Google's own client as any person would."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from google.api_core.exceptions import NotFound
+from google.cloud import storage
+
+from rehearsal.errors import StoryFailed
+
+
+@dataclass(frozen=True)
+class ObjectFacts:
+    """What must not change about an object."""
+
+    generation: int
+    size_bytes: int
+    crc32c: str
+
+
+class Bucket:
+    """The checkpoint bucket of one environment."""
+
+    def __init__(self, project: str, name: str) -> None:
+        self.name = name
+        self._bucket = storage.Client(project).bucket(name)
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """The object, parsed; None if it isn't there."""
+        try:
+            return dict(json.loads(self._bucket.blob(name).download_as_bytes()))
+        except NotFound:
+            return None
+
+    def text(self, name: str) -> str:
+        """The object's text; StoryFailed if it isn't there."""
+        try:
+            return str(self._bucket.blob(name).download_as_bytes(), "utf-8")
+        except NotFound as missing:
+            raise StoryFailed(f"gs://{self.name}/{name} is not there") from missing
+
+    def names(self, prefix: str) -> list[str]:
+        """Every object below a prefix, sorted."""
+        return sorted(self.facts(prefix))
+
+    def facts(self, prefix: str) -> dict[str, ObjectFacts]:
+        """Name → facts of every object below a prefix."""
+        return {
+            blob.name: ObjectFacts(int(blob.generation), int(blob.size or 0), str(blob.crc32c))
+            for blob in self._bucket.list_blobs(prefix=prefix)
+        }
+
+    def boots(self, node: str) -> list[dict[str, Any]]:
+        """The newest boot status of each worker that wrote one, by worker."""
+        found = [self.json(name) for name in self.names(f"boot/{node}/worker-")]
+        return sorted((status for status in found if status), key=lambda status: int(status["worker"]))
+
+    def status(self, run: str) -> dict[str, Any] | None:
+        """A run's status.json."""
+        return self.json(f"runs/{run}/status.json")
+
+    def final(self, run: str) -> dict[str, Any] | None:
+        """A run's final.json, which is there once it is done."""
+        return self.json(f"runs/{run}/final.json")
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        """A run's events in the order of their times."""
+        found = [self.json(name) for name in self.names(f"runs/{run}/events/")]
+        return sorted((event for event in found if event), key=lambda event: str(event["time"]))
+
+    def losses(self, run: str) -> list[tuple[int, float, str]]:
+        """(step, loss, exact loss) of every step; StoryFailed if two segments disagree about one."""
+        known: dict[int, tuple[int, float, str]] = {}
+        for name in self.names(f"runs/{run}/metrics/"):
+            for line in self.text(name).splitlines():
+                entry = json.loads(line)
+                found = (int(entry["step"]), float(entry["loss"]), str(entry["loss_hex"]))
+                if known.setdefault(found[0], found) != found:
+                    raise StoryFailed(
+                        f"{run}: step {found[0]} was recorded as {known[found[0]][2]} and as {found[2]}"
+                    )
+        return [known[step] for step in sorted(known)]

@@ -1,0 +1,65 @@
+"""Steps that take machines away, at moments drawn from the scenario's seed."""
+
+from __future__ import annotations
+
+import time
+
+from rehearsal.story import steps
+from rehearsal.story.building import recover
+from rehearsal.story.record import KillRecord
+from rehearsal.story.scene import Scene
+from rehearsal.story.watching import at_step, settle, training
+
+# Longer than the 30 s of notice.
+_OFF_TIMEOUT_S = 90.0
+
+
+def kill(scene: Scene, step: steps.Kill) -> None:
+    """One kill at a random moment."""
+    target = scene.random.randint(*step.between)
+    pause_s = scene.random.uniform(0, step.jitter_s)
+    _strike(scene, step.node, step.how, step.run, target, pause_s, step.timeout_s)
+
+
+def kills(scene: Scene, step: steps.Kills) -> None:
+    """Many, one in each of as many equal parts of the run, and recovery after each."""
+    part = step.steps / (step.times + 1)
+    for number in range(step.times):
+        target = int(part * (number + scene.random.random()))
+        how = scene.random.choice(step.how)
+        pause_s = scene.random.uniform(0, step.jitter_s)
+        at = _strike(scene, step.node, how, step.run, target, pause_s, step.timeout_s)
+        print(f"      kill {number + 1} of {step.times}: {how} at step {at}", flush=True)
+        if how != "crash":
+            recover(scene, steps.Recover(step.node, step.timeout_s))
+    scene.note.text = f"{step.times} kills"
+
+
+def _strike(
+    scene: Scene, node: str, how: steps.Kind, run: str, target: int, pause_s: float, timeout_s: float
+) -> int:
+    """Wait for the moment, strike, wait until the hosts are off; the step at which it struck."""
+    since = scene.struck.get(node, 0.0)
+    scene.wait_until(
+        f"{run} trains at step {target}", lambda: training(scene, run, target, since), timeout_s, poll_s=0.2
+    )
+    time.sleep(pause_s)
+    at = at_step(scene, run, 0, 0) or 0
+    worker = None
+    if how == "crash":
+        hosts = scene.hosts(node)
+        worker = scene.random.randrange(len(hosts))
+        line = "sudo systemctl kill --kill-who=main --signal=KILL tpu-job"
+        scene.shell.ssh([hosts[worker]], line, timeout_s=30, prints="")
+        struck = time.time()
+    else:
+        scene.forget_boots(node)
+        struck = time.time()
+        scene.control.preempt(node, notice=how == "notice")
+        settle(scene, node, "PREEMPTED", _OFF_TIMEOUT_S)
+    # What the job said before it died is not news.
+    scene.struck[node] = time.time()
+    scene.record.kills.append(KillRecord(struck, node, how, run, at, worker))
+    where = f" on worker {worker}" if worker is not None else ""
+    scene.note.text = f"{how}{where} at step {at} (drawn: step {target}, then {pause_s:.1f} s)"
+    return at

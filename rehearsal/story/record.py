@@ -1,0 +1,167 @@
+"""What a rehearsal leaves behind: facts with times, written as JSON, from which every report is made.
+
+Times are seconds since the Unix epoch on this machine's clock, which the hosts share.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rehearsal.errors import RehearsalError
+from rehearsal.story.reading import Problems, read
+
+VERSION = 1
+
+
+@dataclass
+class StepRecord:
+    """One step of the story. `outcome` is `ok` or `failed`; `detail` what it found out."""
+
+    text: str
+    kind: str
+    start: float
+    end: float
+    outcome: str
+    detail: str
+
+
+@dataclass
+class Stage:
+    """One stage of a boot. `end` is None where the host died in it."""
+
+    name: str
+    state: str
+    attempt: int
+    start: float
+    end: float | None
+
+
+@dataclass
+class Boot:
+    """One boot of one worker, as it told of it itself."""
+
+    node: str
+    worker: int
+    boot_id: str
+    state: str
+    stages: list[Stage]
+
+    @property
+    def ready_s(self) -> float | None:
+        """Seconds from the first stage's start to the last one's end; None if it didn't get there."""
+        if self.state != "ready" or not self.stages or self.stages[-1].end is None:
+            return None
+        return self.stages[-1].end - self.stages[0].start
+
+
+@dataclass
+class KillRecord:
+    """One kill: when, how, and at which step the run was last seen."""
+
+    time: float
+    node: str
+    how: str
+    run: str
+    step: int
+    worker: int | None = None
+
+
+@dataclass
+class RunRecord:
+    """One training run: (step, loss, exact loss) in order, its events, its final.json."""
+
+    name: str
+    losses: list[tuple[int, float, str]]
+    events: list[dict[str, Any]]
+    final: dict[str, Any]
+
+
+@dataclass
+class Price:
+    """What the program's own catalog asks for a node, per hour."""
+
+    node: str
+    usd_hour: float
+    chips: int
+    spot: bool
+    dated: str
+
+
+@dataclass
+class Check:
+    """A claim that was tested, and what was compared."""
+
+    claim: str
+    evidence: str
+
+
+@dataclass
+class Record:
+    """Everything. `verdict` is `passed`, `failed` or `interrupted`; `reason` says why not passed."""
+
+    scenario: str
+    title: str
+    environment: str
+    seed: int
+    start: float
+    end: float = 0.0
+    verdict: str = "running"
+    reason: str = ""
+    steps: list[StepRecord] = field(default_factory=list)
+    boots: list[Boot] = field(default_factory=list)
+    kills: list[KillRecord] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
+    prices: list[Price] = field(default_factory=list)
+    up_s: dict[str, float] = field(default_factory=dict)  # node → seconds that it existed
+    checks: list[Check] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    requests: dict[str, Any] = field(default_factory=dict)
+    plugin: str = ""
+    version: int = VERSION
+
+    def save(self, path: Path) -> None:
+        """Write whole or not at all."""
+        scratch = path.with_suffix(".part")
+        scratch.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        scratch.rename(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Record:
+        """A record that `save` wrote; RehearsalError names what is wrong with it."""
+        problems = Problems()
+        try:
+            record = read(cls, json.loads(path.read_text()), "record", problems)
+        except (OSError, ValueError) as broken:
+            raise RehearsalError(f"{path} can't be read: {broken}") from broken
+        if record is None:
+            raise RehearsalError(f"{path} is not a record of a rehearsal: {'; '.join(problems.lines)}")
+        return record
+
+
+def epoch(rfc3339: str) -> float:
+    """Seconds since the epoch."""
+    return datetime.fromisoformat(rfc3339).timestamp()
+
+
+def boot_from(status: dict[str, Any]) -> Boot:
+    """A boot from the status object that a host writes (docs/architecture.md, "Boot status")."""
+    return Boot(
+        status["node"],
+        status["worker"],
+        status["boot_id"],
+        status["state"],
+        [
+            Stage(
+                stage["name"],
+                stage["state"],
+                stage["attempt"],
+                epoch(stage["start"]),
+                epoch(stage["end"]) if stage["end"] else None,
+            )
+            for stage in status["stages"]
+        ],
+    )

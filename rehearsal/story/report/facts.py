@@ -1,0 +1,65 @@
+"""Numbers that the terminal and the page both show, computed from a record in one place."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from rehearsal.story.record import Record
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a node would have cost for as long as it existed here."""
+
+    node: str
+    usd_hour: float
+    hours: float
+    chips: int
+    spot: bool
+    dated: str
+
+    @property
+    def usd(self) -> float:
+        """Price of the node's hours."""
+        return self.usd_hour * self.hours
+
+    @property
+    def chip_hours(self) -> float:
+        """Chips times hours."""
+        return self.chips * self.hours
+
+
+def costs(record: Record) -> list[Cost]:
+    """One line a node whose price is known."""
+    return [
+        Cost(p.node, p.usd_hour, record.up_s.get(p.node, 0.0) / 3600, p.chips, p.spot, p.dated)
+        for p in record.prices
+    ]
+
+
+def headlines(record: Record) -> list[tuple[str, str]]:
+    """(what, value), the most telling first."""
+    ready = [boot.ready_s for boot in record.boots if boot.ready_s is not None]
+    total = sum(cost.usd for cost in costs(record))
+    methods = [name for name, count in record.requests.get("methods", {}).items() if count["validated"]]
+    lines = [("duration", minutes(record.end - record.start))]
+    if ready:
+        lines.append(("boots to READY", f"{len(ready)}, median {statistics.median(ready):.1f} s"))
+    if record.kills:
+        lines.append(("kills", str(len(record.kills))))
+    lines.append(("requests validated", f"{record.requests.get('validated', 0):,}"))
+    lines.append(("API methods", str(len(methods))))
+    if record.faults:
+        seen = sum(1 for fault in record.faults if fault["observed"])
+        lines.append(("faults observed", f"{seen} of {len(record.faults)}"))
+    if total:
+        lines.append(("on Google Cloud", f"${total:,.2f}"))
+    return lines
+
+
+def minutes(seconds: float) -> str:
+    """`0:07`, `12:34` or `1:02:03`."""
+    whole = round(seconds)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

@@ -1,0 +1,173 @@
+"""The report as one HTML page that needs no network, no script and no other file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+
+from rehearsal.story.record import Record
+from rehearsal.story.report import plots
+from rehearsal.story.report.facts import costs, headlines, minutes
+
+_STYLE = """
+:root { --ink: #1d2733; --faint: #5d6975; --line: #e4e8ec; --ground: #f6f8fa; --ok: #2c7a4b; --bad: #c22f36 }
+* { box-sizing: border-box }
+body { margin: 0; background: var(--ground); color: var(--ink);
+       font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
+main { max-width: 1120px; margin: 0 auto; padding: 32px 20px 64px }
+h1 { font-size: 24px; line-height: 1.25; margin: 0 0 6px } h2 { font-size: 17px; margin: 0 0 4px }
+p { margin: 4px 0; color: var(--faint) }
+.verdict { display: inline-block; padding: 2px 12px; border-radius: 99px; color: white; font-weight: 600;
+           background: var(--bad) } .verdict.passed { background: var(--ok) }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px;
+         margin: 20px 0 }
+.card, section { background: white; border: 1px solid var(--line); border-radius: 10px }
+.card { padding: 12px 14px } .card b { display: block; font-size: 18px } .card span { color: var(--faint) }
+section { padding: 18px 20px; margin-top: 16px; overflow-x: auto } svg { width: 100%; height: auto }
+table { border-collapse: collapse; width: 100%; font-size: 14px }
+th { text-align: left; color: var(--faint); font-weight: 500 }
+td, th { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+tr:last-child td { border-bottom: 0 } .failed td { color: var(--bad) } .detail { color: var(--faint) }
+pre { white-space: pre-wrap; margin: 8px 0 0; font-size: 13px } ul { margin: 6px 0 0; padding-left: 20px }
+details summary { cursor: pointer; font-weight: 600; font-size: 17px }
+@media print { body { background: white } section { break-inside: avoid } }
+"""
+
+
+def page(record: Record) -> str:
+    """The whole page."""
+    began = datetime.fromtimestamp(record.start, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    cards = "".join(
+        f"<div class=card><span>{escape(w)}</span><b>{escape(v)}</b></div>" for w, v in headlines(record)
+    )
+    parts = [_reason(record), _checks(record), _hosts(record), *_losses(record), _faults(record)]
+    parts += [_price(record), _steps(record), _requests(record)]
+    return f"""<!doctype html>
+<html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width, initial-scale=1">
+<title>Rehearsal: {escape(record.scenario)}, {escape(record.verdict)}</title>
+<style>{_STYLE}</style>
+<main>
+<h1>{escape(record.title)}</h1>
+<p><span class="verdict {escape(record.verdict)}">{escape(record.verdict)}</span>
+ &ensp;scenario <b>{escape(record.scenario)}</b>, environment {escape(record.environment)},
+ seed {record.seed}, {began}{f", {escape(record.plugin)}" if record.plugin else ""}</p>
+<div class=cards>{cards}</div>
+{"".join(part for part in parts if part)}
+</main></html>
+"""
+
+
+def _section(title: str, body: str, said: str = "") -> str:
+    lead = f"<p>{escape(said)}</p>" if said else ""
+    return f"<section><h2>{escape(title)}</h2>{lead}{body}</section>\n" if body else ""
+
+
+def _table(
+    head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numeric: Sequence[int] = ()
+) -> str:
+    """Rows are (CSS class, cells as HTML)."""
+    mark = ["".join(" class=n" if i in numeric else "") for i in range(len(head))]
+    top = "".join(f"<th{mark[i]}>{escape(text)}</th>" for i, text in enumerate(head))
+    body = "".join(
+        f'<tr class="{css}">' + "".join(f"<td{mark[i]}>{cell}</td>" for i, cell in enumerate(cells)) + "</tr>"
+        for css, cells in rows
+    )
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _reason(record: Record) -> str:
+    return _section("Why not passed", f"<pre>{escape(record.reason)}</pre>") if record.reason else ""
+
+
+def _checks(record: Record) -> str:
+    items = "".join(
+        f"<li>{escape(check.claim)} <span class=detail>({escape(check.evidence)})</span></li>"
+        for check in record.checks
+    )
+    return _section("Proved", f"<ul>{items}</ul>") if items else ""
+
+
+def _hosts(record: Record) -> str:
+    said = (
+        "One row a host: the stages of the production start-up script at each boot, then the time it was up."
+    )
+    return _section("Hosts", plots.timeline(record), said)
+
+
+def _losses(record: Record) -> list[str]:
+    """The picture for every run that was killed and has an uninterrupted one to be held against."""
+    killed = {kill.run for kill in record.kills}
+    runs = [run for run in record.runs if run.losses]
+    calm = next((run for run in runs if run.name not in killed), None)
+    parts = []
+    for run in runs:
+        if run.name in killed and calm:
+            said = "The thick line was never disturbed; the thin one on top of it was killed at the marks."
+            parts.append(_section(f"Loss: {run.name} on {calm.name}", plots.loss(record, calm, run), said))
+            said = "Steps that were reported; a restore begins a new line, at the newest complete checkpoint."
+            parts.append(_section(f"Progress of {run.name}", plots.progress(record, run), said))
+    return parts
+
+
+def _faults(record: Record) -> str:
+    rows = [("", (escape(f["name"]), f"{f['observed']}×")) for f in record.faults]
+    rows += [
+        ("", (escape(f"{k.how}: {k.node}, {k.run} at step {k.step}"), minutes(k.time - record.start)))
+        for k in record.kills
+    ]
+    table = _table(["what went wrong, on purpose", "observed / at"], rows, [1]) if rows else ""
+    return _section("Faults and kills", table)
+
+
+def _price(record: Record) -> str:
+    rows = [
+        (
+            "",
+            (
+                escape(cost.node),
+                "spot" if cost.spot else "on demand",
+                f"${cost.usd_hour:,.2f}",
+                minutes(cost.hours * 3600),
+                f"{cost.chip_hours:,.2f}",
+                f"${cost.usd:,.2f}",
+            ),
+        )
+        for cost in costs(record)
+    ]
+    if not rows:
+        return ""
+    dates = ", ".join(sorted({cost.dated for cost in costs(record)}))
+    said = (
+        f"Prices of {dates} from the project's catalog, times the wall time that the node existed here. "
+        "CPU hosts train slower and boot faster than v6e: it shows the bill's shape, not your bill."
+    )
+    head = ["node", "kind", "per hour", "up (h:mm:ss)", "chip-hours", "price"]
+    return _section("What the same hours cost on Google Cloud", _table(head, rows, [2, 3, 4, 5]), said)
+
+
+def _steps(record: Record) -> str:
+    rows = [
+        (
+            step.outcome,
+            (
+                minutes(step.start - record.start),
+                f"{escape(step.text)}<br><span class=detail>{escape(step.detail)}</span>",
+                f"{step.end - step.start:.1f} s",
+            ),
+        )
+        for step in record.steps
+    ]
+    return _section("Steps", _table(["at", "step", "took"], rows, [0, 2]))
+
+
+def _requests(record: Record) -> str:
+    methods = record.requests.get("methods", {})
+    rows = [
+        ("failed" if count["refused"] else "", (escape(name), str(count["validated"]), str(count["refused"])))
+        for name, count in sorted(methods.items())
+    ]
+    table = _table(["method", "validated", "refused"], rows, [1, 2])
+    title = f"{record.requests.get('validated', 0):,} requests, held against Google's discovery documents"
+    return f"<section><details><summary>{title}</summary>{table}</details></section>" if rows else ""

@@ -1,0 +1,134 @@
+"""Acts a scenario out, step by step, and keeps the record that the report is made of."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rehearsal.cloud.control import Control
+from rehearsal.errors import RehearsalError, StoryFailed
+from rehearsal.story import building, killing, steps, watching
+from rehearsal.story.record import Record, RunRecord, StepRecord
+from rehearsal.story.scenario import Scenario
+from rehearsal.story.scene import Scene
+from rehearsal.story.shell import Shell
+from rehearsal.world.console import Narrator
+
+# One function a kind of step; each takes the scene and its own kind.
+_ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
+    steps.Preview: building.preview,
+    steps.Up: building.up,
+    steps.Unchanged: building.unchanged,
+    steps.Destroy: building.destroy,
+    steps.Publish: building.publish,
+    steps.Settings: building.settings,
+    steps.Recover: building.recover,
+    steps.Command: building.command,
+    steps.Ssh: building.ssh,
+    steps.Fault: building.fault,
+    steps.Clock: building.clock,
+    steps.Ready: watching.ready,
+    steps.Reach: watching.reach,
+    steps.Done: watching.done,
+    steps.Same: watching.same,
+    steps.Resumed: watching.resumed,
+    steps.Remember: watching.remember,
+    steps.Survived: watching.survived,
+    steps.Kill: killing.kill,
+    steps.Kills: killing.kills,
+}
+
+
+class Runner:
+    """One run of one scenario. The record is on disk after every step, whatever comes next."""
+
+    def __init__(
+        self, scenario: Scenario, program: Path, control: Path, report: Path, narrator: Narrator
+    ) -> None:
+        header = scenario.header
+        self.record = Record(scenario.name, header.title, header.environment, scenario.seed, time.time())
+        self._narrator = narrator
+        self._report = report
+        self._scene = Scene(
+            scenario,
+            program,
+            self.record,
+            Control(control),
+            Shell(program, report / "logs"),
+            random.Random(scenario.seed),
+        )
+
+    def act(self) -> Record:
+        """Every step in order, up to the first that fails; then what there is to know about it all."""
+        try:
+            for step in self._scene.scenario.steps:
+                self._one(step)
+            self._settle()
+            self.record.verdict = "passed"
+        except RehearsalError as failure:
+            self.record.verdict, self.record.reason = "failed", str(failure)
+        except KeyboardInterrupt:
+            self.record.verdict, self.record.reason = "interrupted", "by the user"
+        finally:
+            self._gather()
+            self.record.end = time.time()
+            self.record.save(self._report / "record.json")
+        return self.record
+
+    def _one(self, step: steps.Step) -> None:
+        begun = time.time()
+        outcome = "failed"
+        try:
+            with self._narrator.step(str(step)) as note:
+                self._scene.note = note
+                _ACTS[type(step)](self._scene, step)
+            outcome = "ok"
+        finally:
+            kind = type(step).__name__.lower()
+            ended = StepRecord(str(step), kind, begun, time.time(), outcome, self._scene.note.text)
+            self.record.steps.append(ended)
+            self.record.save(self._report / "record.json")
+
+    def _settle(self) -> None:
+        """What fails a story although every step went well: faults nobody met, requests that were refused."""
+        self._count()
+        unseen = [fault["name"] for fault in self.record.faults if not fault["observed"]]
+        if unseen:
+            raise StoryFailed(f"never observed: {', '.join(unseen)}; the fault proves nothing")
+        refused = self.record.requests.get("refused", 0)
+        if refused:
+            raise StoryFailed(f"{refused} requests were refused as invalid: {', '.join(self._refusals())}")
+
+    def _count(self) -> None:
+        self.record.requests = self._scene.control.status()["requests"]
+        observed = {rule["id"]: rule["observed"] for rule in self._scene.control.faults()}
+        for fault in self.record.faults:
+            fault["observed"] = observed.get(fault["id"], 0)
+
+    def _refusals(self) -> list[str]:
+        methods = self.record.requests["methods"]
+        return [f"{name} ({count['refused']})" for name, count in methods.items() if count["refused"]]
+
+    def _gather(self) -> None:
+        """All that the report shows and that is gone with the world. After a failure, what can be had."""
+        scene = self._scene
+        for part in (self._count, lambda: building.follow_nodes(scene), self._gather_runs):
+            try:
+                part()
+            except Exception as missing:
+                if self.record.verdict == "passed":
+                    raise
+                self._narrator.line(f"      not in the report: {missing}")
+        for name, since in scene.born.items():
+            self.record.up_s[name] = self.record.up_s.get(name, 0.0) + time.time() - since
+        self.record.boots = sorted(scene.boots.values(), key=lambda boot: (boot.stages[0].start, boot.worker))
+
+    def _gather_runs(self) -> None:
+        bucket = self._scene.bucket
+        runs = sorted({name.split("/")[1] for name in bucket.names("runs/") if name.count("/") > 1})
+        self.record.runs = [
+            RunRecord(run, bucket.losses(run), bucket.events(run), bucket.final(run) or {}) for run in runs
+        ]

@@ -1,0 +1,89 @@
+"""What every step of a running story has at hand."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rehearsal.cloud.control import Control
+from rehearsal.errors import StoryFailed
+from rehearsal.story.bucket import Bucket, ObjectFacts
+from rehearsal.story.record import Boot, Record, boot_from
+from rehearsal.story.scenario import Scenario
+from rehearsal.story.shell import Shell
+from rehearsal.world.console import Note
+from rehearsal.world.program import read_settings
+
+T = TypeVar("T")
+
+
+@dataclass
+class Scene:
+    """One story in one world. `program` is the copy of the tree in which the commands run."""
+
+    scenario: Scenario
+    program: Path
+    record: Record
+    control: Control
+    shell: Shell
+    random: random.Random
+    note: Note = field(default_factory=Note)
+    noted: dict[str, ObjectFacts] = field(default_factory=dict)
+    struck: dict[str, float] = field(default_factory=dict)  # node → time of its newest kill
+    boots: dict[str, Boot] = field(default_factory=dict)  # boot id → the newest that was read of it
+    past: set[str] = field(default_factory=set)  # ids of boots that no `ready` may count again
+    born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment whose stacks these are."""
+        return self.scenario.header.environment
+
+    @cached_property
+    def bucket(self) -> Bucket:
+        """The checkpoint bucket; it need not exist yet."""
+        settings = read_settings(self.program, self.environment)
+        return Bucket(str(settings["gcp:project"]), str(settings["storage:bucketName"]))
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """The node as the cloud sees it; None if there is none of that name."""
+        nodes = self.control.status()["nodes"]
+        return next((node for node in nodes if node["name"] == name), None)
+
+    def hosts(self, name: str) -> list[str]:
+        """Names of a node's hosts; StoryFailed if there is no such node."""
+        node = self.node(name)
+        if node is None:
+            raise StoryFailed(f"there is no node {name}")
+        return [host["name"] for host in node["hosts"]]
+
+    def read_boots(self, node: str) -> list[dict[str, Any]]:
+        """The newest boot status of each worker; the record keeps every boot that was ever seen."""
+        statuses = self.bucket.boots(node)
+        for status in statuses:
+            self.boots[status["boot_id"]] = boot_from(status)
+        return statuses
+
+    def forget_boots(self, node: str) -> None:
+        """What has booted until now is the past: a later `ready` waits for boots that are new."""
+        self.past.update(status["boot_id"] for status in self.read_boots(node))
+
+    def wait_until(
+        self, what: str, found: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5
+    ) -> T:
+        """The first answer that is neither None nor False; StoryFailed after `timeout_s`."""
+        end = time.monotonic() + timeout_s
+        while True:
+            answer = found()
+            if answer is not None and answer is not False:
+                return answer
+            if time.monotonic() > end:
+                raise StoryFailed(
+                    f"{what}: not within {timeout_s:.0f} s; {self.note.text or 'nothing was seen'}"
+                )
+            time.sleep(poll_s)

@@ -1,0 +1,111 @@
+"""Runs the commands that a person would type, keeps all they print, and shows the end of it if they fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rehearsal.errors import StoryFailed
+
+_SHOWN_LINES = 25
+
+
+class Shell:
+    """Commands in the program's folder; their output goes to numbered files in `logs`."""
+
+    def __init__(self, folder: Path, logs: Path) -> None:
+        self._folder = folder
+        self._logs = logs
+        self._number = 0
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        timeout_s: float = 900.0,
+        refused: str | None = None,
+        prints: str = "",
+    ) -> str:
+        """Run to the end and return what it printed (both streams).
+
+        StoryFailed unless it succeeds and prints a match of `prints`; with `refused`, unless it fails and
+        prints a match of that.
+        """
+        self._number += 1
+        log = self._logs / f"{self._number:03d}-{_slug(command)}.log"
+        with log.open("wb") as sink:
+            child = subprocess.Popen(
+                list(command),
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                status = child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                if child.poll() is None:
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.wait()
+        text = log.read_text(errors="replace")
+        said = f"{_shown(command)}\n{_tail(text)}\n  (all of it: {log})"
+        if status is None:
+            raise StoryFailed(f"not done within {timeout_s:.0f} s: {said}")
+        if refused is None and status != 0:
+            raise StoryFailed(f"exit status {status}: {said}")
+        if refused is not None and status == 0:
+            raise StoryFailed(f"should have been refused, but succeeded: {said}")
+        pattern = prints if refused is None else refused
+        if not re.search(pattern, text, re.IGNORECASE):
+            raise StoryFailed(f"printed nothing that matches {pattern!r}: {said}")
+        return text
+
+    def ssh(self, hosts: Sequence[str], line: str, *, timeout_s: float, prints: str) -> list[str]:
+        """Run a line on every host at once; what each printed."""
+
+        def one(host: str) -> str:
+            done = subprocess.run(
+                ["ssh", "-o", "BatchMode=yes", host, line],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise StoryFailed(
+                    f"{host}: exit status {done.returncode} of `{line}`\n{_tail(done.stdout + done.stderr)}"
+                )
+            if not re.search(prints, done.stdout):
+                raise StoryFailed(
+                    f"{host}: `{line}` printed nothing that matches {prints!r}: {done.stdout!r}"
+                )
+            return done.stdout
+
+        with ThreadPoolExecutor(16) as pool:
+            try:
+                return list(pool.map(one, hosts))
+            except subprocess.TimeoutExpired as slow:
+                raise StoryFailed(f"ssh took longer than {timeout_s:.0f} s: {line}") from slow
+
+
+def _slug(command: Sequence[str]) -> str:
+    words = [Path(word).name for word in command[:6] if not word.startswith("-")]
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(words).lower()).strip("-")[:40]
+
+
+def _shown(command: Sequence[str]) -> str:
+    return " ".join(command)
+
+
+def _tail(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-_SHOWN_LINES:])

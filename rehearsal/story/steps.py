@@ -1,0 +1,337 @@
+"""The steps that a scenario can be made of: one dataclass each, whose fields are the keys of the YAML.
+
+The docstring's first line is what `docs/rehearsal.md` says of the step. `scalar` names the field that a
+bare value stands for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.faults import FaultError, Faults
+
+Layer = Literal["storage", "network", "data", "tpu"]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Print the plan and the price of all four stacks, before anything exists."""
+
+    def __str__(self) -> str:
+        return "preview all four stacks, with prices"
+
+
+@dataclass(frozen=True)
+class Up:
+    """Bring a layer's stack up with the Pulumi CLI; with `refused` it must fail and print a match of it."""
+
+    scalar: ClassVar[str] = "layer"
+    layer: Layer
+    refused: str | None = None
+
+    def __str__(self) -> str:
+        return f"pulumi up: {self.layer}{', which must fail' if self.refused else ''}"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from _pattern("refused", self.refused)
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """`pulumi preview --expect-no-changes`: what is up is what the program says."""
+
+    scalar: ClassVar[str] = "layer"
+    layer: Layer
+
+    def __str__(self) -> str:
+        return f"pulumi preview --expect-no-changes: {self.layer}"
+
+
+@dataclass(frozen=True)
+class Destroy:
+    """Destroy a layer's stack; with `refused` it must fail and print a match of that pattern."""
+
+    scalar: ClassVar[str] = "layer"
+    layer: Layer
+    refused: str | None = None
+
+    def __str__(self) -> str:
+        return f"pulumi destroy: {self.layer}{', which must be refused' if self.refused else ''}"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from _pattern("refused", self.refused)
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Publish the bundle that hosts install, made from this lock: `cpu`, or `bare` (no packages)."""
+
+    scalar: ClassVar[str] = "lock"
+    lock: str
+
+    def __str__(self) -> str:
+        return f"publish the bundle: {self.lock}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Change keys of the environment's file from here on; null takes a key away."""
+
+    scalar: ClassVar[str] = "set"
+    set: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"change settings: {', '.join(self.set)}"
+
+
+@dataclass(frozen=True)
+class Recover:
+    """Replace the preempted slices with `python -m infra.recover`, and wait until the hosts are ready."""
+
+    scalar: ClassVar[str] = "node"
+    node: str
+    timeout_s: float = 600.0
+
+    def __str__(self) -> str:
+        return f"recover {self.node}"
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Wait until every host of a node has reported a boot as ready that wasn't there before."""
+
+    scalar: ClassVar[str] = "node"
+    node: str
+    timeout_s: float = 600.0
+
+    def __str__(self) -> str:
+        return f"wait: all hosts of {self.node} ready"
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Wait until a run's job has reached a step."""
+
+    run: str
+    step: int
+    timeout_s: float = 600.0
+
+    def __str__(self) -> str:
+        return f"wait: {self.run} at step {self.step}"
+
+
+@dataclass(frozen=True)
+class Done:
+    """Wait until a run is done: its last checkpoint committed, its final.json written."""
+
+    scalar: ClassVar[str] = "run"
+    run: str
+    timeout_s: float = 1200.0
+
+    def __str__(self) -> str:
+        return f"wait: {self.run} done"
+
+
+Kind = Literal["notice", "plug", "crash"]
+_KINDS = {
+    "notice": "preempted with 30 s notice",
+    "plug": "preempted without notice",
+    "crash": "one worker's job killed with SIGKILL",
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Strike a node at a random moment: once `run` is at a step drawn from `between`, plus up to `jitter_s`.
+
+    `notice` and `plug` preempt it, with 30 s of notice and without; `crash` sends SIGKILL to the job on one
+    worker, drawn too. What was preempted must be recovered by a later step; a crash mends itself.
+    """
+
+    node: str
+    how: Kind
+    run: str
+    between: tuple[int, int]
+    jitter_s: float = 2.0
+    timeout_s: float = 900.0
+
+    def __str__(self) -> str:
+        first, last = self.between
+        return f"{self.node}: {_KINDS[self.how]}, while {self.run} is between steps {first} and {last}"
+
+    def check(self) -> Iterator[str]:
+        """The range must not be empty."""
+        if self.between[0] > self.between[1]:
+            yield f"between: {self.between[0]} is greater than {self.between[1]}"
+
+
+@dataclass(frozen=True)
+class Kills:
+    """Strike and recover `times` times, each time in a way drawn from `how`, spread over a run's `steps`."""
+
+    node: str
+    run: str
+    times: int
+    steps: int
+    how: tuple[Kind, ...] = ("notice", "plug", "crash")
+    jitter_s: float = 2.0
+    timeout_s: float = 900.0
+
+    def __str__(self) -> str:
+        return f"{self.times} random kills of {self.node} while {self.run} trains"
+
+    def check(self) -> Iterator[str]:
+        """There must be a step for every kill, and a way."""
+        if not self.how:
+            yield "how: names no way to kill"
+        if not 1 <= self.times <= self.steps:
+            yield f"times: {self.times} kills don't fit into {self.steps} steps"
+
+
+@dataclass(frozen=True)
+class Same:
+    """Two runs must have ended alike: final.json and every step's loss, bit for bit."""
+
+    scalar: ClassVar[str] = "runs"
+    runs: tuple[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.runs[0]} and {self.runs[1]} are the same to the last bit"
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run must have gone on from a checkpoint of at least this step."""
+
+    run: str
+    from_step: int
+
+    def __str__(self) -> str:
+        return f"{self.run} went on from step {self.from_step} or later"
+
+
+@dataclass(frozen=True)
+class Remember:
+    """Note every object below these prefixes: name, generation, size."""
+
+    scalar: ClassVar[str] = "prefixes"
+    prefixes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"note what is in the bucket: {', '.join(self.prefixes)}"
+
+
+@dataclass(frozen=True)
+class Survived:
+    """Every object that was noted must still be there, unchanged."""
+
+    def __str__(self) -> str:
+        return "the bucket still holds every object that was noted"
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """Run a shell command on every worker of a node, as a person would; each must print a match."""
+
+    node: str
+    run: str
+    prints: str = ""
+    timeout_s: float = 60.0
+
+    def __str__(self) -> str:
+        return f"ssh to every host of {self.node}: {self.run}"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from _pattern("prints", self.prints)
+
+
+@dataclass(frozen=True)
+class Command:
+    """Run a shell command in the world; with `fails` its exit status must not be 0."""
+
+    scalar: ClassVar[str] = "run"
+    run: str
+    prints: str = ""
+    fails: bool = False
+    timeout_s: float = 600.0
+
+    def __str__(self) -> str:
+        return f"$ {self.run}{'   (must fail)' if self.fails else ''}"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from _pattern("prints", self.prints)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Make requests go wrong from here on; a fault that is never observed fails the rehearsal.
+
+    `match`, `when`, `times` and `what` are the cloud's own (`rehearsal/cloud/faults.py`).
+    """
+
+    name: str
+    what: dict[str, Any]
+    match: dict[str, Any] = field(default_factory=dict)
+    when: dict[str, Any] = field(default_factory=dict)
+    times: int | None = 1
+
+    def __str__(self) -> str:
+        return f"fault from here on: {self.name}"
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """The rule as the control socket takes it."""
+        rule: dict[str, Any] = {"match": self.match, "when": self.when, "what": self.what}
+        return rule if self.times is None else {**rule, "times": self.times}
+
+    def check(self) -> Iterator[str]:
+        """The cloud's own reader decides."""
+        try:
+            Faults(VirtualClock()).add(self.rule)
+        except FaultError as broken:
+            yield str(broken)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Let so many virtual seconds pass in a real one from here on."""
+
+    scalar: ClassVar[str] = "rate"
+    rate: float
+
+    def __str__(self) -> str:
+        return f"clock at {self.rate:g} virtual seconds a second"
+
+    def check(self) -> Iterator[str]:
+        """Time doesn't stand still: nothing would ever end."""
+        if self.rate <= 0:
+            yield f"rate: {self.rate:g} is not positive"
+
+
+Step: TypeAlias = (
+    Preview | Up | Unchanged | Destroy | Publish | Settings | Recover | Ready | Reach | Done
+    | Kill | Kills | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock
+)  # fmt: skip
+
+KINDS: dict[str, type[Step]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        *(Preview, Up, Unchanged, Destroy, Publish, Settings, Ready, Reach, Done, Kill, Kills, Recover),
+        *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock),
+    )
+}
+
+
+def _pattern(key: str, pattern: str | None) -> Iterator[str]:
+    try:
+        re.compile(pattern or "")
+    except re.error as broken:
+        yield f"{key}: not a regular expression: {broken}"

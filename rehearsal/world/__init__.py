@@ -1,0 +1,1 @@
+"""The private network and the disk that a rehearsal happens in, from its birth to its clean death."""

@@ -1,0 +1,118 @@
+"""Process 1 of a world: sets the stage, starts the cloud, reaps orphans; when it ends, the kernel ends all.
+
+python -m rehearsal.world.init DIR   (run by the warden, inside fresh namespaces)
+
+It prints one line, `ready` or `failed: why`, once the cloud's control socket answers or can't.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from rehearsal.world.authority import SYSTEM_BUNDLE
+from rehearsal.world.layout import Layout
+from rehearsal.world.sweep import join_cgroup
+
+_CLOUD_START_TIMEOUT_S = 60.0
+_CLOUD_STOP_TIMEOUT_S = 20.0
+
+
+class _Stop(Exception):  # noqa: N818 - a request, not an error
+    """SIGTERM or SIGINT arrived."""
+
+
+def set_stage(layout: Layout) -> None:
+    """Mounts, loopback and host name, all of them private to this world."""
+    # Tools keep locks and sockets in /run; a private one takes them along when the world ends.
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "rehearsal", "/run"], check=True)
+    Path("/run/lock").mkdir()
+    binds = {
+        layout.root / "hosts": Path("/etc/hosts"),
+        layout.root / "resolv.conf": Path("/etc/resolv.conf"),
+        layout.tls / "bundle.pem": SYSTEM_BUNDLE,
+        # ssh takes a person's home from the password file, whatever HOME says: the system's file it is.
+        layout.home / "ssh" / "config": Path("/etc/ssh/ssh_config"),
+    }
+    for source, target in binds.items():
+        place = target.resolve()
+        if not place.exists():  # a resolv.conf that points into the /run just covered
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        subprocess.run(["mount", "--bind", source, place], check=True)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    socket.sethostname("rehearsal")
+
+
+def start_cloud(layout: Layout) -> subprocess.Popen[bytes]:
+    """The front door with everything behind it, its output in the cloud's log."""
+    with layout.cloud_log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rehearsal.cloud", "--config", str(layout.cloud_config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+
+
+def wait_for_cloud(layout: Layout, cloud: subprocess.Popen[bytes]) -> str:
+    """`ready`, or why not: the end of its log names the reason."""
+    end = time.monotonic() + _CLOUD_START_TIMEOUT_S
+    while time.monotonic() < end:
+        if cloud.poll() is not None:
+            return f"failed: the cloud process ended with status {cloud.returncode}; see {layout.cloud_log}"
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(layout.control))
+                return "ready"
+            except OSError:
+                time.sleep(0.05)
+    return f"failed: no answer on {layout.control} within {_CLOUD_START_TIMEOUT_S:.0f} s"
+
+
+def reap_until_end(cloud: subprocess.Popen[bytes]) -> int:
+    """Reap every orphan that the kernel hands to process 1; the cloud's exit status once it ends."""
+    while True:
+        pid, status = os.wait()
+        if pid == cloud.pid:
+            cloud.returncode = os.waitstatus_to_exitcode(status)
+            return cloud.returncode
+
+
+def main() -> int:
+    """Live until SIGTERM, SIGINT or the cloud's own end."""
+    layout = Layout(Path(sys.argv[1]))
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise _Stop
+
+    join_cgroup(layout)
+    set_stage(layout)
+    cloud = start_cloud(layout)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the command in front, which ends us in order
+    try:
+        outcome = wait_for_cloud(layout, cloud)
+        print(outcome, flush=True)
+        if outcome != "ready":
+            return 1
+        return reap_until_end(cloud)
+    except _Stop:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        cloud.terminate()
+        try:
+            cloud.wait(_CLOUD_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            cloud.kill()
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

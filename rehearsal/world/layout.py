@@ -1,0 +1,128 @@
+"""Where everything of one world lies: one folder, so that nothing is left when it is gone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rehearsal.errors import WorldError
+
+
+def cache_dir() -> Path:
+    """What outlives a world (host image, snapshots, bundles): the same folder that set-up uses."""
+    named = os.environ.get("TPU_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tpu-pulumi"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths inside a world's folder."""
+
+    root: Path
+
+    @property
+    def program(self) -> Path:
+        """The private copy of the tree, in which the Pulumi CLI runs."""
+        return self.root / "program"
+
+    @property
+    def pulumi_home(self) -> Path:
+        """PULUMI_HOME: plug-ins and the CLI's own settings."""
+        return self.root / "pulumi"
+
+    @property
+    def stacks(self) -> Path:
+        """The file backend with the stacks' state."""
+        return self.root / "stacks"
+
+    @property
+    def home(self) -> Path:
+        """Credentials and ssh files of the person who works in the world."""
+        return self.root / "home"
+
+    @property
+    def tls(self) -> Path:
+        """The CA, the front door's certificate, the bundle of trusted CAs."""
+        return self.root / "tls"
+
+    @property
+    def cloud(self) -> Path:
+        """Everything the emulated cloud keeps: objects, disks, hosts."""
+        return self.root / "cloud"
+
+    @property
+    def control(self) -> Path:
+        """The emulated cloud's control socket."""
+        return self.root / "control.sock"
+
+    @property
+    def cloud_config(self) -> Path:
+        """The configuration file that the front door reads."""
+        return self.root / "cloud.json"
+
+    @property
+    def cloud_log(self) -> Path:
+        """What the front door and everything behind it printed."""
+        return self.root / "cloud.log"
+
+    @property
+    def state(self) -> Path:
+        """`State` as JSON; it exists while the world is up."""
+        return self.root / "world.json"
+
+    @property
+    def cgroup_name(self) -> str:
+        """The control group that all of the world's processes are in; derived, so that a sweep finds it."""
+        return f"rehearsal-{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class State:
+    """A world that is up. Pids are those of the outer pid namespace.
+
+    `init_started` and `warden_started` are the kernel's start times (clock ticks since boot, field 22 of
+    /proc/PID/stat): with the pid they name a process for good, even after the pid is used again.
+    """
+
+    warden_pid: int
+    warden_started: int
+    init_pid: int
+    init_started: int
+    environment: dict[str, str]
+
+    def save(self, path: Path) -> None:
+        """Write whole or not at all."""
+        scratch = path.with_suffix(".part")
+        scratch.write_text(json.dumps(asdict(self), indent=1))
+        scratch.rename(path)
+
+    @classmethod
+    def load(cls, path: Path) -> State | None:
+        """The state on disk; None if there is none, WorldError if it can't be read."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as broken:
+            fix = f"python -m rehearsal down --dir {path.parent}"
+            raise WorldError(f"{path} is not the state of a world: {broken}", fix) from broken
+
+    @property
+    def alive(self) -> bool:
+        """Whether the world's init still runs."""
+        return started(self.init_pid) == self.init_started
+
+
+def started(pid: int) -> int | None:
+    """Start time of a living process in clock ticks since boot; None if it is gone or a zombie."""
+    try:
+        # The command's name, in parentheses, may hold spaces: count from behind it.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else int(fields[19])

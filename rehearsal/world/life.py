@@ -1,0 +1,166 @@
+"""Birth, entry and end of a world, as the commands use them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rehearsal.errors import WorldError
+from rehearsal.world.layout import Layout, State, started
+from rehearsal.world.sweep import sweep
+
+_TOOLS = ("unshare", "nsenter", "setpriv", "ip", "mount", "ssh-keygen", "systemd-nspawn", "mkfs.ext4")
+_END_TIMEOUT_S = 60.0
+# A socket's path has room for 107 bytes (unix(7)); ours is the folder and `/control.sock`.
+_LONGEST_ROOT = 90
+
+
+def require_machine() -> None:
+    """WorldError unless this user on this machine can make a world."""
+    require_root()
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise WorldError(f"not installed: {', '.join(missing)}", "make doctor")
+
+
+def require_root() -> None:
+    """WorldError for everybody else."""
+    if os.geteuid() != 0:
+        raise WorldError(
+            "a world needs root: it makes namespaces, loop devices and mounts", f"sudo {_own_command()}"
+        )
+
+
+def require_free(layout: Layout) -> None:
+    """WorldError unless a new world may use this folder; what a dead one left there is taken away."""
+    if len(str(layout.root)) > _LONGEST_ROOT:
+        raise WorldError(
+            f"{layout.root} is too long for the path of a socket",
+            f"--dir with at most {_LONGEST_ROOT} characters",
+        )
+    state = State.load(layout.state)
+    if state and state.alive:
+        raise WorldError(
+            f"a world is up in {layout.root} already",
+            "python -m rehearsal shell, or python -m rehearsal down",
+        )
+    if not layout.root.exists() or not any(layout.root.iterdir()):
+        return
+    if not (state or layout.cloud_config.exists()):
+        raise WorldError(f"{layout.root} is not empty and not a world", "name another folder with --dir")
+    remove(layout)
+
+
+def launch(layout: Layout, environment: Mapping[str, str], *, ephemeral: bool) -> State:
+    """Start the world that lies ready in its folder; returns once the cloud answers.
+
+    An ephemeral world ends, and its folder goes, when the calling process dies, whatever kills it.
+    """
+    command = [sys.executable, "-m", "rehearsal.world.warden", str(layout.root)]
+    with (layout.root / "warden.log").open("ab") as log:
+        warden = subprocess.Popen(
+            [*command, "--ephemeral"] if ephemeral else command,
+            stdin=subprocess.PIPE if ephemeral else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=dict(environment),
+            cwd=Path(__file__).resolve().parents[2],
+            start_new_session=True,
+        )
+    _WARDENS[layout.root] = warden
+    assert warden.stdout is not None
+    said = warden.stdout.readline().decode().strip()
+    state = State.load(layout.state)
+    if said != "ready" or state is None:
+        reason = said.removeprefix("failed: ") or f"the warden ended; see {layout.root / 'warden.log'}"
+        raise WorldError(f"the world didn't come up: {reason}{_end_of(layout.cloud_log)}")
+    return state
+
+
+# By folder. Their pipes stay open as long as this process lives.
+_WARDENS: dict[Path, subprocess.Popen[bytes]] = {}
+
+
+def end(layout: Layout) -> None:
+    """End the world and remove its folder; nothing to do is not an error."""
+    warden = _WARDENS.pop(layout.root, None)
+    if warden:  # ours, and maybe interrupted before there was a state to find it by
+        warden.terminate()
+        warden.wait()
+    state = State.load(layout.state)
+    if state:
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        for pid, since, number in (
+            (state.warden_pid, state.warden_started, signal.SIGTERM),
+            (state.init_pid, state.init_started, signal.SIGKILL),
+        ):
+            while started(pid) == since:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+                if time.monotonic() > deadline:
+                    raise WorldError(f"process {pid} of the world in {layout.root} doesn't end")
+                time.sleep(0.1)
+    remove(layout)
+
+
+def remove(layout: Layout) -> None:
+    """Remove what a dead world left; WorldError names what can't be removed."""
+    left = sweep(layout)
+    if left:
+        raise WorldError(f"can't be cleaned up: {'; '.join(left)}")
+    shutil.rmtree(layout.root, ignore_errors=True)
+
+
+def require_up(layout: Layout) -> State:
+    """The state of the world that is up in this folder."""
+    state = State.load(layout.state)
+    if state is None or not state.alive:
+        raise WorldError(f"no world is up in {layout.root}", "python -m rehearsal up")
+    return state
+
+
+def entry(layout: Layout, state: State, command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` inside, in the program's copy; give it `state.environment`."""
+    namespaces = ["--mount", "--net", "--uts", "--ipc", "--pid"]
+    inside = ["env", f"--chdir={layout.program}", *command]
+    return ["nsenter", "--target", str(state.init_pid), *namespaces, "--", *inside]
+
+
+def run_inside(layout: Layout, state: State, command: Sequence[str], *, owns_interrupts: bool) -> int:
+    """Run in the foreground, with this process's terminal; the exit status.
+
+    Where the command owns interrupts, as a shell does, Ctrl+C is for it and not for us.
+    """
+    child = subprocess.Popen(entry(layout, state, command), env=state.environment)
+    with _deaf_to_interrupts() if owns_interrupts else contextlib.nullcontext():
+        status = child.wait()
+    return 128 - status if status < 0 else status
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_of(log: Path, lines: int = 12) -> str:
+    try:
+        text = log.read_text(errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+    return "\n" + "\n".join(f"  {line}" for line in text.splitlines()[-lines:]) if text else ""
+
+
+def _own_command() -> str:
+    return " ".join(["python", "-m", "rehearsal", *sys.argv[1:]])

@@ -1,0 +1,137 @@
+"""Fills a world's folder before its birth: program, certificates, login, plug-ins, the cloud's settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rehearsal.cloud.control import Control
+from rehearsal.errors import WorldError
+from rehearsal.hosts.image import ensure_image
+from rehearsal.world import authority, names, person
+from rehearsal.world.console import Narrator
+from rehearsal.world.layout import Layout, cache_dir
+from rehearsal.world.program import change_settings, copy_program, read_settings
+from rehearsal.world.snapshot import Text, snapshot_image
+
+# The name of an official plug-in's folder in a Pulumi home; the stand-in's is the same, inside the world.
+_PLUGIN = "resource-gcp-v*"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What kind of world."""
+
+    environment: str = "dev"  # whose settings hold
+    clock_rate: float = 20.0  # virtual seconds per real second
+    seed: int = 0  # of everything random in the cloud
+    plugins: Path | None = None  # folder with official plug-ins
+    text: Text = field(default_factory=Text)  # what the data snapshot holds
+    settings: Mapping[str, object] = field(default_factory=dict)  # laid over the environment's file
+    locks: tuple[str, ...] = ()  # bundles to build outside, where the package registries can be reached
+
+
+def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
+    """Write everything; the environment variables of every process that will live in the world."""
+    for folder in (layout.root, layout.home, layout.stacks, layout.pulumi_home, layout.cloud):
+        folder.mkdir(parents=True, exist_ok=True)
+    layout.root.chmod(0o700)
+    with narrator.step("copy the program") as note:
+        note.text = f"{copy_program(layout.program)} files"
+    change_settings(layout.program, plan.environment, plan.settings)
+    settings = read_settings(layout.program, plan.environment)
+    project = settings.get("gcp:project")
+    if not isinstance(project, str):
+        raise WorldError(f"Pulumi.{plan.environment}.yaml has no gcp:project", "set gcp:project there")
+    if settings.get("data:snapshot"):
+        with narrator.step("the data disk's snapshot, from text on this machine") as note:
+            note.text = snapshot_image(plan.text).name
+    with narrator.step("machine image, certificates, login, plug-ins") as note:
+        image = ensure_image(cache_dir(), narrator.line)
+        tls = authority.issue(layout.tls, names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
+        refresh_token = secrets.token_urlsafe(24)
+        person.write_login(layout.home, refresh_token)
+        public_key = person.write_ssh(layout.home)
+        (layout.root / "hosts").write_text(names.hosts_file())
+        (layout.root / "resolv.conf").write_text("# No name servers: there is no way out of this world.\n")
+        environment = person.environment(layout, project)
+        note.text = install_plugins(layout, plan.plugins, environment)
+    _write_cloud_config(layout, plan, project, image, tls, refresh_token, public_key)
+    return environment
+
+
+def seed(layout: Layout, plan: Plan) -> None:
+    """Put the snapshot that the settings name into the cloud that has just started."""
+    snapshot = read_settings(layout.program, plan.environment).get("data:snapshot")
+    if isinstance(snapshot, str):
+        name = snapshot.rpartition("/")[2]
+        Control(layout.control).add_snapshot(name, snapshot_image(plan.text), disk_size_gb=10)
+
+
+def install_plugins(layout: Layout, named: Path | None, environment: dict[str, str]) -> str:
+    """Link official plug-ins into the world's Pulumi home, or install the stand-in; which, in words."""
+    user_home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
+    source = named or user_home / "plugins"
+    found = sorted(path for path in source.glob(_PLUGIN) if (path / "pulumi-resource-gcp").is_file())
+    if named and not found:
+        raise WorldError(
+            f"{named} holds no official gcp plug-in",
+            f"it should contain {_PLUGIN}/pulumi-resource-gcp, as ~/.pulumi/plugins does",
+        )
+    if found:
+        target = layout.pulumi_home / "plugins"
+        target.mkdir()
+        for plugin in found:
+            (target / plugin.name).symlink_to(plugin)
+        return f"official plug-in {', '.join(plugin.name for plugin in found)}"
+    command = [sys.executable, "-m", "rehearsal.standin", "install", "--pulumi-home", str(layout.pulumi_home)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=layout.program
+    )
+    if done.returncode != 0:
+        raise WorldError(f"the stand-in plug-in can't be installed: {done.stderr.strip()[-600:]}")
+    return "stand-in provider plug-in"
+
+
+def _write_cloud_config(
+    layout: Layout,
+    plan: Plan,
+    project: str,
+    image: Path,
+    tls: authority.TlsFiles,
+    refresh_token: str,
+    public_key: Path,
+) -> None:
+    document = {
+        "project": project,
+        "directory": str(layout.cloud),
+        "control": str(layout.control),
+        "certificate": str(tls.certificate),
+        "key": str(tls.key),
+        "ca_certificate": str(tls.ca),
+        "ca_bundle": str(tls.bundle),
+        "image": str(image),
+        "hosts_file": str(layout.root / "hosts"),
+        "owner": person.PRINCIPAL,
+        "refresh_token": refresh_token,
+        "ssh_public_key": public_key.read_text(),
+        "clock_rate": plan.clock_rate,
+        "seed": plan.seed,
+    }
+    layout.cloud_config.write_text(json.dumps(document, indent=1))
+    layout.cloud_config.chmod(0o600)
+
+
+def require_programs(environment: dict[str, str]) -> None:
+    """WorldError unless the pinned programs are on the PATH of the world."""
+    programs = ("pulumi", "gcsfuse", "fake-gcs-server", "git", "ssh")
+    missing = [name for name in programs if shutil.which(name, path=environment["PATH"]) is None]
+    if missing:
+        raise WorldError(f"not installed: {', '.join(missing)}", "make setup, then make doctor")

@@ -1,0 +1,39 @@
+"""Google's host names that exist in a world, and the addresses at which the front door answers.
+
+A hosts file has no wildcards, so every name that a client in the world may ask for is listed. The
+addresses are Google's own (https://cloud.google.com/vpc/docs/configure-private-google-access).
+"""
+
+from __future__ import annotations
+
+FRONT_DOOR = "199.36.153.8"
+METADATA = "169.254.169.254"
+
+# <name>.googleapis.com
+_APIS = (
+    *("accounts", "aiplatform", "artifactregistry", "billingbudgets", "cloudbilling", "cloudfunctions"),
+    *("cloudkms", "cloudresourcemanager", "cloudscheduler", "compute", "container", "dataproc", "eventarc"),
+    *("file", "iam", "iamcredentials", "logging", "monitoring", "oauth2", "openidconnect", "oslogin"),
+    *("private", "pubsub", "run", "secretmanager", "serviceusage", "storage", "sts", "tpu", "www"),
+)
+_OTHERS = ("accounts.google.com",)
+METADATA_NAMES = ("metadata.google.internal", "metadata")
+
+# What the front door's certificate covers: also regional names such as us-east5-aiplatform.googleapis.com.
+CERTIFICATE_NAMES = ["*.googleapis.com", "*.storage.googleapis.com", "*.google.com", *_OTHERS]
+
+
+def served() -> list[str]:
+    """Every name that the front door answers to on port 443."""
+    return [*(f"{api}.googleapis.com" for api in _APIS), *_OTHERS]
+
+
+def hosts_file() -> str:
+    """The text of /etc/hosts in the world."""
+    lines = [
+        "127.0.0.1 localhost rehearsal",
+        "::1 localhost ip6-localhost",
+        f"{METADATA} {' '.join(METADATA_NAMES)}",
+        *(f"{FRONT_DOOR} {name}" for name in served()),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,114 @@
+"""The engineer in the world: login, ssh, Pulumi and the environment variables of their shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rehearsal.world.authority import SYSTEM_BUNDLE
+from rehearsal.world.layout import Layout, cache_dir
+
+# The engineer's account at Google and on the hosts (as OS Login would name it).
+PRINCIPAL = "engineer@example.com"
+LOGIN = "engineer"
+
+# What a person's own environment may bring along; credentials and endpoints of a real cloud never do.
+_INHERITED = (
+    "LANG",
+    "LC_ALL",
+    "TERM",
+    "COLORTERM",
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "TZ",
+    "USER",
+)
+
+
+def write_login(home: Path, refresh_token: str) -> Path:
+    """Application default credentials of a person (`gcloud auth application-default login`)."""
+    path = home / "application_default_credentials.json"
+    path.write_text(
+        json.dumps(
+            {
+                "type": "authorized_user",
+                "client_id": "rehearsal.apps.googleusercontent.com",
+                "client_secret": "rehearsal",
+                "refresh_token": refresh_token,
+            },
+            indent=1,
+        )
+    )
+    path.chmod(0o600)
+    return path
+
+
+def write_ssh(home: Path) -> Path:
+    """A key pair and a configuration for `ssh <node>-w<k>`; returns the public key."""
+    folder = home / "ssh"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = folder / "id_ed25519"
+    if not key.exists():
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", PRINCIPAL, "-f", key], check=True
+        )
+    # A host that is made again has new keys and maybe another's address: nothing to remember here.
+    (folder / "config").write_text(
+        f"""Host *-w*
+  User {LOGIN}
+  IdentityFile {key}
+  IdentitiesOnly yes
+  ProxyCommand {sys.executable} -m rehearsal.world.dial %h %p
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+  ConnectTimeout 15
+"""
+    )
+    return key.with_suffix(".pub")
+
+
+def environment(layout: Layout, project: str) -> dict[str, str]:
+    """Every variable of a process in the world."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    bundle = str(SYSTEM_BUNDLE)
+    credentials = str(layout.home / "application_default_credentials.json")
+    venv = Path(sys.prefix)
+    return {
+        **inherited,
+        "HOME": str(layout.home),
+        "SHELL": "/bin/bash",
+        "PATH": f"{venv / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "VIRTUAL_ENV": str(venv),
+        "PYTHONPATH": str(layout.program),
+        "REHEARSAL_WORLD": str(layout.root),
+        "REHEARSAL_CONTROL": str(layout.control),
+        # One bundle for OpenSSL, requests and gcloud; Go reads the system's, over which it is mounted.
+        "SSL_CERT_FILE": bundle,
+        "REQUESTS_CA_BUNDLE": bundle,
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": bundle,
+        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": bundle,
+        "GOOGLE_APPLICATION_CREDENTIALS": credentials,
+        "GOOGLE_CLOUD_PROJECT": project,
+        "CLOUDSDK_CONFIG": str(layout.home / "gcloud"),
+        "CLOUDSDK_CORE_PROJECT": project,
+        "CLOUDSDK_CORE_ACCOUNT": PRINCIPAL,
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": credentials,
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        "PULUMI_HOME": str(layout.pulumi_home),
+        "PULUMI_BACKEND_URL": f"file://{layout.stacks}",
+        "PULUMI_CONFIG_PASSPHRASE": "rehearsal",
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # A plug-in that is missing is an error that says so, not a download that can't happen here.
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        # The caches by their outer names: HOME is another one here.
+        "TPU_CACHE": str(cache_dir()),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
+    }

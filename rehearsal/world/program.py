@@ -1,0 +1,79 @@
+"""A private copy of the program, so that a rehearsal never writes into the user's own tree."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import yaml
+
+from rehearsal.errors import WorldError
+
+TREE = Path(__file__).resolve().parents[2]
+
+
+def copy_program(target: Path, tree: Path = TREE) -> int:
+    """Copy what git tracks and what it doesn't ignore; the number of files.
+
+    The copy is the program as it stands, uncommitted edits included.
+    """
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=tree,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        raise WorldError(
+            f"{tree} is not a git checkout: {listed.stderr.decode().strip()}", "git clone it anew"
+        )
+    files = [tree / name for name in listed.stdout.decode().split("\0") if name]
+    copied = 0
+    for source in files:
+        if not source.is_file():  # tracked, but deleted in the working tree
+            continue
+        place = target / source.relative_to(tree)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, place)
+        copied += 1
+    return copied
+
+
+def settings_file(program: Path, environment: str) -> Path:
+    """The environment's settings; WorldError if there is no such environment."""
+    path = program / f"Pulumi.{environment}.yaml"
+    if not path.exists():
+        known = sorted(p.name.split(".")[1] for p in program.glob("Pulumi.*.yaml"))
+        raise WorldError(f"there is no {path.name}; environments here: {', '.join(known) or 'none'}")
+    return path
+
+
+def read_settings(program: Path, environment: str) -> dict[str, object]:
+    """The `config` block of an environment's file."""
+    document = yaml.safe_load(settings_file(program, environment).read_text()) or {}
+    return dict(document.get("config") or {})
+
+
+def change_settings(program: Path, environment: str, changes: Mapping[str, object]) -> None:
+    """Set keys of the `config` block; None takes a key away. Comments of the copy are lost."""
+    path = settings_file(program, environment)
+    document = yaml.safe_load(path.read_text()) or {}
+    config = document.setdefault("config", {})
+    for key, value in changes.items():
+        if value is None:
+            config.pop(key, None)
+        else:
+            config[key] = value
+    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def text_files(sources: Iterable[str]) -> list[Path]:
+    """Files below folders, or files themselves, sorted: the same text gives the same tokens."""
+    found: list[Path] = []
+    for source in map(Path, sources):
+        found += (
+            [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
+        )
+    return found

@@ -1,0 +1,80 @@
+"""Takes away what outlives processes: control groups and loop devices.
+
+Everything else of a world (mounts, network, host names, processes) belongs to namespaces and goes with
+the last process in them. Nothing here starts a process, and all of it may run twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rehearsal.world.layout import Layout
+
+_LOOP_CLR_FD = 0x4C01  # linux/loop.h
+
+
+def cgroup_mounts() -> Iterator[Path]:
+    """Where processes can be grouped: systemd's own hierarchy (version 1) and the unified one."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2" or (kind == "cgroup" and "name=systemd" in options.split(",")):
+            yield Path(before.split()[4])
+
+
+def join_cgroup(layout: Layout) -> None:
+    """Put the calling process, and all that it will start, into the world's control group."""
+    for mount in cgroup_mounts():
+        group = mount / layout.cgroup_name
+        group.mkdir(exist_ok=True)
+        (group / "cgroup.procs").write_text("0")
+
+
+def loop_devices(below: Path) -> Iterator[Path]:
+    """Loop devices whose backing file lies, or lay, below this folder."""
+    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # detached between the listing and the reading
+            backing = entry.read_text().strip().removesuffix(" (deleted)")
+            if Path(backing).is_relative_to(below):
+                yield Path("/dev") / entry.parent.parent.name
+
+
+def sweep(layout: Layout, patience_s: float = 10.0) -> list[str]:
+    """Remove the world's control groups and loop devices; what is left after `patience_s`, in words.
+
+    A killed process leaves its control group a moment after its death, so this tries again.
+    """
+    end = time.monotonic() + patience_s
+    while True:
+        left = [*_detach(layout.root), *_remove_groups(layout.cgroup_name)]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.05)
+
+
+def _detach(root: Path) -> Iterator[str]:
+    for device in list(loop_devices(root)):
+        try:
+            with device.open("rb") as handle:
+                fcntl.ioctl(handle, _LOOP_CLR_FD)
+        except OSError as refused:
+            yield f"loop device {device}: {refused.strerror}"
+
+
+def _remove_groups(name: str) -> Iterator[str]:
+    for mount in cgroup_mounts():
+        top = mount / name
+        if not top.exists():
+            continue
+        groups = [top, *(path for path in top.rglob("*") if path.is_dir())]
+        for group in sorted(groups, key=lambda path: len(path.parts), reverse=True):
+            try:
+                group.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError as refused:
+                yield f"control group {group}: {refused.strerror}"
