@@ -35,6 +35,11 @@ def integer(query: Mapping[str, Any], name: str) -> int | None:
         raise bad_request(f"Invalid value for {name}: {value!r} is not an int64.") from None
 
 
+def generation_of(query: Mapping[str, Any], name: str = "generation") -> int | None:
+    """The generation that a request names. 0, which gcsfuse sends, is protobuf's way to say none."""
+    return integer(query, name) or None
+
+
 @dataclass(frozen=True)
 class Conditions:
     """What the caller requires of an object's live generation. Generation 0 means that there is none."""

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, bad_request
 from rehearsal.cloud.storage import downloads
-from rehearsal.cloud.storage.conditions import Conditions, failed, integer
+from rehearsal.cloud.storage.conditions import Conditions, failed, generation_of, integer
 from rehearsal.cloud.storage.listing import list_page, truth
 from rehearsal.cloud.storage.resources import (
     base_url,
@@ -70,7 +70,7 @@ class Objects:
         """storage.objects.delete: with a generation, for good; without, as the bucket's versioning says."""
         version = self._addressed(call)
         Conditions.of(call.query).check(version)
-        for_good = integer(call.query, "generation") is not None
+        for_good = generation_of(call.query) is not None
         self._store.objects(version.bucket).delete(version, for_good=for_good)
         return web.Response(status=204)
 
@@ -95,7 +95,7 @@ class Objects:
     def _copy(self, call: Call) -> Version:
         refuse_acls(call)
         path = call.path
-        generation = integer(call.query, "sourceGeneration")
+        generation = generation_of(call.query, "sourceGeneration")
         source = self._store.version(path["sourceBucket"], path["sourceObject"], generation)
         Conditions.of(call.query, "ifSource").check(source)
         body = call.body or {}
@@ -184,7 +184,7 @@ class Objects:
     def _component(self, call: Call, bucket: str, entry: JsonObject) -> Version:
         name = entry.get("name", "")
         self._store.require(call, "storage.objects.get", bucket, name)
-        version = self._store.version(bucket, name, integer(entry, "generation"))
+        version = self._store.version(bucket, name, generation_of(entry))
         required = integer(entry.get("objectPreconditions") or {}, "ifGenerationMatch")
         if required is not None and required != version.generation:
             raise failed()
@@ -193,7 +193,7 @@ class Objects:
     async def restore(self, call: Call) -> JsonObject:
         """storage.objects.restore: a soft-deleted generation becomes a new live one."""
         bucket, name = call.path["bucket"], call.path["object"]
-        generation = integer(call.query, "generation")
+        generation = generation_of(call.query)
         if generation is None:
             raise bad_request("Required parameter: generation")
         objects = self._store.objects(bucket)
@@ -206,7 +206,7 @@ class Objects:
 
     def _addressed(self, call: Call) -> Version:
         bucket, name = call.path["bucket"], call.path["object"]
-        generation = integer(call.query, "generation")
+        generation = generation_of(call.query)
         if not truth(call.query, "softDeleted"):
             return self._store.version(bucket, name, generation)
         if generation is None:

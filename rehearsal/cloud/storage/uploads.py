@@ -15,11 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp import web
 
 from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, bad_request
-from rehearsal.cloud.storage.blobs import CHUNK_BYTES, Blob
+from rehearsal.cloud.storage.blobs import Blob
 from rehearsal.cloud.storage.conditions import Conditions
+from rehearsal.cloud.storage.multipart import RelatedParts
 from rehearsal.cloud.storage.resources import base_url, object_body, refuse_acls, settable, storage_class
 from rehearsal.cloud.storage.store import Store
 from rehearsal.cloud.storage.versions import Version
@@ -91,6 +92,9 @@ class Uploads:
         kind = call.raw.query.get("uploadType")
         if kind == "media":
             intent = self._intent(call, {})
+            content_type = call.raw.headers.get("Content-Type")
+            if content_type:
+                intent.fields.setdefault("contentType", content_type)
             version = await self._store_whole(call, intent, _pieces(call.raw))
         elif kind == "multipart":
             version = await self._multipart(call)
@@ -150,34 +154,15 @@ class Uploads:
         return objects.write(intent.name, blob, intent.fields, intent.storage_class)
 
     async def _store_whole(self, call: Call, intent: _Intent, pieces: AsyncIterator[bytes]) -> Version:
-        content_type = call.raw.headers.get("Content-Type")
-        if call.raw.query.get("uploadType") == "media" and content_type:
-            intent.fields.setdefault("contentType", content_type)
         blob = await self._store.blobs.put(pieces)
         return self._finish(call, intent, blob)
 
     async def _multipart(self, call: Call) -> Version:
-        headers = call.raw.headers.copy()
-        # gsutil quotes its boundary with single quotes, which MIME does not know.
-        headers["Content-Type"] = re.sub(
-            r"boundary='([^']+)'", r'boundary="\1"', headers.get("Content-Type", "")
-        )
-        try:
-            reader = MultipartReader(headers, call.raw.content)
-            metadata, content = await reader.next(), None
-            if isinstance(metadata, BodyPartReader):
-                body = json.loads(await metadata.read() or b"{}")
-                content = await reader.next()
-            if not isinstance(content, BodyPartReader):
-                raise ValueError("it has no media part")
-        except (ValueError, AssertionError) as error:
-            raise bad_request(f"Malformed multipart body: {error}") from None
-        intent = self._intent(call, body)
-        if "Content-Type" in content.headers:
-            intent.fields.setdefault("contentType", content.headers["Content-Type"])
-        version = await self._store_whole(call, intent, _part_pieces(content))
-        await reader.release()
-        return version
+        parts = RelatedParts(call.raw.headers.get("Content-Type", ""), call.raw.content)
+        intent = self._intent(call, await parts.metadata())
+        if parts.content_type:
+            intent.fields.setdefault("contentType", parts.content_type)
+        return await self._store_whole(call, intent, parts.content())
 
     async def _begin(self, call: Call) -> web.Response:
         body = call.body
@@ -277,11 +262,6 @@ def _incomplete(call: Call, received: int) -> web.Response:
 
 async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
     async for piece in request.content.iter_any():
-        yield piece
-
-
-async def _part_pieces(part: BodyPartReader) -> AsyncIterator[bytes]:
-    while piece := await part.read_chunk(CHUNK_BYTES):
         yield piece
 
 

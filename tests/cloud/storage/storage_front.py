@@ -77,7 +77,12 @@ class Front:
         headers = CIMultiDict(request.headers)
         if not headers.get("Authorization", "").startswith("Bearer ya29."):
             headers["Authorization"] = f"Bearer {self._owner}"
-        return await self._door.handle(request.clone(headers=headers, host="storage.googleapis.com"))
+        # tensorstore adds this parameter to defeat caches; Google's servers ignore it.
+        url = request.rel_url.without_query_params("tensorstore")
+        if url.query_string == request.rel_url.query_string:
+            url = request.rel_url
+        clone = request.clone(headers=headers, host="storage.googleapis.com", rel_url=url)
+        return await self._door.handle(clone)
 
     def close(self) -> None:
         async def stop() -> None:

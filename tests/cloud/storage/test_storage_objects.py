@@ -214,6 +214,11 @@ class TestVersions:
         assert generations(front, versioned) == [("1", False)]
         assert front.read(versioned, "a", generation=first["generation"]).body == b"1"
 
+    def test_generation_zero_names_none(self, front: Front, versioned: str) -> None:
+        front.put(versioned, "a", b"1")
+        assert front.request("DELETE", object_path(versioned, "a"), generation=0).status == 204
+        assert generations(front, versioned) == [("1", False)]
+
     def test_an_unversioned_bucket_keeps_one(self, front: Front, bucket: str) -> None:
         front.put(bucket, "a", b"1")
         front.put(bucket, "a", b"2")
