@@ -112,15 +112,17 @@ class _Rule:
 class Faults:
     """The rules in force. The first that strikes a request decides."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, seed: int = 0) -> None:
+        """`seed` decides where a rule with a probability names none of its own."""
         self._clock = clock
+        self._seed = seed
         self._rules: dict[str, _Rule] = {}
         self._ids = itertools.count(1)
 
     def add(self, rule: JsonObject) -> str:
         """Put a rule in force and return its id; FaultError if it cannot be."""
         rule_id = f"fault-{next(self._ids)}"
-        self._rules[rule_id] = _parse(rule, rule_id, self._clock.now())
+        self._rules[rule_id] = _parse(rule, rule_id, self._clock.now(), self._seed)
         return rule_id
 
     def strike(self, method_id: str, host: str, path: str, principal: str) -> Fault | None:
@@ -139,7 +141,7 @@ class Faults:
         ]
 
 
-def _parse(source: JsonObject, rule_id: str, now: float) -> _Rule:
+def _parse(source: JsonObject, rule_id: str, now: float, seed: int) -> _Rule:
     _check_keys("rule", source)
     match = _check_keys("match", source.get("match", {}))
     when = _check_keys("when", source.get("when", {}))
@@ -164,7 +166,7 @@ def _parse(source: JsonObject, rule_id: str, now: float) -> _Rule:
         after=int(when.get("after", 0)),
         at_s=now + float(when["at_s"]) if "at_s" in when else None,
         probability=float(when.get("probability", 1.0)),
-        random=random.Random(when.get("seed", 0)),
+        random=random.Random(when.get("seed", seed)),
     )
 
 

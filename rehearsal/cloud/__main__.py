@@ -1,0 +1,109 @@
+"""The cloud process: `python -m rehearsal.cloud --config FILE`, inside the world's namespaces."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from rehearsal.cloud.cloud import Cloud
+from rehearsal.cloud.config import CloudConfig, ConfigError, address
+from rehearsal.errors import RehearsalError
+from rehearsal.hosts.bootdisk import Access
+from rehearsal.hosts.errors import HostError
+from rehearsal.hosts.machine import HostSpec, NspawnHosts
+from rehearsal.hosts.network import Network
+
+
+class NoHosts:
+    """A cloud without machines, for clients of the other APIs."""
+
+    async def boot(self, spec: HostSpec) -> None:
+        """HostError, always."""
+        raise HostError(f"{spec.name} can't boot: the cloud's configuration names no machine image")
+
+    async def power_off(self, name: str) -> None:
+        """Nothing runs."""
+
+    async def pull(self, name: str) -> None:
+        """Nothing runs."""
+
+    async def discard(self, name: str) -> None:
+        """Nothing is there."""
+
+    def running(self, name: str) -> bool:
+        """Nothing runs."""
+        return False
+
+
+async def serve(config: CloudConfig) -> None:
+    """Run until SIGTERM or SIGINT, then end requests, background work and machines, in that order."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    machines = _machines(config)
+    network: Network | None = None
+    if machines is not None:
+        network = Network((address(config.front_door)[0], address(config.metadata)[0]))
+        network.open()
+    hosts = None
+    try:
+        if network is not None and machines is not None:
+            hosts = NspawnHosts(config.directory / "machines", machines[0], machines[1], network)
+            await hosts.open()
+        cloud = Cloud(config, hosts or NoHosts())
+        try:
+            await cloud.start()
+            await stop.wait()
+        finally:
+            await cloud.close()
+    finally:
+        if hosts is not None:
+            await hosts.close()
+        if network is not None:
+            network.close()
+
+
+def _machines(config: CloudConfig) -> tuple[Path, Access] | None:
+    """The image and what every machine gets a copy of; None for a cloud without machines."""
+    if config.image is None:
+        return None
+    files = (config.hosts_file, config.ca_certificate, config.ca_bundle)
+    if None in files or not config.ssh_public_key:
+        raise ConfigError("image: needs hosts_file, ca_certificate, ca_bundle and ssh_public_key beside it")
+    key = config.directory / "authorized_key"
+    config.directory.mkdir(parents=True, exist_ok=True)
+    key.write_text(config.ssh_public_key)
+    hosts_file, ca_certificate, ca_bundle = (path for path in files if path is not None)
+    return config.image, Access(hosts_file, ca_certificate, ca_bundle, key)
+
+
+def main() -> int:
+    """Parse, run; what a person can mend is said in one line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rehearsal.cloud",
+        description="Serve Google's APIs, the metadata server and the control socket.",
+        epilog="example: python -m rehearsal.cloud --config /tmp/world/cloud.json",
+    )
+    parser.add_argument("--config", type=Path, required=True, help="JSON, see rehearsal/cloud/config.py")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(serve(CloudConfig.load(arguments.config)))
+    except RehearsalError as error:
+        print(
+            f"rehearsal.cloud: {error}",
+            *([f"fix: {error.fix}"] if error.fix else []),
+            sep="\n",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The whole emulated cloud in one object: state, services, and the three doors that lead to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from pathlib import Path
+
+from aiohttp import web
+
+from rehearsal.cloud.accounts import AccountService
+from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.compute import ComputeService
+from rehearsal.cloud.compute.disks import add_snapshot
+from rehearsal.cloud.config import CloudConfig, address
+from rehearsal.cloud.control import ControlServer
+from rehearsal.cloud.faults import Faults
+from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.kms import KmsService
+from rehearsal.cloud.metadata import MetadataServer
+from rehearsal.cloud.oauth import OAuth
+from rehearsal.cloud.operations import Operations
+from rehearsal.cloud.projects import ProjectService
+from rehearsal.cloud.requestlog import RequestLog
+from rehearsal.cloud.server import FrontDoor
+from rehearsal.cloud.service import World
+from rehearsal.cloud.serviceusage import ServiceUsage
+from rehearsal.cloud.storage import StorageService
+from rehearsal.cloud.tpu import TpuService
+from rehearsal.hosts.machine import Hosts
+
+# Time for requests that are under way when the cloud closes.
+_DRAIN_S = 2.0
+
+
+class Cloud:
+    """`await start()` opens the doors, the control socket last; `await close()` drains and ends all."""
+
+    def __init__(self, config: CloudConfig, hosts: Hosts) -> None:
+        self._config = config
+        self.world = World(config.project, config.number, VirtualClock(config.clock_rate))
+        self.iam = Iam(self.world, config.owner, config.iam_propagation_s)
+        operations = Operations(self.world)
+        self.faults = Faults(self.world.clock, config.seed)
+        config.directory.mkdir(parents=True, exist_ok=True)
+        self.requests = RequestLog(config.directory / "requests.jsonl")
+        usage = ServiceUsage(self.world, operations, config.enabled_apis)
+        oauth = OAuth(self.iam, {config.refresh_token: config.owner})
+        self._storage = StorageService(self.world, self.iam, config.directory / "storage")
+        self.nodes = TpuService(self.world, operations, self.iam, hosts)
+        self.front_door = FrontDoor(
+            self.world,
+            self.iam,
+            usage,
+            [
+                usage,
+                oauth,
+                ProjectService(self.world, self.iam),
+                AccountService(self.world, self.iam),
+                KmsService(self.world, self.iam),
+                ComputeService(self.world, operations, self.iam, config.zones),
+                self._storage,
+                self.nodes,
+            ],
+            endpoints=oauth.endpoints(),
+            faults=self.faults,
+            requests=self.requests,
+        )
+        self._runners: list[web.AppRunner] = []
+
+    async def start(self) -> None:
+        """Open the front door, the metadata server and, once both answer, the control socket."""
+        await self._storage.start()
+        front = await self._runner(self.front_door.app())
+        host, port = address(self._config.front_door)
+        await web.TCPSite(front, host, port, ssl_context=_tls(self._config)).start()
+        if self._config.metadata:
+            metadata = await self._runner(MetadataServer(self.world, self.nodes, self.iam).app())
+            host, port = address(self._config.metadata)
+            await web.TCPSite(metadata, host, port).start()
+        control = ControlServer(self.world.clock, self.nodes, self.faults, self.requests, self._add_snapshot)
+        runner = await self._runner(control.app())
+        self._config.control.unlink(missing_ok=True)
+        await web.UnixSite(runner, str(self._config.control)).start()
+
+    @property
+    def port(self) -> int:
+        """The front door's port, where the configuration let the kernel choose."""
+        return int(self._runners[0].addresses[0][1])
+
+    async def close(self) -> None:
+        """Refuse new requests, let those under way finish, stop what runs in the background."""
+        for runner in reversed(self._runners):
+            await runner.cleanup()
+        tasks = list(self.world.tasks)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        await self._storage.close()
+        self.requests.close()
+        self._config.control.unlink(missing_ok=True)
+
+    async def _runner(self, app: web.Application) -> web.AppRunner:
+        # A host that is switched off leaves its connections behind half open: no keep-alive for ever.
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_S, keepalive_timeout=75)
+        await runner.setup()
+        self._runners.append(runner)
+        return runner
+
+    def _add_snapshot(self, name: str, image: Path, disk_size_gib: int) -> None:
+        add_snapshot(self.world, name, image, disk_size_gib)
+
+
+def _tls(config: CloudConfig) -> ssl.SSLContext | None:
+    """The front door's certificate; None for plain HTTP."""
+    if config.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(config.certificate, config.key)
+    return context

@@ -1,0 +1,106 @@
+"""The cloud process's configuration file: JSON, written by `rehearsal.world`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rehearsal.cloud.iam import DEFAULT_PROPAGATION_S
+from rehearsal.cloud.service import JsonObject
+from rehearsal.cloud.serviceusage import NEW_PROJECT
+from rehearsal.errors import RehearsalError
+
+# Zones that have v6e (https://cloud.google.com/tpu/docs/regions-zones), where a configuration names none.
+V6E_ZONES = (
+    "asia-northeast1-b",
+    "europe-west4-a",
+    "southamerica-west1-a",
+    "us-central1-b",
+    "us-east1-d",
+    "us-east5-a",
+    "us-east5-b",
+    "us-east5-c",
+    "us-south1-a",
+)
+
+
+class ConfigError(RehearsalError):
+    """The configuration file breaks a rule: says which key."""
+
+
+@dataclass(frozen=True)
+class CloudConfig:
+    """What the process serves and where.
+
+    Without `certificate` and `key` the front door speaks plain HTTP; without `image` there are no machines,
+    so that TPU nodes can't be created. `hosts_file`, `ca_certificate`, `ca_bundle` and `ssh_public_key` go
+    to the machines. Addresses are `HOST:PORT`; an empty `metadata` address leaves the metadata server out.
+    """
+
+    project: str
+    directory: Path
+    control: Path
+    owner: str
+    refresh_token: str
+    number: str = "123456789012"
+    zones: tuple[str, ...] = V6E_ZONES
+    front_door: str = "199.36.153.8:443"
+    metadata: str = "169.254.169.254:80"
+    certificate: Path | None = None
+    key: Path | None = None
+    image: Path | None = None
+    hosts_file: Path | None = None
+    ca_certificate: Path | None = None
+    ca_bundle: Path | None = None
+    ssh_public_key: str = ""
+    enabled_apis: tuple[str, ...] = NEW_PROJECT
+    iam_propagation_s: float = DEFAULT_PROPAGATION_S
+    clock_rate: float = 1.0
+    seed: int = 0
+
+    @staticmethod
+    def load(path: Path) -> CloudConfig:
+        """Read a file; ConfigError names the key that is wrong."""
+        try:
+            document = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {error}") from None
+        return parse(document)
+
+
+def parse(document: JsonObject) -> CloudConfig:
+    """A configuration from its JSON; ConfigError names the key that is wrong."""
+    known = {field.name: field for field in fields(CloudConfig)}
+    if unknown := document.keys() - known.keys():
+        raise ConfigError(f"unknown key {', '.join(sorted(unknown))}; the keys are {', '.join(known)}")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in document]
+    if missing:
+        raise ConfigError(f"missing key {', '.join(missing)}")
+    return CloudConfig(
+        **{name: _read(str(known[name].type), name, value) for name, value in document.items()}
+    )
+
+
+def _read(kind: str, name: str, value: Any) -> Any:
+    """A JSON value as the field's type, whose annotation is text here."""
+    if kind.startswith("Path") and isinstance(value, str):
+        return Path(value)
+    if kind.startswith("tuple") and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if kind == "float" and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if (kind == "int" and type(value) is int) or (kind == "str" and isinstance(value, str)):
+        return value
+    if value is None and kind.endswith("None"):
+        return None
+    raise ConfigError(f"{name}: {value!r} must be of type {kind}")
+
+
+def address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` in two; ConfigError otherwise."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"address {text!r} must be HOST:PORT")
+    return host, int(port)

@@ -1,0 +1,196 @@
+"""The front door with every service but storage and TPU behind it, on a loopback port, for real clients."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from rehearsal.cloud.accounts import AccountService
+from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.compute import ComputeService
+from rehearsal.cloud.faults import Faults
+from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.kms import KmsService
+from rehearsal.cloud.oauth import OAuth
+from rehearsal.cloud.operations import Operations
+from rehearsal.cloud.projects import ProjectService
+from rehearsal.cloud.requestlog import RequestLog
+from rehearsal.cloud.server import FrontDoor
+from rehearsal.cloud.service import Call, Method, Service, World
+from rehearsal.cloud.serviceusage import NEW_PROJECT, ServiceUsage
+
+PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
+REFRESH_TOKEN = "1//refresh"
+ZONES = ("us-east5-a", "us-east5-b", "us-central1-b")
+PROPAGATION_S = 7.0
+
+
+class Media:
+    """Two storage methods: one that streams, one that answers whole; for faults and batches."""
+
+    api = "storage"
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+
+    def methods(self) -> dict[str, Method]:
+        return {
+            "storage.objects.get": Method(self._get, "storage.objects.get", _object),
+            "storage.objects.delete": Method(self._delete, "storage.objects.delete", _object),
+        }
+
+    async def _get(self, call: Call) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_length = 1000
+        await response.prepare(call.raw)
+        await response.write(b"x" * 1000)
+        return response
+
+    async def _delete(self, call: Call) -> web.Response:
+        self.deleted.append(call.path["object"])
+        return web.Response(status=204)
+
+
+def _object(call: Call) -> str:
+    return f"projects/_/buckets/{call.path['bucket']}/objects/{call.path['object']}"
+
+
+class Reply:
+    """What came back."""
+
+    def __init__(self, status: int, headers: http.client.HTTPMessage, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        return str(self.json["error"]["message"])
+
+
+class CloudFront:
+    """Virtual time runs 1,000 times as fast as real time, so that operations take milliseconds."""
+
+    def __init__(self, *, enabled: tuple[str, ...] | None = None, log: Path | None = None) -> None:
+        self._enabled = enabled
+        self._log = log
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.call(self._start())
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the server's loop."""
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        return future.result(30)
+
+    async def _start(self) -> None:
+        self.world = World(PROJECT, NUMBER, VirtualClock(1000.0))
+        self.iam = Iam(self.world, OWNER, PROPAGATION_S)
+        self.operations = Operations(self.world)
+        self.faults = Faults(self.world.clock)
+        self.requests = RequestLog(self._log)
+        every = (*NEW_PROJECT, *(f"{api}.googleapis.com" for api in ("compute", "iam", "cloudkms", "tpu")))
+        usage = ServiceUsage(self.world, self.operations, every if self._enabled is None else self._enabled)
+        oauth = OAuth(self.iam, {REFRESH_TOKEN: OWNER})
+        self.media = Media()
+        self.iam.create_bucket("projects/_/buckets/b")
+        services: list[Service] = [
+            usage,
+            oauth,
+            ProjectService(self.world, self.iam),
+            AccountService(self.world, self.iam),
+            KmsService(self.world, self.iam),
+            ComputeService(self.world, self.operations, self.iam, ZONES),
+            self.media,
+        ]
+        self.door = FrontDoor(
+            self.world,
+            self.iam,
+            usage,
+            services,
+            endpoints=oauth.endpoints(),
+            faults=self.faults,
+            requests=self.requests,
+        )
+        self._runner = web.AppRunner(self.door.app(), shutdown_timeout=1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.port = int(self._runner.addresses[0][1])
+
+    def close(self) -> None:
+        async def stop() -> None:
+            await self._runner.cleanup()
+            for task in list(self.world.tasks):
+                task.cancel()
+
+        self.call(stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+
+    def token(self, principal: str = OWNER, lifetime_s: float = 3600) -> str:
+        async def mint() -> str:
+            return self.iam.mint(principal, lifetime_s).value
+
+        return str(self.call(mint()))
+
+    def request(
+        self,
+        http_method: str,
+        url: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        """One request to `HOST/PATH`; as the owner unless a token is given ("" for none)."""
+        host, _, path = url.partition("/")
+        token = self.token() if token is None else token
+        sent = {"Host": host, **({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(http_method, f"/{path}", body=data, headers=sent)
+            response = connection.getresponse()
+            return Reply(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def compute(self, http_method: str, path: str, body: Any = None, *, token: str | None = None) -> Reply:
+        """A compute request, `path` below the project."""
+        url = f"compute.googleapis.com/compute/beta/projects/{PROJECT}/{path}"
+        return self.request(http_method, url, body, token=token)
+
+    def done(self, reply: Reply) -> Any:
+        """The compute operation that the reply started, once it is done."""
+        assert reply.status == 200, reply.body
+        link = reply.json["selfLink"].removeprefix("https://www.googleapis.com/")
+        waited = self.request("POST", f"compute.googleapis.com/{link}/wait")
+        assert waited.json["status"] == "DONE"
+        return waited.json
+
+    def until_done(self, host: str, name: str) -> Any:
+        """A google.longrunning operation, once it is done."""
+        for _ in range(200):
+            operation = self.request("GET", f"{host}/{name}").json
+            if operation["done"]:
+                return operation
+            time.sleep(0.01)
+        raise AssertionError(f"{name} is not done")
+
+    def let_pass(self, virtual_s: float) -> None:
+        """Let virtual time pass."""
+        self.call(self.world.clock.sleep(virtual_s))
