@@ -1,0 +1,136 @@
+"""A TPU node: its API resource, its machines, and what their metadata server tells them."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from dataclasses import dataclass, field
+
+from rehearsal.cloud.metadata import Guest
+from rehearsal.cloud.service import JsonObject, World
+from rehearsal.cloud.tpu.catalog import Slice
+from rehearsal.hosts.machine import AttachedDisk, Hosts, HostSpec
+from rehearsal.hosts.network import mac_address
+
+# The port that every network endpoint of a node names.
+ENDPOINT_PORT = 8470
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node's machines are attached: full names, and what they need to know of the subnet."""
+
+    network: str
+    subnetwork: str
+    mtu: int
+    gateway: str
+    cidr: ipaddress.IPv4Network
+
+
+@dataclass
+class Node:
+    """A node that exists. `body` is the resource as stored, its `state` included."""
+
+    name: str  # projects/P/locations/Z/nodes/N
+    body: JsonObject
+    slice: Slice
+    place: Place
+    addresses: list[str]
+    preempted: bool = False
+    # One change of the machines' power at a time.
+    power: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def id(self) -> str:
+        """The short name."""
+        return self.name.rsplit("/", 1)[-1]
+
+    @property
+    def zone(self) -> str:
+        """Such as us-east5-b."""
+        return self.name.split("/")[3]
+
+    @property
+    def state(self) -> str:
+        """Node.State."""
+        return str(self.body["state"])
+
+    @property
+    def host_names(self) -> list[str]:
+        """Names of the machines, in worker order."""
+        return [f"{self.id}-w{worker}" for worker in range(self.slice.hosts)]
+
+    @property
+    def revocable(self) -> bool:
+        """Whether Google may take it away."""
+        scheduling = self.body["schedulingConfig"]
+        model = scheduling.get("provisioningModel")
+        return bool(scheduling.get("spot") or scheduling.get("preemptible") or model == "SPOT")
+
+    def specs(self, world: World) -> list[HostSpec]:
+        """The machines to boot, with the disks that are attached now."""
+        disks = tuple(
+            AttachedDisk(world.images[disk["sourceDisk"]], f"persistent-disk-{number}", read_only=True)
+            for number, disk in enumerate(self.body.get("dataDisks", ()), start=1)
+        )
+        length = self.place.cidr.prefixlen
+        return [
+            HostSpec(name, self.id, worker, f"{address}/{length}", self.place.gateway, self.place.mtu, disks)
+            for worker, (name, address) in enumerate(zip(self.host_names, self.addresses, strict=True))
+        ]
+
+    def render(self, hosts: Hosts) -> JsonObject:
+        """The resource as it is read, with the health that its machines are in."""
+        body = dict(self.body)
+        if self.state == "READY":
+            silent = [str(k) for k, name in enumerate(self.host_names) if not hosts.running(name)]
+            body["health"] = "TIMEOUT" if silent else "HEALTHY"
+            if silent:
+                body["healthDescription"] = f"Workers that do not respond: {', '.join(silent)}."
+        return body
+
+    def guest(self, world: World, worker: int) -> Guest:
+        """What the metadata server knows of one worker."""
+        address = self.addresses[worker]
+        own = {
+            "accelerator-type": self.slice.accelerator_type,
+            "agent-worker-number": str(worker),
+            "instance-id": self.id,
+            "tpu-env": self._tpu_env(world, worker),
+            "worker-network-endpoints": ",".join(f"unknown:unknown:{each}" for each in self.addresses),
+        }
+        account = self.body["serviceAccount"]
+        return Guest(
+            name=self.host_names[worker],
+            instance_id=int(self.body["id"]) + worker + 1,
+            zone=self.zone,
+            machine_type=self.slice.machine_type,
+            address=address,
+            external_address=self.body["networkEndpoints"][worker]["accessConfig"].get("externalIp", ""),
+            gateway=self.place.gateway,
+            netmask=str(self.place.cidr.netmask),
+            mac=mac_address(address),
+            mtu=self.place.mtu,
+            network=self.place.network.rsplit("/", 1)[-1],
+            attributes={**self.body.get("metadata", {}), **own},
+            tags=tuple(self.body.get("tags", ())),
+            preempted=self.preempted,
+            revocable=self.revocable,
+            service_account=account["email"],
+            scopes=tuple(account["scope"]),
+        )
+
+    def _tpu_env(self, world: World, worker: int) -> str:
+        """The lines that jax and libtpu read, in their form: `KEY: 'value'`."""
+        values = {
+            "ACCELERATOR_TYPE": self.slice.accelerator_type,
+            "CONSUMER_PROJECT_ID": world.project,
+            "CONSUMER_PROJECT_NUMBER": world.number,
+            "NODE_ID": self.id,
+            "RUNTIME_VERSION": self.body["runtimeVersion"],
+            "TOPOLOGY": self.slice.topology,
+            "TYPE": "V6E",
+            "WORKER_ID": str(worker),
+            "ZONE": self.zone,
+        }
+        return "".join(f"{key}: '{value}'\n" for key, value in values.items())

@@ -1,0 +1,174 @@
+"""The nodes that exist, and what brings their machines up and down."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from rehearsal.cloud.metadata import Guest
+from rehearsal.cloud.service import ApiError, JsonObject, World, not_found
+from rehearsal.cloud.tpu.node import Node
+from rehearsal.cloud.tpu.request import disk_user
+from rehearsal.hosts.errors import HostError
+from rehearsal.hosts.machine import Hosts
+
+# https://cloud.google.com/compute/docs/instances/spot#preemption-process: up to 30 s after the notice.
+NOTICE_S = 30.0
+# How often a machine that was told to switch off is looked at.
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Virtual seconds that operations take besides the machines' own time: this project's choice."""
+
+    create: float = 60.0
+    delete: float = 20.0
+    change: float = 5.0
+
+
+class Nodes:
+    """The fleet of one project."""
+
+    def __init__(self, world: World, hosts: Hosts, durations: Durations) -> None:
+        self._world = world
+        self._hosts = hosts
+        self._durations = durations
+        self._nodes: dict[str, Node] = {}
+        self._changed = asyncio.Event()
+
+    def all(self) -> list[Node]:
+        """Every node, oldest first."""
+        return list(self._nodes.values())
+
+    def get(self, name: str) -> Node:
+        """By full name; ApiError 404."""
+        node = self._nodes.get(name)
+        if node is None:
+            raise not_found(name)
+        return node
+
+    def render(self, node: Node) -> JsonObject:
+        """The resource as it is read now."""
+        return node.render(self._hosts)
+
+    def add(self, node: Node) -> None:
+        """Enter a new node; its disks and its network are in use from here on."""
+        self._nodes[node.name] = node
+        self._world.directory[node.name] = node.body
+        self.use_disks(node, node.body.get("dataDisks", []))
+
+    def use_disks(self, node: Node, disks: list[JsonObject]) -> None:
+        """Make these the node's disks, in its body and in the `users` of the disks."""
+        user = disk_user(node.name)
+        for disk in node.body.get("dataDisks", []):
+            body = self._world.directory[disk["sourceDisk"]]
+            body["users"] = [each for each in body.get("users", []) if each != user]
+            if not body["users"]:
+                del body["users"]
+        for disk in disks:
+            self._world.directory[disk["sourceDisk"]].setdefault("users", []).append(user)
+        node.body["dataDisks"] = disks
+        if not disks:
+            del node.body["dataDisks"]
+
+    def announce(self) -> None:
+        """Something that a metadata server tells has changed."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def changed(self) -> None:
+        """Return at the next announcement."""
+        await self._changed.wait()
+
+    def guest(self, address: str) -> Guest | None:
+        """The worker with this address."""
+        for node in self._nodes.values():
+            if address in node.addresses:
+                return node.guest(self._world, node.addresses.index(address))
+        return None
+
+    # Work of operations
+
+    async def bring_up(self, node: Node, state: str = "CREATING") -> JsonObject:
+        """READY once every machine's init runs; ApiError if the node is deleted meanwhile."""
+        await self._world.clock.sleep(self._durations.create)
+        async with node.power:
+            if node.state != state:
+                raise ApiError(409, "ABORTED", f"The node {node.name} is {node.state}.", reason="aborted")
+            boots = [self._hosts.boot(spec) for spec in node.specs(self._world)]
+            for outcome in await asyncio.gather(*boots, return_exceptions=True):
+                if isinstance(outcome, HostError):
+                    raise ApiError(500, "INTERNAL", f"a machine did not boot: {outcome}") from outcome
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            node.body["state"] = "READY"
+        return self.render(node)
+
+    def abandon(self, node: Node) -> None:
+        """After a creation that failed: no node is left, and its machines go."""
+        if self._nodes.get(node.name) is node and node.state == "CREATING":
+            self._remove(node)
+            self._world.spawn(self._discard(node))
+
+    async def take_down(self, node: Node) -> None:
+        """Switch off in order, then remove node and boot disks."""
+        await self._world.clock.sleep(self._durations.delete)
+        async with node.power:
+            await self._switch_off(node)
+        await self._discard(node)
+        self._remove(node)
+
+    async def stop(self, node: Node) -> JsonObject:
+        """STOPPED, boot disks kept."""
+        await self._world.clock.sleep(self._durations.change)
+        async with node.power:
+            await self._switch_off(node)
+            node.body["state"] = "STOPPED"
+        return self.render(node)
+
+    # What a scenario does
+
+    async def preempt(self, node: Node, notice: bool) -> None:
+        """Google takes a spot node back. With notice its machines learn of it and have 30 real seconds.
+
+        Returns once it has begun. The node is PREEMPTED when the last machine is off, and stays.
+        """
+        if not node.revocable or node.state != "READY" or node.preempted:
+            why = "is neither spot nor preemptible" if not node.revocable else f"is {node.state}"
+            text = f"The node {node.id} {why}{' and being preempted' if node.preempted else ''}."
+            raise ApiError(400, "FAILED_PRECONDITION", text)
+        node.preempted = True
+        self.announce()
+        if notice:
+            await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
+        self._world.spawn(self._finish_preemption(node, NOTICE_S if notice else 0.0))
+
+    async def _finish_preemption(self, node: Node, notice_s: float) -> None:
+        async with node.power:
+            await self._wait_off(node, notice_s)
+            await self._pull(node)
+            if node.state == "READY":
+                node.body["state"] = "PREEMPTED"
+
+    async def _switch_off(self, node: Node) -> None:
+        await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
+        await self._wait_off(node, NOTICE_S)
+        await self._pull(node)
+
+    async def _wait_off(self, node: Node, limit_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + limit_s
+        while loop.time() < end and any(self._hosts.running(name) for name in node.host_names):
+            await asyncio.sleep(_LOOK_S)
+
+    async def _pull(self, node: Node) -> None:
+        await asyncio.gather(*(self._hosts.pull(name) for name in node.host_names))
+
+    async def _discard(self, node: Node) -> None:
+        await asyncio.gather(*(self._hosts.discard(name) for name in node.host_names))
+
+    def _remove(self, node: Node) -> None:
+        self.use_disks(node, [])
+        self._nodes.pop(node.name, None)
+        self._world.directory.pop(node.name, None)
