@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.api_core.exceptions import NotFound
-from google.cloud import storage
+from google.cloud import storage  # type: ignore[import-untyped]
 
 from rehearsal.errors import StoryFailed
 

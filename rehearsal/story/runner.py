@@ -52,7 +52,7 @@ class Runner:
         self.record = Record(scenario.name, header.title, header.environment, scenario.seed, time.time())
         self._narrator = narrator
         self._report = report
-        self._scene = Scene(
+        self.scene = Scene(
             scenario,
             program,
             self.record,
@@ -64,7 +64,7 @@ class Runner:
     def act(self) -> Record:
         """Every step in order, up to the first that fails; then what there is to know about it all."""
         try:
-            for step in self._scene.scenario.steps:
+            for step in self.scene.scenario.steps:
                 self._one(step)
             self._settle()
             self.record.verdict = "passed"
@@ -83,12 +83,12 @@ class Runner:
         outcome = "failed"
         try:
             with self._narrator.step(str(step)) as note:
-                self._scene.note = note
-                _ACTS[type(step)](self._scene, step)
+                self.scene.note = note
+                _ACTS[type(step)](self.scene, step)
             outcome = "ok"
         finally:
             kind = type(step).__name__.lower()
-            ended = StepRecord(str(step), kind, begun, time.time(), outcome, self._scene.note.text)
+            ended = StepRecord(str(step), kind, begun, time.time(), outcome, self.scene.note.text)
             self.record.steps.append(ended)
             self.record.save(self._report / "record.json")
 
@@ -103,8 +103,8 @@ class Runner:
             raise StoryFailed(f"{refused} requests were refused as invalid: {', '.join(self._refusals())}")
 
     def _count(self) -> None:
-        self.record.requests = self._scene.control.status()["requests"]
-        observed = {rule["id"]: rule["observed"] for rule in self._scene.control.faults()}
+        self.record.requests = self.scene.control.status()["requests"]
+        observed = {rule["id"]: rule["observed"] for rule in self.scene.control.faults()}
         for fault in self.record.faults:
             fault["observed"] = observed.get(fault["id"], 0)
 
@@ -114,7 +114,7 @@ class Runner:
 
     def _gather(self) -> None:
         """All that the report shows and that is gone with the world. After a failure, what can be had."""
-        scene = self._scene
+        scene = self.scene
         for part in (self._count, lambda: building.follow_nodes(scene), self._gather_runs):
             try:
                 part()
@@ -127,7 +127,7 @@ class Runner:
         self.record.boots = sorted(scene.boots.values(), key=lambda boot: (boot.stages[0].start, boot.worker))
 
     def _gather_runs(self) -> None:
-        bucket = self._scene.bucket
+        bucket = self.scene.bucket
         runs = sorted({name.split("/")[1] for name in bucket.names("runs/") if name.count("/") > 1})
         self.record.runs = [
             RunRecord(run, bucket.losses(run), bucket.events(run), bucket.final(run) or {}) for run in runs

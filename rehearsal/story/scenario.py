@@ -28,7 +28,6 @@ class Header:
     seed: int | None = None  # random moments are drawn from it; left out: another one each time
     settings: dict[str, Any] = field(default_factory=dict)  # laid over the environment's `config` block
     text: Text = field(default_factory=Text)  # what the data disk's tokens are made of
-    price: tuple[str, ...] = ()  # runs whose price the report shows; left out: all of them
 
     def check(self) -> Iterator[str]:
         """Time must pass."""

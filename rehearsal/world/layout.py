@@ -26,6 +26,11 @@ class Layout:
     root: Path
 
     @property
+    def marker(self) -> Path:
+        """Says that this folder is a world and may be erased as one; the first file to be written."""
+        return self.root / "this-is-a-rehearsal"
+
+    @property
     def program(self) -> Path:
         """The private copy of the tree, in which the Pulumi CLI runs."""
         return self.root / "program"

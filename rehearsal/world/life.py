@@ -54,8 +54,6 @@ def require_free(layout: Layout) -> None:
         )
     if not layout.root.exists() or not any(layout.root.iterdir()):
         return
-    if not (state or layout.cloud_config.exists()):
-        raise WorldError(f"{layout.root} is not empty and not a world", "name another folder with --dir")
     remove(layout)
 
 
@@ -112,7 +110,9 @@ def end(layout: Layout) -> None:
 
 
 def remove(layout: Layout) -> None:
-    """Remove what a dead world left; WorldError names what can't be removed."""
+    """Remove what a dead world left; WorldError names what can't be removed, or that it is no world."""
+    if layout.root.exists() and any(layout.root.iterdir()) and not layout.marker.exists():
+        raise WorldError(f"{layout.root} is not empty and not a world", "name another folder with --dir")
     left = sweep(layout)
     if left:
         raise WorldError(f"can't be cleaned up: {'; '.join(left)}")

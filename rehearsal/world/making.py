@@ -40,9 +40,10 @@ class Plan:
 
 def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     """Write everything; the environment variables of every process that will live in the world."""
-    for folder in (layout.root, layout.home, layout.stacks, layout.pulumi_home, layout.cloud):
+    layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    layout.marker.touch()
+    for folder in (layout.home, layout.stacks, layout.pulumi_home, layout.cloud):
         folder.mkdir(parents=True, exist_ok=True)
-    layout.root.chmod(0o700)
     with narrator.step("copy the program") as note:
         note.text = f"{copy_program(layout.program)} files"
     change_settings(layout.program, plan.environment, plan.settings)
@@ -63,8 +64,19 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         (layout.root / "resolv.conf").write_text("# No name servers: there is no way out of this world.\n")
         environment = person.environment(layout, project)
         note.text = install_plugins(layout, plan.plugins, environment)
+    for lock in plan.locks:
+        with narrator.step(f"download what the bundle `{lock}` is made of"):
+            _build_bundle(layout, plan, lock)
     _write_cloud_config(layout, plan, project, image, tls, refresh_token, public_key)
     return environment
+
+
+def _build_bundle(layout: Layout, plan: Plan, lock: str) -> None:
+    """Fill the publisher's cache out here: inside, there is no way to a package registry."""
+    command = [sys.executable, "-m", "infra.publish", plan.environment, "--lock", lock, "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=layout.program)
+    if done.returncode != 0:
+        raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
 
 
 def seed(layout: Layout, plan: Plan) -> None:

@@ -1,0 +1,73 @@
+"""The command line: what is wrong is said in words, with an exit status that scripts can use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rehearsal.__main__ import main
+
+
+def test_a_scenario_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "defualt"]) == 2
+    said = capsys.readouterr().err
+    assert "did you mean default" in said
+    assert "fix: python -m rehearsal list" in said
+
+
+def test_a_broken_scenario_makes_no_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("title: t\nsteps: [up: tpus]\n")
+    assert main(["run", str(path), "--dir", str(tmp_path / "w")]) == 2
+    assert "steps[0].up.layer" in capsys.readouterr().err
+    assert not (tmp_path / "w").exists()
+
+
+def test_status_without_a_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--dir", str(tmp_path)]) == 3
+    said = capsys.readouterr().err
+    assert "no world is up" in said
+    assert "python -m rehearsal up" in said
+
+
+def test_down_without_a_world_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["down", "--dir", str(tmp_path / "none")]) == 0
+    assert "nothing is up" in capsys.readouterr().out
+
+
+def test_list_names_every_story(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("default", "kills", "pod"))
+
+
+def test_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["up"], ["run"], ["shell", "-c", "true"]])
+def test_not_root_is_said_in_words(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--dir", str(tmp_path / "w")]) == 3
+    said = capsys.readouterr().err
+    assert "needs root" in said
+    assert "fix: sudo" in said
+    assert list(tmp_path.rglob("w/*")) == []
+
+
+def test_tools_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["up", "--dir", str(tmp_path / "w")]) == 3
+    said = capsys.readouterr().err
+    assert "not installed: unshare, nsenter" in said
+    assert "fix: make doctor" in said

@@ -1,0 +1,297 @@
+"""The runner without a world: what fails a story, what is recorded, and that moments come from the seed."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rehearsal.errors import StoryFailed
+from rehearsal.story import killing, steps, watching
+from rehearsal.story.bucket import ObjectFacts
+from rehearsal.story.record import Record
+from rehearsal.story.runner import Runner
+from rehearsal.story.scenario import Header, Scenario
+from rehearsal.story.scene import Scene
+from rehearsal.story.shell import Shell
+from rehearsal.world.console import Narrator
+
+
+class FakeControl:
+    """The control socket's client, answering from memory."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.rules: list[dict[str, Any]] = []
+        self.preempted: list[tuple[str, bool]] = []
+        self.state = "READY"
+
+    def status(self) -> dict[str, Any]:
+        hosts = [{"name": f"tpu-dev-w{k}", "running": self.state == "READY"} for k in range(2)]
+        methods = {"storage.objects.get": {"validated": 7, "refused": self.refused}}
+        return {
+            "nodes": [{"name": "tpu-dev", "state": self.state, "hosts": hosts}],
+            "requests": {"validated": 7, "refused": self.refused, "methods": methods},
+        }
+
+    def add_fault(self, rule: dict[str, Any]) -> str:
+        self.rules.append({"id": f"fault-{len(self.rules)}", "observed": 0, **rule})
+        return str(self.rules[-1]["id"])
+
+    def faults(self) -> list[dict[str, Any]]:
+        return self.rules
+
+    def preempt(self, node: str, *, notice: bool) -> None:
+        self.preempted.append((node, notice))
+        self.state = "PREEMPTED"
+
+
+class FakeBucket:
+    """The bucket, with objects from memory."""
+
+    name = "bucket"
+
+    def __init__(self) -> None:
+        self.objects: dict[str, ObjectFacts] = {}
+        self.losses_of: dict[str, list[tuple[int, float, str]]] = {}
+        self.finals: dict[str, dict[str, Any]] = {}
+        self.boot_statuses: list[dict[str, Any]] = []
+        self.state = "running"
+        self.step = 0
+
+    def facts(self, prefix: str) -> dict[str, ObjectFacts]:
+        return {name: facts for name, facts in self.objects.items() if name.startswith(prefix)}
+
+    def names(self, prefix: str) -> list[str]:
+        return sorted(self.facts(prefix))
+
+    def boots(self, node: str) -> list[dict[str, Any]]:
+        return self.boot_statuses
+
+    def status(self, run: str) -> dict[str, Any]:
+        self.step += 1
+        now = datetime.now(UTC).isoformat()
+        return {"state": self.state, "step": self.step, "steps": 100, "updated": now}
+
+    def losses(self, run: str) -> list[tuple[int, float, str]]:
+        return self.losses_of[run]
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        return [{"kind": "restore", "step": 30, "time": "2026-01-01T00:00:00Z"}]
+
+    def final(self, run: str) -> dict[str, Any] | None:
+        return self.finals.get(run)
+
+
+def make_runner(tmp_path: Path, *story: steps.Step, seed: int = 1) -> tuple[Runner, FakeControl, FakeBucket]:
+    scenario = Scenario(tmp_path / "test.yaml", Header("a test"), seed, story)
+    quiet = Narrator(Console(quiet=True))
+    runner = Runner(scenario, tmp_path, tmp_path / "socket", tmp_path / "report", quiet)
+    control, bucket = FakeControl(), FakeBucket()
+    runner.scene.control = control  # type: ignore[assignment]
+    runner.scene.__dict__["bucket"] = bucket
+    return runner, control, bucket
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return make_runner(tmp_path)[0].scene
+
+
+FAULT = steps.Fault("storage stumbles", {"status": 503})
+
+
+def test_a_story_that_passes(tmp_path: Path) -> None:
+    runner, _, _ = make_runner(tmp_path, steps.Command("echo hello", prints="hel+o"))
+    record = runner.act()
+    assert (record.verdict, record.reason) == ("passed", "")
+    assert [step.outcome for step in record.steps] == ["ok"]
+    assert Record.load(tmp_path / "report" / "record.json") == record
+
+
+def test_a_failing_step_ends_the_story_and_says_why(tmp_path: Path) -> None:
+    never = steps.Command("touch never")
+    runner, _, _ = make_runner(tmp_path, steps.Command("echo no such disk; exit 3"), never)
+    record = runner.act()
+    assert record.verdict == "failed"
+    assert "exit status 3" in record.reason
+    assert "no such disk" in record.reason
+    assert not (tmp_path / "never").exists()
+    assert [step.outcome for step in record.steps] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (steps.Command("true", fails=True), "should have been refused, but succeeded"),
+        (steps.Command("echo yes", prints="^no"), "printed nothing that matches"),
+        (steps.Command("echo other; false", fails=True, prints="capacity"), "printed nothing that matches"),
+        (steps.Command("sleep 20", timeout_s=0.2), "not done within"),
+    ],
+)
+def test_a_command_that_does_not_do_as_it_should(tmp_path: Path, step: steps.Command, said: str) -> None:
+    runner, _, _ = make_runner(tmp_path, step)
+    assert said in runner.act().reason
+
+
+def test_a_fault_that_nobody_met_fails_the_story(tmp_path: Path) -> None:
+    runner, _, _ = make_runner(tmp_path, FAULT)
+    record = runner.act()
+    assert record.verdict == "failed"
+    assert "never observed: storage stumbles" in record.reason
+
+
+def test_a_fault_that_was_met_is_counted(tmp_path: Path) -> None:
+    runner, control, _ = make_runner(tmp_path, FAULT)
+    control.faults = lambda: [{**rule, "observed": 2} for rule in control.rules]  # type: ignore[method-assign]
+    record = runner.act()
+    assert record.verdict == "passed"
+    assert record.faults == [{"id": "fault-0", "name": "storage stumbles", "observed": 2}]
+
+
+def test_a_refused_request_fails_the_story(tmp_path: Path) -> None:
+    runner, control, _ = make_runner(tmp_path, steps.Command("true"))
+    control.refused = 2
+    record = runner.act()
+    assert record.verdict == "failed"
+    assert "storage.objects.get (2)" in record.reason
+
+
+def boot(worker: int, boot_id: str, state: str = "ready") -> dict[str, Any]:
+    start = datetime.now(UTC).isoformat()
+    stage = {"name": "locks", "state": "failed" if state == "failed" else "ok", "attempt": 1, "start": start,
+             "end": start, "log_tail": "dpkg is locked"}  # fmt: skip
+    return {"node": "tpu-dev", "worker": worker, "boot_id": boot_id, "state": state, "stage": "locks",
+            "stages": [stage]}  # fmt: skip
+
+
+def test_ready_counts_only_new_boots(scene: Scene) -> None:
+    bucket: Any = scene.bucket
+    bucket.boot_statuses = [boot(0, "a"), boot(1, "b")]
+    watching.ready(scene, steps.Ready("tpu-dev", timeout_s=1))
+    with pytest.raises(StoryFailed, match="0 of 2 ready"):
+        watching.ready(scene, steps.Ready("tpu-dev", timeout_s=0.1))
+    bucket.boot_statuses = [boot(0, "c"), boot(1, "d")]
+    watching.ready(scene, steps.Ready("tpu-dev", timeout_s=1))
+    assert len(scene.boots) == 4
+
+
+def test_a_failed_boot_is_named_at_once(scene: Scene) -> None:
+    bucket: Any = scene.bucket
+    bucket.boot_statuses = [boot(0, "a"), boot(1, "b", "failed")]
+    begun = time.monotonic()
+    with pytest.raises(StoryFailed, match=r"worker 1 of tpu-dev failed in stage locks:\n    dpkg is locked"):
+        watching.ready(scene, steps.Ready("tpu-dev", timeout_s=60))
+    assert time.monotonic() - begun < 5
+
+
+FINAL = {"step": 2, "loss_hex": "0x1p+1", "params_sha256": "ab" * 32, "opt_state_sha256": "cd" * 32}
+
+
+def two_runs(scene: Scene) -> Any:
+    bucket: Any = scene.bucket
+    losses = [(1, 4.0, "0x1p+2"), (2, 2.0, "0x1p+1")]
+    bucket.losses_of = {"one": losses, "other": list(losses)}
+    bucket.finals = {"one": dict(FINAL), "other": dict(FINAL)}
+    return bucket
+
+
+SAME = steps.Same(("one", "other"))
+
+
+def test_same_runs_are_the_same(scene: Scene) -> None:
+    two_runs(scene)
+    watching.same(scene, SAME)
+    assert "2 losses" in scene.record.checks[0].evidence
+
+
+def test_one_bit_of_one_loss_is_a_difference(scene: Scene) -> None:
+    two_runs(scene).losses_of["other"][0] = (1, 4.0, "0x1.0000000000001p+2")
+    with pytest.raises(StoryFailed, match="1 losses differ, the first at step 1"):
+        watching.same(scene, SAME)
+
+
+def test_one_bit_of_the_parameters_is_a_difference(scene: Scene) -> None:
+    two_runs(scene).finals["other"]["params_sha256"] = "ac" + "ab" * 31
+    with pytest.raises(StoryFailed, match="ended as"):
+        watching.same(scene, SAME)
+
+
+def test_a_step_without_a_loss_is_a_difference(scene: Scene) -> None:
+    two_runs(scene).losses_of["other"].pop()
+    with pytest.raises(StoryFailed, match="the first at step 2"):
+        watching.same(scene, SAME)
+
+
+def test_a_run_that_is_not_done_is_not_the_same(scene: Scene) -> None:
+    two_runs(scene).finals.pop("one")
+    with pytest.raises(StoryFailed, match=r"one has no final\.json"):
+        watching.same(scene, SAME)
+
+
+def test_what_was_noted_must_survive(scene: Scene) -> None:
+    bucket: Any = scene.bucket
+    bucket.objects = {"runs/a": ObjectFacts(1, 10, "x"), "runs/b": ObjectFacts(1, 10, "y")}
+    watching.remember(scene, steps.Remember(("runs/",)))
+    watching.survived(scene, steps.Survived())
+    bucket.objects["runs/b"] = ObjectFacts(2, 10, "y")
+    with pytest.raises(StoryFailed, match="1 of 2 objects are gone or changed: runs/b"):
+        watching.survived(scene, steps.Survived())
+
+
+def test_nothing_noted_proves_nothing(scene: Scene) -> None:
+    with pytest.raises(StoryFailed, match="nothing was noted"):
+        watching.survived(scene, steps.Survived())
+    with pytest.raises(StoryFailed, match="nothing below"):
+        watching.remember(scene, steps.Remember(("runs/",)))
+
+
+def test_resumed_from_far_enough(scene: Scene) -> None:
+    watching.resumed(scene, steps.Resumed("one", 30))
+    with pytest.raises(StoryFailed, match="expected 31 or later"):
+        watching.resumed(scene, steps.Resumed("one", 31))
+
+
+KILL = steps.Kill("tpu-dev", "plug", "one", (2, 9), jitter_s=0.01)
+
+
+def struck_at(tmp_path: Path, seed: int) -> int:
+    runner, control, _ = make_runner(tmp_path, seed=seed)
+    killing.kill(runner.scene, KILL)
+    assert control.preempted == [("tpu-dev", False)]
+    return runner.record.kills[0].step
+
+
+def test_moments_come_from_the_seed(tmp_path: Path) -> None:
+    steps_by_seed = {seed: struck_at(tmp_path, seed) for seed in range(3)}
+    assert steps_by_seed == {seed: struck_at(tmp_path, seed) for seed in range(3)}
+    assert len(set(steps_by_seed.values())) > 1
+    drawn = {seed: random.Random(seed).randint(2, 9) for seed in range(3)}
+    assert all(steps_by_seed[seed] >= drawn[seed] for seed in drawn)
+
+
+def test_a_run_that_is_done_cannot_be_killed(scene: Scene) -> None:
+    bucket: Any = scene.bucket
+    bucket.state = "done"
+    with pytest.raises(StoryFailed, match="was done before it could be killed"):
+        killing.kill(scene, KILL)
+
+
+def test_the_shell_keeps_what_commands_print(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, tmp_path / "logs")
+    assert shell.run(["bash", "-c", "echo out; echo err >&2"]) == "out\nerr\n"
+    logs = list((tmp_path / "logs").iterdir())
+    assert [log.read_text() for log in logs] == ["out\nerr\n"]
+
+
+def test_a_record_of_another_shape_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"scenario": "a"}))
+    with pytest.raises(Exception, match=r"record\.title: missing"):
+        Record.load(path)

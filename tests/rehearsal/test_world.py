@@ -1,0 +1,190 @@
+"""Worlds for real: what works inside, that nothing leads out, and that nothing is left of them afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rehearsal.world import sweep
+from rehearsal.world.layout import Layout, State
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
+COMMAND = [sys.executable, "-m", "rehearsal"]
+CURL = "curl -sS -o /dev/null -w '%{http_code}'"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path, for the control socket's sake; whatever a failed test left is taken away."""
+    with tempfile.TemporaryDirectory(prefix="world-") as name:
+        root = Path(name) / "w"
+        yield root
+        subprocess.run([*COMMAND, "down", "--dir", str(root)], capture_output=True, check=False)
+
+
+def rehearsal(*words: str, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
+    )
+
+
+def traces(root: Path) -> list[str]:
+    """Everything that could be left of a world: processes, mounts, loop devices, control groups, files."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(root) in words and str(os.getpid()) != entry.parent.name and "rehearsal" in words:
+            found.append(f"process {entry.parent.name}: {words}")
+    found += [
+        f"mount {line}" for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(root) in line
+    ]
+    found += [f"loop device {device}" for device in sweep.loop_devices(root)]
+    group = Layout(root).cgroup_name
+    found += [f"control group {m / group}" for m in sweep.cgroup_mounts() if (m / group).exists()]
+    if root.exists():
+        found.append(f"folder {root}")
+    return found
+
+
+def gone(root: Path, within_s: float = 20.0) -> list[str]:
+    """What is left after a while; empty is clean."""
+    end = time.monotonic() + within_s
+    while (left := traces(root)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def start_shell(root: Path, line: str = "sleep 300") -> subprocess.Popen[bytes]:
+    """A fresh world with a command running inside, in a process group of its own as a terminal has it."""
+    child = subprocess.Popen(
+        [*COMMAND, "shell", "--dir", str(root), "-c", line],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 120
+    while True:
+        state = State.load(Layout(root).state)
+        if state and state.alive:
+            return child
+        assert child.poll() is None, "the world didn't come up"
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_up_status_shell_down(folder: Path) -> None:
+    made = rehearsal("up", "--dir", str(folder))
+    assert made.returncode == 0, made.stdout + made.stderr
+
+    status = rehearsal("status", "--dir", str(folder))
+    assert status.returncode == 0, status.stderr
+    assert "no TPU nodes" in status.stdout
+    assert "0 refused" in status.stdout
+
+    # Google's name, TLS that the system's trust store accepts, and an answer in Google's form.
+    said = rehearsal(
+        "shell", "--dir", str(folder), "-c", "curl -sS https://storage.googleapis.com/storage/v1/b"
+    )
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["error"]["code"] == 401
+
+    # The person inside is logged in, by the files that Google's own library looks for.
+    login = (
+        "import google.auth, google.auth.transport.requests as t; c, p = google.auth.default(); "
+        "c.refresh(t.Request()); print(p, bool(c.token))"
+    )
+    said = rehearsal("shell", "--dir", str(folder), "-c", f'python -c "{login}"')
+    assert said.stdout == "my-project True\n", said.stderr
+
+    again = rehearsal("up", "--dir", str(folder))
+    assert again.returncode == 3
+    assert "is up" in again.stderr
+
+    ended = rehearsal("down", "--dir", str(folder))
+    assert ended.returncode == 0, ended.stderr
+    assert gone(folder) == []
+
+
+def test_no_way_out(folder: Path) -> None:
+    line = (
+        "ip route show default; ip -br link | grep -v -E '^(lo|tpu0) '; getent hosts example.com; "
+        f"{CURL} --connect-timeout 3 https://1.1.1.1 || echo fenced"
+    )
+    said = rehearsal("shell", "--dir", str(folder), "-c", line)
+    assert said.stdout == "000fenced\n", said.stderr
+    assert gone(folder) == []
+
+
+def test_the_exit_status_is_the_commands(folder: Path) -> None:
+    assert rehearsal("shell", "--dir", str(folder), "-c", "exit 7").returncode == 7
+    assert gone(folder) == []
+
+
+def test_the_users_files_are_not_touched(folder: Path) -> None:
+    settings = Path("Pulumi.dev.yaml")
+    before = settings.read_bytes()
+    line = "echo 'config: {}' > Pulumi.dev.yaml; cat Pulumi.dev.yaml; echo $PULUMI_BACKEND_URL"
+    said = rehearsal("shell", "--dir", str(folder), "-c", line)
+    assert said.stdout == f"config: {{}}\nfile://{folder}/stacks\n"
+    assert settings.read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_the_command_that_owns_a_world_dies(folder: Path, number: signal.Signals) -> None:
+    child = start_shell(folder)
+    os.kill(child.pid, number)
+    child.wait(60)
+    assert gone(folder) == []
+
+
+def test_interrupt_from_the_terminal(folder: Path) -> None:
+    child = start_shell(folder)
+    time.sleep(1.0)
+    os.killpg(child.pid, signal.SIGINT)
+    child.wait(60)
+    assert gone(folder) == []
+
+
+@pytest.mark.parametrize("victim", ["warden_pid", "init_pid"])
+def test_the_kernel_ends_a_world_whose_keeper_dies(folder: Path, victim: str) -> None:
+    child = start_shell(folder)
+    state = State.load(Layout(folder).state)
+    assert state is not None
+    os.kill(getattr(state, victim), signal.SIGKILL)
+    child.wait(60)
+    assert gone(folder) == []
+
+
+def test_a_kept_world_that_was_killed_is_swept_by_down(folder: Path) -> None:
+    assert rehearsal("up", "--dir", str(folder)).returncode == 0
+    state = State.load(Layout(folder).state)
+    assert state is not None
+    os.kill(state.warden_pid, signal.SIGKILL)
+    status = rehearsal("status", "--dir", str(folder))
+    assert status.returncode == 3
+    assert "no world is up" in status.stderr
+    assert rehearsal("down", "--dir", str(folder)).returncode == 0
+    assert gone(folder) == []
+
+
+def test_a_folder_with_other_files_is_left_alone(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("precious")
+    refused = rehearsal("up", "--dir", str(folder))
+    assert refused.returncode == 3
+    assert "not a world" in refused.stderr
+    assert rehearsal("down", "--dir", str(folder)).returncode == 3
+    assert (folder / "thesis.txt").read_text() == "precious"
+    (folder / "thesis.txt").unlink()
