@@ -1,0 +1,85 @@
+"""The rules of the house that a reader would otherwise have to watch over."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS = ("storage", "network", "data", "tpu")
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert listed, f"no file matches {patterns}"
+    return [ROOT / name for name in listed if (ROOT / name).exists()]
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("room", ["infra", "workload", "rehearsal"])
+def test_a_room_imports_no_other_room(room: str) -> None:
+    others = {"infra", "workload", "rehearsal", "fleet"} - {room}
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path in tracked(f"{room}/*.py")
+        for name in imports(path)
+        if name.partition(".")[0] in others
+    }
+    assert not found
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_no_other_layer(layer: str) -> None:
+    others = tuple(f"infra.{other}" for other in LAYERS if other != layer)
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path in tracked(f"infra/{layer}/*.py")
+        for name in imports(path)
+        if name.startswith(others)
+    }
+    assert not found
+
+
+def test_no_python_file_is_longer_than_500_lines() -> None:
+    assert not [path for path in tracked("*.py") if len(path.read_text("utf-8").splitlines()) > 500]
+
+
+def test_no_file_is_named_for_nothing() -> None:
+    empty = re.compile(r"^(utils?|helpers?|common|misc|manager)$")
+    assert not [
+        path
+        for path in tracked()
+        if any(empty.match(part.split(".")[0]) for part in path.relative_to(ROOT).parts)
+    ]
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in tracked("*.md")
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text("utf-8"))
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert numbers == list(range(1, len(numbers) + 1))

@@ -1,0 +1,109 @@
+"""Every command of the README exists and is run by something; generated blocks are current."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+STORY = yaml.safe_load((ROOT / "rehearsal/scenarios/default.yaml").read_text(encoding="utf-8"))
+STEPS = {step if isinstance(step, str) else next(iter(step)) for step in STORY["steps"]}
+
+RUN_HERE = {"make help", "make doctor"}
+RUN_BY_CI = {"make test", "make rehearse"}
+# The story types what these targets type; a target that isn't here is run by nobody.
+RUN_BY_THE_STORY = {
+    "make preview ENV=dev": "preview",
+    "make up ENV=dev": "up",
+    "make publish ENV=dev": "publish",
+    "make recover ENV=dev": "recover",
+    "pulumi -C infra/storage up -s dev": "up",
+    "pulumi up -s dev": "up",
+    "pulumi destroy -s dev": "destroy",
+}
+# A person's own login to a real cloud.
+NOT_RUN = {"gcloud auth application-default login", "pulumi login"}
+
+
+def commands() -> set[str]:
+    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    prose = re.sub(r"<!-- begin generated.*?<!-- end generated", "", README, flags=re.DOTALL)
+    inline = re.findall(r"`((?:make|pulumi|gcloud|python) [^`]*)`", prose)
+    return {line for line in [*lines, *inline] if line}
+
+
+def test_every_command_of_the_readme_is_run_by_something() -> None:
+    found = commands()
+    assert len(found) >= 8
+    assert not found - RUN_HERE - RUN_BY_CI - set(RUN_BY_THE_STORY) - NOT_RUN
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert all(command in ci for command in RUN_BY_CI)
+    assert set(RUN_BY_THE_STORY.values()) <= STEPS
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]
+    named = {
+        name
+        for path in documents
+        for name in re.findall(r"(?:`|^ {4})make ([a-z]+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert named
+    assert not named - TARGETS
+
+
+def test_help_lists_every_target() -> None:
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^  make ([a-z-]+) ", said, re.MULTILINE)) == TARGETS
+
+
+def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/doctor.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    for subject in (
+        "Python",
+        "pulumi",
+        "Go",
+        "root",
+        "/dev/fuse",
+        "loop devices",
+        "Google login",
+        "zone catalog",
+    ):
+        assert re.search(rf"(ok|missing|optional) +{re.escape(subject)} ", done.stdout), subject
+    lines = done.stdout.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("  missing"):
+            assert "fix: " in lines[number + 1]
+    assert done.returncode == (1 if any(line.startswith("  missing") for line in lines) else 0)
+
+
+@pytest.mark.parametrize("missing", ["go", "dpkg-query"])
+def test_doctor_survives_a_machine_without(missing: str, tmp_path: Path) -> None:
+    # A PATH with nothing but the interpreter: whatever the doctor calls isn't there.
+    (tmp_path / "python3").symlink_to(sys.executable)
+    done = subprocess.run(
+        [sys.executable, "tools/doctor.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert {"go": "Go ", "dpkg-query": "not Debian"}[missing] in done.stdout
+
+
+def test_generated_blocks_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

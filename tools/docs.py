@@ -1,0 +1,94 @@
+"""Write the generated blocks of README.md again, or with --check fail where they are out of date.
+
+make docs
+
+A block stands between `<!-- begin generated: NAME -->` and `<!-- end generated: NAME -->`. Other
+documents have generators of their own, which this one calls with --write: see OTHERS.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from infra.catalog import CATALOG, SliceType  # noqa: E402
+from infra.settings.rules import Rule  # noqa: E402
+from infra.settings.schema import SECTIONS, SliceSettings, keys_of  # noqa: E402
+from infra.settings.table import default_of  # noqa: E402
+
+README = ROOT / "README.md"
+OTHERS = ("infra.settings.table", "rehearsal.standin.document", "rehearsal.story.handbook")
+
+
+def prices() -> str:
+    """A price for each slice type, in the region of `dev`, and where the prices are from."""
+    region = CATALOG.prices["us-east5"]
+
+    def row(kind: SliceType) -> str:
+        hourly = [None if each is None else each * kind.chips for each in (region.on_demand, region.spot)]
+        cells = [f"{price:,.2f}" if price is not None else "unknown" for price in hourly]
+        daily = f"{hourly[0] * 24:,.0f}" if hourly[0] is not None else "unknown"
+        cells = [kind.name, kind.topology, str(kind.chips), str(kind.hosts), *cells, daily]
+        return "| " + " | ".join(cells) + " |"
+
+    lines = [
+        "| type | topology | chips | hosts | on demand $/h | spot $/h | on demand $/day |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        *(row(kind) for kind in CATALOG.types),
+    ]
+    source = (
+        f"us-east5, chips × price, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move."
+    )
+    return "\n".join([*lines, "", source])
+
+
+def settings() -> str:
+    """Every setting with its default; docs/settings.md has types, meanings and rules."""
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for prefix, kind in [
+        *((f"{name}:", kind) for name, kind in SECTIONS.items()),
+        ("slices[].", SliceSettings),
+    ]:
+        for key, item in keys_of(kind).items():
+            rule: Rule | None = item.metadata["rule"]
+            about = item.metadata["about"] + (f" ({rule.text})" if rule and len(rule.text) < 40 else "")
+            lines.append(f"| `{prefix}{key}` | {default_of(item)} | {about} |".replace("\n", " "))
+    return "\n".join(lines)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"prices": prices, "settings": settings}
+
+
+def written(document: str) -> str:
+    """`document` with all its blocks made anew."""
+    for name, make in BLOCKS.items():
+        begin, end = (f"<!-- {word} generated: {name} -->" for word in ("begin", "end"))
+        head, found, rest = document.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not found or not closed:
+            raise SystemExit(f"README.md lacks the block between {begin} and {end}")
+        document = f"{head}{begin}\n{make()}\n{end}{tail}"
+    return document
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or compare."""
+    before = README.read_text(encoding="utf-8")
+    after = written(before)
+    if "--check" in arguments:
+        if before != after:
+            print("README.md's generated blocks are out of date: run 'make docs'", file=sys.stderr)
+        return int(before != after)
+    README.write_text(after, encoding="utf-8")
+    for module in OTHERS:
+        subprocess.run([sys.executable, "-m", module, "--write"], cwd=ROOT, check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
