@@ -12,8 +12,8 @@ from rehearsal.cloud.service import JsonObject
 
 _KEPT = 20_000
 
-# Reasons that mean "this request should never have been sent" and that fail a rehearsal.
-REFUSALS = frozenset({"unknown-method", "invalid-request", "unimplemented"})
+# Reasons that fail a rehearsal: the request should never have been sent, or ours is the mistake.
+REFUSALS = frozenset({"unknown-method", "invalid-request", "unimplemented", "crashed"})
 
 
 @dataclass(frozen=True)

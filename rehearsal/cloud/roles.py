@@ -40,7 +40,7 @@ _BUCKET_OWNER = (
 ROLES: dict[str, tuple[str, ...]] = {
     # The basic roles hold no storage.objects.*: their members reach objects through the legacy roles
     # that a new bucket grants to projectOwner, projectEditor and projectViewer.
-    "roles/owner": ("!storage.objects.*", "!cloudkms.cryptoKeyVersions.use*", "*"),
+    "roles/owner": ("!storage.objects.*", "*"),
     "roles/editor": (
         "!storage.objects.*",
         "!cloudkms.cryptoKeyVersions.use*",

@@ -29,6 +29,7 @@ from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, Method, 
 
 log = logging.getLogger(__name__)
 
+_FAULT = web.RequestKey("fault", Fault)
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
 _HEADERS = {
@@ -182,7 +183,7 @@ class FrontDoor:
             return await self._serve(request, passage)
         passage.fault = fault
         passage.reason = fault.rule_id
-        request["fault"] = fault
+        request[_FAULT] = fault
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         if fault.error is not None:
@@ -338,7 +339,7 @@ def _abort(request: web.Request) -> ConnectionError:
 
 async def _send_half(request: web.Request, response: web.Response) -> web.StreamResponse:
     """Announce the whole body, send half of it, close."""
-    del request["fault"]  # done here, and not again when the stream is prepared
+    del request[_FAULT]  # done here, and not again when the stream is prepared
     body = response.body if isinstance(response.body, bytes) else b""
     stream = web.StreamResponse(status=response.status, headers=response.headers)
     stream.content_length = len(body)
@@ -351,7 +352,7 @@ async def _send_half(request: web.Request, response: web.Response) -> web.Stream
 
 async def _break_stream(request: web.Request, response: web.StreamResponse) -> None:
     """Faults on answers that a service streams itself: cut them at the start or after half a piece."""
-    fault: Fault | None = request.get("fault")
+    fault = request.get(_FAULT)
     if fault is None or isinstance(response, web.Response):
         return
     if fault.lost_answer:
