@@ -27,14 +27,16 @@ def _found(resource: Resource, context: Context, known: Mapping[str, Any]) -> di
     id_ = resource.id(known)
     outputs = resource.read(context, id_, known)
     if outputs is None:
-        raise StandInError(f"{resource.label} {id_!r} not found")
+        message = f"The resource {id_!r} was not found, notFound"
+        raise StandInError(f"Error reading {resource.label}: googleapi: Error 404: {message}")
     return outputs
 
 
 def _get_network(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getNetwork", arguments, ("name", "project", "networkProfile"))
     outputs = _found(NETWORK, context, {"project": context.settings.project, **given})
-    return {**outputs, "subnetworksSelfLinks": []}
+    # The look-up has the number as a number, the resource as a text.
+    return {**outputs, "networkId": int(outputs["networkId"]), "subnetworksSelfLinks": []}
 
 
 def _get_subnetwork(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:

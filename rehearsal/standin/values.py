@@ -54,6 +54,16 @@ class Asset:
     path: str | None
     wire: Mapping[str, Any]
 
+    @property
+    def digest(self) -> str:
+        """The engine's SHA-256 of the bytes, in hex."""
+        return str(self.wire.get("hash", ""))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the bytes can be read: the engine's state keeps only the digest."""
+        return self.text is not None or (bool(self.path) and Path(str(self.path)).is_file())
+
     def read(self) -> bytes:
         """The asset's bytes."""
         if self.text is not None:

@@ -20,7 +20,10 @@ from rehearsal.standin.table import COMPUTE, IAM, KMS, RESOURCE_MANAGER, SERVICE
 RECORDINGS = Path(__file__).parent / "recordings"
 _SERVICES = (COMPUTE, STORAGE, TPU, IAM, KMS, RESOURCE_MANAGER, SERVICE_USAGE)
 # What stands under a service's origin instead of its base loses the host that the replay puts in the path.
-_ORIGINS = {"upload/storage/": "storage.googleapis.com/", "v1beta1/operations/": "serviceusage.googleapis.com/"}
+_ORIGINS = {
+    "upload/storage/": "storage.googleapis.com/",
+    "v1beta1/operations/": "serviceusage.googleapis.com/",
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ class Google:
     phase: str = ""
     asked: dict[str, list[Request]] = field(default_factory=lambda: defaultdict(list))
     unexpected: list[str] = field(default_factory=list)
-    _answers: dict[tuple[str, str, str], list[tuple[int, Any]]] = field(default_factory=lambda: defaultdict(list))
+    _answers: dict[tuple[str, str, str], list[tuple[int, Any]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     _policy: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -96,14 +101,16 @@ class Google:
             if (method, path) in SHARED:
                 return SHARED[method, path]
             self.asked[self.phase].append(Request.of(method, path, body))
-            if "/iam?" in path and method == "GET" and self._policy is not None:
+            if ("/iam?" in path and method == "GET" or ":getIamPolicy" in path) and self._policy is not None:
                 return 200, self._policy  # read back as written, however the readers take turns
             answers = self._answers[self.phase, method, path]
             if not answers:
                 self.unexpected.append(f"{self.phase}: {method} {path}")
-                return 418, {"error": {"code": 418, "message": f"not recorded in {self.phase}: {method} {path}"}}
+                return 418, {
+                    "error": {"code": 418, "message": f"not recorded in {self.phase}: {method} {path}"}
+                }
             status, answer = answers.pop(0) if len(answers) > 1 else answers[0]
-            if "/iam?" in path:
+            if "/iam?" in path or "IamPolicy" in path:
                 self._policy = answer
             return status, answer
 
@@ -125,7 +132,9 @@ def google(recording: Recording) -> Iterator[Google]:
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = self.path.lstrip("/")
             path = next((host for start, host in _ORIGINS.items() if path.startswith(start)), "") + path
-            status, answer = played.answer(self.command, path, _parse(raw, self.headers.get("Content-Type") or ""))
+            status, answer = played.answer(
+                self.command, path, _parse(raw, self.headers.get("Content-Type") or "")
+            )
             content = b"" if answer is None else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))

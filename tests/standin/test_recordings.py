@@ -16,12 +16,15 @@ from tests.standin.replay import RECORDINGS, Google, Recording, Request, google,
 # Recordings that show all requests on something shared: their resources are replayed together.
 TOGETHER = {
     "storage.BucketIAMMember": ("storage.BucketIAMMember", "storage.BucketIAMMember.conditional"),
+    "serviceaccount.IAMMember": ("serviceaccount.IAMMember", "serviceaccount.IAMMember.workloadIdentity"),
     "projects.IAMMember": ("projects.IAMMember", "projects.IAMMember.replaced"),
     "projects.Service": ("projects.Service", "projects.Service.disable_on_destroy"),
 }
 # Recordings of errors, which tests/standin/test_faults.py replays.
 FAULTS = {"tpu.V2Vm.createFailed", "tpu.V2Vm.rejectedBothAccelerators", "tpu.V2Vm.faults"}
-ALONE = sorted({f.stem for f in RECORDINGS.glob("*.json")} - FAULTS - {n for g in TOGETHER.values() for n in g})
+ALONE = sorted(
+    {f.stem for f in RECORDINGS.glob("*.json")} - FAULTS - {n for g in TOGETHER.values() for n in g}
+)
 
 
 class Resource:
@@ -36,7 +39,9 @@ class Resource:
     def checked(self, key: str) -> dict[str, Any]:
         """Recorded inputs without their defaults, which checking must fill in again."""
         recorded = self.recording.content[key] or self.recording.content["inputs"]
-        named = {"name": recorded.get("name"), "__defaults": ["name"]} if "name" in recorded["__defaults"] else {}
+        named = (
+            {"name": recorded.get("name"), "__defaults": ["name"]} if "name" in recorded["__defaults"] else {}
+        )
         name = self.recording.content["resourceName"]
         checked = self.provider.check(self.recording.token, without_defaults(recorded), named, name, b"")
         assert checked.failures == []
@@ -122,7 +127,7 @@ def test_requests_are_the_recorded_ones(name: str) -> None:
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=list(TOGETHER))
 def test_requests_on_something_shared_are_the_recorded_ones(names: tuple[str, ...]) -> None:
     recordings = [load(name) for name in names]
-    at_once = names[0] != "storage.BucketIAMMember"  # a bucket's members are queued, so their order matters
+    at_once = names[0].startswith("projects.")  # the others are queued, so their order matters
     with google(recordings[0]) as played, ThreadPoolExecutor(2 if at_once else 1) as pool:
         provider = replayed(played)
         resources = [Resource(provider, recording) for recording in recordings]
@@ -138,9 +143,12 @@ def test_requests_on_something_shared_are_the_recorded_ones(names: tuple[str, ..
         played.phase = "update"
         for resource in resources:
             if resource.recording.content.get("inputsAfterUpdate") != resource.recording.content["inputs"]:
-                resource.up("inputsAfterUpdate" if "inputsAfterUpdate" in resource.recording.content else "inputs")
+                resource.up(
+                    "inputsAfterUpdate" if "inputsAfterUpdate" in resource.recording.content else "inputs"
+                )
         played.phase = "delete"
-        list(pool.map(Resource.delete, reversed(resources)))
+        last_first = names[0] == "storage.BucketIAMMember"
+        list(pool.map(Resource.delete, reversed(resources) if last_first else resources))
     assert played.unexpected == []
     for phase in ("create", "noop", "refresh", "update", "delete"):
         assert counted(played.asked[phase]) == counted(recordings[0].requests(phase)), phase
@@ -155,7 +163,9 @@ def counted(requests: list[Request]) -> Counter[Request]:
 
 
 def differing_outputs(
-    ours: Mapping[str, Any], recorded: Mapping[str, Any], ignored: set[str] = frozenset()  # type: ignore[assignment]
+    ours: Mapping[str, Any],
+    recorded: Mapping[str, Any],
+    ignored: set[str] = frozenset(),  # type: ignore[assignment]
 ) -> dict[str, Any]:
     """Recorded outputs that ours lack or give otherwise; null, "", 0 and [] are taken for one."""
     return {

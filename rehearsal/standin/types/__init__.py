@@ -7,7 +7,7 @@ from rehearsal.standin.types.bucket import BUCKET
 from rehearsal.standin.types.bucket_object import BUCKET_OBJECT
 from rehearsal.standin.types.disk import DISK
 from rehearsal.standin.types.firewall import FIREWALL
-from rehearsal.standin.types.iam_member import BUCKET_IAM_MEMBER, PROJECT_IAM_MEMBER
+from rehearsal.standin.types.iam_member import ACCOUNT_IAM_MEMBER, BUCKET_IAM_MEMBER, PROJECT_IAM_MEMBER
 from rehearsal.standin.types.kms import CRYPTO_KEY, KEY_RING
 from rehearsal.standin.types.network import NETWORK
 from rehearsal.standin.types.project_service import PROJECT_SERVICE
@@ -30,6 +30,7 @@ TYPES: dict[str, Resource] = {
         BUCKET_IAM_MEMBER,
         BUCKET_OBJECT,
         ACCOUNT,
+        ACCOUNT_IAM_MEMBER,
         PROJECT_SERVICE,
         PROJECT_IAM_MEMBER,
         KEY_RING,

@@ -1,4 +1,7 @@
-"""Members of IAM policies: gcp:projects/iAMMember:IAMMember and gcp:storage/bucketIAMMember:BucketIAMMember.
+"""Members of IAM policies of projects, buckets and service accounts.
+
+gcp:projects/iAMMember:IAMMember, gcp:storage/bucketIAMMember:BucketIAMMember,
+gcp:serviceaccount/iAMMember:IAMMember.
 
 A policy is read, changed and written back with its etag; afterwards it is read until the change
 shows three times running, since policies spread slowly.
@@ -15,7 +18,7 @@ from rehearsal.standin import mapping
 from rehearsal.standin.errors import ApiError, OperationError, StandInError
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import RESOURCE_MANAGER, STORAGE, Field, Kind, Table
+from rehearsal.standin.table import IAM, RESOURCE_MANAGER, STORAGE, Field, Kind, Table
 
 _POLICY_VERSION = 3  # the one that has conditions
 _CONFIRMATIONS = 3
@@ -62,9 +65,10 @@ class Change:
 
 
 class PolicyMember(Resource):
-    """A member of the policy of whatever `scope` names: a project or a bucket."""
+    """A member of the policy of whatever the property `scope` names; this class is the project's."""
 
     scope = "project"
+    joined = True  # changes that arrive together become one request
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Add the member."""
@@ -106,14 +110,17 @@ class PolicyMember(Resource):
         return {}
 
     def write(self, context: Context, known: Mapping[str, Any], change: Change) -> None:
-        """Bring one change into the policy, together with those that arrive at the same time."""
-        scope = self.scope_id(known)
+        """Bring one change into the policy, joined with others or after them."""
+        key = f"policy {self.scope_id(known)}"
 
         def send(changes: list[Change]) -> None:
-            with context.batches.lock(f"policy {scope}"):
+            with context.batches.lock(key):
                 self._modify(context, known, changes)
 
-        context.batches.join(f"policy {scope}", change, send)
+        if self.joined:
+            context.batches.join(key, change, send)
+        else:
+            send([change])
 
     def _modify(self, context: Context, known: Mapping[str, Any], changes: Sequence[Change]) -> None:
         deadline = context.deadline
@@ -163,14 +170,10 @@ class PolicyMember(Resource):
 
 
 class BucketMember(PolicyMember):
-    """A member of a bucket's policy. These aren't joined into one request, only queued."""
+    """A member of a bucket's policy."""
 
     scope = "bucket"
-
-    def write(self, context: Context, known: Mapping[str, Any], change: Change) -> None:
-        """Bring the change into the policy, one after the other."""
-        with context.batches.lock(f"policy {self.scope_id(known)}"):
-            self._modify(context, known, [change])
+    joined = False
 
     def scope_id(self, known: Mapping[str, Any]) -> str:
         """`b/BUCKET`."""
@@ -185,6 +188,29 @@ class BucketMember(PolicyMember):
     def set_policy(self, context: Context, known: Mapping[str, Any], policy: Policy) -> None:
         """Write the policy; refused if its etag is old."""
         self.call(context, "PUT", f"{self.scope_id(known)}/iam", known, body=policy)
+
+
+class AccountMember(PolicyMember):
+    """A member of a service account's policy: one who may act as the account."""
+
+    scope = "serviceAccountId"
+    joined = False
+
+    def scope_id(self, known: Mapping[str, Any]) -> str:
+        """`projects/P/serviceAccounts/EMAIL`, as the program gives it."""
+        return str(known["serviceAccountId"])
+
+    def get_policy(self, context: Context, known: Mapping[str, Any]) -> Policy:
+        """The policy as it is now; this API wants the version in the query."""
+        query = {"options.requestedPolicyVersion": str(_POLICY_VERSION)}
+        policy: Policy = self.call(
+            context, "POST", f"{self.scope_id(known)}:getIamPolicy", known, query=query
+        )
+        return policy
+
+    def set_policy(self, context: Context, known: Mapping[str, Any], policy: Policy) -> None:
+        """Write the policy; refused if its etag is old."""
+        self.call(context, "POST", f"{self.scope_id(known)}:setIamPolicy", known, body={"policy": policy})
 
 
 def _bucket(name: str) -> str:
@@ -243,5 +269,17 @@ BUCKET_IAM_MEMBER = BucketMember(
             ),
             *_MEMBER,
         ),
+    )
+)
+
+ACCOUNT_IAM_MEMBER = AccountMember(
+    Table(
+        token="gcp:serviceaccount/iAMMember:IAMMember",
+        service=IAM,
+        collection="{serviceAccountId}",
+        item="{serviceAccountId}",
+        client_library=True,
+        auto_name=False,
+        fields=(Field("serviceAccountId", rest=None, required=True, replaces=True), *_MEMBER),
     )
 )
