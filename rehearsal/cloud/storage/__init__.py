@@ -1,5 +1,6 @@
 """Cloud Storage, on fake-gcs-server: see docs/storage-emulation.md."""
 
+from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.storage.service import StorageService
 
-__all__ = ["StorageService"]
+__all__ = ["HttpOrGrpcSite", "StorageService"]

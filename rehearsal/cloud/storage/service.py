@@ -14,6 +14,7 @@ from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.service import Call, Method, World
 from rehearsal.cloud.storage.blobs import BlobStore
 from rehearsal.cloud.storage.buckets import Buckets
+from rehearsal.cloud.storage.control import StorageControl
 from rehearsal.cloud.storage.objects import Objects
 from rehearsal.cloud.storage.store import Store, bucket_resource, object_resource
 from rehearsal.cloud.storage.uploads import Uploads
@@ -30,15 +31,23 @@ class StorageService:
         self._uploads = Uploads(self._store)
         self._objects = Objects(self._store)
         self._buckets = Buckets(self._store)
+        self._control = StorageControl(self._store, iam, root / "grpc.sock")
 
     async def start(self) -> None:
-        """Start fake-gcs-server, which keeps the content under `root`."""
+        """Start fake-gcs-server, which keeps the content under `root`, and the gRPC side."""
         await self._blobs.start()
+        await self._control.start()
 
     async def close(self) -> None:
         """Abandon unfinished uploads and end fake-gcs-server."""
+        await self._control.close()
         await self._uploads.close()
         await self._blobs.close()
+
+    @property
+    def grpc_socket(self) -> Path:
+        """The Unix socket of StorageControl, for `HttpOrGrpcSite`."""
+        return self._control.path
 
     def methods(self) -> Mapping[str, Method]:
         """Method id → method."""

@@ -66,11 +66,11 @@ class Front:
         )
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, shutdown_timeout=1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        self.runner = web.AppRunner(app, shutdown_timeout=1)
+        await self.runner.setup()
+        site = web.TCPSite(self.runner, "127.0.0.1", 0)
         await site.start()
-        self.port = self._runner.addresses[0][1]
+        self.port = self.runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -86,7 +86,7 @@ class Front:
 
     def close(self) -> None:
         async def stop() -> None:
-            await self._runner.cleanup()
+            await self.runner.cleanup()
             await self.service.close()
 
         self.call(stop())
