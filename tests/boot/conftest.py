@@ -24,7 +24,8 @@ def bare_blobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str,
     with fake_gcs(tmp_path_factory.mktemp("publish")) as url:
         done = subprocess.run(
             [sys.executable, "-m", "infra.publish", "lab", "--lock", "bare", "--bucket", BUCKET, "--json"],
-            cwd=ROOT, env=os.environ | {"STORAGE_EMULATOR_HOST": url}, capture_output=True, text=True, check=False,
+            cwd=ROOT, env=os.environ | {"STORAGE_EMULATOR_HOST": url},
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         objects = {blob.name: blob.download_as_bytes() for blob in client_of(url).list_blobs(BUCKET)}

@@ -58,7 +58,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Metadata-Flavor", "Google")
         self.send_header("Content-Type", "application/json" if body.startswith("{") else "application/text")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(body.encode())))
         self.end_headers()
         self.wfile.write(body.encode())
 

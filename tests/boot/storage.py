@@ -133,7 +133,7 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
             if fault.observed < fault.times and fault.matches(self.command, self.path):
                 fault.observed += 1
                 return self._answer(fault.status, [], b"a fault of the lab")
-        if self.path.startswith("/upload/") and "name=boot%2F" in self.path and self.state.on_status:
+        if self.path.startswith("/upload/") and "uploadType=media" in self.path and self.state.on_status:
             self.state.on_status(json.loads(body))
         if "/storageLayout" in self.path:
             return self._answer(200, [], b'{"kind": "storage#storageLayout"}')

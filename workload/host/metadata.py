@@ -31,7 +31,7 @@ def read(key: str) -> str | None:
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
-            text: str = reply.read().decode()
+            text: str = reply.read().decode(errors="replace")
             return text
     except urllib.error.HTTPError as error:
         if error.code == 404:

@@ -1,0 +1,234 @@
+"""The barrier: threads for workers, each with a metadata server of its own, on a real storage server."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workload.host import barrier
+from workload.host.bucket import Bucket
+from workload.host.errors import BarrierTimeoutError, MetadataError, StorageError
+from workload.host.metadata import Node
+
+from .metadata import Metadata, worker
+from .storage import BUCKET, client_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def served(metadata: Metadata) -> Iterator[str]:
+    """The metadata server's `host:port`."""
+    server = metadata.server()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def here(gcs: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
+    """Metadata and storage of this process: worker 0 of 4."""
+    metadata = worker(BUCKET, "0" * 64, 0, 4)
+    with served(metadata) as address:
+        monkeypatch.setenv("GCE_METADATA_HOST", address)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs)
+        yield metadata
+
+
+class Slice:
+    """The workers of one boot of a slice, as threads."""
+
+    def __init__(self, workers: int, timeout_s: float = 20) -> None:
+        self.workers, self.timeout_s = workers, timeout_s
+        self.passed: dict[int, float] = {}
+        self.failed: dict[int, Exception] = {}
+        self.said: list[str] = []
+        self.threads: dict[int, threading.Thread] = {}
+
+    def start(self, number: int, delay_s: float = 0.0) -> None:
+        node = Node("tpu-lab", number, self.workers, BUCKET, self.timeout_s)
+
+        def run() -> None:
+            time.sleep(delay_s)
+            try:
+                barrier.wait(node, "boot", say=self.said.append, poll_s=0.05)
+                self.passed[number] = time.monotonic()
+            except Exception as error:
+                self.failed[number] = error
+
+        self.threads[number] = threading.Thread(target=run)
+        self.threads[number].start()
+
+    def join(self) -> None:
+        for thread in self.threads.values():
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@pytest.mark.usefixtures("here")
+def test_nobody_passes_before_the_last_one_is_there() -> None:
+    boot = Slice(8)
+    for number in range(7):
+        boot.start(number, delay_s=0.05 * number)
+    time.sleep(1.5)
+    assert boot.passed == {}
+    late = time.monotonic()
+    boot.start(7)
+    boot.join()
+    assert set(boot.passed) == set(range(8))
+    assert min(boot.passed.values()) > late
+    assert "barrier: waiting for worker 7" in boot.said
+
+
+@pytest.mark.usefixtures("here")
+def test_what_earlier_boots_left_behind_opens_nothing() -> None:
+    """Five boots over the same objects, in any order of arrival; in each the last one is waited for."""
+    order = random.Random(5)
+    for _ in range(5):
+        boot = Slice(4)
+        numbers = order.sample(range(4), 4)
+        for number in numbers[:3]:
+            boot.start(number, order.random() / 4)
+        time.sleep(0.8)
+        assert boot.passed == {}, f"{numbers[3]} was not there yet"
+        boot.start(numbers[3])
+        boot.join()
+        assert (set(boot.passed), boot.failed) == ({0, 1, 2, 3}, {})
+
+
+@pytest.mark.usefixtures("here")
+def test_the_missing_are_named_on_every_worker() -> None:
+    boot = Slice(4, timeout_s=2)
+    for number in (0, 1):
+        boot.start(number)
+    boot.join()
+    assert boot.passed == {}
+    for number in (0, 1):
+        assert isinstance(boot.failed[number], BarrierTimeoutError)
+        assert "workers 2, 3 of 4 did not arrive within 2 s" in str(boot.failed[number])
+        assert f"gs://{BUCKET}/boot/tpu-lab/worker-<k>.json" in str(boot.failed[number])
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("left_behind", ["nothing", "opened", "waiting"])
+def test_a_missing_worker_0_is_named_whatever_it_left_behind(left_behind: str) -> None:
+    coordinator = {
+        "opened": {"round": "old", "missing": [], "go": ["old-token"]},
+        "waiting": {"round": "old", "missing": [1, 2], "go": []},
+    }
+    if left_behind in coordinator:
+        Bucket(BUCKET).write_json("barrier/tpu-lab/boot/coordinator", coordinator[left_behind])
+    boot = Slice(3, timeout_s=1)
+    boot.start(1)
+    boot.join()
+    assert "worker 0 of 3 did not arrive" in str(boot.failed[1])
+
+
+@pytest.mark.usefixtures("here")
+def test_a_worker_that_starts_again_is_waited_for_again() -> None:
+    """Its first life acknowledged the round and died; its second has another token."""
+    boot = Slice(3)
+    boot.start(0)
+    bucket = Bucket(BUCKET)
+    while not (coordinator := bucket.read_json("barrier/tpu-lab/boot/coordinator")):
+        time.sleep(0.02)
+    bucket.write_json("barrier/tpu-lab/boot/worker-1", {"token": "first", "ack": coordinator["round"]})
+    while "barrier: waiting for worker 2" not in boot.said:
+        time.sleep(0.02)
+    boot.start(1)
+    time.sleep(0.3)
+    boot.start(2)
+    boot.join()
+    assert set(boot.passed) == {0, 1, 2}
+
+
+def test_processes_meet_over_the_command_line(gcs: str) -> None:
+    with contextlib.ExitStack() as stack:
+        running = []
+        for number in range(3):
+            address = stack.enter_context(served(worker(BUCKET, "0" * 64, number, 3)))
+            environment = os.environ | {"GCE_METADATA_HOST": address, "STORAGE_EMULATOR_HOST": gcs}
+            command = [sys.executable, "-m", "workload.host", "barrier", "--phase", "job"]
+            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE))
+        for process in running:
+            printed, _ = process.communicate(timeout=60)
+            assert process.returncode == 0
+            assert b"barrier: all 3 workers are here" in printed
+    names = {blob.name for blob in client_of(gcs).list_blobs(BUCKET)}
+    assert names == {f"barrier/tpu-lab/job/{name}" for name in ("coordinator", "worker-1", "worker-2")}
+
+
+def test_a_host_without_its_number_leads_nobody(here: Metadata) -> None:
+    assert Node.from_metadata() == Node("tpu-lab", 0, 4, BUCKET, 20.0)
+    for wrong in (None, "", "-1", "4", "²", "1.0"):
+        here.set("agent-worker-number", wrong)
+        with pytest.raises(MetadataError, match="agent-worker-number"):
+            Node.from_metadata()
+
+
+@pytest.mark.parametrize("wrong", ["soon", "0", "-5", "nan", "inf"])
+def test_a_bad_timeout_is_refused(here: Metadata, wrong: str) -> None:
+    here.set("tpu-barrier-timeout-s", wrong)
+    with pytest.raises(MetadataError, match="tpu-barrier-timeout-s"):
+        Node.from_metadata()
+
+
+@contextlib.contextmanager
+def answering(*statuses: int) -> Iterator[tuple[str, list[str]]]:
+    """A storage server that answers with each status in turn; yields its URL and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(statuses[len(asked) - 1])
+            self.end_headers()
+            self.wfile.write(b'{"round": "r"}')
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+
+
+@pytest.mark.usefixtures("here")
+def test_what_can_pass_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(503, 429, 401, 200) as (url, asked):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        assert Bucket(BUCKET).read_json("a/b") == {"round": "r"}
+    assert asked == [f"/storage/v1/b/{BUCKET}/o/a%2Fb?alt=media"] * 4
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("statuses", [(403,), (401, 401), (503, 503, 503)])
+def test_what_can_not_pass_ends_with_what_the_server_said(
+    monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...]
+) -> None:
+    with answering(*statuses) as (url, asked):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        with pytest.raises(StorageError, match=f"HTTP {statuses[-1]}.*round"):
+            Bucket(BUCKET, patience_s=2.0).read_json("a")
+    assert len(asked) == len(statuses)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_object_that_is_not_ours_is_named(gcs: str) -> None:
+    client_of(gcs).bucket(BUCKET).blob("barrier/tpu-lab/boot/coordinator").upload_from_string("[1]")
+    with pytest.raises(StorageError, match="coordinator is not a JSON object"):
+        Bucket(BUCKET).read_json("barrier/tpu-lab/boot/coordinator")

@@ -1,0 +1,87 @@
+"""What can be said of the script without booting it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import infra.tpu.startup as startup
+
+PARTS = Path(str(resources.files(startup) / "parts"))
+
+
+def bash(code: str, *, parts: tuple[str, ...] = ("prelude", "status", "runner"), stdin: bytes = b"") -> bytes:
+    """Run code after the given parts of the script; return what it printed."""
+    script = "\n".join([*((PARTS / f"{part}.sh").read_text() for part in parts), code])
+    done = subprocess.run(["bash", "-c", script], input=stdin, capture_output=True, check=False, timeout=20)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
+    rendered = tmp_path / "boot.sh"
+    rendered.write_text(startup.render())
+    files = sorted(PARTS.glob("*.sh"))
+    assert {file.stem for file in files} == set(startup.PARTS)
+    done = subprocess.run(["shellcheck", rendered, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_bytes_are_always_the_same_and_fit_into_metadata() -> None:
+    script = startup.render()
+    assert script == startup.render()
+    assert script.startswith("#!/usr/bin/env bash\n")
+    assert len(script.encode()) < startup.MAX_BYTES
+
+
+def test_a_script_that_is_no_metadata_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "MAX_BYTES", 1000)
+    with pytest.raises(startup.ScriptTooLargeError, match="at most 999"):
+        startup.render()
+
+
+def test_main_runs_the_stages_in_their_order() -> None:
+    lines = (PARTS / "main.sh").read_text().splitlines()
+    assert tuple(line.split()[1] for line in lines if line.startswith("run_stage ")) == startup.STAGES
+    for stage in startup.STAGES:
+        assert f"\nstage_{stage.replace('-', '_')}() {{\n" in (PARTS / f"{stage}.sh").read_text()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=300).filter(lambda content: b"\0" not in content))
+def test_json_string_is_json_whatever_it_is_given(content: bytes) -> None:
+    printed = bash('json_string "$(cat)"', stdin=content)
+    kept = "".join(chr(b) if b in (9, 10) or 32 <= b < 127 else "?" for b in content.rstrip(b"\n"))
+    assert json.loads(printed) == kept
+
+
+def test_a_status_is_json_with_the_tail_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "stage.log"
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    code = f"""
+      export TPU_NAME=tpu-lab WORKER_ID=3 WORKER_COUNT=4 TPU_BUNDLE=abc
+      one=$(stage_json identity ok 1 S E 1234 /none)
+      status_json failed bundle "$one" "$(stage_json bundle failed 2 S '' 7 {log})"
+    """
+    status = json.loads(bash(code))
+    assert (status["node"], status["worker"], status["workers"]) == ("tpu-lab", 3, 4)
+    first, second = status["stages"]
+    assert (first["duration_s"], first["end"], first["log_tail"]) == (1.234, "E", "")
+    assert (second["duration_s"], second["end"], second["attempt"]) == (0.007, None, 2)
+    assert second["log_tail"].splitlines() == [f"line {number}" for number in range(80, 100)]
+
+
+def test_a_file_is_replaced_only_when_it_differs(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "file"
+    assert bash(f"write_file {file} <<<one") == b"changed\n"
+    before = file.stat().st_ino
+    assert bash(f"write_file {file} <<<one") == b""
+    assert file.stat().st_ino == before
+    assert bash(f"write_file {file} <<<two") == b"changed\n"
+    assert file.read_text() == "two\n"

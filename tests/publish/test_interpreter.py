@@ -1,0 +1,157 @@
+"""The pinned interpreter, and the packed one where it can't be had."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import shutil
+import subprocess
+import tarfile
+import threading
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from infra.publish import elf, interpreter, pack
+from infra.publish.errors import PublishError
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
+    archive = tmp_path_factory.mktemp("pack") / "python.tar.gz"
+    return archive, pack.pack_running(archive)
+
+
+def test_every_supported_python_has_a_pin() -> None:
+    pins = json.loads((resources.files("infra.publish") / "pins.json").read_text("utf-8"))
+    assert set(pins["interpreters"]) == {"3.11", "3.12", "3.13"}
+    for minor, pin in pins["interpreters"].items():
+        assert pin["version"].startswith(f"{minor}.")
+        assert f"cpython-{pin['version']}%2B" in pin["url"]
+        assert pin["url"].endswith("x86_64-unknown-linux-gnu-install_only_stripped.tar.gz")
+        assert len(bytes.fromhex(pin["sha256"])) == 32
+
+
+def test_the_pack_runs_elsewhere_without_this_machines_python(
+    packed: tuple[Path, tuple[str, ...]], tmp_path: Path
+) -> None:
+    archive, needs = packed
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="tar")
+        names = {part for name in tar.getnames() for part in Path(name).parts}
+    assert not names & {"test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
+    code = """if True:
+        import bz2, ctypes, hashlib, json, lzma, ssl, sys, zlib, venv
+        maps = open("/proc/self/maps").read()
+        print(json.dumps([sys.prefix, sys.path, sorted({line.split()[-1] for line in maps.splitlines()})]))
+    """
+    python = tmp_path / "python/bin/python3"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, env={}, check=False)
+    assert done.returncode == 0, done.stderr
+    prefix, path, loaded = json.loads(done.stdout)
+    assert prefix == str(tmp_path / "python")
+    assert all(folder.startswith(prefix) for folder in path)
+    foreign = {Path(file).name for file in loaded if ".so" in file and not file.startswith(prefix)}
+    assert all(name in needs or pack._SYSTEM.match(name) for name in foreign), foreign
+
+
+def test_the_pack_is_the_same_every_time(packed: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
+    pack.pack_running(tmp_path / "again.tar.gz")
+    assert (tmp_path / "again.tar.gz").read_bytes() == packed[0].read_bytes()
+
+
+def test_a_search_path_is_rewritten_in_place(tmp_path: Path) -> None:
+    """Held against readelf and the loader itself."""
+    gcc = shutil.which("cc")
+    assert gcc, "a C compiler is needed for this test: apt-get install gcc"
+    source = tmp_path / "main.c"
+    source.write_text("int main(void) { return 0; }\n")
+    program = tmp_path / "main"
+    subprocess.run(
+        [gcc, source, "-o", program, "-Wl,-rpath,/some/long/folder/of/another/machine"], check=True
+    )
+    image = program.read_bytes()
+    found = elf.dynamic(image)
+    assert found is not None
+    assert found.search_path == "/some/long/folder/of/another/machine"
+    assert "libc.so.6" in found.needed
+    changed = elf.with_search_path(image, "$ORIGIN/../lib")
+    assert len(changed) == len(image)
+    program.write_bytes(changed)
+    printed = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, check=True).stdout
+    assert "(RPATH)              Library rpath: [$ORIGIN/../lib]" in printed
+    assert "RUNPATH" not in printed
+    assert subprocess.run([program], check=False).returncode == 0
+    with pytest.raises(ValueError, match="no room"):
+        elf.with_search_path(image, "/" * 100)
+
+
+def test_what_is_no_elf_object_is_left_alone() -> None:
+    assert elf.dynamic(b"#!/bin/sh\n") is None
+    assert elf.with_search_path(b"#!/bin/sh\n", "$ORIGIN") == b"#!/bin/sh\n"
+
+
+@pytest.fixture
+def download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """A pin that leads to a server of this test; its content and requests can be looked at."""
+    monkeypatch.setenv("TPU_CACHE", str(tmp_path / "cache"))
+    state: dict[str, object] = {"content": b"an archive", "asked": 0}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            state["asked"] = int(str(state["asked"])) + 1
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(bytes(state["content"]))  # type: ignore[arg-type]
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    state["server"] = server
+    pin = interpreter._Pin(
+        "3.99.1",
+        f"http://127.0.0.1:{server.server_address[1]}/python.tar.gz",
+        hashlib.sha256(b"an archive").hexdigest(),
+    )
+    monkeypatch.setattr(interpreter, "_pin", lambda minor: pin)
+    return state
+
+
+def test_a_pinned_archive_is_downloaded_once(download: dict[str, object]) -> None:
+    chosen = interpreter.choose()
+    assert chosen.archive.read_bytes() == b"an archive"
+    assert "python-build-standalone" in chosen.why
+    assert interpreter.choose().archive == chosen.archive
+    assert download["asked"] == 1
+
+
+def test_an_archive_with_other_content_is_refused(download: dict[str, object]) -> None:
+    download["content"] = b"another archive"
+    with pytest.raises(PublishError, match="don't use that connection"):
+        interpreter.choose()
+
+
+def test_what_can_not_be_reached_is_packed_and_said(
+    download: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = download["server"]
+    assert isinstance(server, http.server.ThreadingHTTPServer)
+    server.shutdown()
+    server.server_close()
+    monkeypatch.setattr(
+        pack, "pack_running", lambda archive: archive.write_bytes(b"packed") and ("libz.so.1",)
+    )
+    for _ in range(2):  # the second time from the cache, without asking the network again
+        chosen = interpreter.choose()
+        assert chosen.archive.read_bytes() == b"packed"
+        assert "can't be downloaded" in chosen.why
+        assert "these shared libraries: libz.so.1" in chosen.why
+
+
+def test_an_unpinned_python_is_refused() -> None:
+    with pytest.raises(PublishError, match=r"publish with one of 3\.11, 3\.12, 3\.13"):
+        interpreter._pin("3.10")
