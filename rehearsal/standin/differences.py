@@ -20,7 +20,7 @@ class DeclaredDifference:
 DECLARED: tuple[DeclaredDifference, ...] = (
     DeclaredDifference(
         "Operations are polled every 0.5 s, policies re-read 0.5 s apart (official: 10 s, 1 s).",
-        "A rehearsal's operations take seconds. The requests are the same, their number depends on the answers.",
+        "A rehearsal's operations take seconds. The requests are the same; the answers decide how many.",
     ),
     DeclaredDifference(
         "Changes that arrive together are collected for 0.3 s before they are sent (official: 3 s).",
@@ -42,9 +42,9 @@ DECLARED: tuple[DeclaredDifference, ...] = (
         "storage.BucketObject",
     ),
     DeclaredDifference(
-        "Every bucket's project number is looked up once, at creation, under whichever project setting.",
-        "Recorded once for each of three buckets whose project the provider's settings gave; the look-ups can't"
-        " be attributed, and a bucket with a project of its own wasn't recorded.",
+        "Every bucket's project number is looked up once, when the bucket is made.",
+        "Recorded once for each of three buckets without a project of their own; the look-ups can't be"
+        " attributed, and a bucket with one wasn't recorded.",
         "storage.Bucket, storage.Bucket.hns, storage.Bucket.minimal",
     ),
     DeclaredDifference(
@@ -75,16 +75,16 @@ DECLARED: tuple[DeclaredDifference, ...] = (
         "all",
     ),
     DeclaredDifference(
-        "Recorded from 9.35.0, served as the plugin of the installed SDK, which is a newer major version.",
-        "Nothing newer could be recorded. Where the SDK has properties that the tables lack, they are refused.",
+        "Recorded from 9.35.0, served as the plugin of the installed SDK, a newer major version.",
+        "Nothing newer could be recorded. Properties that the tables lack are refused.",
     ),
     DeclaredDifference(
-        "Updates that weren't recorded follow the provider's published source: a disk's access mode and IOPS, a"
-        " subnet's range, private access, stack type and secondary ranges, a bucket's settings other than labels.",
-        "The recordings hold one update per type. `allowed` names and shapes are checked by the emulated cloud.",
+        "Updates that weren't recorded follow the provider's published source: a disk's access mode and IOPS,"
+        " a subnet's range, private access, stack type and secondary ranges, a bucket's settings but labels.",
+        "The recordings hold one update per type. The emulated cloud checks names and shapes of them all.",
     ),
     DeclaredDifference(
-        "A BucketObject whose properties changed is uploaded anew; the official provider patches some of them.",
+        "A BucketObject whose properties changed is uploaded anew; the official one patches some of them.",
         "Only a change of content was recorded.",
     ),
 )

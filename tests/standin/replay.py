@@ -101,7 +101,8 @@ class Google:
             if (method, path) in SHARED:
                 return SHARED[method, path]
             self.asked[self.phase].append(Request.of(method, path, body))
-            if ("/iam?" in path and method == "GET" or ":getIamPolicy" in path) and self._policy is not None:
+            reads_policy = ":getIamPolicy" in path or ("/iam?" in path and method == "GET")
+            if reads_policy and self._policy is not None:
                 return 200, self._policy  # read back as written, however the readers take turns
             answers = self._answers[self.phase, method, path]
             if not answers:
@@ -185,6 +186,6 @@ def _comparable_entry(key: str, value: Any) -> Any:
 
 
 def _multipart(raw: str, content_type: str) -> Any:
-    message = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n{raw}".encode())
+    message: Any = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n{raw}".encode())
     about, media = message.get_payload()
     return [json.loads(about.get_payload()), media.get_content_type(), media.get_payload()]

@@ -66,9 +66,8 @@ class SmallCloud:
         if method == "POST":
             item = f"{path}/{body['name']}"
             linked = {k: LINK + body[k] for k in ("network",) if k in body}
-            self.resources[f"compute/{item}"] = {
-                **body, **linked, "id": "7", "selfLink": LINK + item, "labelFingerprint": "f", "fingerprint": "f"
-            }  # fmt: skip
+            given = {"id": "7", "selfLink": LINK + item, "labelFingerprint": "f", "fingerprint": "f"}
+            self.resources[f"compute/{item}"] = {**body, **linked, **given}
             return 200, DONE
         return self._item(method, f"compute/{path}", body, DONE)
 
@@ -121,8 +120,8 @@ class SmallCloud:
         return self._item(method, f"storage/{unquote(path)}", body, None)
 
     def _upload(self, path: str, query: Json, raw: bytes, content_type: str) -> tuple[int, Any]:
-        message = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + raw)
-        about, media = (part.get_payload(decode=True) for part in message.get_payload())  # type: ignore[union-attr]
+        message: Any = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + raw)
+        about, media = (part.get_payload(decode=True) for part in message.get_payload())
         content = media.removesuffix(b"\r\n")
         md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
         stored = {**json.loads(about), "name": query["name"], "md5Hash": md5, "generation": "1"}

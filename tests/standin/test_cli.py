@@ -34,7 +34,8 @@ gcp.compute.RouterNat(
     "nat", router=router.name, region="us-east5", nat_ip_allocate_option="AUTO_ONLY",
     source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES", opts=with_provider,
 )
-gcp.compute.Firewall("ssh", network=network.id, allows=[{"protocol": "tcp", "ports": ["22"]}], opts=with_provider)
+ssh = {"protocol": "tcp", "ports": ["22"]}
+gcp.compute.Firewall("ssh", network=network.id, allows=[ssh], opts=with_provider)
 disk = gcp.compute.Disk("data", name="data", size=10, type="hyperdisk-ml", opts=with_provider)
 bucket = gcp.storage.Bucket(
     "bucket", name="demo-bucket", location="US-EAST5", versioning={"enabled": True}, opts=with_provider

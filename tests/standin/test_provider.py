@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def reasons(token: str, inputs: dict[str, Any]) -> list[str]:
         (
             FIREWALL,
             {"network": "n", "direction": "IN"},
-            'expected direction to be one of ["INGRESS" "EGRESS"], got IN. Examine values at \'thing.direction\'.',
+            'to be one of ["INGRESS" "EGRESS"], got IN. Examine values at \'thing.direction\'.',
         ),
         (
             VM,
@@ -232,12 +233,7 @@ def test_tables_agree_with_the_sdk() -> None:
 
 
 def sdk_arguments(token: str) -> dict[str, str]:
-    import importlib
-
     module, name = token.split(":")[1].split("/")[0], token.rsplit(":", 1)[1]
     arguments = getattr(importlib.import_module(f"pulumi_gcp.{module}"), f"{name}Args")
-    return {
-        member.fget._pulumi_name: str(member.fget.__annotations__["return"])
-        for member in vars(arguments).values()
-        if isinstance(member, property) and hasattr(member.fget, "_pulumi_name")
-    }
+    getters: list[Any] = [member.fget for member in vars(arguments).values() if isinstance(member, property)]
+    return {getter._pulumi_name: str(getter.__annotations__["return"]) for getter in getters}
