@@ -1,0 +1,185 @@
+"""Cloud TPU behind the front door, with machines that only pretend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp.test_utils import TestClient, TestServer
+
+from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.compute import ComputeService
+from rehearsal.cloud.compute.disks import add_snapshot
+from rehearsal.cloud.faults import Faults
+from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.operations import Operations
+from rehearsal.cloud.requestlog import RequestLog
+from rehearsal.cloud.server import FrontDoor
+from rehearsal.cloud.service import World
+from rehearsal.cloud.serviceusage import ServiceUsage
+from rehearsal.cloud.tpu import TpuService
+from rehearsal.hosts.errors import HostError
+from rehearsal.hosts.machine import HostSpec
+
+PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
+ZONE, REGION = "us-east5-b", "us-east5"
+P = f"projects/{PROJECT}"
+NETWORK = f"{P}/global/networks/wire-net"
+SUBNETWORK = f"{P}/regions/{REGION}/subnetworks/wire-subnet"
+DISK = f"{P}/zones/{ZONE}/disks/wire-data-ml"
+ACCOUNT = f"wire-sa@{PROJECT}.iam.gserviceaccount.com"
+APIS = ("compute.googleapis.com", "tpu.googleapis.com")
+
+
+class PretendedHosts:
+    """Machines that do what they are told, at once; `deaf` ones ignore the power button."""
+
+    def __init__(self) -> None:
+        self.on: dict[str, HostSpec] = {}
+        self.events: list[tuple[str, str]] = []
+        self.deaf = False
+        self.broken: set[str] = set()
+        self.may_boot = asyncio.Event()
+        self.may_boot.set()
+
+    async def boot(self, spec: HostSpec) -> None:
+        await self.may_boot.wait()
+        if spec.name in self.broken:
+            raise HostError(f"{spec.name} did not boot")
+        self.on[spec.name] = spec
+        self.events.append(("boot", spec.name))
+
+    async def power_off(self, name: str) -> None:
+        self.events.append(("power_off", name))
+        if not self.deaf:
+            self.on.pop(name, None)
+
+    async def pull(self, name: str) -> None:
+        if self.on.pop(name, None) is not None:
+            self.events.append(("pull", name))
+
+    async def discard(self, name: str) -> None:
+        await self.pull(name)
+        self.events.append(("discard", name))
+
+    def running(self, name: str) -> bool:
+        return name in self.on
+
+
+class Lab:
+    """One project with a network, a subnet, a data disk and an account; virtual time runs 1,000 times."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.world = World(PROJECT, NUMBER, VirtualClock(1000.0))
+        self.iam = Iam(self.world, OWNER)
+        self.hosts = PretendedHosts()
+        self.operations = Operations(self.world)
+        self.faults = Faults(self.world.clock)
+        self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts)
+        zones = (ZONE, "us-east5-c", "us-central1-b")
+        compute = ComputeService(self.world, self.operations, self.iam, zones)
+        door = FrontDoor(
+            self.world,
+            self.iam,
+            ServiceUsage(self.world, self.operations, APIS),
+            [compute, self.tpu],
+            endpoints={},
+            faults=self.faults,
+            requests=RequestLog(None),
+        )
+        self.client = TestClient(TestServer(door.app()))
+        self.world.directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}
+        image = tmp_path / "data.img"
+        image.write_bytes(b"data")
+        add_snapshot(self.world, "corpus", image, 50)
+
+    async def request(
+        self, method: str, url: str, body: Any = None, principal: str = OWNER
+    ) -> tuple[int, Any]:
+        """Status and JSON of one request to `HOST/PATH`."""
+        host, _, path = url.partition("/")
+        headers = {"Host": host, "Authorization": f"Bearer {self.iam.mint(principal).value}"}
+        async with self.client.request(method, f"/{path}", json=body, headers=headers) as response:
+            return response.status, await response.json()
+
+    async def furnish(self) -> None:
+        """What a node needs, by the compute API."""
+        net = {"name": "wire-net", "autoCreateSubnetworks": False, "mtu": 8896}
+        await self.compute("global/networks", net)
+        subnet = {"name": "wire-subnet", "network": NETWORK, "ipCidrRange": "10.128.0.0/27"}
+        await self.compute(f"regions/{REGION}/subnetworks", {**subnet, "privateIpGoogleAccess": True})
+        await self.disk("wire-data-ml")
+
+    async def disk(self, name: str, zone: str = ZONE, kind: str = "hyperdisk-ml", **more: Any) -> None:
+        body = {
+            "name": name,
+            "type": f"{P}/zones/{zone}/diskTypes/{kind}",
+            "sourceSnapshot": f"{P}/global/snapshots/corpus",
+            **({"accessMode": "READ_ONLY_MANY"} if kind == "hyperdisk-ml" else {}),
+            **more,
+        }
+        await self.compute(f"zones/{zone}/disks", body)
+
+    async def compute(self, path: str, body: Any) -> None:
+        status, operation = await self.request("POST", f"compute.googleapis.com/compute/v1/{P}/{path}", body)
+        assert status == 200, operation
+        scope = path.rpartition("/")[0]
+        done = await self.operations.wait(f"{P}/{scope}/operations/{operation['name']}")
+        assert "error" not in done, done
+
+    async def api(
+        self, method: str, path: str, body: Any = None, *, version: str = "v2alpha1", principal: str = OWNER
+    ) -> tuple[int, Any]:
+        """A request to the TPU API, `path` below the zone."""
+        url = f"tpu.googleapis.com/{version}/{P}/locations/{ZONE}/{path}"
+        return await self.request(method, url, body, principal)
+
+    async def create(self, node_id: str = "tpu-dev", **more: Any) -> tuple[int, Any]:
+        return await self.api("POST", f"nodes?nodeId={node_id}", node_body(**more))
+
+    async def finish(self, answer: tuple[int, Any]) -> Any:
+        """The operation that a request started, once it is done."""
+        status, operation = answer
+        assert status == 200, operation
+        return await self.operations.wait(operation["name"])
+
+    async def ready(self, node_id: str = "tpu-dev", **more: Any) -> Any:
+        """A node that is up."""
+        done = await self.finish(await self.create(node_id, **more))
+        assert "error" not in done, done
+        return done["response"]
+
+    async def get(self, node_id: str = "tpu-dev") -> tuple[int, Any]:
+        return await self.api("GET", f"nodes/{node_id}")
+
+
+def node_body(**more: Any) -> dict[str, Any]:
+    """What a client sends for a spot v6e-16; None removes a field."""
+    body = {
+        "acceleratorType": "v6e-16",
+        "runtimeVersion": "v2-alpha-tpuv6e",
+        "networkConfig": {"network": NETWORK, "subnetwork": SUBNETWORK, "enableExternalIps": False},
+        "schedulingConfig": {"spot": True},
+        "serviceAccount": {
+            "email": ACCOUNT,
+            "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+        },
+        "dataDisks": [{"mode": "READ_ONLY", "sourceDisk": DISK}],
+        "metadata": {"startup-script": "#!/bin/bash\n", "tpu-slice": "tpu-dev"},
+        "labels": {"env": "dev"},
+        **more,
+    }
+    return {key: value for key, value in body.items() if value is not None}
+
+
+@asynccontextmanager
+async def open_lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    lab = Lab(tmp_path)
+    async with lab.client:
+        await lab.furnish()
+        yield lab
+        for task in list(lab.world.tasks):
+            task.cancel()
