@@ -27,6 +27,7 @@ from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import World
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.storage import StorageService
+from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.hosts.machine import Hosts
 
@@ -72,9 +73,7 @@ class Cloud:
     async def start(self) -> None:
         """Open the front door, the metadata server and, once both answer, the control socket."""
         await self._storage.start()
-        front = await self._runner(self.front_door.app())
-        host, port = address(self._config.front_door)
-        await web.TCPSite(front, host, port, ssl_context=_tls(self._config)).start()
+        await self._front_site(await self._runner(self.front_door.app())).start()
         if self._config.metadata:
             metadata = await self._runner(MetadataServer(self.world, self.nodes, self.iam).app())
             host, port = address(self._config.metadata)
@@ -83,6 +82,15 @@ class Cloud:
         runner = await self._runner(control.app())
         self._config.control.unlink(missing_ok=True)
         await web.UnixSite(runner, str(self._config.control)).start()
+
+    def _front_site(self, runner: web.AppRunner) -> web.BaseSite:
+        """The front door's socket. With TLS, gRPC clients of Cloud Storage come to it too."""
+        host, port = address(self._config.front_door)
+        if self._config.certificate is None:
+            return web.TCPSite(runner, host, port)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._config.certificate, self._config.key)
+        return HttpOrGrpcSite(runner, host, port, context, self._storage.grpc_socket)
 
     @property
     def port(self) -> int:
@@ -112,12 +120,3 @@ class Cloud:
 
     def _add_snapshot(self, name: str, image: Path, disk_size_gib: int) -> None:
         add_snapshot(self.world, name, image, disk_size_gib)
-
-
-def _tls(config: CloudConfig) -> ssl.SSLContext | None:
-    """The front door's certificate; None for plain HTTP."""
-    if config.certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(config.certificate, config.key)
-    return context

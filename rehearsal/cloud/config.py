@@ -10,20 +10,8 @@ from typing import Any
 from rehearsal.cloud.iam import DEFAULT_PROPAGATION_S
 from rehearsal.cloud.service import JsonObject
 from rehearsal.cloud.serviceusage import NEW_PROJECT
+from rehearsal.cloud.tpu.catalog import ZONES
 from rehearsal.errors import RehearsalError
-
-# Zones that have v6e (https://cloud.google.com/tpu/docs/regions-zones), where a configuration names none.
-V6E_ZONES = (
-    "asia-northeast1-b",
-    "europe-west4-a",
-    "southamerica-west1-a",
-    "us-central1-b",
-    "us-east1-d",
-    "us-east5-a",
-    "us-east5-b",
-    "us-east5-c",
-    "us-south1-a",
-)
 
 
 class ConfigError(RehearsalError):
@@ -45,7 +33,7 @@ class CloudConfig:
     owner: str
     refresh_token: str
     number: str = "123456789012"
-    zones: tuple[str, ...] = V6E_ZONES
+    zones: tuple[str, ...] = tuple(sorted(ZONES))
     front_door: str = "199.36.153.8:443"
     metadata: str = "169.254.169.254:80"
     certificate: Path | None = None

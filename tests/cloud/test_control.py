@@ -1,0 +1,133 @@
+"""The control socket and its client, with stand-ins for what is controlled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.control import Control, ControlError, ControlServer
+from rehearsal.cloud.faults import Faults
+from rehearsal.cloud.requestlog import Entry, RequestLog
+from rehearsal.cloud.service import JsonObject, not_found
+
+
+class Fleet:
+    """Nodes that only remember what was done to them."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+
+    async def preempt(self, node: str, notice: bool) -> None:
+        if node == "none":
+            raise not_found(node)
+        self.done.append(("preempt", node, notice))
+
+    async def pull(self, host: str) -> None:
+        self.done.append(("pull", host))
+
+    def nodes_status(self) -> list[JsonObject]:
+        return [{"name": "tpu-dev", "zone": "z", "state": "READY", "hosts": []}]
+
+
+class Socket:
+    """A control server in a thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.fleet = Fleet()
+        self.clock = VirtualClock()
+        self.snapshots: list[Any] = []
+        self.requests = RequestLog()
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(path), self.loop).result(10)
+        self.client = Control(path)
+
+    async def _start(self, path: Path) -> None:
+        def add(name: str, image: Path, disk_size_gib: int) -> None:
+            self.snapshots.append((name, image, disk_size_gib))
+
+        server = ControlServer(self.clock, self.fleet, Faults(self.clock), self.requests, add)
+        self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
+        await self.runner.setup()
+        await web.UnixSite(self.runner, str(path)).start()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.runner.cleanup(), self.loop).result(10)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Socket]:
+    control = Socket(tmp_path / "control.sock")
+    yield control
+    control.close()
+
+
+def test_status_tells_of_everything(control: Socket) -> None:
+    rule = control.client.add_fault({"what": {"reset": True}, "times": 1})
+    status = control.client.status()
+    assert status.keys() == {"clock", "nodes", "requests", "faults"}
+    assert status["clock"]["rate"] == 1.0
+    assert status["nodes"] == control.fleet.nodes_status()
+    assert status["requests"] == {"validated": 0, "refused": 0, "methods": {}}
+    assert [(each["id"], each["observed"]) for each in status["faults"]] == [(rule, 0)]
+    assert control.client.faults() == status["faults"]
+
+
+def test_nodes_are_preempted_and_hosts_pulled(control: Socket) -> None:
+    control.client.preempt("tpu-dev", notice=True)
+    control.client.pull("tpu-dev-w1")
+    assert control.fleet.done == [("preempt", "tpu-dev", True), ("pull", "tpu-dev-w1")]
+    with pytest.raises(ControlError, match="'none' was not found"):
+        control.client.preempt("none", notice=False)
+
+
+def test_the_clock_is_set(control: Socket) -> None:
+    control.client.set_clock(30)
+    assert control.clock.rate == 30
+    with pytest.raises(ControlError, match="clock rate -1"):
+        control.client.set_clock(-1)
+
+
+def test_snapshots_are_added(control: Socket) -> None:
+    control.client.add_snapshot("tokens", Path("/images/tokens.ext4"), disk_size_gb=10)
+    assert control.snapshots == [("tokens", Path("/images/tokens.ext4"), 10)]
+
+
+def test_requests_are_read_from_a_number_on(control: Socket) -> None:
+    for n in range(3):
+        entry = Entry("t", f"m{n}", "GET", "h", "/p", "a", 200, "", "", 0.0)
+        control.requests.add(entry, validated=True)
+    answer = control.client.requests(1)
+    assert answer["next"] == 3
+    assert [(each["n"], each["method_id"]) for each in answer["requests"]] == [(1, "m1"), (2, "m2")]
+
+
+def test_a_wrong_rule_is_refused_with_its_reason(control: Socket) -> None:
+    with pytest.raises(ControlError, match=r"what: \{\} must have exactly one of"):
+        control.client.add_fault({})
+
+
+def test_a_body_that_lacks_something_is_refused(control: Socket) -> None:
+    with pytest.raises(ControlError, match="the body lacks 'node'"):
+        control.client._call("POST", "/preempt", {})
+
+
+def test_an_unknown_call_is_refused(control: Socket) -> None:
+    with pytest.raises(ControlError, match="404"):
+        control.client._call("GET", "/nothing")
+
+
+def test_nobody_at_the_socket_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ControlError, match="no emulated cloud answers") as caught:
+        Control(tmp_path / "none.sock").status()
+    assert "python -m rehearsal status" in caught.value.fix
