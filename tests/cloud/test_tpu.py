@@ -168,17 +168,14 @@ async def test_a_zone_without_v6e_is_refused(lab: Lab) -> None:
 
 
 async def test_subnet_of_another_region_is_refused(lab: Lab) -> None:
-    other = {"name": "far", "network": NETWORK, "ipCidrRange": "10.9.0.0/24", "privateIpGoogleAccess": True}
-    await lab.compute("regions/us-central1/subnetworks", other)
+    await lab.subnet("far", "10.9.0.0/24", "us-central1", privateIpGoogleAccess=True)
     far = f"{P}/regions/us-central1/subnetworks/far"
     status, body = await lab.create(networkConfig={"network": NETWORK, "subnetwork": far})
     assert (status, "is not in region us-east5" in body["error"]["message"]) == (400, True)
 
 
 async def test_subnet_needs_private_access_or_external_addresses(lab: Lab) -> None:
-    await lab.compute(
-        f"regions/{REGION}/subnetworks", {"name": "shut", "network": NETWORK, "ipCidrRange": "10.9.0.0/24"}
-    )
+    await lab.subnet("shut", "10.9.0.0/24")
     config = {"network": NETWORK, "subnetwork": "shut"}
     status, body = await lab.create(networkConfig=config)
     assert (status, "Private Google Access" in body["error"]["message"]) == (400, True)
