@@ -15,6 +15,7 @@ from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer
+from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
@@ -59,6 +60,7 @@ class Cloud:
                 oauth,
                 ProjectService(self.world, self.iam),
                 AccountService(self.world, self.iam),
+                CredentialsService(),
                 KmsService(self.world, self.iam),
                 ComputeService(self.world, operations, self.iam, config.zones),
                 self._storage,
