@@ -8,7 +8,7 @@ from rehearsal.cloud.service import Call, JsonObject, Method
 
 
 class CredentialsService:
-    """Where an account's tokens may be used from. google-auth asks in the background before its first call."""
+    """Where an account's tokens may be used from; google-auth asks in the background, unbidden."""
 
     api = "iamcredentials"
 
