@@ -125,7 +125,7 @@ class MetadataServer:
             found = await self._wait(request, guest, parts, found)
             if found is None:
                 return _page(404, _NOT_FOUND, request.path)
-        return _render(found, request)
+        return _render(found, request, verbatim=parts[-1:] == ["attributes"])
 
     def _find(self, guest: Guest, parts: list[str]) -> Tree | Value | None:
         value: Tree | Value = self._tree(guest)
@@ -219,13 +219,13 @@ def _query(request: web.Request) -> str:
     return f"?{request.query_string}" if request.query_string else ""
 
 
-def _render(value: Tree | Value, request: web.Request) -> web.Response:
+def _render(value: Tree | Value, request: web.Request, *, verbatim: bool) -> web.Response:
     """As text or, where asked or where it is a whole branch, as JSON."""
     etag = _etag(value)
     recursive = request.query.get("recursive", "").lower() == "true"
     form = request.query.get("alt", "json" if recursive and isinstance(value, dict) else "text")
     if form == "json" and (recursive or not isinstance(value, dict)):
-        return _text(json.dumps(_as_json(value)), "application/json", etag)
+        return _text(json.dumps(_as_json(value, verbatim=verbatim)), "application/json", etag)
     if isinstance(value, dict):
         lines = _flat(value) if recursive else _listing(value)
         return _text("".join(f"{line}\n" for line in lines), etag=etag)
