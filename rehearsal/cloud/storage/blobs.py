@@ -44,7 +44,7 @@ class BlobStore:
     """A fake-gcs-server process and the blobs in it, counted by reference.
 
     `put` and `compose` return a blob with one reference; `retain` and `release` count further ones. At zero
-    the content is deleted. `read` holds a reference of its own for as long as it streams.
+    the content is deleted.
     """
 
     def __init__(self, root: Path, program: str = "fake-gcs-server") -> None:
@@ -160,12 +160,11 @@ class BlobStore:
         return Blob(blob_id, int(stored["size"]), stored["crc32c"], None)
 
     async def read(self, blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Yield bytes [start, end) in pieces of at most 1 MiB."""
+        """Yield bytes [start, end) in pieces of at most 1 MiB; the caller holds a reference meanwhile."""
         end = blob.size if end is None else end
         if start >= end:
             return
         assert self._session is not None
-        self.retain(blob)
         try:
             async with self._session.get(
                 f"{self._base}/download/storage/v1/b/{_BUCKET}/o/{blob.id}",
@@ -177,8 +176,6 @@ class BlobStore:
                     yield chunk
         except aiohttp.ClientError as error:
             raise _unavailable(repr(error)) from error
-        finally:
-            self.release(blob)
 
     def retain(self, blob: Blob) -> None:
         """Count one more reference."""

@@ -41,11 +41,19 @@ async def send(request: web.Request, version: Version, blobs: BlobStore) -> web.
     if transcode:
         response.headers["Warning"] = "214 UploadServer gunzipped"
         response.enable_chunked_encoding()
-    await response.prepare(request)
-    if request.method != "HEAD":
-        inflate = zlib.decompressobj(wbits=31) if transcode else None
-        async for chunk in blobs.read(version.blob, start, end):
-            await response.write(inflate.decompress(chunk) if inflate else chunk)
+    inflate = zlib.decompressobj(wbits=31) if transcode else None
+    blobs.retain(version.blob)  # the object may be deleted while it is read
+    try:
+        await response.prepare(request)
+        if request.method != "HEAD":
+            async for chunk in blobs.read(version.blob, start, end):
+                await response.write(inflate.decompress(chunk) if inflate else chunk)
+    except ApiError as error:  # too late for an error body: a broken connection says it
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError(error.message) from error
+    finally:
+        blobs.release(version.blob)
     await response.write_eof()
     return response
 

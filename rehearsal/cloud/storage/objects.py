@@ -123,7 +123,7 @@ class Objects:
         chosen_class: str | None,
     ) -> Version:
         objects = self._store.objects(bucket)
-        self._store.require_write(call, bucket, name)
+        self._store.require_write(call.principal, bucket, name)
         current = objects.live(name)
         Conditions.of(call.query).check(current)
         if current is not None:
@@ -139,8 +139,8 @@ class Objects:
         objects = self._store.objects(bucket)
         if name == target:
             raise bad_request("The source and the destination of a move must be different objects.")
-        self._store.require(call, "storage.objects.move", bucket, name)
-        self._store.require_write(call, bucket, target)
+        self._store.require(call.principal, "storage.objects.move", bucket, name)
+        self._store.require_write(call.principal, bucket, target)
         Conditions.of(call.query).check(objects.live(target))
         return object_body(objects.move(source, target), base_url(call))
 
@@ -157,7 +157,7 @@ class Objects:
         fields = settable(destination)
         conditions = Conditions.of(call.query)
         objects = self._store.objects(bucket)
-        self._store.require_write(call, bucket, name)
+        self._store.require_write(call.principal, bucket, name)
         conditions.check(objects.live(name))
         for source in sources:
             self._store.blobs.retain(source.blob)
@@ -167,7 +167,7 @@ class Objects:
             for source in sources:
                 self._store.blobs.release(source.blob)
         try:  # again: the world went on while the content was put together
-            self._store.require_write(call, bucket, name)
+            self._store.require_write(call.principal, bucket, name)
             conditions.check(self._store.objects(bucket).live(name))
             count = sum(source.component_count or 1 for source in sources)
             version = objects.write(name, blob, fields, storage_class(destination), count)
@@ -177,13 +177,13 @@ class Objects:
         if body.get("deleteSourceObjects"):
             for source in sources:
                 if source.name != name:
-                    self._store.require(call, "storage.objects.delete", bucket, source.name)
+                    self._store.require(call.principal, "storage.objects.delete", bucket, source.name)
                     objects.delete(source, for_good=False)
         return object_body(version, base_url(call))
 
     def _component(self, call: Call, bucket: str, entry: JsonObject) -> Version:
         name = entry.get("name", "")
-        self._store.require(call, "storage.objects.get", bucket, name)
+        self._store.require(call.principal, "storage.objects.get", bucket, name)
         version = self._store.version(bucket, name, generation_of(entry))
         required = integer(entry.get("objectPreconditions") or {}, "ifGenerationMatch")
         if required is not None and required != version.generation:
@@ -200,7 +200,7 @@ class Objects:
         version = objects.soft_deleted(name, generation)
         if version is None:
             raise no_such_object(bucket, name)
-        self._store.require_write(call, bucket, name)
+        self._store.require_write(call.principal, bucket, name)
         Conditions.of(call.query).check(objects.live(name))
         return object_body(objects.restore(version), base_url(call))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.service import ApiError, Call, JsonObject, World
+from rehearsal.cloud.service import ApiError, JsonObject, World
 from rehearsal.cloud.storage.blobs import BlobStore
 from rehearsal.cloud.storage.versions import Objects, Version
 
@@ -78,13 +78,12 @@ class Store:
         self._generation = max(self._generation + 1, int(self.world.clock.now() * 1e6))
         return self._generation
 
-    def require_write(self, call: Call, bucket: str, name: str) -> None:
-        """ApiError 403 unless the caller may write this name: create, and delete too if that overwrites."""
-        resource = object_resource(bucket, name)
-        self.iam.require(call.principal, "storage.objects.create", resource)
+    def require_write(self, principal: str, bucket: str, name: str) -> None:
+        """ApiError 403 unless they may write this name: create, and delete too if that overwrites."""
+        self.require(principal, "storage.objects.create", bucket, name)
         if self.objects(bucket).live(name) is not None:
-            self.iam.require(call.principal, "storage.objects.delete", resource)
+            self.require(principal, "storage.objects.delete", bucket, name)
 
-    def require(self, call: Call, permission: str, bucket: str, name: str) -> None:
-        """ApiError 403 unless the caller has this permission on the object."""
-        self.iam.require(call.principal, permission, object_resource(bucket, name))
+    def require(self, principal: str, permission: str, bucket: str, name: str) -> None:
+        """ApiError 403 unless the principal has this permission on the object."""
+        self.iam.require(principal, permission, object_resource(bucket, name))

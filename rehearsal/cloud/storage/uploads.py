@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from rehearsal.cloud.storage.store import Store
 from rehearsal.cloud.storage.versions import Version
 
 _QUANTUM_BYTES = 256 * 1024
+_KEPT_SESSIONS = 1000
 _CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+|\*)|\*)/(?P<total>\d+|\*)")
 
 
@@ -40,6 +42,7 @@ class _Intent:
     md5: str | None
     crc32c: str | None
     conditions: Conditions
+    principal: str
 
     def verify(self, blob: Blob) -> None:
         """ApiError 400 if a declared hash is not that of the content."""
@@ -57,7 +60,6 @@ class _Session:
     """One resumable upload: its content flows through `pipe` into a blob that is still being stored."""
 
     intent: _Intent
-    start: Call
     pipe: asyncio.Queue[bytes | None]
     storing: asyncio.Task[Blob]
     received: int = 0
@@ -77,6 +79,7 @@ class Uploads:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._sessions: dict[str, _Session] = {}
+        self._finished: deque[str] = deque()
 
     async def close(self) -> None:
         """Abandon the uploads that never finished."""
@@ -95,7 +98,7 @@ class Uploads:
             content_type = call.raw.headers.get("Content-Type")
             if content_type:
                 intent.fields.setdefault("contentType", content_type)
-            version = await self._store_whole(call, intent, _pieces(call.raw))
+            version = await self._store_whole(intent, _pieces(call.raw))
         elif kind == "multipart":
             version = await self._multipart(call)
         elif kind == "resumable":
@@ -130,39 +133,40 @@ class Uploads:
             md5=body.get("md5Hash") or hashes.get("md5") or call.raw.headers.get("Content-MD5"),
             crc32c=body.get("crc32c") or hashes.get("crc32c"),
             conditions=Conditions.of(call.query),
+            principal=call.principal,
         )
         # Asked before the content flows, to refuse early, and again when the object is made.
-        self._authorize(call, intent)
+        self._authorize(intent)
         return intent
 
-    def _authorize(self, call: Call, intent: _Intent) -> None:
+    def _authorize(self, intent: _Intent) -> None:
         objects = self._store.objects(intent.bucket)
-        self._store.require_write(call, intent.bucket, intent.name)
+        self._store.require_write(intent.principal, intent.bucket, intent.name)
         current = objects.live(intent.name)
         intent.conditions.check(current)
         if current is not None:
             objects.require_unprotected(current)
 
-    def _finish(self, call: Call, intent: _Intent, blob: Blob) -> Version:
+    def _finish(self, intent: _Intent, blob: Blob) -> Version:
         try:
             intent.verify(blob)
-            self._authorize(call, intent)
+            self._authorize(intent)
         except ApiError:
             self._store.blobs.release(blob)
             raise
         objects = self._store.objects(intent.bucket)
         return objects.write(intent.name, blob, intent.fields, intent.storage_class)
 
-    async def _store_whole(self, call: Call, intent: _Intent, pieces: AsyncIterator[bytes]) -> Version:
+    async def _store_whole(self, intent: _Intent, pieces: AsyncIterator[bytes]) -> Version:
         blob = await self._store.blobs.put(pieces)
-        return self._finish(call, intent, blob)
+        return self._finish(intent, blob)
 
     async def _multipart(self, call: Call) -> Version:
         parts = RelatedParts(call.raw.headers.get("Content-Type", ""), call.raw.content)
         intent = self._intent(call, await parts.metadata())
         if parts.content_type:
             intent.fields.setdefault("contentType", parts.content_type)
-        return await self._store_whole(call, intent, parts.content())
+        return await self._store_whole(intent, parts.content())
 
     async def _begin(self, call: Call) -> web.Response:
         body = call.body
@@ -171,9 +175,7 @@ class Uploads:
             try:
                 body = json.loads(text) if text else {}
             except ValueError:
-                raise bad_request(
-                    "Parse Error: the body of a resumable upload's start must be JSON."
-                ) from None
+                raise bad_request("Parse Error: a resumable upload starts with a JSON body.") from None
         intent = self._intent(call, body)
         content_type = call.raw.headers.get("X-Upload-Content-Type")
         if content_type:
@@ -182,7 +184,7 @@ class Uploads:
         storing = asyncio.ensure_future(self._store.blobs.put(_drain(pipe)))
         storing.add_done_callback(lambda _: _empty(pipe))
         upload_id = secrets.token_urlsafe(48)
-        self._sessions[upload_id] = _Session(intent, call, pipe, storing)
+        self._sessions[upload_id] = _Session(intent, pipe, storing)
         path = f"/upload/storage/v1/b/{intent.bucket}/o"
         query = f"uploadType=resumable&name={quote(intent.name, safe='')}&upload_id={upload_id}"
         headers = {"Location": f"{base_url(call)}{path}?{query}", "X-GUploader-UploadID": upload_id}
@@ -197,17 +199,24 @@ class Uploads:
             return web.Response(status=499, reason="Client Closed Request")
         async with session.lock:
             if session.finished is None:
-                complete = await self._receive(session, call)
-                if not complete:
-                    return _incomplete(call, session.received)
                 try:
+                    if not await self._receive(session, call):
+                        return _incomplete(call, session.received)
                     await session.feed(None)
                     blob = await session.storing
-                    session.finished = self._finish(session.start, session.intent, blob)
+                    session.finished = self._finish(session.intent, blob)
                 except ApiError:
-                    del self._sessions[upload_id]
+                    if session.storing.done():  # what came is lost or was refused: nothing to resume
+                        self._sessions.pop(upload_id, None)
                     raise
+                self._remember(upload_id)
             return object_body(session.finished, base_url(call))
+
+    def _remember(self, upload_id: str) -> None:
+        """Keep the newest finished sessions, for clients whose last answer got lost."""
+        self._finished.append(upload_id)
+        if len(self._finished) > _KEPT_SESSIONS:
+            self._sessions.pop(self._finished.popleft(), None)
 
     async def _receive(self, session: _Session, call: Call) -> bool:
         """Take in this request's bytes; whether they complete the upload."""

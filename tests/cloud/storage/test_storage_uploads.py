@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import socket
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -196,6 +197,21 @@ def test_a_stalled_upload_stops_nobody(front: Front, bucket: str) -> None:
         assert front.put(bucket, "b", b"quick").status == 200
         assert front.read(bucket, "a").body == b"here"
     assert front.request("GET", object_path(bucket, "slow")).status == 404
+
+
+def test_a_lost_connection_is_no_crash_of_ours(front: Front, bucket: str) -> None:
+    before = front.requests.since(0)["next"]
+    with socket.create_connection(("127.0.0.1", front.port)) as broken:
+        head = (
+            f"POST /upload/storage/v1/b/{bucket}/o?uploadType=media&name=half HTTP/1.1\r\n"
+            f"Host: {urlsplit(front.url).netloc}\r\nContent-Length: 1000000\r\n\r\n"
+        )
+        broken.sendall(head.encode() + b"x" * 500_000)
+    for _ in range(200):
+        if ended := [r for r in front.requests.since(before)["requests"] if "name=half" in r["path"]]:
+            break
+        time.sleep(0.02)
+    assert [request["reason"] for request in ended] == ["connection-lost"]
 
 
 @pytest.mark.parametrize("kind", ["", "simple"])
