@@ -26,8 +26,9 @@ AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
     """The status object, once it says `state`, which it must within 10 s."""
     deadline = time.monotonic() + 10
-    blob = client_of(host.lab.front.backend).bucket(BUCKET).blob(name)
+    bucket = client_of(host.lab.front.backend).bucket(BUCKET)
     while True:
+        blob = bucket.blob(name)  # a new one each time: it remembers the generation that it read
         found: dict[str, Any] = json.loads(blob.download_as_bytes()) if blob.exists() else {}
         if found.get("state") == state:
             return found
