@@ -123,12 +123,3 @@ def image_from_folder(folder: Path, image: Path, *, label: str = "data") -> None
     partial.unlink(missing_ok=True)
     run(["mkfs.ext4", "-q", "-L", label, "-E", "root_owner=0:0", "-d", folder, partial, f"{size // 1024}k"])
     partial.rename(image)
-
-
-def copy_image(source: Path, image: Path, *, size_bytes: int | None = None) -> None:
-    """Write a disk's image from a snapshot's, grown to `size_bytes` where that is more; holes stay holes."""
-    partial = image.with_name(f"{image.name}.partial")
-    run(["cp", "--reflink=auto", "--sparse=always", source, partial])
-    if size_bytes is not None and size_bytes > partial.stat().st_size:
-        os.truncate(partial, size_bytes)
-    partial.rename(image)

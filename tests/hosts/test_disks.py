@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.hosts.disks import LoopDevices, copy_image, image_from_folder
+from rehearsal.hosts.disks import LoopDevices, image_from_folder
 from rehearsal.hosts.errors import HostError
 
 
@@ -33,14 +33,6 @@ def test_image_holds_the_folder(image: Path, tmp_path: Path) -> None:
 
 def test_image_is_a_clean_file_system(image: Path) -> None:
     assert subprocess.run(["e2fsck", "-fn", image], capture_output=True).returncode == 0
-
-
-def test_copy_grows_and_keeps_holes(image: Path, tmp_path: Path) -> None:
-    copy_image(image, tmp_path / "copy.img", size_bytes=10 << 30)
-    status = (tmp_path / "copy.img").stat()
-    assert status.st_size == 10 << 30
-    assert status.st_blocks * 512 < 1 << 30
-    assert (tmp_path / "copy.img").open("rb").read(1 << 20) == image.open("rb").read(1 << 20)
 
 
 def test_a_missing_image_is_named(tmp_path: Path) -> None:
