@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -210,37 +211,29 @@ class Document:
         )
 
 
-class Discovery:
-    """All documents, by host and path."""
+@cache
+def document(api: str, version: str) -> Document:
+    """The parsed document of an API, read once in a process."""
+    folder = files("googleapiclient") / "discovery_cache" / "documents"
+    return Document((folder / f"{api}.{version}.json").read_text(), api, version)
 
-    def __init__(self) -> None:
-        self._folder = files("googleapiclient") / "discovery_cache" / "documents"
-        self._documents: dict[tuple[str, str], Document] = {}
 
-    def document(self, api: str, version: str) -> Document:
-        """The parsed document of an API."""
-        key = (api, version)
-        if key not in self._documents:
-            text = (self._folder / f"{api}.{version}.json").read_text()
-            self._documents[key] = Document(text, api, version)
-        return self._documents[key]
-
-    def match(self, host: str, http_method: str, raw_path: str) -> Match | None:
-        """The method for a percent-encoded path without its query; None if Google has none such."""
-        media = raw_path.startswith(_MEDIA_PREFIXES)
-        start = raw_path
-        for prefix in _MEDIA_PREFIXES:
-            start = start.removeprefix(prefix)
-        for api, version, prefix in APIS:
-            named = host == f"{api}.googleapis.com" or (host == "www.googleapis.com" and api in _ON_WWW)
-            if not named or not start.startswith(prefix):
-                continue
-            if api == "storage" and raw_path.endswith("/anywhereCaches/"):
-                raw_path = raw_path[:-1]  # as the official provider writes it when it deletes a bucket
-            route = self.document(api, version).find(http_method, raw_path)
-            if route is not None:
-                return Match(route, raw_path, media)
-        return None
+def match(host: str, http_method: str, raw_path: str) -> Match | None:
+    """The method for a percent-encoded path without its query; None if Google has none such."""
+    media = raw_path.startswith(_MEDIA_PREFIXES)
+    start = raw_path
+    for prefix in _MEDIA_PREFIXES:
+        start = start.removeprefix(prefix)
+    for api, version, prefix in APIS:
+        named = host == f"{api}.googleapis.com" or (host == "www.googleapis.com" and api in _ON_WWW)
+        if not named or not start.startswith(prefix):
+            continue
+        if api == "storage" and raw_path.endswith("/anywhereCaches/"):
+            raw_path = raw_path[:-1]  # as the official provider writes it when it deletes a bucket
+        route = document(api, version).find(http_method, raw_path)
+        if route is not None:
+            return Match(route, raw_path, media)
+    return None
 
 
 def _methods(resources: JsonObject) -> Iterator[JsonObject]:

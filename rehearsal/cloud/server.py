@@ -18,8 +18,8 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from rehearsal.cloud import batch, partial
-from rehearsal.cloud.discovery import APIS, Discovery, Match
+from rehearsal.cloud import batch, discovery, partial
+from rehearsal.cloud.discovery import APIS, Match
 from rehearsal.cloud.faults import Fault, Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import planned_failure
@@ -101,7 +101,6 @@ class FrontDoor:
         self._endpoints = endpoints
         self._faults = faults
         self._requests = requests
-        self._discovery = Discovery()
 
     def app(self) -> web.Application:
         """The aiohttp application; the caller chooses the sockets and TLS."""
@@ -114,7 +113,7 @@ class FrontDoor:
         """API → its methods that a service implements; an unknown id among them is a mistake of ours."""
         known: dict[str, set[str]] = {}
         for api, version, _ in APIS:
-            known.setdefault(api, set()).update(self._discovery.document(api, version).method_ids)
+            known.setdefault(api, set()).update(discovery.document(api, version).method_ids)
         return {api: sorted(ids & self._methods.keys()) for api, ids in known.items()}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -163,7 +162,7 @@ class FrontDoor:
         raw_path, _, query = request.raw_path.partition("?")
         raw_path, query = _as_json_api(host, raw_path, query, request)
         http_method = "GET" if request.method == "HEAD" else request.method
-        match = self._discovery.match(host, http_method, raw_path)
+        match = discovery.match(host, http_method, raw_path)
         token = self._iam.find_token(_bearer(request))
         return _Passage(
             started=time.monotonic(),

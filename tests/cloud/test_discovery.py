@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.cloud.discovery import Discovery
+from rehearsal.cloud.discovery import match
 from rehearsal.cloud.service import ApiError
 
 P = "projects/wire-test"
@@ -17,26 +17,21 @@ UNKNOWN = "Invalid JSON payload received. Unknown name"
 NODES = f"/v2alpha1/{P}/locations/us-east5-b/nodes"
 
 
-@pytest.fixture(scope="module")
-def discovery() -> Discovery:
-    return Discovery()
-
-
-def check(discovery: Discovery, method: str, host: str, target: str, body: Any = None) -> str:
+def check(method: str, host: str, target: str, body: Any = None) -> str:
     """The method id of a request that is well formed."""
     path, _, query = target.partition("?")
-    match = discovery.match(f"{host}.googleapis.com", method, path)
-    assert match is not None, f"{method} {host} {path}"
-    match.route.path_parameters(match.raw_path)
-    match.route.query_parameters(query)
-    if not match.media:
-        match.route.check_body({} if body is None else body)
-    return match.route.method_id
+    found = match(f"{host}.googleapis.com", method, path)
+    assert found is not None, f"{method} {host} {path}"
+    found.route.path_parameters(found.raw_path)
+    found.route.query_parameters(query)
+    if not found.media:
+        found.route.check_body({} if body is None else body)
+    return found.route.method_id
 
 
-def refused(discovery: Discovery, method: str, host: str, target: str, body: Any = None) -> str:
+def refused(method: str, host: str, target: str, body: Any = None) -> str:
     with pytest.raises(ApiError) as caught:
-        check(discovery, method, host, target, body)
+        check(method, host, target, body)
     assert caught.value.code == 400
     return caught.value.message
 
@@ -81,12 +76,10 @@ def refused(discovery: Discovery, method: str, host: str, target: str, body: Any
         ),
     ],
 )
-def test_a_path_leads_to_its_method(
-    discovery: Discovery, method: str, host: str, path: str, method_id: str
-) -> None:
-    match = discovery.match(f"{host}.googleapis.com", method, path)
-    assert match is not None
-    assert match.route.method_id == method_id
+def test_a_path_leads_to_its_method(method: str, host: str, path: str, method_id: str) -> None:
+    found = match(f"{host}.googleapis.com", method, path)
+    assert found is not None
+    assert found.route.method_id == method_id
 
 
 @pytest.mark.parametrize(
@@ -101,22 +94,20 @@ def test_a_path_leads_to_its_method(
         ("GET", "example", "/v1/x"),
     ],
 )
-def test_what_google_does_not_have_leads_nowhere(
-    discovery: Discovery, method: str, host: str, path: str
-) -> None:
-    assert discovery.match(f"{host}.googleapis.com", method, path) is None
+def test_what_google_does_not_have_leads_nowhere(method: str, host: str, path: str) -> None:
+    assert match(f"{host}.googleapis.com", method, path) is None
 
 
-def test_path_parameters_are_decoded(discovery: Discovery) -> None:
-    match = discovery.match("storage.googleapis.com", "GET", "/storage/v1/b/x/o/a%2Fb%20c%3F")
-    assert match is not None
-    assert match.route.path_parameters(match.raw_path) == {"bucket": "x", "object": "a/b c?"}
+def test_path_parameters_are_decoded() -> None:
+    found = match("storage.googleapis.com", "GET", "/storage/v1/b/x/o/a%2Fb%20c%3F")
+    assert found is not None
+    assert found.route.path_parameters(found.raw_path) == {"bucket": "x", "object": "a/b c?"}
 
 
-def test_query_parameters_are_typed(discovery: Discovery) -> None:
-    match = discovery.match("compute.googleapis.com", "PATCH", f"/compute/beta/{P}/zones/z/disks/d")
-    assert match is not None
-    values = match.route.query_parameters("alt=json&paths=a&paths=b&prettyPrint=false")
+def test_query_parameters_are_typed() -> None:
+    found = match("compute.googleapis.com", "PATCH", f"/compute/beta/{P}/zones/z/disks/d")
+    assert found is not None
+    values = found.route.query_parameters("alt=json&paths=a&paths=b&prettyPrint=false")
     assert values == {"alt": "json", "paths": ["a", "b"], "prettyPrint": False}
 
 
@@ -189,13 +180,13 @@ def test_query_parameters_are_typed(discovery: Discovery) -> None:
     ],
 )  # fmt: skip
 def test_a_broken_request_is_refused_in_googles_words(
-    discovery: Discovery, method: str, host: str, target: str, body: Any, message: str
+    method: str, host: str, target: str, body: Any, message: str
 ) -> None:
-    assert refused(discovery, method, host, target, body) == message
+    assert refused(method, host, target, body) == message
 
 
-def test_all_violations_are_told_at_once(discovery: Discovery) -> None:
-    message = refused(discovery, "POST", "tpu", NODES, {"colour": 1, "shape": 2})
+def test_all_violations_are_told_at_once() -> None:
+    message = refused("POST", "tpu", NODES, {"colour": 1, "shape": 2})
     assert len(message.splitlines()) == 2
 
 
@@ -209,10 +200,8 @@ def test_all_violations_are_told_at_once(discovery: Discovery) -> None:
         {"name": "d", "creationTimestamp": "x", "selfLink": "y", "users": ["z"]},
     ],
 )
-def test_what_google_takes_is_taken(discovery: Discovery, disk: dict[str, Any]) -> None:
-    assert (
-        check(discovery, "POST", "compute", f"/compute/v1/{P}/zones/z/disks", disk) == "compute.disks.insert"
-    )
+def test_what_google_takes_is_taken(disk: dict[str, Any]) -> None:
+    assert check("POST", "compute", f"/compute/v1/{P}/zones/z/disks", disk) == "compute.disks.insert"
 
 
 FOLDERS = (Path(__file__).parent / "recordings", Path(__file__).parents[1] / "standin" / "recordings")
@@ -220,13 +209,11 @@ FILES = [path for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_what_the_official_provider_sends_is_well_formed(discovery: Discovery, path: Path) -> None:
+def test_what_the_official_provider_sends_is_well_formed(path: Path) -> None:
     """Method, path, query and body of every recorded request, read-backs and polls included."""
     for request in json.loads(path.read_text())["requests"]:
         host, _, target = request["path"].partition("/")
-        check(
-            discovery, request["method"], host.removesuffix(".googleapis.com"), f"/{target}", request["body"]
-        )
+        check(request["method"], host.removesuffix(".googleapis.com"), f"/{target}", request["body"])
 
 
 def test_there_are_recordings_of_every_type_in_use() -> None:
@@ -239,10 +226,10 @@ def test_there_are_recordings_of_every_type_in_use() -> None:
     }
 
 
-def test_a_request_is_judged_in_well_under_two_milliseconds(discovery: Discovery) -> None:
+def test_a_request_is_judged_in_well_under_two_milliseconds() -> None:
     body = {"name": "n", "labels": {"a": "b"}, "dataDisks": [{"sourceDisk": "d", "mode": "READ_ONLY"}]}
-    check(discovery, "POST", "tpu", NODES, body)
+    check("POST", "tpu", NODES, body)
     begun = time.perf_counter()
     for _ in range(500):
-        check(discovery, "POST", "tpu", f"{NODES}?nodeId=n", body)
+        check("POST", "tpu", f"{NODES}?nodeId=n", body)
     assert (time.perf_counter() - begun) / 500 < 0.001

@@ -103,6 +103,7 @@ def test_fields_trim_an_answer(cloud: CloudFront) -> None:
 def test_a_download_by_the_xml_api_is_a_download(cloud: CloudFront) -> None:
     reply = cloud.request("GET", "storage.googleapis.com/b/folder/x?generation=7")
     assert (reply.status, len(reply.body)) == (200, 1000)
+    cloud.let_pass(100)  # a stream is logged once it has been sent
     newest = cloud.requests.since(0)["requests"][-1]
     assert newest["method_id"] == "storage.objects.get"
     assert newest["path"] == "/download/storage/v1/b/b/o/folder%2Fx?generation=7&alt=media"
