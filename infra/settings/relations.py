@@ -4,12 +4,12 @@ A rule whose inputs are broken already is silent: it would only repeat what is k
 """
 
 import ipaddress
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from infra import names, nodes
-from infra.catalog import CATALOG, chips_of
+from infra.catalog import CATALOG, chips_of, region_of
 from infra.errors import Problem
 from infra.settings.schema import Settings, SliceSettings
 
@@ -42,6 +42,8 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
             "only members of a fleet have worker ids",
             "remove it, or set count",
         )
+    if fine("labels"):
+        yield from _set_by_us(f"{path}.labels", one.labels, {"environment", "layer", "slice"})
     if one.runtime_version in CATALOG.refused_runtimes:
         yield _runtime(f"{path}.runtimeVersion", one.runtime_version)
 
@@ -193,7 +195,8 @@ def _range_regions(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _no_range(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if settings.network.existing_network:
         return
-    for region in nodes.regions(settings):
+    known = {*CATALOG.zones, *settings.tpu.additional_zones}  # of other zones _known_zones speaks
+    for region in sorted({region_of(zone) for zone in nodes.zones(settings) if zone in known}):
         if region not in names.DEFAULT_RANGES and region not in settings.network.subnet_ranges:
             yield Problem(
                 f"network:subnetRanges.{region}",
@@ -263,24 +266,28 @@ def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    names_ = Counter(one.name for one in settings.tpu.slices)
-    for name in sorted(name for name, times in names_.items() if times > 1):
+    times = Counter(one.name for one in settings.tpu.slices)
+    for name in sorted(name for name in times if times[name] > 1):
         yield Problem(
             "tpu:slices",
-            f'{names_[name]} slices called "{name}"',
+            f'{times[name]} slices called "{name}"',
             "each slice has its own name",
             "rename one",
         )
-    ids = Counter((node.zone, node.name) for node in nodes.nodes(settings))
-    for zone, node in sorted(place for place, times in ids.items() if times > 1):
-        owners = sorted({n.slice for n in nodes.nodes(settings) if (n.zone, n.name) == (zone, node)})
-        if len(owners) > 1:
-            yield Problem(
-                "tpu:slices",
-                f'"{node}" in {" and ".join(owners)}',
-                "two fleets in one zone need different worker ids",
-                "set firstWorkerId of one of them past the other's ids",
-            )
+    owners: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for node in nodes.nodes(settings):
+        owners[node.zone, node.name].add(node.slice)
+    clashes: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for (_, name), slices in sorted(owners.items()):
+        if len(slices) > 1:
+            clashes[tuple(sorted(slices))].append(name)
+    for clashing, shared in clashes.items():
+        yield Problem(
+            "tpu:slices",
+            f"{', '.join(shared)} in {' and '.join(clashing)}",
+            "a node has its id in its zone for itself",
+            "rename the slice, or set a fleet's firstWorkerId past the other's ids",
+        )
 
 
 def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -298,14 +305,19 @@ def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
-def _default_labels(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    for key in sorted({"environment", "layer"} & settings.gcp.default_labels.keys()):
-        yield Problem(
-            f"gcp:defaultLabels.{key}",
-            f'"{settings.gcp.default_labels[key]}"',
-            "the program sets this label itself",
-            "remove it",
-        )
+def _own_labels(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    places: list[tuple[str, Mapping[str, str], set[str]]] = [
+        ("gcp:defaultLabels", settings.gcp.default_labels, {"environment", "layer", "slice"}),
+        ("storage:labels", settings.storage.labels, {"environment", "layer"}),
+        ("data:labels", settings.data.labels, {"environment", "layer"}),
+    ]
+    for path, labels, ours in places:
+        yield from _set_by_us(path, labels, ours)
+
+
+def _set_by_us(path: str, labels: Mapping[str, str], ours: set[str]) -> Iterator[Problem]:
+    for key in sorted(ours & labels.keys()):
+        yield Problem(f"{path}.{key}", f'"{labels[key]}"', "the program sets this label itself", "remove it")
 
 
 def _default_runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -326,6 +338,6 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("tpu:additionalZones",), _known_zones),
     ((), _unique_nodes),
     ((), _readers),
-    (("gcp:defaultLabels",), _default_labels),
+    (("gcp:defaultLabels", "storage:labels", "data:labels"), _own_labels),
     (("tpu:runtimeVersion",), _default_runtime),
 )

@@ -1,0 +1,125 @@
+"""What the slices cost, before anything is created."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+from infra.catalog import CATALOG
+from infra.nodes import Node, nodes
+from infra.settings import Settings, from_file
+
+HOURS_PER_DAY = 24
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Equal nodes of one slice in one zone. Prices are in US dollars an hour, None where unknown."""
+
+    slice: str
+    count: int
+    kind: str
+    zone: str
+    chips: int
+    paid: str
+    hourly: float | None
+    on_demand_hourly: float | None
+
+
+def rows(settings: Settings) -> list[Row]:
+    """One row for each slice and zone, in the order of the settings."""
+    alike = Counter((node.slice, node.zone) for node in nodes(settings))
+    firsts = {(node.slice, node.zone): node for node in reversed(nodes(settings))}
+    return [_row(firsts[place], count) for place, count in alike.items()]
+
+
+def _row(node: Node, count: int) -> Row:
+    price = CATALOG.price(node.zone)
+    chips = count * node.kind.chips
+    paid, each = "on demand", price.on_demand
+    if node.spot:
+        paid, each = "spot", price.spot
+    elif node.reserved:
+        paid, each = "reserved", None  # a contract's price, which no catalog knows
+    return Row(
+        slice=node.slice,
+        count=count,
+        kind=node.kind.name,
+        zone=node.zone,
+        chips=chips,
+        paid=paid,
+        hourly=None if each is None else chips * each,
+        on_demand_hourly=None if price.on_demand is None else chips * price.on_demand,
+    )
+
+
+def show(environment: str, *, as_json: bool) -> int:
+    """Print the prices of an environment's slices. Raises SettingsError."""
+    checked = from_file(environment)
+    dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
+    listed = {**dated, "rows": [asdict(row) for row in rows(checked)]}
+    print(json.dumps(listed) if as_json else table(checked))
+    return 0
+
+
+def table(settings: Settings) -> str:
+    """The rows and their sum for people, with the date of the prices."""
+    head = ("slice", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "on demand $/hour")
+    found = rows(settings)
+    if not found:
+        return "No slices: tpu:slices is empty, so nothing is billed by the hour."
+    lines = [
+        head,
+        *(
+            (
+                row.slice,
+                str(row.count),
+                row.kind,
+                row.zone,
+                str(row.chips),
+                row.paid,
+                dollars(row.hourly),
+                dollars(row.hourly, HOURS_PER_DAY),
+                dollars(row.on_demand_hourly),
+            )
+            for row in found
+        ),
+        _sum(found),
+    ]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join(
+        [
+            *text,
+            f"Prices of v6e chips, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move;",
+            "disks, storage and traffic are billed beside them.",
+        ]
+    )
+
+
+def _sum(found: list[Row]) -> tuple[str, ...]:
+    def total(prices: list[float | None]) -> float | None:
+        return None if None in prices else sum(price for price in prices if price is not None)
+
+    paid = total([row.hourly for row in found])
+    nodes_, chips = sum(row.count for row in found), sum(row.chips for row in found)
+    on_demand = total([row.on_demand_hourly for row in found])
+    return (
+        "sum",
+        str(nodes_),
+        "",
+        "",
+        str(chips),
+        "",
+        dollars(paid),
+        dollars(paid, HOURS_PER_DAY),
+        dollars(on_demand),
+    )
+
+
+def dollars(hourly: float | None, hours: int = 1) -> str:
+    """ "1,234.50", or "unknown"."""
+    return UNKNOWN if hourly is None else f"{hourly * hours:,.2f}"

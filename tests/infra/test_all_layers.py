@@ -1,0 +1,89 @@
+"""What holds for every resource of every layer."""
+
+import re
+
+import pytest
+
+from tests.infra.engine import Recording, run
+
+LAYERS = {"storage": 18, "network": 7, "data": 3, "tpu": 3}
+EVERYTHING = {
+    "network:cloudNat": True,
+    "storage:stateBucketName": "my-project-pulumi",
+    "storage:stateKeyRing": "pulumi",
+    "storage:serviceAccountUsers": ["group:ml@example.com"],
+    "gcp:defaultLabels": {"team": "ml"},
+}
+RECORDED = {  # types whose wire behaviour the rehearsal's provider is held to
+    "gcp:compute/disk:Disk",
+    "gcp:compute/firewall:Firewall",
+    "gcp:compute/network:Network",
+    "gcp:compute/router:Router",
+    "gcp:compute/routerNat:RouterNat",
+    "gcp:compute/subnetwork:Subnetwork",
+    "gcp:kms/cryptoKey:CryptoKey",
+    "gcp:kms/keyRing:KeyRing",
+    "gcp:projects/iAMMember:IAMMember",
+    "gcp:projects/service:Service",
+    "gcp:serviceaccount/account:Account",
+    "gcp:serviceaccount/iAMMember:IAMMember",
+    "gcp:storage/bucket:Bucket",
+    "gcp:storage/bucketIAMMember:BucketIAMMember",
+    "gcp:tpu/v2Vm:V2Vm",
+}
+
+
+@pytest.fixture(scope="module", params=[(layer, preview) for layer in LAYERS for preview in (True, False)])
+def recording(request: pytest.FixtureRequest) -> tuple[str, Recording]:
+    layer, preview = request.param
+    return layer, run(layer, EVERYTHING, preview=preview)
+
+
+@pytest.mark.parametrize(("layer", "count"), LAYERS.items())
+@pytest.mark.parametrize("preview", [True, False])
+def test_how_much_a_layer_declares(layer: str, count: int, preview: bool) -> None:
+    assert len(run(layer, preview=preview).resources) == count
+
+
+def test_only_recorded_types_are_used(recording: tuple[str, Recording]) -> None:
+    types = {one.type for one in recording[1].resources if one.type.startswith("gcp:")}
+    assert types
+    assert types <= RECORDED
+
+
+def test_one_explicit_provider_with_the_default_labels(recording: tuple[str, Recording]) -> None:
+    layer, done = recording
+    provider = done.only("pulumi:providers:gcp")
+    assert provider.inputs["project"] == "my-project"
+    assert provider.inputs["defaultLabels"] == (f'{{"team": "ml", "environment": "dev", "layer": "{layer}"}}')
+    ours = [one for one in done.resources if one.type.startswith("gcp:")]
+    assert ours
+    assert all("pulumi:providers:gcp::gcp::" in one.options["provider"] for one in ours)
+
+
+def test_every_resource_belongs_to_a_component(recording: tuple[str, Recording]) -> None:
+    layer, done = recording
+    ours = [one for one in done.resources if one.type.startswith("gcp:")]
+    assert ours
+    for one in ours:
+        assert f"tpu:{layer}:" in one.options["parent"], one.name
+    components = [one for one in done.resources if one.type.startswith("tpu:")]
+    assert all(re.fullmatch(rf"tpu:{layer}:[A-Z][A-Za-z]+", one.type) for one in components)
+
+
+def test_every_name_is_ours(recording: tuple[str, Recording]) -> None:
+    """Pulumi would add random letters to a name that is left out."""
+    named = {"compute", "kms", "storage", "tpu"}
+    for one in recording[1].resources:
+        if (
+            one.type.startswith("gcp:")
+            and one.type.split(":")[1].split("/")[0] in named
+            and "IAM" not in one.type
+        ):
+            assert one.inputs["name"], one.type
+
+
+def test_only_what_must_outlive_everything_is_protected(recording: tuple[str, Recording]) -> None:
+    protected = {one.type for one in recording[1].resources if one.options.get("protect")}
+    expected = {"gcp:storage/bucket:Bucket", "gcp:kms/keyRing:KeyRing", "gcp:kms/cryptoKey:CryptoKey"}
+    assert protected == (expected if recording[0] == "storage" else set())

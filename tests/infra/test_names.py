@@ -1,0 +1,113 @@
+"""Golden names: another layer, or somebody's bill, depends on each of them."""
+
+from typing import Any
+
+import pytest
+
+from infra import names
+from infra.nodes import nodes, regions, zones
+from infra.settings import Settings, parse
+from infra.settings.sources import as_pulumi_hands_it_over
+from tests.infra.engine import BASE
+
+
+def settings(**changes: Any) -> Settings:
+    values = {**BASE, **{key.replace("__", ":"): value for key, value in changes.items()}}
+    return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+
+
+def test_ids_are_paths_and_never_links() -> None:
+    base = settings()
+    assert names.network_id(base) == "projects/my-project/global/networks/tpu-training"
+    subnet = "projects/my-project/regions/us-east5/subnetworks/tpu-training-us-east5"
+    assert names.subnet_id(base, "us-east5") == subnet
+    disk = "projects/my-project/zones/us-east5-b/disks/training-data-us-east5-b"
+    assert names.disk_id(base, "us-east5-b") == disk
+    assert names.snapshot_id(base) == "projects/my-project/global/snapshots/training-data"
+    assert names.service_account_email(base) == "tpu-training@my-project.iam.gserviceaccount.com"
+    account = "projects/my-project/serviceAccounts/tpu-training@my-project.iam.gserviceaccount.com"
+    assert names.service_account_id(base) == account
+
+
+def test_a_snapshot_of_another_project() -> None:
+    other = settings(data__snapshot="projects/data-project/global/snapshots/c4-tokens")
+    assert names.snapshot_id(other) == "projects/data-project/global/snapshots/c4-tokens"
+    assert names.disk_name(other, "us-east5-b") == "c4-tokens-us-east5-b"
+
+
+def test_long_names_are_cut_and_stay_apart() -> None:
+    one, other = (settings(data__snapshot="s" * 62 + end) for end in "ab")
+    cut = names.disk_name(one, "us-east5-b")
+    assert len(cut) == 63
+    assert cut != names.disk_name(other, "us-east5-b")
+    assert cut == "s" * 54 + "-" + cut[-8:]
+
+
+@pytest.mark.parametrize(
+    ("zone", "worker_id", "name"),
+    [
+        ("us-east5-b", 0, "tpu-us-east5-b-0"),
+        ("europe-west4-a", 15, "tpu-europe-west4-a-15"),
+        ("us-central1-ai1a", 3, "tpu-us-central1-ai1a-3"),
+    ],
+)
+def test_fleet_members(zone: str, worker_id: int, name: str) -> None:
+    assert names.fleet_member(zone, worker_id) == name
+
+
+def fleet(count: int, zones: list[str], **more: Any) -> list[tuple[str, str]]:
+    one = {"name": "extract", "acceleratorType": "v6e-8", "zones": zones, "count": count, **more}
+    return [(node.name, node.zone) for node in nodes(settings(tpu__slices=[one]))]
+
+
+def test_a_fleet_is_dealt_out_over_its_zones() -> None:
+    assert fleet(3, ["us-east5-a", "us-east5-b"]) == [
+        ("tpu-us-east5-a-0", "us-east5-a"),
+        ("tpu-us-east5-b-0", "us-east5-b"),
+        ("tpu-us-east5-a-1", "us-east5-a"),
+    ]
+    assert fleet(1, ["us-east5-a"], firstWorkerId=100) == [("tpu-us-east5-a-100", "us-east5-a")]
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_a_larger_fleet_keeps_the_nodes_it_has(count: int) -> None:
+    zones = ["us-east5-a", "us-east5-b", "us-central1-b"]
+    smaller = [
+        (node.name, node.zone)
+        for node in nodes(
+            settings(
+                storage__allowCrossRegion=True,
+                tpu__slices=[{"name": "f", "topology": "2x4", "zones": zones, "count": count}],
+            )
+        )
+    ]
+    larger = [
+        (node.name, node.zone)
+        for node in nodes(
+            settings(
+                storage__allowCrossRegion=True,
+                tpu__slices=[{"name": "f", "topology": "2x4", "zones": zones, "count": count + 1}],
+            )
+        )
+    ]
+    assert larger[:-1] == smaller
+    assert len(set(larger)) == count + 1
+
+
+def test_a_slice_without_count_keeps_its_own_name() -> None:
+    assert [node.name for node in nodes(settings())] == ["train"]
+    assert zones(settings()) == ("us-east5-b",)
+    assert regions(settings()) == ("us-east5",)
+
+
+def test_default_ranges_do_not_overlap() -> None:
+    import ipaddress
+
+    networks = [ipaddress.ip_network(text) for text in names.DEFAULT_RANGES.values()]
+    assert not any(a.overlaps(b) for i, a in enumerate(networks) for b in networks[:i])
+
+
+def test_commands_name_the_project_that_they_mean() -> None:
+    assert names.up_command("network", "dev") == "pulumi -C infra/network up -s dev"
+    assert names.up_command("tpu", "prod") == "pulumi up -s prod"
+    assert names.LAYERS == ("storage", "network", "data", "tpu")

@@ -1,0 +1,140 @@
+"""Settings that are right, and where they are read from."""
+
+import json
+from pathlib import Path
+
+import pulumi
+import pytest
+
+from infra.errors import InfraError, SettingsError
+from infra.settings import from_file, parse
+from infra.settings.sources import ROOT, as_pulumi_hands_it_over, from_pulumi
+from infra.settings.table import BEGIN, DOCUMENT, END, main, tables, written
+from tests.infra.engine import BASE
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind", "hosts", "spot"), [("dev", "v6e-16", 4, True), ("prod", "v6e-256", 64, False)]
+)
+def test_the_committed_environments(environment: str, kind: str, hosts: int, spot: bool) -> None:
+    from infra.nodes import nodes
+
+    (node,) = nodes(from_file(environment))
+    assert (node.kind.name, node.kind.hosts, node.spot) == (kind, hosts, spot)
+    assert node.run == "train tiny.toml"
+
+
+def test_dev_is_what_the_rehearsal_runs() -> None:
+    dev = from_file("dev")
+    assert [(one.name, one.zones) for one in dev.tpu.slices] == [("tpu-dev", ("us-east5-b",))]
+    assert dev.data.snapshot is not None
+    assert 'pulumi:disable-default-providers: ["*"]' in (ROOT / "Pulumi.dev.yaml").read_text()
+    assert 'pulumi:disable-default-providers: ["*"]' in (ROOT / "Pulumi.prod.yaml").read_text()
+
+
+def test_pulumi_and_the_file_give_the_same(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_text(json.dumps({"config": BASE}))
+    from_the_file = from_file("dev", tmp_path)
+    pulumi.runtime.set_all_config(as_pulumi_hands_it_over(BASE, "f"))
+    try:
+        assert from_pulumi("dev") == from_the_file
+    finally:
+        pulumi.runtime.set_all_config({})
+
+
+def test_numbers_and_booleans_are_typed() -> None:
+    values = {**BASE, "network:mtu": 1500, "network:cloudNat": True, "network:flowLogSampling": 1}
+    settings = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    assert (settings.network.mtu, settings.network.cloud_nat) == (1500, True)
+    assert settings.network.flow_log_sampling == 1.0
+
+
+def test_a_topology_alone_names_the_type() -> None:
+    from infra.nodes import nodes
+
+    slices = [{"name": "train", "topology": "16x16", "zones": ["us-east5-b"]}]
+    settings = parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")
+    assert [node.kind.name for node in nodes(settings)] == ["v6e-256"]
+
+
+def test_a_zone_that_is_not_in_the_catalog_can_be_added() -> None:
+    slices = [{"name": "train", "acceleratorType": "v6e-8", "zones": ["us-east5-c"]}]
+    values = {**BASE, "tpu:slices": slices, "tpu:additionalZones": ["us-east5-c"]}
+    assert parse("dev", as_pulumi_hands_it_over(values, "f"), "f").tpu.slices[0].zones == ("us-east5-c",)
+
+
+def test_hierarchical_namespace_instead_of_versioning() -> None:
+    values = {**BASE, "storage:versioning": False, "storage:hierarchicalNamespace": True}
+    assert parse("dev", as_pulumi_hands_it_over(values, "f"), "f").storage.hierarchical_namespace
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("config: [", "Pulumi.dev.yaml is not YAML: while parsing a flow node expected the node content"),
+        ("", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
+        ("config: 3", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
+        (
+            "config: {gcp:project: {secure: v1:abc}}",
+            "1 problem in Pulumi.dev.yaml:\n  gcp:project: found a secret. Rule: no setting is a secret. "
+            "Fix: write it in plain text.",
+        ),
+        (
+            "config: {gcp:project: }",
+            "1 problem in Pulumi.dev.yaml:\n  gcp:project: found nothing. Rule: a key has a value. "
+            "Fix: write one, or remove the key.",
+        ),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_text(content)
+    with pytest.raises(InfraError) as caught:
+        from_file("dev", tmp_path)
+    assert str(caught.value).startswith(said)
+
+
+def test_an_environment_that_does_not_exist() -> None:
+    with pytest.raises(InfraError) as caught:
+        from_file("stage")
+    assert str(caught.value) == (
+        "Pulumi.stage.yaml does not exist (environments: dev, prod): copy Pulumi.dev.yaml to it and edit"
+    )
+
+
+def test_all_problems_are_one_error() -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse("dev", {}, "Pulumi.dev.yaml")
+    assert [problem.path for problem in caught.value.problems] == [
+        "gcp:project",
+        "storage:bucketName",
+        "storage:location",
+    ]
+
+
+def test_the_documentation_has_the_tables_of_the_code() -> None:
+    document = DOCUMENT.read_text()
+    assert written(document) == document, "run: python -m infra.settings.table --write"
+    assert "`storage:bucketName`" in tables()
+
+
+def test_tables_are_written_between_the_marks(tmp_path: Path) -> None:
+    document = tmp_path / "settings.md"
+    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert main(["--write"], document) == 0
+    assert document.read_text() == f"before\n{BEGIN}\n\n{tables()}\n\n{END}\nafter\n"
+
+
+def test_the_first_seeds_variables_are_mapped_to_settings_that_exist() -> None:
+    document = DOCUMENT.read_text()
+    for variable in (
+        "project_id",
+        "data_snapshot_name",
+        "checkpoint_bucket_name",
+        "service_account_id",
+        "tpu_accelerator_type",
+        "tpu_topology",
+        "data_disk_size_gb",
+    ):
+        (line,) = [line for line in document.splitlines() if line.startswith(f"| `{variable}` |")]
+        setting = line.split("|")[2].split("`")[1]
+        assert f"| `{setting}` |" in tables(), setting

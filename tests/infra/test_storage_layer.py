@@ -1,0 +1,155 @@
+"""What the storage layer declares."""
+
+from typing import Any
+
+import pytest
+
+from infra.storage.identity import BUCKET_ROLES, PROJECT_ROLES
+from tests.infra.engine import run
+
+BUCKET = "gcp:storage/bucket:Bucket"
+MEMBER = "serviceAccount:tpu-training@my-project.iam.gserviceaccount.com"
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_the_bucket_keeps_what_is_in_it(preview: bool) -> None:
+    bucket = run("storage", {"storage:labels": {"data": "checkpoints"}}, preview=preview).only(BUCKET)
+    assert bucket.inputs == {
+        "name": "my-project-checkpoints",
+        "location": "US-EAST5",
+        "storageClass": "STANDARD",
+        "uniformBucketLevelAccess": True,
+        "publicAccessPrevention": "enforced",
+        "forceDestroy": False,
+        "versioning": {"enabled": True},
+        "softDeletePolicy": {"retentionDurationSeconds": 7 * 86400},
+        "lifecycleRules": [
+            {
+                "action": {"type": "Delete"},
+                "condition": {"daysSinceNoncurrentTime": 14, "withState": "ARCHIVED"},
+            },
+            {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}},
+        ],
+        "labels": {"data": "checkpoints"},
+    }
+    assert bucket.options["protect"] is True
+    assert bucket.options["retainOnDelete"] is True
+
+
+def test_a_bucket_with_folders_has_no_versions() -> None:
+    changes = {"storage:versioning": False, "storage:hierarchicalNamespace": True}
+    bucket = run("storage", changes).only(BUCKET)
+    assert bucket.inputs["hierarchicalNamespace"] == {"enabled": True}
+    assert "versioning" not in bucket.inputs
+    assert [rule["action"]["type"] for rule in bucket.inputs["lifecycleRules"]] == [
+        "AbortIncompleteMultipartUpload"
+    ]
+    assert bucket.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 7 * 86400}
+
+
+def test_versioning_switched_off_is_said_and_not_left_out() -> None:
+    bucket = run("storage", {"storage:versioning": False}).only(BUCKET)
+    assert bucket.inputs["versioning"] == {"enabled": False}
+
+
+def test_a_key_of_the_users_own() -> None:
+    key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
+    recording = run("storage", {"storage:kmsKey": key})
+    assert recording.only(BUCKET).inputs["encryption"] == {"defaultKmsKeyName": key}
+    assert recording.named("gcp:projects/service:Service", "cloudkms.googleapis.com")
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_services_are_never_switched_off(preview: bool) -> None:
+    services = run("storage", preview=preview).of("gcp:projects/service:Service")
+    assert sorted(service.inputs["service"] for service in services) == [
+        "cloudresourcemanager.googleapis.com",
+        "compute.googleapis.com",
+        "iam.googleapis.com",
+        "iap.googleapis.com",
+        "logging.googleapis.com",
+        "monitoring.googleapis.com",
+        "storage.googleapis.com",
+        "tpu.googleapis.com",
+    ]
+    assert all(service.inputs["disableOnDestroy"] is False for service in services)
+    without_iap = run("storage", {"network:sshSourceRanges": ["203.0.113.0/24"]})
+    assert "iap.googleapis.com" not in {one.name for one in without_iap.resources}
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_the_account_is_granted_exactly_this(preview: bool) -> None:
+    recording = run("storage", preview=preview)
+    on_bucket = recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+    on_project = recording.of("gcp:projects/iAMMember:IAMMember")
+    assert [
+        (grant.inputs["bucket"], grant.inputs["role"], grant.inputs["member"]) for grant in on_bucket
+    ] == [
+        ("my-project-checkpoints", "roles/storage.legacyBucketReader", MEMBER),
+        ("my-project-checkpoints", "roles/storage.objectUser", MEMBER),
+    ]
+    assert [
+        (grant.inputs["project"], grant.inputs["role"], grant.inputs["member"]) for grant in on_project
+    ] == [
+        ("my-project", "roles/logging.logWriter", MEMBER),
+        ("my-project", "roles/monitoring.metricWriter", MEMBER),
+    ]
+    assert not recording.of("gcp:serviceaccount/iAMMember:IAMMember")
+    assert {grant.inputs["role"] for grant in on_bucket} == set(BUCKET_ROLES)
+    assert {grant.inputs["role"] for grant in on_project} == set(PROJECT_ROLES)
+    account = recording.only("gcp:serviceaccount/account:Account")
+    assert account.inputs["accountId"] == "tpu-training"
+    waits = [
+        f"::{account.name}" in "".join(grant.options["dependencies"]) for grant in on_bucket + on_project
+    ]
+    assert waits == [True] * 4
+
+
+def test_people_who_may_use_the_account_are_granted_it_alone() -> None:
+    users = ["group:ml@example.com", "user:a@example.com"]
+    grants = run("storage", {"storage:serviceAccountUsers": users}).of(
+        "gcp:serviceaccount/iAMMember:IAMMember"
+    )
+    assert [grant.inputs for grant in grants] == [
+        {
+            "serviceAccountId": f"projects/my-project/serviceAccounts/{MEMBER.partition(':')[2]}",
+            "role": "roles/iam.serviceAccountUser",
+            "member": user,
+        }
+        for user in users
+    ]
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_a_place_for_pulumis_state(preview: bool) -> None:
+    changes = {"storage:stateBucketName": "my-project-pulumi", "storage:stateKeyRing": "pulumi"}
+    recording = run("storage", changes, preview=preview)
+    bucket = recording.named(BUCKET, "my-project-pulumi")
+    assert bucket.inputs["versioning"] == {"enabled": True}
+    assert (bucket.options["protect"], bucket.options["retainOnDelete"]) == (True, True)
+    ring = recording.only("gcp:kms/keyRing:KeyRing")
+    assert ring.inputs == {"name": "pulumi", "location": "us-east5"}
+    key = recording.only("gcp:kms/cryptoKey:CryptoKey")
+    assert key.inputs["rotationPeriod"] == "7776000s"
+    assert (key.options["protect"], key.options["retainOnDelete"]) == (True, True)
+    granted = {
+        grant.inputs["bucket"] for grant in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+    }
+    assert granted == {"my-project-checkpoints"}
+    assert recording.exports["stateBackend"] == "gs://my-project-pulumi"
+    if not preview:
+        assert recording.exports["secretsProvider"] == "gcpkms://pulumi-secrets-id"
+
+
+def test_outputs() -> None:
+    assert run("storage").exports == {
+        "bucketName": "my-project-checkpoints",
+        "serviceAccountEmail": "tpu-training@my-project.iam.gserviceaccount.com",
+    }
+
+
+def test_no_grant_is_wider_than_its_resource() -> None:
+    changes: dict[str, Any] = {"storage:serviceAccountUsers": ["group:ml@example.com"]}
+    roles = {one.inputs["role"] for one in run("storage", changes).of("gcp:projects/iAMMember:IAMMember")}
+    assert not [role for role in roles if "storage" in role or "admin" in role.lower() or "iam." in role]
+    assert len(roles) == 2

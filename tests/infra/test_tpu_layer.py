@@ -1,0 +1,230 @@
+"""What the TPU layer declares, and what it needs from the layers before it."""
+
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra.tpu import startup
+from tests.infra.engine import BASE, UPSTREAM, run
+
+NODE = "gcp:tpu/v2Vm:V2Vm"
+
+
+def only_slice(**changes: Any) -> dict[str, Any]:
+    one = {key: value for key, value in {**BASE["tpu:slices"][0], **changes}.items() if value is not None}
+    return {"tpu:slices": [one]}
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
+    node = run("tpu", only_slice(labels={"owner": "ml"}), preview=preview).only(NODE)
+    metadata = node.inputs.pop("metadata")
+    assert node.inputs == {
+        "name": "train",
+        "zone": "us-east5-b",
+        "description": "v6e-16 (4x4), 4 host(s)",
+        "acceleratorType": "v6e-16",
+        "runtimeVersion": "v2-alpha-tpuv6e",
+        "networkConfig": {
+            "network": "projects/my-project/global/networks/up",
+            "subnetwork": "projects/my-project/regions/us-east5/subnetworks/up",
+            "enableExternalIps": False,
+            "canIpForward": False,
+        },
+        "serviceAccount": {
+            "email": "up@my-project.iam.gserviceaccount.com",
+            "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
+        },
+        "dataDisks": [{"sourceDisk": "projects/my-project/zones/us-east5-b/disks/up", "mode": "READ_ONLY"}],
+        "schedulingConfig": {"preemptible": False, "spot": True, "reserved": False},
+        "shieldedInstanceConfig": {"enableSecureBoot": True},
+        "tags": ["tpu-slice"],
+        "labels": {"owner": "ml", "slice": "train"},
+    }
+    assert metadata == {
+        "startup-script": startup.render(),
+        "tpu-slice": "train",
+        "tpu-zone": "us-east5-b",
+        "tpu-workers": "4",
+        "tpu-bucket": "bucket-that-is-up",
+        "tpu-bundle": "ab" * 32,
+        "tpu-data-disk": "up",
+        "tpu-run": "train tiny.toml",
+        "tpu-barrier-timeout-s": "900",
+        "enable-oslogin": "TRUE",
+        "block-project-ssh-keys": "TRUE",
+        "serial-port-enable": "FALSE",
+    }
+    assert node.options["deleteBeforeReplace"] is True
+    assert node.options["customTimeouts"] == {"create": "60m", "update": "30m", "delete": "30m"}
+
+
+def test_ids_are_never_links() -> None:
+    for recording in (run("tpu"), run("tpu", preview=True, up={})):
+        inputs = recording.only(NODE).inputs
+        ids = [
+            inputs["networkConfig"]["network"],
+            inputs["networkConfig"]["subnetwork"],
+            inputs["dataDisks"][0]["sourceDisk"],
+        ]
+        assert all(one.startswith("projects/my-project/") for one in ids)
+
+
+def test_a_slice_that_starts_nothing_and_reads_nothing() -> None:
+    node = run("tpu", {**only_slice(run=None), "data:snapshot": None}).only(NODE)
+    assert not {"tpu-run", "tpu-data-disk"} & node.inputs["metadata"].keys()
+    assert "dataDisks" not in node.inputs
+
+
+@pytest.mark.parametrize(
+    ("changes", "scheduling"),
+    [
+        ({"spot": None}, None),
+        ({"spot": True}, {"preemptible": False, "spot": True, "reserved": False}),
+        ({"spot": None, "reserved": True}, {"preemptible": False, "spot": False, "reserved": True}),
+    ],
+)
+def test_how_it_is_paid(changes: dict[str, Any], scheduling: dict[str, bool] | None) -> None:
+    assert run("tpu", only_slice(**changes)).only(NODE).inputs.get("schedulingConfig") == scheduling
+
+
+def test_images_and_hardening_can_be_chosen() -> None:
+    changes = {
+        **only_slice(runtimeVersion="my-image"),
+        "tpu:osLogin": False,
+        "tpu:secureBoot": False,
+        "tpu:barrierTimeoutS": 60,
+    }
+    inputs = run("tpu", changes).only(NODE).inputs
+    assert inputs["runtimeVersion"] == "my-image"
+    assert inputs["metadata"]["enable-oslogin"] == "FALSE"
+    assert inputs["metadata"]["tpu-barrier-timeout-s"] == "60"
+    assert inputs["shieldedInstanceConfig"] == {"enableSecureBoot": False}
+
+
+def test_a_whole_pod_has_64_hosts() -> None:
+    node = run("tpu", only_slice(acceleratorType=None, topology="16x16", spot=None)).only(NODE)
+    assert node.inputs["acceleratorType"] == "v6e-256"
+    assert node.inputs["metadata"]["tpu-workers"] == "64"
+
+
+def test_a_fleet() -> None:
+    recording = run("tpu", only_slice(name="extract", acceleratorType="v6e-8", count=3))
+    nodes = recording.of(NODE)
+    assert [node.name for node in nodes] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1", "tpu-us-east5-b-2"]
+    assert {node.inputs["labels"]["slice"] for node in nodes} == {"extract"}
+    assert len({node.options["parent"] for node in nodes}) == 3
+    assert all("tpu:tpu:TpuSlice" in node.options["parent"] for node in nodes)
+
+
+def test_outputs() -> None:
+    exports = run("tpu").exports
+    assert exports["bundle"] == "ab" * 32
+    (one,) = exports["slices"]
+    commands = one.pop("usefulCommands")
+    assert one == {
+        "name": "train",
+        "zone": "us-east5-b",
+        "acceleratorType": "v6e-16",
+        "hosts": 4,
+        "state": "READY",
+        "addresses": ["10.64.32.2"],
+    }
+    where = "train --project=my-project --zone=us-east5-b"
+    ssh = f"gcloud alpha compute tpus tpu-vm ssh {where} --tunnel-through-iap"
+    assert commands == {
+        "ssh": f"{ssh} --worker=0",
+        "sshAll": f"{ssh} --worker=all --command='hostname'",
+        "bootLog": f"{ssh} --worker=all --command='sudo tail -n 50 /var/log/tpu/boot.log'",
+        "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit=tpu-job.service --follow'",
+        "bootStatus": "gcloud storage cat 'gs://bucket-that-is-up/boot/train/worker-*.json'",
+        "describe": "gcloud compute tpus tpu-vm describe train --project=my-project --zone=us-east5-b",
+        "recover": "python -m infra.recover dev",
+        "delete": "gcloud compute tpus tpu-vm delete train --project=my-project --zone=us-east5-b",
+    }
+
+
+def test_a_preview_before_anything_is_up_takes_the_ids_that_will_be() -> None:
+    recording = run("tpu", preview=True, up={})
+    inputs = recording.only(NODE).inputs
+    network = run("network").exports
+    assert inputs["networkConfig"]["network"] == network["networkId"]
+    assert inputs["networkConfig"]["subnetwork"] == network["subnetIds"]["us-east5"]
+    assert inputs["dataDisks"][0]["sourceDisk"] == run("data").exports["diskIds"]["us-east5-b"]
+    storage = run("storage").exports
+    assert inputs["metadata"]["tpu-bucket"] == storage["bucketName"]
+    assert inputs["serviceAccount"]["email"] == storage["serviceAccountEmail"]
+    will_be = "projects/my-project/global/networks/tpu-training"
+    said = f"network is not up yet: this preview takes {will_be} for its networkId"
+    assert said in recording.log
+    asked = {token for token, _, _ in recording.calls}
+    assert asked == {"pulumi:pulumi:readStackOutputs"}, "there is no bucket yet to look into"
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("storage", "storage is not up; run this first: pulumi -C infra/storage up -s dev"),
+        ("network", "network is not up; run this first: pulumi -C infra/network up -s dev"),
+        ("data", "data is not up; run this first: pulumi -C infra/data up -s dev"),
+    ],
+)
+def test_an_update_names_the_command_that_comes_first(missing: str, said: str) -> None:
+    up = {layer: outputs for layer, outputs in UPSTREAM.items() if layer != missing}
+    with pytest.raises(pulumi.RunError) as caught:
+        run("tpu", up=up)
+    assert str(caught.value) == said
+
+
+def test_a_layer_that_was_destroyed_is_not_up() -> None:
+    with pytest.raises(pulumi.RunError, match=r"^network is not up; run this first"):
+        run("tpu", up={**UPSTREAM, "network": {}})
+
+
+def test_a_zone_that_the_data_layer_does_not_serve_yet() -> None:
+    up = {**UPSTREAM, "data": {"diskIds": {"us-east5-a": "projects/p/zones/us-east5-a/disks/d"}}}
+    with pytest.raises(pulumi.RunError) as caught:
+        run("tpu", up=up)
+    assert str(caught.value) == (
+        "data has no output diskIds[us-east5-b] (is it up with the present settings?); "
+        "run this first: pulumi -C infra/data up -s dev"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "published", "said"),
+    [
+        (
+            {"tpu:bundle": None},
+            False,
+            "tpu:bundle: no bundle was published for the hosts to install; publish it: make publish ENV=dev",
+        ),
+        (
+            {},
+            False,
+            f"tpu:bundle: gs://bucket-that-is-up/bundles/manifests/{'ab' * 32} does not exist; "
+            "publish it: make publish ENV=dev",
+        ),
+    ],
+)
+def test_no_slice_is_created_whose_bundle_is_not_there(
+    changes: dict[str, Any], published: bool, said: str
+) -> None:
+    with pytest.raises(pulumi.RunError) as caught:
+        run("tpu", changes, published=published)
+    assert str(caught.value) == said
+    preview = run("tpu", changes, published=published, preview=True)
+    assert said in preview.log
+    assert len(preview.of(NODE)) == 1
+
+
+def test_the_bundle_is_looked_up_through_the_explicit_provider() -> None:
+    (provider,) = [provider for token, _, provider in run("tpu").calls if token.endswith(":getBucketObject")]
+    assert "pulumi:providers:gcp::gcp::" in provider
+
+
+def test_no_slices_need_no_bundle() -> None:
+    recording = run("tpu", {"tpu:slices": [], "tpu:bundle": None}, published=False)
+    assert not recording.of(NODE)
+    assert recording.exports["slices"] == []
