@@ -19,6 +19,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from rehearsal.cloud import batch, discovery, partial
+from rehearsal.cloud.breakage import FAULT, abort, break_stream, send_half
 from rehearsal.cloud.discovery import APIS, Match
 from rehearsal.cloud.faults import Fault, Faults
 from rehearsal.cloud.iam import Iam
@@ -29,7 +30,6 @@ from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, Method, 
 
 log = logging.getLogger(__name__)
 
-_FAULT = web.RequestKey("fault", Fault)
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
 _HEADERS = {
@@ -40,15 +40,12 @@ _HEADERS = {
 _STORAGE = "storage.googleapis.com"
 _STORAGE_PATHS = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch")
 
-_NO_TOKEN = (
-    "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie or "
-    "other valid authentication credential. "
+_CREDENTIAL = (
+    "Expected OAuth 2 access token, login cookie or other valid authentication credential. "
     "See https://developers.google.com/identity/sign-in/web/devconsole-project."
 )
-_BAD_TOKEN = _NO_TOKEN.replace(
-    "Request is missing required authentication credential.",
-    "Request had invalid authentication credentials.",
-)
+_NO_TOKEN = f"Request is missing required authentication credential. {_CREDENTIAL}"
+_BAD_TOKEN = f"Request had invalid authentication credentials. {_CREDENTIAL}"
 
 
 class Enabled(Protocol):
@@ -106,7 +103,7 @@ class FrontDoor:
         """The aiohttp application; the caller chooses the sockets and TLS."""
         app = web.Application(client_max_size=_MAX_JSON_BYTES)
         app.router.add_route("*", "/{path:.*}", self.handle)
-        app.on_response_prepare.append(_break_stream)
+        app.on_response_prepare.append(break_stream)
         return app
 
     def covered(self) -> dict[str, list[str]]:
@@ -163,6 +160,9 @@ class FrontDoor:
         raw_path, query = _as_json_api(host, raw_path, query, request)
         http_method = "GET" if request.method == "HEAD" else request.method
         match = discovery.match(host, http_method, raw_path)
+        method_id = match.route.method_id if match else ""
+        if (host, raw_path) in self._endpoints:
+            method_id = f"{host}{raw_path}"
         token = self._iam.find_token(_bearer(request))
         return _Passage(
             started=time.monotonic(),
@@ -170,7 +170,7 @@ class FrontDoor:
             raw_path=raw_path,
             query=query,
             match=match,
-            method_id=match.route.method_id if match else "",
+            method_id=method_id,
             principal=token.principal if token else "",
         )
 
@@ -182,28 +182,27 @@ class FrontDoor:
             return await self._serve(request, passage)
         passage.fault = fault
         passage.reason = fault.rule_id
-        request[_FAULT] = fault
+        request[FAULT] = fault
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         if fault.error is not None:
             raise fault.error
         if fault.reset:
-            raise _abort(request)
+            raise abort(request)
         planned = planned_failure.set(fault.operation_error)
         try:
             response = await self._serve(request, passage)
         finally:
             planned_failure.reset(planned)
         if fault.lost_answer:
-            raise _abort(request)
+            raise abort(request)
         if fault.truncated and isinstance(response, web.Response) and not response.prepared:
-            return await _send_half(request, response)
+            return await send_half(request, response)
         return response
 
     async def _serve(self, request: web.Request, passage: _Passage) -> web.StreamResponse:
         endpoint = self._endpoints.get((passage.host, passage.raw_path))
         if endpoint is not None:
-            passage.method_id = f"{passage.host}{passage.raw_path}"
             passage.validated = True
             answer = await endpoint(request)
             return answer if isinstance(answer, web.StreamResponse) else _json_response(answer)
@@ -218,9 +217,8 @@ class FrontDoor:
         method = self._methods.get(call.method_id)
         if method is None:
             passage.reason = "unimplemented"
-            raise ApiError(
-                501, "UNIMPLEMENTED", f"{call.method_id} is not emulated.", reason="notImplemented"
-            )
+            text = f"{call.method_id} is not emulated."
+            raise ApiError(501, "UNIMPLEMENTED", text, reason="notImplemented")
         self._enabled.require(call.api)
         if method.permission is not None:
             resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
@@ -237,11 +235,9 @@ class FrontDoor:
         try:
             path = route.path_parameters(match.raw_path)
             query = route.query_parameters(passage.query)
-            body = (
-                None
-                if match.media
-                else _parse_json(await request.read(), expected=route.body_check is not None)
-            )
+            body = None
+            if not match.media:
+                body = _parse_json(await request.read(), expected=route.body_check is not None)
             if body is not None:
                 route.check_body(body)
         except ApiError:
@@ -263,7 +259,7 @@ class FrontDoor:
             inner = request.clone(
                 method=part.http_method, rel_url=URL(part.target, encoded=True), headers=headers
             )
-            inner._read_bytes = part.body
+            inner._read_bytes = part.body  # as if it had been read from a connection of its own
             response = await self.handle(inner)
             if not isinstance(response, web.Response):
                 raise ApiError(400, "INVALID_ARGUMENT", "Media can't be sent or fetched in a batch.")
@@ -327,42 +323,3 @@ def _error_response(error: ApiError, fault: Fault | None) -> web.Response:
     if error.code == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="https://accounts.google.com/"'
     return web.Response(status=error.code, body=json.dumps(error.body()).encode(), headers=headers)
-
-
-def _abort(request: web.Request) -> ConnectionError:
-    """Close the connection at once, with a reset where TCP can."""
-    if request.transport is not None:
-        request.transport.abort()
-    return ConnectionResetError("closed by a fault rule")
-
-
-async def _send_half(request: web.Request, response: web.Response) -> web.StreamResponse:
-    """Announce the whole body, send half of it, close."""
-    del request[_FAULT]  # done here, and not again when the stream is prepared
-    body = response.body if isinstance(response.body, bytes) else b""
-    stream = web.StreamResponse(status=response.status, headers=response.headers)
-    stream.content_length = len(body)
-    await stream.prepare(request)
-    await stream.write(body[: len(body) // 2])
-    if request.transport is not None:
-        request.transport.close()
-    return stream
-
-
-async def _break_stream(request: web.Request, response: web.StreamResponse) -> None:
-    """Faults on answers that a service streams itself: cut them at the start or after half a piece."""
-    fault = request.get(_FAULT)
-    if fault is None or isinstance(response, web.Response):
-        return
-    if fault.lost_answer:
-        raise _abort(request)
-    if fault.truncated:
-        whole = response.write
-
-        async def write_half(data: bytes | bytearray | memoryview) -> None:
-            await whole(data[: len(data) // 2])
-            if request.transport is not None:
-                request.transport.close()
-            raise ConnectionResetError("truncated by a fault rule")
-
-        response.write = write_half  # type: ignore[method-assign]

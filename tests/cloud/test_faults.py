@@ -66,6 +66,12 @@ def test_a_json_answer_is_cut_in_the_middle(cloud: CloudFront) -> None:
     assert observed(cloud, rule) == 1
 
 
+def test_an_endpoint_without_a_method_is_named_by_its_address(cloud: CloudFront) -> None:
+    rule = add(cloud, {"status": 503}, "oauth2.googleapis.com/token")
+    assert cloud.request("POST", "oauth2.googleapis.com/token", token="").status == 503
+    assert observed(cloud, rule) == 1
+
+
 def test_a_delay_only_delays(cloud: CloudFront) -> None:
     rule = add(cloud, {"delay_s": 0.2})
     begun = time.monotonic()
