@@ -224,7 +224,9 @@ class SliceSettings:
 class TpuSettings:
     """The slices, and what their hosts do when they boot."""
 
-    slices: tuple[SliceSettings, ...] = setting("the pods; [] takes all down", default=())
+    slices: tuple[SliceSettings, ...] = setting(
+        "the pods; where they stand, network and data make subnets and disks", default=()
+    )
     bundle: str | None = setting(
         "sha256 of the bundle that hosts install; `make publish` writes it", default=None, rule=rules.SHA256
     )

@@ -12,7 +12,7 @@ import grpc
 import pulumi
 from google.protobuf.json_format import MessageToDict
 from pulumi.runtime import mocks
-from pulumi.runtime.stack import run_pulumi_func, wait_for_rpcs
+from pulumi.runtime.stack import Stack, run_pulumi_func, wait_for_rpcs
 
 from infra import upstream
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
@@ -50,7 +50,7 @@ UPSTREAM: dict[str, dict[str, Any]] = {
 }
 
 
-class EngineError(grpc.RpcError):
+class EngineError(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
     """A call that failed, as the engine tells it."""
 
     def __init__(self, said: str):
@@ -110,7 +110,7 @@ class Recording(pulumi.runtime.Mocks):
             outputs["email"] = f"{args.inputs['accountId']}@{project}.iam.gserviceaccount.com"
         return ids.get(args.typ, f"{args.name}-id"), outputs
 
-    def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:
+    def call(self, args: mocks.MockCallArgs) -> Any:
         """Stack outputs and bucket objects, or the engine's own errors."""
         self.calls.append((args.token, args.args, args.provider))
         if args.token == "pulumi:pulumi:readStackOutputs":
@@ -153,7 +153,7 @@ class Monitor(mocks.MockMonitor):
             recording.resources.append(
                 Registration(request.type, request.name, plain.get("object", {}), options)
             )
-        return super().RegisterResource(request)
+        return super().RegisterResource(request)  # type: ignore[no-untyped-call]
 
 
 class _Log(logging.Handler):
@@ -218,7 +218,7 @@ async def _program(recording: Recording) -> None:
     runpy.run_path(str(ROOT / "__main__.py"), run_name="__main__")
     await wait_for_rpcs()
     root = pulumi.runtime.get_root_resource()
-    assert root is not None
+    assert isinstance(root, Stack)
     for name, value in root.outputs.items():
         output = pulumi.Output.from_input(value)
         known = await output.is_known()

@@ -1,0 +1,142 @@
+"""Price and plan before anything exists."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.__main__ import main
+from infra.preview import empty_state
+from infra.prices import rows, table
+from infra.settings import parse
+from infra.settings.sources import ROOT, as_pulumi_hands_it_over
+from tests.infra.conftest import FakePulumi
+from tests.infra.engine import BASE
+
+LAYERS = ["storage", "network", "data", "tpu"]
+FOLDERS = ["infra/storage", "infra/network", "infra/data", "."]
+
+
+def test_before_anything_exists_nothing_is_written_anywhere(
+    pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack ls", [])
+    before = {path: path.read_bytes() for path in ROOT.glob("Pulumi*.yaml")}
+    assert main(["preview", "dev"]) == 0
+    previews = [
+        (folder, backend) for folder, arguments, backend in pulumi_cli.calls if arguments[0] == "preview"
+    ]
+    assert [backend for _, backend in previews] == [previews[0][1]] * 4
+    assert previews[0][1] != "file:///the-users-own"
+    kept = Path(previews[0][1].removeprefix("file://")).parent
+    assert [Path(folder).relative_to(kept).as_posix() for folder, _ in previews] == FOLDERS
+    assert not kept.exists(), "the temporary state is thrown away"
+    asked_of_the_user = [
+        arguments for _, arguments, backend in pulumi_cli.calls if "the-users-own" in backend
+    ]
+    assert {" ".join(arguments[:2]) for arguments in asked_of_the_user} == {"stack ls"}
+    assert {path: path.read_bytes() for path in ROOT.glob("Pulumi*.yaml")} == before
+    said = capfd.readouterr().out
+    assert [f"== {layer}: not up yet, planned from nothing ==" in said for layer in LAYERS] == [True] * 4
+    assert said.index("$/hour") < said.index("== storage")
+    assert said.splitlines()[-1] == "Next: pulumi -C infra/storage up -s dev"
+
+
+def test_what_is_up_is_compared_with_its_state(
+    pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack ls", [{"name": "dev"}])
+    assert main(["preview", "dev"]) == 0
+    previews = [
+        (folder, backend) for folder, arguments, backend in pulumi_cli.calls if arguments[0] == "preview"
+    ]
+    assert previews == [(str(ROOT / folder), "file:///the-users-own") for folder in FOLDERS]
+    assert "init" not in " ".join(pulumi_cli.commands())
+    assert capfd.readouterr().out.splitlines()[-1] == "Next: pulumi up -s dev"
+
+
+def test_without_a_login_it_is_said_and_works(
+    pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack ls", status=255, err="error: PULUMI_ACCESS_TOKEN must be set")
+    assert main(["preview", "prod"]) == 0
+    said = capfd.readouterr().out
+    assert (
+        said.count("No Pulumi state to compare with: `pulumi stack` of storage failed: error: PULUMI_ACC")
+        == 1
+    )
+    assert "691.20" in said
+
+
+def test_a_failed_plan_stops_it(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:
+    pulumi_cli.answer("stack ls", [])
+    pulumi_cli.answer("preview", status=255, err="error: no plugin")
+    assert main(["preview", "dev"]) == 1
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "error: `pulumi preview` of storage failed; what it said is above"
+    )
+    assert pulumi_cli.commands().count("preview") == 1
+
+
+def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["preview", "nowhere"]) == 1
+    assert capfd.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")
+    assert pulumi_cli.calls == []
+
+
+def test_the_empty_state_has_the_same_projects_and_settings(tmp_path: Path, pulumi_cli: FakePulumi) -> None:
+    for folder in FOLDERS:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "Pulumi.yaml").write_text((ROOT / folder / "Pulumi.yaml").read_text())
+    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": BASE, "encryptionsalt": "v1:secret"}))
+    with empty_state("dev", tmp_path) as pulumi:
+        copied = yaml.safe_load((pulumi.root / "Pulumi.dev.yaml").read_text())
+        assert copied == {"config": BASE}, "the salt belongs to the real backend's passphrase"
+        for layer, folder in zip(LAYERS, FOLDERS, strict=True):
+            project = yaml.safe_load((pulumi.root / folder / "Pulumi.yaml").read_text())
+            assert (project["name"], project["main"]) == (layer, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("one", "hourly", "on_demand"),
+    [
+        ({"acceleratorType": "v6e-16", "zones": ["us-east5-b"], "spot": True}, 16 * 1.4033, 16 * 2.70),
+        ({"acceleratorType": "v6e-256", "zones": ["us-east5-b"]}, 256 * 2.70, 256 * 2.70),
+        ({"acceleratorType": "v6e-8", "zones": ["europe-west4-a"], "count": 4}, 32 * 2.97, 32 * 2.97),
+        ({"acceleratorType": "v6e-8", "zones": ["us-east1-d"], "spot": True}, None, 8 * 2.70),
+        ({"acceleratorType": "v6e-8", "zones": ["us-east5-b"], "reserved": True}, None, 8 * 2.70),
+    ],
+)
+def test_a_price_is_chips_times_price_or_unknown(
+    one: dict[str, object], hourly: float | None, on_demand: float
+) -> None:
+    values = {**BASE, "storage:allowCrossRegion": True, "tpu:slices": [{"name": "a", **one}]}
+    (row,) = rows(parse("dev", as_pulumi_hands_it_over(values, "f"), "f"))
+    assert row.hourly == (None if hourly is None else pytest.approx(hourly))
+    assert row.on_demand_hourly == pytest.approx(on_demand)
+
+
+def test_the_table_adds_up() -> None:
+    slices = [
+        {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "spot": True},
+        {"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 3},
+    ]
+    text = table(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f"))
+    assert [line.split() for line in text.splitlines()[1:5]] == [
+        ["train", "1", "v6e-16", "us-east5-b", "16", "spot", "22.45", "538.87", "43.20"],
+        ["extract", "2", "v6e-8", "us-east5-a", "16", "on", "demand", "43.20", "1,036.80", "43.20"],
+        ["extract", "1", "v6e-8", "us-east5-b", "8", "on", "demand", "21.60", "518.40", "21.60"],
+        ["sum", "4", "40", "87.25", "2,094.07", "108.00"],
+    ]
+    assert "read 2026-08" in text
+
+
+def test_an_unknown_price_makes_the_sum_unknown() -> None:
+    slices = [{"name": "a", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "reserved": True}]
+    text = table(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f"))
+    assert text.splitlines()[2].split() == ["sum", "1", "8", "unknown", "unknown", "21.60"]
+
+
+def test_no_slices_cost_nothing_by_the_hour() -> None:
+    text = table(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": []}, "f"), "f"))
+    assert text == "No slices: tpu:slices is empty, so nothing is billed by the hour."
