@@ -24,10 +24,12 @@ def preview(scene: Scene, step: steps.Preview) -> None:
 
 def prices(scene: Scene) -> list[Price]:
     """What the program's own catalog says that each slice costs."""
-    text = scene.shell.run([sys.executable, "-m", "infra", "preview", scene.environment, "--json"])
+    said = scene.shell.run([sys.executable, "-m", "infra", "prices", scene.environment, "--json"])
+    known = json.loads(said.splitlines()[-1])
     return [
-        Price(entry["name"], entry["usdPerHour"], entry["chips"], entry["spot"], entry["date"])
-        for entry in json.loads(text)["slices"]
+        Price(row["slice"], row["hourly"], row["chips"], row["paid"] == "spot", known["read"])
+        for row in known["rows"]
+        if row["hourly"] is not None
     ]
 
 

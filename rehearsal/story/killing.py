@@ -29,7 +29,7 @@ def kills(scene: Scene, step: steps.Kills) -> None:
         how = scene.random.choice(step.how)
         pause_s = scene.random.uniform(0, step.jitter_s)
         at = _strike(scene, step.node, how, step.run, target, pause_s, step.timeout_s)
-        print(f"      kill {number + 1} of {step.times}: {how} at step {at}", flush=True)
+        scene.say(f"      kill {number + 1} of {step.times}: {how} at step {at}")
         if how != "crash":
             recover(scene, steps.Recover(step.node, step.timeout_s))
     scene.note.text = f"{step.times} kills"

@@ -59,6 +59,7 @@ class Runner:
             Control(control),
             Shell(program, report / "logs"),
             random.Random(scenario.seed),
+            narrator.line,
         )
 
     def act(self) -> Record:

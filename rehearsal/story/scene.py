@@ -32,6 +32,7 @@ class Scene:
     control: Control
     shell: Shell
     random: random.Random
+    say: Callable[[str], None]
     note: Note = field(default_factory=Note)
     noted: dict[str, ObjectFacts] = field(default_factory=dict)
     struck: dict[str, float] = field(default_factory=dict)  # node → time of its newest kill

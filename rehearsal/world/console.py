@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+
+# Without a terminal, how often a step says where it is.
+_PLAIN_EVERY_S = 15.0
+
+
+class Note:
+    """What a step has found out so far: shown while it goes on, and behind its duration when it ends."""
+
+    def __init__(self, show: Callable[[str], None] = lambda text: None) -> None:
+        self._text = ""
+        self._show = show
+
+    @property
+    def text(self) -> str:
+        """The newest finding."""
+        return self._text
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self._text = text
+        self._show(text)
 
 
 class Narrator:
@@ -25,25 +46,23 @@ class Narrator:
 
     @contextmanager
     def step(self, text: str) -> Iterator[Note]:
-        """Announce work; on leaving, say how long it took, and whether it failed."""
-        note = Note()
+        """Announce work and what it finds out; on leaving, say how long it took, and whether it failed."""
         begun = time.monotonic()
         text = escape(text)
-        try:
-            if self.console.is_terminal:
-                with self.console.status(f"{text} …"):
+        if self.console.is_terminal:
+            with self.console.status(f"{text} …") as status:
+                note = Note(lambda found: status.update(f"{text} …  [dim]{escape(found)}[/dim]"))
+                with self._ending(text, begun, note):
                     yield note
-            else:
-                self.console.print(f"  …  {text}", soft_wrap=True)
+        else:
+            self._print(f"  …  {text}")
+            note = Note(self._now_and_then())
+            with self._ending(text, begun, note):
                 yield note
-        except BaseException:
-            self._end("[red]fail[/red]", text, begun, note)
-            raise
-        self._end("[green] ok [/green]", text, begun, note)
 
     def line(self, text: str) -> None:
         """One line, as it is."""
-        self.console.print(escape(text), soft_wrap=True)
+        self._print(escape(text))
 
     def status(self, root: Path, status: Mapping[str, Any]) -> None:
         """What a world holds: clock, nodes with hosts, requests, faults."""
@@ -52,23 +71,34 @@ class Narrator:
         for node in status["nodes"]:
             self.line(f"  node {node['name']} in {node['zone']}: {node['state']}")
             for host in node["hosts"]:
-                self.line(
-                    f"    {host['name']:<24} {host['address']:<15} {'on' if host['running'] else 'off'}"
-                )
+                power = "on" if host["running"] else "off"
+                self.line(f"    {host['name']:<24} {host['address']:<15} {power}")
         if not status["nodes"]:
             self.line("  no TPU nodes")
         self.line(f"  requests: {requests['validated']} validated, {requests['refused']} refused as invalid")
         for fault in status["faults"]:
             self.line(f"  fault {fault['id']}: observed {fault['observed']} times")
 
-    def _end(self, mark: str, text: str, begun: float, note: Note) -> None:
-        taken_s = time.monotonic() - begun
-        said = f"  [dim]{escape(note.text)}[/dim]" if note.text else ""
-        self.console.print(f"{mark} {text}  [cyan]{taken_s:.1f} s[/cyan]{said}", soft_wrap=True)
+    @contextmanager
+    def _ending(self, text: str, begun: float, note: Note) -> Iterator[None]:
+        mark = "[red]fail[/red]"
+        try:
+            yield
+            mark = "[green] ok [/green]"
+        finally:
+            found = f"  [dim]{escape(note.text)}[/dim]" if note.text else ""
+            self._print(f"{mark} {text}  [cyan]{time.monotonic() - begun:.1f} s[/cyan]{found}")
 
+    def _now_and_then(self) -> Callable[[str], None]:
+        last = time.monotonic()
 
-class Note:
-    """What a step found out, printed behind its duration."""
+        def show(found: str) -> None:
+            nonlocal last
+            if time.monotonic() - last > _PLAIN_EVERY_S:
+                last = time.monotonic()
+                self._print(f"     {escape(found)}")
 
-    def __init__(self) -> None:
-        self.text = ""
+        return show
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True)

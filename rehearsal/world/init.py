@@ -21,7 +21,7 @@ from rehearsal.world.layout import Layout
 from rehearsal.world.sweep import join_cgroup
 
 _CLOUD_START_TIMEOUT_S = 60.0
-_CLOUD_STOP_TIMEOUT_S = 20.0
+_CLOUD_STOP_TIMEOUT_S = 5.0
 
 
 class _Stop(Exception):  # noqa: N818 - a request, not an error
