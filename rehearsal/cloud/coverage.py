@@ -1,4 +1,7 @@
-"""Which of Google's methods are emulated; `python -m rehearsal.cloud.coverage` prints the table of docs/cloud.md."""
+"""Which of Google's methods are emulated.
+
+`python -m rehearsal.cloud.coverage` prints the table of docs/cloud.md.
+"""
 
 from __future__ import annotations
 

