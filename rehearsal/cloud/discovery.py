@@ -46,6 +46,9 @@ _TOLERATED = (
     ("compute", "Snapshot", "zone"),
     ("compute", "ZoneSetLabelsRequest", "name"),
 )
+# Query parameters of the same kind, by API: TensorStore makes its reads unlike any before, so that no cache
+# on the way answers them (tensorstore/kvstore/gcs_http), and Cloud Storage lets the parameter pass.
+_TOLERATED_QUERY = {"storage": ("tensorstore",)}
 _MEDIA_PREFIXES = ("/upload", "/resumable/upload", "/download")
 
 
@@ -144,7 +147,9 @@ class Document:
                 document["schemas"][schema]["properties"].setdefault(name, {"type": "any"})
         self.schemas = Schemas(document.get("schemas", {}))
         self._base = f"/{document['servicePath']}"
-        self._common_query = {name: _parameter(p) for name, p in document.get("parameters", {}).items()}
+        common: JsonObject = document.get("parameters", {})
+        common |= {name: {"type": "string"} for name in _TOLERATED_QUERY.get(api, ())}
+        self._common_query = {name: _parameter(p) for name, p in common.items()}
         self._root = _Node()
         self.method_ids: set[str] = set()
         for method in _methods(document):

@@ -204,6 +204,11 @@ def test_what_google_takes_is_taken(disk: dict[str, Any]) -> None:
     assert check("POST", "compute", f"/compute/v1/{P}/zones/z/disks", disk) == "compute.disks.insert"
 
 
+def test_tensorstores_reads_pass_the_caches_and_the_door() -> None:
+    target = "/storage/v1/b/x/o/manifest.ocdbt?alt=media&tensorstore=ff2f4bb875db69ea2cc9094a3ee505ec"
+    assert check("GET", "storage", target) == "storage.objects.get"
+
+
 FOLDERS = (Path(__file__).parent / "recordings", Path(__file__).parents[1] / "standin" / "recordings")
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
 
