@@ -142,10 +142,11 @@ class Client:
                 if self._credentials is None:
                     self._credentials = _credentials(self._settings)
                 self._credentials.before_request(AuthRequest(self._session), method, url, headers)  # type: ignore[no-untyped-call]
+            except google.auth.exceptions.DefaultCredentialsError as problem:
+                advice = "gcloud auth application-default login"
+                raise StandInError(f"no Google credentials: {problem}", fix=advice) from problem
             except google.auth.exceptions.GoogleAuthError as problem:
-                raise StandInError(
-                    f"no Google credentials: {problem}", fix="gcloud auth application-default login"
-                ) from problem
+                raise StandInError(f"no token for the Google credentials: {problem}") from problem
 
 
 def _credentials(settings: Settings) -> google.auth.credentials.Credentials:

@@ -84,6 +84,10 @@ DECLARED: tuple[DeclaredDifference, ...] = (
         "The recordings hold one update per type. The emulated cloud checks names and shapes of them all.",
     ),
     DeclaredDifference(
+        "`pulumi import` takes the resource into the state but writes no program for it.",
+        "For that the CLI wants the plugin's schema, which only the official one has.",
+    ),
+    DeclaredDifference(
         "A BucketObject whose properties changed is uploaded anew; the official one patches some of them.",
         "Only a change of content was recorded.",
     ),

@@ -154,6 +154,43 @@ def test_requests_on_something_shared_are_the_recorded_ones(names: tuple[str, ..
         assert counted(played.asked[phase]) == counted(recordings[0].requests(phase)), phase
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "compute.Network",
+        "compute.Subnetwork",
+        "compute.Router",
+        "compute.RouterNat",
+        "compute.Firewall",
+        "storage.Bucket",
+        "serviceaccount.Account",
+        "kms.KeyRing",
+    ],
+)
+def test_a_resource_can_be_read_by_its_id_alone(name: str) -> None:
+    """As `Network.get(...)` and `pulumi import` do; what is imported needs no change afterwards."""
+    with google(load(name)) as played:
+        provider, token, id_ = replayed(played), played.recording.token, played.recording.content["id"]
+        played.phase = "refresh"
+        found = provider.read(token, id_, {})
+        assert found is not None
+        by_program = {"labels", "pulumiLabels", "forceDestroy"}
+        assert differing_outputs(found, played.recording.content["outputs"], by_program) == {}
+        checked = provider.check(token, provider.inputs_of(token, found), {}, "imported", b"")
+        assert checked.failures == []
+        found_labels = {"pulumiLabels": found.get("effectiveLabels", {})}
+        assert (
+            provider.diff(
+                token, {**found, **found_labels}, {**checked.inputs, **labels_of(found)}
+            ).differences
+            == []
+        )
+
+
+def labels_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {"labels": found["effectiveLabels"]} if found.get("effectiveLabels") else {}
+
+
 def test_every_type_has_a_recording() -> None:
     assert {load(f.stem).token for f in RECORDINGS.glob("*.json")} == set(TYPES)
 

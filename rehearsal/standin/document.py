@@ -1,11 +1,10 @@
 """The generated parts of docs/standin.md: what the stand-in knows and where it differs.
 
-Example: python -m rehearsal.standin.handbook docs/standin.md
+Example: python -m rehearsal.standin.document --write
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -33,18 +32,31 @@ def functions() -> str:
     )
 
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "standin.md"
 BLOCKS = {"types": types, "functions": functions, "differences": differences.markdown}
 
 
 def filled(text: str) -> str:
-    """`text` with what stands between `<!-- NAME -->` and `<!-- /NAME -->` written anew."""
+    """`text` with every block between its marks written anew."""
     for name, block in BLOCKS.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        written = block()
-        text = pattern.sub(lambda marks, written=written: f"{marks[1]}{written}\n{marks[2]}", text)  # type: ignore[misc]
+        begin, end = (f"<!-- {word} generated: {name} -->" for word in ("begin", "end"))
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = f"{head}{begin}\n{block()}\n{end}{tail}"
     return text
 
 
+def main(arguments: list[str]) -> int:
+    """Write the document anew with --write, else say whether it is up to date; returns the exit code."""
+    before = DOCUMENT.read_text(encoding="utf-8")
+    after = filled(before)
+    if "--write" in arguments:
+        DOCUMENT.write_text(after, encoding="utf-8")
+    elif before != after:
+        print("docs/standin.md is out of date: python -m rehearsal.standin.document --write", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    document = Path(sys.argv[1])
-    document.write_text(filled(document.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.exit(main(sys.argv[1:]))
