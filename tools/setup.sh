@@ -77,7 +77,9 @@ setup_tools() {
       dir=$(tools/install.sh pulumi)
       ln -sf "$dir"/pulumi* .venv/bin/
       dir=$(tools/install.sh pulumi-language-python)
-      ln -sf "$dir"/pulumi-language-python .venv/bin/
+      # A copy, since it looks for its -exec script beside its own file, not beside a link to it.
+      install -m 0755 "$dir"/pulumi-language-python .venv/bin/.pulumi-language-python
+      mv -f .venv/bin/.pulumi-language-python .venv/bin/pulumi-language-python
     fi
   fi
 
