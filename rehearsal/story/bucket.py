@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.api_core.exceptions import NotFound
-from google.cloud import storage  # type: ignore[import-untyped]
+from google.cloud.storage import Client  # type: ignore[import-untyped]
 
 from rehearsal.errors import StoryFailed
 
@@ -26,7 +26,7 @@ class Bucket:
 
     def __init__(self, project: str, name: str) -> None:
         self.name = name
-        self._bucket = storage.Client(project).bucket(name)
+        self._bucket = Client(project).bucket(name)
 
     def json(self, name: str) -> dict[str, Any] | None:
         """The object, parsed; None if it isn't there."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rehearsal.errors import StoryFailed
 from rehearsal.story import steps
 from rehearsal.story.record import Check, epoch
 from rehearsal.story.scene import Scene
+
+# So many failures of a job in one wait are no accident.
+_GIVE_UP_FAILURES = 3
 
 
 def ready(scene: Scene, step: steps.Ready) -> None:
@@ -61,15 +65,21 @@ def training(scene: Scene, run: str, step: int, since: float) -> int | None:
 
 def reach(scene: Scene, step: steps.Reach) -> None:
     """A run has got to a step."""
-    scene.wait_until(
-        f"{step.run} at step {step.step}", lambda: at_step(scene, step.run, step.step, 0), step.timeout_s
-    )
+    begun = time.time()
+
+    def reached() -> int | None:
+        _require_progress(scene, step.run, begun)
+        return at_step(scene, step.run, step.step, 0)
+
+    scene.wait_until(f"{step.run} at step {step.step}", reached, step.timeout_s)
 
 
 def done(scene: Scene, step: steps.Done) -> None:
     """A run is done."""
+    begun = time.time()
 
     def finished() -> bool:
+        _require_progress(scene, step.run, begun)
         at_step(scene, step.run, 0, 0)
         return scene.bucket.final(step.run) is not None
 
@@ -77,6 +87,16 @@ def done(scene: Scene, step: steps.Done) -> None:
     final = scene.bucket.final(step.run) or {}
     restores = [event for event in scene.bucket.events(step.run) if event["kind"] == "restore"]
     scene.note.text = f"step {final['step']}, {len(restores)} restores"
+
+
+def _require_progress(scene: Scene, run: str, since: float) -> None:
+    """StoryFailed once a job that systemd starts again and again has failed too often."""
+    status = scene.bucket.status(run)
+    if status is None or status["state"] != "failed":
+        return
+    failures = [e for e in scene.bucket.events(run) if e["kind"] == "failed" and epoch(e["time"]) > since]
+    if len(failures) >= _GIVE_UP_FAILURES:
+        raise StoryFailed(f"{run} failed {len(failures)} times, the last time with: {failures[-1]['reason']}")
 
 
 def same(scene: Scene, step: steps.Same) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rehearsal.errors import WorldError
 from rehearsal.world.layout import Layout, State, started
-from rehearsal.world.sweep import sweep
+from rehearsal.world.sweep import erase, sweep
 
 _TOOLS = ("unshare", "nsenter", "setpriv", "ip", "mount", "ssh-keygen", "systemd-nspawn", "mkfs.ext4")
 _END_TIMEOUT_S = 60.0
@@ -116,7 +116,7 @@ def remove(layout: Layout) -> None:
     left = sweep(layout)
     if left:
         raise WorldError(f"can't be cleaned up: {'; '.join(left)}")
-    shutil.rmtree(layout.root, ignore_errors=True)
+    erase(layout.root)
 
 
 def require_up(layout: Layout) -> State:

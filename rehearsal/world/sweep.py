@@ -1,13 +1,14 @@
 """Takes away what outlives processes: control groups and loop devices.
 
 Everything else of a world (mounts, network, host names, processes) belongs to namespaces and goes with
-the last process in them. Nothing here starts a process, and all of it may run twice.
+the last process in them. All of it may run twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,11 @@ def sweep(layout: Layout, patience_s: float = 10.0) -> list[str]:
         if not left or time.monotonic() > end:
             return left
         time.sleep(0.05)
+
+
+def erase(folder: Path) -> None:
+    """Remove a folder with the boot disks of many machines in it; rm does it in a third of Python's time."""
+    subprocess.run(["rm", "-rf", "--one-file-system", "--", str(folder)], check=False)
 
 
 def _detach(root: Path) -> Iterator[str]:

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 
 from rehearsal.world.layout import Layout, State, started
-from rehearsal.world.sweep import sweep
+from rehearsal.world.sweep import erase, sweep
 
 _STOP_TIMEOUT_S = 30.0
 # setpriv: the world dies with the warden. unshare --kill-child: process 1 dies with unshare.
@@ -89,7 +88,7 @@ def tend(layout: Layout, environment: dict[str, str], ephemeral: bool) -> int:
     for leftover in sweep(layout):
         print(f"left behind: {leftover}", file=sys.stderr, flush=True)
     if ephemeral:
-        shutil.rmtree(layout.root, ignore_errors=True)
+        erase(layout.root)
     return 0 if ready else 1
 
 
