@@ -13,13 +13,13 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage  # type: ignore[import-untyped]
 from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
+from infra import names
 from infra.publish.bundle import Bundle, BundleFile
 from infra.publish.errors import PublishError
 
-__all__ = ["BLOBS", "MANIFESTS", "Upload", "upload"]
+__all__ = ["BLOBS", "Upload", "upload"]
 
 BLOBS = "bundles/blobs/"
-MANIFESTS = "bundles/manifests/"
 _PARALLEL = 8
 
 
@@ -85,7 +85,7 @@ def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    manifest = bucket.blob(MANIFESTS + bundle.id)
+    manifest = bucket.blob(names.bundle_manifest(bundle.id))
     with contextlib.suppress(PreconditionFailed):  # published before
         manifest.upload_from_string(bundle.manifest, "text/plain", if_generation_match=0, retry=DEFAULT_RETRY)
     return Upload(len(missing), total, len(blobs) - len(missing))
