@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ from .metadata import Metadata
 from .storage import Front, make_certificate
 
 T = TypeVar("T")
+
+_PROJECT = Path(__file__).resolve().parents[2]
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _POWER_BUTTON = signal.SIGRTMIN + 4
@@ -132,7 +135,9 @@ class Host:
         self._group.open()
         device = self.lab.inside(self._attach) if self.data_disk else None
         bind = [f"--bind={device}:/dev/disk/by-id/google-persistent-disk-1"] if device else []
-        hidden = [f"--tmpfs={path}" for path in ("/root", "/work", "/home")]
+        hidden = [
+            f"--tmpfs={path}" for path in {Path.home(), _PROJECT, Path(sys.base_prefix)} - {Path("/usr")}
+        ]
         # fmt: off
         command = [
             *self._group.enter(), "setpriv", "--pdeathsig", "KILL",
