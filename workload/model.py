@@ -8,38 +8,57 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from workload.config import ModelConfig
 
 Params = dict[str, Any]
 
 
-def init(key: Array, config: ModelConfig, vocab_size: int) -> Params:
-    """Draws float32 parameters; matrices are normal with variance 1 / fan-in."""
+def shapes(config: ModelConfig, vocab_size: int) -> Params:
+    """Shape of every parameter, all float32."""
     D, F, H, N, V = config.d_model, config.d_ff, config.heads, config.layers, vocab_size
     K = D // H
-    keys = iter(jax.random.split(key, 9))
-
-    def normal(*shape: int, fan_in: int) -> Any:
-        return jax.random.normal(next(keys), shape, jnp.float32) * fan_in**-0.5
-
-    return {
-        "embed_VxD": normal(V, D, fan_in=D),
+    shapes = {
+        "embed_VxD": (V, D),
         "layers": {
-            "attention_norm_NxD": jnp.ones((N, D)),
-            "query_NxDxHxK": normal(N, D, H, K, fan_in=D),
-            "key_NxDxHxK": normal(N, D, H, K, fan_in=D),
-            "value_NxDxHxK": normal(N, D, H, K, fan_in=D),
-            "out_NxHxKxD": normal(N, H, K, D, fan_in=D * 2 * N),  # 2N sublayers add to the residual
-            "mlp_norm_NxD": jnp.ones((N, D)),
-            "gate_NxDxF": normal(N, D, F, fan_in=D),
-            "up_NxDxF": normal(N, D, F, fan_in=D),
-            "down_NxFxD": normal(N, F, D, fan_in=F * 2 * N),
+            "attention_norm_NxD": (N, D),
+            "query_NxDxHxK": (N, D, H, K),
+            "key_NxDxHxK": (N, D, H, K),
+            "value_NxDxHxK": (N, D, H, K),
+            "out_NxHxKxD": (N, H, K, D),
+            "mlp_norm_NxD": (N, D),
+            "gate_NxDxF": (N, D, F),
+            "up_NxDxF": (N, D, F),
+            "down_NxFxD": (N, F, D),
         },
-        "final_norm_D": jnp.ones((D,)),
-        "unembed_DxV": normal(D, V, fan_in=D),
+        "final_norm_D": (D,),
+        "unembed_DxV": (D, V),
     }
+    tree: Params = jax.tree.map(_float32, shapes, is_leaf=lambda node: isinstance(node, tuple))
+    return tree
+
+
+def _float32(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)  # type: ignore[no-untyped-call]
+
+
+def draw(name: str, shape: tuple[int, ...], config: ModelConfig, seed: int) -> NDArray[np.float32]:
+    """A parameter's first value, a function of the seed and its name alone.
+
+    Norms begin at one. Matrices are normal with variance 1 / fan-in; the two of each layer
+    that add to the residual stream share it among the 2N of them. NumPy draws: compiling a
+    generator for every matrix would take longer than the steps of a small run.
+    """
+    if "norm" in name:
+        return np.ones(shape, np.float32)
+    residual = 2 * config.layers
+    fan_in = {"down_NxFxD": config.d_ff * residual, "out_NxHxKxD": config.d_model * residual}
+    generator = np.random.Generator(np.random.Philox([seed, *name.encode()]))
+    values = generator.standard_normal(shape, np.float32)
+    return values * np.float32(fan_in.get(name, config.d_model) ** -0.5)
 
 
 def forward(params: Params, tokens_BxL: Array, config: ModelConfig) -> Array:
