@@ -11,8 +11,8 @@ import requests
 from google.api_core import exceptions as google
 from google.api_core.retry import Retry
 from google.auth import exceptions as auth
-from google.cloud import storage  # type: ignore[import-untyped]
-from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
+from google.cloud import storage
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from workload.errors import StoreError
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import requests
 from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, PreconditionFailed
 from google.auth.exceptions import GoogleAuthError
-from google.cloud import storage  # type: ignore[import-untyped]
-from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
+from google.cloud import storage
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from infra import names
 from infra.publish.bundle import Bundle, BundleFile

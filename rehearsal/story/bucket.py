@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.api_core.exceptions import NotFound
-from google.cloud.storage import Client  # type: ignore[import-untyped]
+from google.cloud.storage import Client
 
 from rehearsal.errors import StoryFailed
 
