@@ -2,7 +2,8 @@
 # mount-checkpoints: the bucket at /mnt/checkpoints, for people to look at and write to.
 
 # checkpoints_unit HNS: the service that keeps the bucket mounted. Metadata isn't cached,
-# so that a file which another host wrote is seen at once.
+# so that a file which another host wrote is seen at once. A folder on a flat bucket is renamed
+# object by object, up to that many.
 checkpoints_unit() {
   cat <<UNIT
 [Unit]
@@ -12,7 +13,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=exec
 ExecStartPre=-/bin/umount --lazy --quiet /mnt/checkpoints
-ExecStart=/opt/tpu/bundles/$TPU_BUNDLE/gcsfuse --foreground --log-format=text --implicit-dirs --enable-hns=$1 -o allow_other --file-mode=0666 --dir-mode=0777 --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 $CHECKPOINT_BUCKET /mnt/checkpoints
+ExecStart=/opt/tpu/bundles/$TPU_BUNDLE/gcsfuse --foreground --log-format=text --implicit-dirs --rename-dir-limit=200000 --enable-hns=$1 -o allow_other --file-mode=0666 --dir-mode=0777 --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 $CHECKPOINT_BUCKET /mnt/checkpoints
 ExecStopPost=-/bin/umount --lazy --quiet /mnt/checkpoints
 Restart=always
 RestartSec=1
@@ -36,11 +37,12 @@ bucket_is_hierarchical() {
 try_as_nobody() {
   # shellcheck disable=SC2016
   timeout 30 setpriv --reuid=65534 --regid=65534 --clear-groups bash -euc '
-    mkdir -p "$1"
-    echo "$3" >"$1/$2"
-    [ "$(cat "$1/$2")" = "$3" ]
+    rm -rf "$1/$2" "$1/$2.renamed"
+    mkdir -p "$1/$2"
+    echo "$3" >"$1/$2/file"
+    [ "$(cat "$1/$2/file")" = "$3" ]
     mv "$1/$2" "$1/$2.renamed"
-    rm "$1/$2.renamed"
+    rm -r "$1/$2.renamed"
   ' check "/mnt/checkpoints/boot/$TPU_NAME" "mount-check-$WORKER_ID" "$(timestamp)"
 }
 
