@@ -1,0 +1,114 @@
+"""What a config may say, and what it is told when it says something else."""
+
+from pathlib import Path
+
+import pytest
+
+from workload import config as configs
+from workload.cluster import Membership
+from workload.errors import ConfigError
+
+BAD = [
+    (["model.layer=2"], "model.layer = 2: unknown key", "did you mean model.layers?"),
+    (["modle.layers=2"], "modle = ", "did you mean model?"),
+    (["model.zzz=2"], "model.zzz", "remove it; known are layers"),
+    (["model=3"], "model = 3: must be a table", "write [model]"),
+    (["model.layers=0"], "model.layers = 0: must be at least 1", "the default is 2"),
+    (["model.layers=2.5"], "model.layers = 2.5: must be a whole number, not a number", "the default is 2"),
+    (["model.layers=true"], "model.layers = true: must be a whole number, not true or false", "default"),
+    (["model.layers=[1]"], "model.layers = [1]: must be a whole number, not a list", "default"),
+    (["model.dtype=float16"], 'model.dtype = "float16": must be one of float32, bfloat16', '"float32"'),
+    (["model.dtype=16"], "model.dtype = 16: must be a string, not a whole number", "default"),
+    (["model.rope_theta=0"], "model.rope_theta = 0.0: must be greater than 0", "default"),
+    (["model.d_model=130"], "model.d_model = 130: must be a multiple of model.heads, 4", "128 would do"),
+    (["model.d_model=12"], "model.heads = 4: leaves heads of 3; RoPE turns pairs", "6 or a divisor"),
+    (
+        ["optimizer.warmup_steps=60"],
+        "optimizer.warmup_steps = 60: must be less than train.steps, 60",
+        "tenth",
+    ),
+    (["optimizer.beta2=1.5"], "optimizer.beta2 = 1.5: must lie between 0 and 1", "0.95"),
+    (["train.seed=-1"], "train.seed = -1: must lie between 0 and", "default"),
+    (["cluster.heartbeat_timeout_s=1"], "heartbeat_timeout_s = 1: must be at least 10", "20"),
+    (["train.steps"], "--set = train.steps: must read key=value", "--set train.steps=20"),
+    (["train.steps.more=2"], "--set = train.steps.more=2: steps is not a table", "name a table.key"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "says", "fix"), BAD, ids=[case[0][0] for case in BAD])
+def test_bad_setting_is_refused_with_its_key_value_rule_and_fix(
+    overrides: list[str], says: str, fix: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        configs.load("tiny.toml", overrides)
+    assert says in str(refusal.value)
+    assert fix in str(refusal.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        configs.load("tiny.toml", ["model.layers=0", "train.stepz=1", "optimizer.beta1=2"])
+    assert {problem.key for problem in refusal.value.problems} == {
+        "model.layers",
+        "train.stepz",
+        "optimizer.beta1",
+    }
+    assert "3 problems" in str(refusal.value)
+
+
+def test_every_packaged_config_loads() -> None:
+    assert "tiny.toml" in configs.packaged()
+    for name in configs.packaged():
+        configs.load(name)
+
+
+def test_a_file_and_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[train]\nsteps = 30\n[optimizer]\nlearning_rate = 1\n")
+    config = configs.load(str(path), ["train.batch_size=4", "model.dtype=bfloat16"])
+    assert (config.train.steps, config.train.batch_size) == (30, 4)
+    assert config.optimizer.learning_rate == 1.0
+    assert config.model.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(("text", "says"), [("[train", "is not TOML"), (None, "no such file or packaged")])
+def test_unreadable_file(tmp_path: Path, text: str | None, says: str) -> None:
+    path = tmp_path / "broken.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        configs.load(str(path))
+
+
+def test_identity_holds_what_the_losses_depend_on() -> None:
+    one = configs.load("tiny.toml").identity()
+    assert one == configs.load("tiny.toml", ["checkpoint.keep=9", "data.path=elsewhere"]).identity()
+    assert one != configs.load("tiny.toml", ["train.seed=1"]).identity()
+    assert one != configs.load("tiny.toml", ["data.sequence_length=32"]).identity()
+
+
+GOOD = {"WORKER_COUNT": "4", "WORKER_ID": "2", "COORDINATOR_ADDRESS": "10.0.0.2:8476"}
+
+
+def test_membership() -> None:
+    assert Membership.from_environment(GOOD) == Membership(2, 4, "10.0.0.2:8476")
+    assert Membership.from_environment({}) == Membership(0, 1, "")
+    assert Membership.from_environment({"WORKER_COUNT": "1"}) == Membership(0, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"WORKER_ID": None}, r"\$WORKER_ID = \(not set\)"),
+        ({"WORKER_ID": ""}, r"\$WORKER_ID = \(not set\)"),
+        ({"WORKER_ID": "4"}, r"\$WORKER_ID = '4': must be a whole number from 0 to 3"),
+        ({"WORKER_ID": "-1"}, r"\$WORKER_ID = '-1'"),
+        ({"WORKER_COUNT": "many"}, r"\$WORKER_COUNT = 'many'"),
+        ({"COORDINATOR_ADDRESS": None}, r"\$COORDINATOR_ADDRESS = '': must read host:port"),
+        ({"COORDINATOR_ADDRESS": "10.0.0.2"}, r"\$COORDINATOR_ADDRESS = '10.0.0.2'"),
+    ],
+)
+def test_a_worker_that_does_not_know_who_it_is_stops(change: dict[str, str | None], says: str) -> None:
+    environment = {key: value for key, value in (GOOD | change).items() if value is not None}
+    with pytest.raises(ConfigError, match=says):
+        Membership.from_environment(environment)

@@ -1,0 +1,57 @@
+"""One body of tests for every kind of store."""
+
+from pathlib import Path
+
+import pytest
+
+from workload.errors import StoreError
+from workload.store import MissingObjectError, Store, open_store
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param == "folder":
+        return open_store(str(tmp_path / "run"))
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("storage_url"))
+    return open_store(f"gs://bucket/{tmp_path.name}/run")
+
+
+def test_what_is_written_is_read(store: Store) -> None:
+    store.write("a/b.json", b"{}")
+    assert store.read("a/b.json") == b"{}"
+    store.write("a/b.json", b"\x00new")
+    assert store.read("a/b.json") == b"\x00new"
+
+
+def test_missing(store: Store) -> None:
+    with pytest.raises(MissingObjectError, match="a/nothing: no such object"):
+        store.read("a/nothing")
+    store.delete("a/nothing")
+    assert store.list("a/") == []
+
+
+def test_list_is_sorted_and_holds_to_the_prefix(store: Store) -> None:
+    for name in ("metrics/2", "metrics/10", "metrics/deep/1", "metricsx", "other"):
+        store.write(name, b"x")
+    assert store.list("metrics/") == ["metrics/10", "metrics/2", "metrics/deep/1"]
+    assert store.list("metrics") == ["metrics/10", "metrics/2", "metrics/deep/1", "metricsx"]
+    assert len(store.list("")) == 5
+
+
+def test_delete(store: Store) -> None:
+    store.write("a/b/c", b"x")
+    store.write("a/d", b"x")
+    store.delete("a/b/c")
+    assert store.list("") == ["a/d"]
+
+
+def test_a_bucket_that_is_not_there_is_named(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    with pytest.raises(StoreError, match=r"gs://no-such-bucket/run/: can't be listed"):
+        open_store("gs://no-such-bucket/run").list("")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="can't be written: Not a directory"):
+        open_store(str(tmp_path / "file")).write("a/b", b"x")
