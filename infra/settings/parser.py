@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from infra.errors import Problem, SettingsError
-from infra.settings import relations
-from infra.settings.schema import SECTIONS, Settings, SliceSettings, key_of, keys_of
+from infra.settings import one_slice, relations
+from infra.settings.schema import SECTIONS, Settings, SliceSettings, keys_of
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 80
@@ -72,6 +72,7 @@ class Parser:
         except _WrongTypeError as wrong:
             self.report(path, raw, wrong.rule, wrong.fix)
         else:
+            # Of the slices the good ones stay, so that rules between layers can be checked with them.
             if len(self.problems) == before or get_args(hint)[:1] == (SliceSettings,):
                 return parsed
             self.broken.add(path)
@@ -124,7 +125,7 @@ class Parser:
                 )
                 continue
             one = self.section(f"{path}[{i}]", SliceSettings, raw, separator=".")
-            self.problems.extend(relations.within_slice(f"{path}[{i}]", one, raw, self.broken))
+            self.problems.extend(one_slice.within_slice(f"{path}[{i}]", one, raw, self.broken))
             if len(self.problems) == before:
                 good.append(one)
             else:
@@ -178,7 +179,8 @@ def shown(found: Any) -> str:
 
 def empty(hint: Any) -> Any:
     """A value of the type that nobody reads, for a required field that has none."""
-    return () if get_origin(hint) is tuple else ""
+    origin = get_origin(hint)
+    return () if origin is tuple else "" if origin is None else {}
 
 
 def decoded(raw: Any, kind: type[T], name: str, fix: str) -> T:
@@ -224,5 +226,3 @@ def _number(raw: Any) -> float:
 
 
 SCALARS: dict[Any, Any] = {str: text, bool: _boolean, int: _whole, float: _number}
-
-__all__ = ["Parser", "key_of", "parse"]

@@ -1,0 +1,107 @@
+"""Rules between the settings of one slice."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from infra.catalog import CATALOG, chips_of
+from infra.errors import Problem
+from infra.settings.schema import SliceSettings
+
+
+def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
+    """What is wrong between the fields of one slice."""
+
+    def fine(*keys: str) -> bool:
+        return not any(
+            bad == f"{path}.{key}" or bad.startswith(f"{path}.{key}[") for bad in broken for key in keys
+        )
+
+    if fine("acceleratorType", "topology"):
+        yield from _size(path, one)
+    if fine("zones", "count") and "zones" in raw:
+        yield from _zones(path, one)
+    if one.spot and one.reserved:
+        yield Problem(
+            f"{path}.reserved",
+            "true beside spot: true",
+            "a slice is spot, reserved or neither (on demand)",
+            "remove one of the two",
+        )
+    if one.count is None and one.first_worker_id:
+        yield Problem(
+            f"{path}.firstWorkerId",
+            str(one.first_worker_id),
+            "only members of a fleet have worker ids",
+            "remove it, or set count",
+        )
+    if fine("labels"):
+        yield from set_by_us(f"{path}.labels", one.labels, {"environment", "layer", "slice"})
+    if one.runtime_version in CATALOG.refused_runtimes:
+        yield wrong_runtime(f"{path}.runtimeVersion", one.runtime_version)
+
+
+def _size(path: str, one: SliceSettings) -> Iterator[Problem]:
+    kind = CATALOG.by_name(one.accelerator_type) if one.accelerator_type else None
+    if kind is None and one.topology is None:
+        yield Problem(
+            path,
+            "neither acceleratorType nor topology",
+            "a slice has a size",
+            "add acceleratorType: v6e-16 (or topology: 4x4)",
+        )
+    if one.topology is None:
+        return
+    same = CATALOG.by_topology(one.topology)
+    chips = chips_of(one.topology)
+    if kind is not None and one.topology != kind.topology:
+        what = f"{one.topology} is {chips} chips" + (f", a {same.name}" if same else "")
+        other = f", or acceleratorType: {same.name}" if same else ""
+        yield Problem(
+            f"{path}.topology",
+            f'"{one.topology}"',
+            f"{kind.name} is {kind.topology} ({kind.chips} chips); {what}",
+            f"write topology: {kind.topology}{other}",
+        )
+    elif same is None:
+        known = ", ".join(known.topology for known in CATALOG.types)
+        turned = CATALOG.by_topology("x".join(reversed(one.topology.split("x"))))
+        yield Problem(
+            f"{path}.topology",
+            f'"{one.topology}"',
+            f"v6e comes as {known} (a pod has {CATALOG.pod_chips} chips)",
+            f"write topology: {turned.topology}" if turned else "write one of these",
+        )
+
+
+def _zones(path: str, one: SliceSettings) -> Iterator[Problem]:
+    if not one.zones:
+        yield Problem(f"{path}.zones", "[]", "a slice is in a zone", "add one: [us-east5-b]")
+    if one.count is None and len(one.zones) > 1:
+        yield Problem(
+            f"{path}.zones",
+            f"{len(one.zones)} zones",
+            "one slice is in one zone; a fleet is dealt out over several",
+            "keep one zone, or add count",
+        )
+    for zone, times in Counter(one.zones).items():
+        if times > 1:
+            yield Problem(
+                f"{path}.zones", f'"{zone}" {times} times', "each zone once", "remove the repetition"
+            )
+
+
+def wrong_runtime(path: str, found: str) -> Problem:
+    """An image of older chips."""
+    return Problem(
+        path,
+        f'"{found}"',
+        "this image is for older chips than v6e",
+        f"write {CATALOG.default_runtime}, or remove the line",
+    )
+
+
+def set_by_us(path: str, labels: Mapping[str, str], ours: set[str]) -> Iterator[Problem]:
+    """Labels that the program sets itself."""
+    for key in sorted(ours & labels.keys()):
+        yield Problem(f"{path}.{key}", f'"{labels[key]}"', "the program sets this label itself", "remove it")
