@@ -5,7 +5,6 @@ import re
 import pytest
 
 from infra.catalog import CATALOG, SliceType, chips_of, region_of, summary
-from infra.catalog.table import table
 from infra.names import DEFAULT_RANGES
 
 
@@ -50,10 +49,3 @@ def test_the_default_image_is_not_a_refused_one() -> None:
 
 def test_the_summary_says_how_old_the_facts_are() -> None:
     assert summary() == "8 v6e types, 8 zones (read 2026-11-20), prices of 6 regions (read 2026-08)"
-
-
-def test_the_price_table_multiplies_chips() -> None:
-    lines = table().splitlines()
-    assert lines[0].startswith("US dollars an hour in us-east5, chip prices read 2026-08")
-    assert lines[-1] == "| v6e-256 | 16x16 | 64 | 691.20 | 359.24 | 345.60 |"
-    assert table("asia-northeast1").splitlines()[4] == "| v6e-1 | 1x1 | 1 | 3.24 | unknown | unknown |"
