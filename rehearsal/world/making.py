@@ -64,6 +64,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         (layout.root / "resolv.conf").write_text("# No name servers: there is no way out of this world.\n")
         environment = person.environment(layout, project)
         note.text = install_plugins(layout, plan.plugins, environment)
+        environment["REHEARSAL_PLUGIN"] = note.text
     for lock in plan.locks:
         with narrator.step(f"download what the bundle `{lock}` is made of"):
             _build_bundle(layout, plan, lock)

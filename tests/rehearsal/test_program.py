@@ -1,0 +1,163 @@
+"""What a world is made of: the copy of the program, its settings, the text on the data disk, the login."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rehearsal.errors import WorldError
+from rehearsal.story import steps
+from rehearsal.story.building import _summary, pulumi
+from rehearsal.world import names, person
+from rehearsal.world.dial import address_of
+from rehearsal.world.layout import Layout, State, started
+from rehearsal.world.making import Plan, install_plugins
+from rehearsal.world.program import change_settings, copy_program, read_settings
+from rehearsal.world.snapshot import Text
+
+
+def tree(folder: Path) -> Path:
+    folder.mkdir()
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    (folder / ".gitignore").write_text("secret\n")
+    for name in ("tracked", "new", "secret", "deleted"):
+        (folder / name).write_text(name)
+    subprocess.run(["git", "-C", folder, "add", "tracked", "deleted"], check=True)
+    (folder / "tracked").write_text("edited")
+    (folder / "deleted").unlink()
+    return folder
+
+
+def test_the_copy_is_the_program_as_it_stands(tmp_path: Path) -> None:
+    assert copy_program(tmp_path / "copy", tree(tmp_path / "tree")) == 3
+    copied = {path.name: path.read_text() for path in (tmp_path / "copy").iterdir()}
+    assert copied == {".gitignore": "secret\n", "tracked": "edited", "new": "new"}
+
+
+def test_only_a_checkout_can_be_copied(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="not a git checkout"):
+        copy_program(tmp_path / "copy", tmp_path)
+
+
+def test_settings_are_laid_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_text("encryptionsalt: s\nconfig:\n  a:b: 1\n  a:c: 2\n")
+    change_settings(tmp_path, "dev", {"a:b": None, "a:d": [{"name": "x"}]})
+    assert read_settings(tmp_path, "dev") == {"a:c": 2, "a:d": [{"name": "x"}]}
+    assert "encryptionsalt: s" in (tmp_path / "Pulumi.dev.yaml").read_text()
+
+
+def test_an_environment_that_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_text("config: {}\n")
+    with pytest.raises(WorldError, match=r"no Pulumi\.prd\.yaml; environments here: dev"):
+        read_settings(tmp_path, "prd")
+
+
+def test_text_is_the_same_each_time_and_ends_at_the_limit(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.py").write_text("x" * 10)
+    (tmp_path / "0.png").write_text("no text")
+    text = Text((str(tmp_path),), (".py",), limit_bytes=35)
+    assert [path.name for path in text.files()] == ["0.py", "1.py", "2.py"]
+
+
+def test_the_default_text_is_on_this_machine() -> None:
+    files = Text().files()
+    assert sum(path.stat().st_size for path in files) > 1_000_000
+    assert not any("site-packages" in path.parts for path in files)
+
+
+def test_no_text_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="no text below"):
+        Text((str(tmp_path),)).files()
+
+
+def test_nothing_of_the_users_cloud_reaches_the_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = {
+        "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json",
+        "PULUMI_ACCESS_TOKEN": "secret",
+        "PULUMI_BACKEND_URL": "gs://real-state",
+        "HTTPS_PROXY": "http://proxy",
+        "CLOUDSDK_CORE_PROJECT": "real-project",
+    }
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    inside = person.environment(Layout(tmp_path), "my-project")
+    assert [name for name, value in theirs.items() if inside.get(name) == value] == []
+    assert inside["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/stacks"
+
+
+def test_the_login_is_one_that_google_auth_reads(tmp_path: Path) -> None:
+    path = person.write_login(tmp_path, "a-token")
+    assert json.loads(path.read_text())["refresh_token"] == "a-token"
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_the_hosts_file_names_each_host_once() -> None:
+    listed = [word for line in names.hosts_file().splitlines() for word in line.split()[1:]]
+    assert "storage.googleapis.com" in listed
+    assert "metadata.google.internal" in listed
+    repeated = {word for word in listed if listed.count(word) > 1}
+    assert repeated == {"localhost"}
+
+
+def test_plugins_that_somebody_names_are_linked_untouched(tmp_path: Path) -> None:
+    official = tmp_path / "plugins" / "resource-gcp-v10.2.0"
+    official.mkdir(parents=True)
+    (official / "pulumi-resource-gcp").write_text("#!/bin/sh\n")
+    layout = Layout(tmp_path / "world")
+    layout.pulumi_home.mkdir(parents=True)
+    assert "official plug-in resource-gcp-v10.2.0" in install_plugins(layout, tmp_path / "plugins", {})
+    linked = layout.pulumi_home / "plugins" / "resource-gcp-v10.2.0"
+    assert linked.resolve() == official
+    assert Plan(plugins=tmp_path).plugins == tmp_path
+
+
+def test_a_plugin_folder_without_a_plugin_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="holds no official gcp plug-in"):
+        install_plugins(Layout(tmp_path), tmp_path, {})
+
+
+STATUS = {
+    "nodes": [
+        {"hosts": [{"name": "tpu-dev-w0", "address": "10.0.0.2", "running": True}]},
+        {"hosts": [{"name": "tpu-dev-w1", "address": "10.0.0.3", "running": False}]},
+    ]
+}
+
+
+def test_ssh_finds_a_host_by_its_name() -> None:
+    assert address_of(STATUS, "tpu-dev-w0") == "10.0.0.2"
+    with pytest.raises(WorldError, match="no host is called tpu-dev-w7; hosts: tpu-dev-w0, tpu-dev-w1"):
+        address_of(STATUS, "tpu-dev-w7")
+    with pytest.raises(WorldError, match="switched off"):
+        address_of(STATUS, "tpu-dev-w1")
+
+
+def test_a_process_that_ended_is_not_alive() -> None:
+    child = subprocess.Popen(["sleep", "100"])
+    since = started(child.pid)
+    assert since is not None
+    assert State(1, 1, child.pid, since, {}).alive
+    assert not State(1, 1, child.pid, since + 1, {}).alive
+    child.kill()
+    child.wait()
+    assert started(child.pid) is None
+
+
+def test_the_commands_are_those_of_the_readme() -> None:
+    up = ["up", "-s", "dev"]
+    flags = ["--non-interactive", "--color", "never"]
+    assert pulumi("storage", *up) == ["pulumi", "-C", "infra/storage", *up, *flags]
+    assert pulumi("tpu", *up) == ["pulumi", *up, *flags]
+
+
+def test_what_pulumi_printed_is_summed_up() -> None:
+    said = "Resources:\n    + 4 created\n    ~ 1 updated\n    2 unchanged\n\nDuration: 3s\n"
+    assert _summary(said) == "4 created, 1 updated, 2 unchanged"
+    assert _summary("Resources:\n    19 unchanged\n") == "19 unchanged"
+    assert str(steps.Up("tpu", "no capacity")) == "pulumi up: tpu, which must fail"
