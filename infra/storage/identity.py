@@ -30,20 +30,22 @@ class TrainingIdentity(pulumi.ComponentResource):
     ):
         account_id = settings.storage.service_account_id
         super().__init__("tpu:storage:TrainingIdentity", account_id, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+        # Every slice runs as this account: a destroy that stops at the bucket must not have taken it before.
+        kept = pulumi.ResourceOptions(parent=self, protect=True)
         self.account = gcp.serviceaccount.Account(
             account_id,
             account_id=account_id,
             display_name="TPU hosts",
             description="Runs the training jobs on TPU slices",
-            opts=child,
+            opts=kept,
         )
         # Written out instead of taken from the account, so that a preview and a policy see who gets what.
         member = f"serviceAccount:{names.service_account_email(settings)}"
         after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
+        granted = pulumi.ResourceOptions.merge(after, pulumi.ResourceOptions(protect=True))
         for role in BUCKET_ROLES:
             gcp.storage.BucketIAMMember(
-                f"{account_id}-{_short(role)}", bucket=bucket.name, role=role, member=member, opts=after
+                f"{account_id}-{_short(role)}", bucket=bucket.name, role=role, member=member, opts=granted
             )
         for role in PROJECT_ROLES:
             gcp.projects.IAMMember(
@@ -51,7 +53,7 @@ class TrainingIdentity(pulumi.ComponentResource):
                 project=settings.gcp.project,
                 role=role,
                 member=member,
-                opts=after,
+                opts=granted,
             )
         self._users(settings, settings.storage.service_account_users, after)
         self.register_outputs({"email": self.account.email})

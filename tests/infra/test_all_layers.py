@@ -85,5 +85,12 @@ def test_every_name_is_ours(recording: tuple[str, Recording]) -> None:
 
 def test_only_what_must_outlive_everything_is_protected(recording: tuple[str, Recording]) -> None:
     protected = {one.type for one in recording[1].resources if one.options.get("protect")}
-    expected = {"gcp:storage/bucket:Bucket", "gcp:kms/keyRing:KeyRing", "gcp:kms/cryptoKey:CryptoKey"}
+    expected = {
+        "gcp:storage/bucket:Bucket",
+        "gcp:storage/bucketIAMMember:BucketIAMMember",
+        "gcp:projects/iAMMember:IAMMember",
+        "gcp:serviceaccount/account:Account",
+        "gcp:kms/keyRing:KeyRing",
+        "gcp:kms/cryptoKey:CryptoKey",
+    }
     assert protected == (expected if recording[0] == "storage" else set())
