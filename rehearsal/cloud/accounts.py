@@ -30,9 +30,9 @@ class AccountService:
         """By method id."""
         collection, permissions = "iam.projects.serviceAccounts", "iam.serviceAccounts"
         return {
-            f"{collection}.create": Method(self._create, f"{permissions}.create"),
+            f"{collection}.create": Method(self._create, f"{permissions}.create", _parent),
             f"{collection}.get": Method(self._get, f"{permissions}.get", self._named),
-            f"{collection}.list": Method(self._list, f"{permissions}.list"),
+            f"{collection}.list": Method(self._list, f"{permissions}.list", _parent),
             f"{collection}.patch": Method(self._patch, f"{permissions}.update", self._named),
             f"{collection}.delete": Method(self._delete, f"{permissions}.delete", self._named),
             f"{collection}.undelete": Method(self._undelete, f"{permissions}.undelete"),
@@ -125,3 +125,7 @@ class AccountService:
         self._world.directory[body["name"]] = body
         self._iam.create(body["name"])
         return {"restoredAccount": body}
+
+
+def _parent(call: Call) -> str:
+    return call.path["name"]

@@ -109,13 +109,8 @@ class Operations:
                 if planned is not None:
                     raise planned
                 body["response"] = {"@type": f"type.googleapis.com/{response_type}", **(await work() or {})}
-            except ApiError as error:
-                if on_error is not None:
-                    on_error(error)
-                body["error"] = rpc_status(error)
-            except Exception:
-                log.exception("operation %s", name)
-                body["error"] = rpc_status(_INTERNAL)
+            except Exception as error:
+                body["error"] = rpc_status(_undo(name, error, on_error))
             if "createTime" in body["metadata"]:
                 body["metadata"]["endTime"] = self._world.clock.rfc3339()
             operation.body = body
@@ -174,14 +169,10 @@ class Operations:
                 if planned is not None:
                     raise planned
                 work()
-            except ApiError as error:
-                if on_error is not None:
-                    on_error(error)
-                body["error"] = {"errors": [{"code": error.status, "message": error.message}]}
-                body.update(httpErrorStatusCode=error.code, httpErrorMessage=error.reason)
-            except Exception:
-                log.exception("operation %s", name)
-                body["error"] = {"errors": [{"code": "INTERNAL_ERROR", "message": _INTERNAL.message}]}
+            except Exception as error:
+                why = _undo(name, error, on_error)
+                body["error"] = {"errors": [{"code": why.status, "message": why.message}]}
+                body.update(httpErrorStatusCode=why.code, httpErrorMessage=why.reason)
             body.update(status="DONE", progress=100, endTime=clock.rfc3339())
             operation.done.set()
 
@@ -193,6 +184,18 @@ class Operations:
         if operation is None:
             raise not_found(name)
         return operation
+
+
+def _undo(name: str, error: Exception, on_error: Cleanup | None) -> ApiError:
+    """Take back what a failed operation has begun; the error to show, with a mistake of ours in the log."""
+    if isinstance(error, ApiError):
+        shown = error
+    else:
+        log.error("operation %s", name, exc_info=error)
+        shown = _INTERNAL
+    if on_error is not None:
+        on_error(shown)
+    return shown
 
 
 def rpc_status(error: ApiError) -> JsonObject:

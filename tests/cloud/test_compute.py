@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cloud_front import PROJECT, CloudFront
+from cloud_front import NUMBER, PROJECT, CloudFront
 
 from rehearsal.cloud.compute.disks import add_snapshot
 
@@ -125,6 +125,14 @@ def test_what_is_not_there_is_not_found(cloud: CloudFront) -> None:
     reply = cloud.compute("GET", "global/networks/nowhere")
     assert reply.status == 404
     assert reply.error == f"The resource 'projects/{PROJECT}/global/networks/nowhere' was not found"
+
+
+def test_another_project_is_not_found(cloud: CloudFront) -> None:
+    for path in ("global/networks", "global/networks/n", "regions", ""):
+        url = f"compute.googleapis.com/compute/v1/projects/another/{path}".rstrip("/")
+        reply = cloud.request("GET", url)
+        assert (reply.status, "projects/another" in reply.error) == (404, True)
+    assert cloud.request("GET", f"compute.googleapis.com/compute/v1/projects/{NUMBER}/regions").status == 200
 
 
 @pytest.mark.parametrize("mtu", [1299, 8897, 9000])

@@ -329,6 +329,30 @@ async def test_delete_while_creating_wins(lab: Lab) -> None:
     assert lab.hosts.on == {}
 
 
+async def test_delete_while_machines_boot_wins(lab: Lab) -> None:
+    lab.hosts.may_boot.clear()
+    creating = await lab.create()
+    await asyncio.sleep(0.2)  # 60 virtual seconds and more: its machines are on their way
+    deleting = await lab.api("DELETE", "nodes/tpu-dev")
+    lab.hosts.may_boot.set()
+    assert "DELETING" in (await lab.finish(creating))["error"]["message"]
+    assert "error" not in await lab.finish(deleting)
+    assert (await lab.get())[0] == 404
+    assert lab.hosts.on == {}
+
+
+async def test_a_creation_that_breaks_in_our_code_leaves_no_node(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(spec: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(lab.hosts, "boot", broken)
+    done = await lab.finish(await lab.create())
+    assert done["error"] == {"code": 13, "message": "Internal error encountered."}
+    assert (await lab.get())[0] == 404
+
+
 async def test_disk_and_network_in_use_cannot_be_deleted(lab: Lab) -> None:
     await lab.ready()
     for path in (DISK, SUBNETWORK):

@@ -119,7 +119,7 @@ class Places:
         return methods
 
     async def _get_project(self, call: Call) -> JsonObject:
-        return self._registry.render(call, self._registry.find(f"projects/{self._registry.world.project}"))
+        return self._registry.render(call, self._registry.find(self._registry.path(call)))
 
     async def _get(self, call: Call) -> JsonObject:
         return self._registry.render(call, self._registry.find(self._name(call)))

@@ -37,7 +37,12 @@ class Registry:
     # Names
 
     def path(self, call: Call, *parts: str) -> str:
-        """A full name in the project: `path(call, "global", "networks", "n")`."""
+        """A full name in the project: `path(call, "global", "networks", "n")`.
+
+        ApiError 404 for any other project than the one that exists.
+        """
+        if call.path["project"] not in (self.world.project, self.world.number):
+            raise not_found(f"projects/{call.path['project']}")
         return "/".join((f"projects/{self.world.project}", *parts))
 
     def reference(self, value: str, field: str, pattern: str) -> str:

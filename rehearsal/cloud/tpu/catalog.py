@@ -52,7 +52,6 @@ ZONES = frozenset(
     {
         "asia-northeast1-b",
         "europe-west4-a",
-        "southamerica-west1-a",
         "us-central1-ai1a",
         "us-central1-b",
         "us-east1-d",

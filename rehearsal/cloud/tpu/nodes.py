@@ -94,14 +94,14 @@ class Nodes:
         """READY once every machine's init runs; ApiError if the node is deleted meanwhile."""
         await self._world.clock.sleep(self._durations.create)
         async with node.power:
-            if node.state != state:
-                raise ApiError(409, "ABORTED", f"The node {node.name} is {node.state}.", reason="aborted")
+            _still(node, state)
             boots = [self._hosts.boot(spec) for spec in node.specs(self._world)]
             for outcome in await asyncio.gather(*boots, return_exceptions=True):
                 if isinstance(outcome, HostError):
                     raise ApiError(500, "INTERNAL", f"a machine did not boot: {outcome}") from outcome
                 if isinstance(outcome, BaseException):
                     raise outcome
+            _still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
             node.body["state"] = "READY"
         return self.render(node)
 
@@ -124,6 +124,7 @@ class Nodes:
         await self._world.clock.sleep(self._durations.change)
         async with node.power:
             await self._switch_off(node)
+            _still(node, "STOPPING")
             node.body["state"] = "STOPPED"
         return self.render(node)
 
@@ -172,3 +173,9 @@ class Nodes:
         self.use_disks(node, [])
         self._nodes.pop(node.name, None)
         self._world.directory.pop(node.name, None)
+
+
+def _still(node: Node, state: str) -> None:
+    """ApiError 409 if another operation has taken the node into another state meanwhile."""
+    if node.state != state:
+        raise ApiError(409, "ABORTED", f"The node {node.name} is {node.state}.", reason="aborted")
