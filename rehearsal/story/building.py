@@ -58,7 +58,9 @@ def unchanged(scene: Scene, step: steps.Unchanged) -> None:
 
 def destroy(scene: Scene, step: steps.Destroy) -> None:
     """Destroy a stack, or see that it refuses."""
-    command = pulumi(step.layer, "destroy", "-s", scene.environment, "--yes", "--skip-preview")
+    # A destroy that must be refused is refused by its preview, before the first resource goes.
+    quick = () if step.refused else ("--skip-preview",)
+    command = pulumi(step.layer, "destroy", "-s", scene.environment, "--yes", *quick)
     said = scene.shell.run(command, timeout_s=1800, refused=step.refused)
     scene.note.text = _summary(said) if step.refused is None else "refused, as it should be"
     follow_nodes(scene)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from rehearsal.story.record import Record
+from rehearsal.story.record import KillRecord, Record, epoch
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,16 @@ def costs(record: Record) -> list[Cost]:
         Cost(p.node, p.usd_hour, record.up_s.get(p.node, 0.0) / 3600, p.chips, p.spot, p.dated)
         for p in record.prices
     ]
+
+
+def struck_step(record: Record, kill: KillRecord) -> int:
+    """The step that a run had reached when it was struck, as far as its own events tell.
+
+    The kill's record holds what status.json said, which lags by two seconds.
+    """
+    events = [event for run in record.runs if run.name == kill.run for event in run.events]
+    told = [int(event["step"]) for event in events if "step" in event and epoch(event["time"]) <= kill.time]
+    return max([kill.step, *told])
 
 
 def headlines(record: Record) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from html import escape
 
 from rehearsal.story.record import Record
 from rehearsal.story.report import plots
-from rehearsal.story.report.facts import costs, headlines, minutes
+from rehearsal.story.report.facts import costs, headlines, minutes, struck_step
 
 _STYLE = """
 :root { --ink: #1d2733; --faint: #5d6975; --line: #e4e8ec; --ground: #f6f8fa; --ok: #2c7a4b; --bad: #c22f36 }
@@ -114,7 +114,13 @@ def _losses(record: Record) -> list[str]:
 def _faults(record: Record) -> str:
     rows = [("", (escape(f["name"]), f"{f['observed']}×")) for f in record.faults]
     rows += [
-        ("", (escape(f"{k.how}: {k.node}, {k.run} at step {k.step}"), minutes(k.time - record.start)))
+        (
+            "",
+            (
+                escape(f"{k.how}: {k.node}, {k.run} at step {struck_step(record, k)}"),
+                minutes(k.time - record.start),
+            ),
+        )
         for k in record.kills
     ]
     table = _table(["what went wrong, on purpose", "observed / at"], rows, [1]) if rows else ""

@@ -17,8 +17,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rehearsal.story.record import Boot, KillRecord, Record, RunRecord, epoch
+from rehearsal.story.report.facts import struck_step
 
 INK, FAINT, GRID = "#1d2733", "#76828f", "#e4e8ec"
+STRIKING = "#f0b6b8"
 KILL, REFERENCE, INTERRUPTED, TRAINING = "#d1343a", "#9ec5e8", "#17406d", "#d9e4ee"
 # In the order of the boot contract; cool for waiting, warm for work, so that the long ones stand out.
 STAGES = {
@@ -51,7 +53,7 @@ _NAMED_KILLS = 6
 _NAMES = {"notice": "preempted, 30 s notice", "plug": "plug pulled", "crash": "one job killed"}
 _BUSY_KINDS = {
     "up": "#4878a8", "destroy": "#8b5a83", "recover": "#4878a8", "publish": "#e9a23b", "done": TRAINING,
-    "reach": TRAINING, "kill": KILL, "kills": KILL, "ready": "#dd6e42",
+    "reach": TRAINING, "kill": STRIKING, "kills": STRIKING, "ready": "#dd6e42",
 }  # fmt: skip
 
 
@@ -130,7 +132,7 @@ def _story_lane(axes: Axes, record: Record, row: float) -> None:
         axes.barh(row, width, left=left, height=0.5, color=colour, linewidth=0.6, edgecolor="white")
         name = _short(step.text)
         if width > _at(record, record.end) * (0.008 + 0.0058 * len(name)):
-            light = colour in (TRAINING, GRID)
+            light = colour in (TRAINING, GRID, STRIKING)
             axes.text(
                 left + width / 2, row, name, ha="center", va="center", fontsize=7,
                 color=INK if light else "white", clip_on=True,
@@ -159,7 +161,7 @@ def _kill_line(
 
 def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
     """Both runs' losses on top of each other, the kills, and their difference below."""
-    kills = [kill for kill in record.kills if kill.run == interrupted.name]
+    kills = [(struck_step(record, kill), kill.how) for kill in record.kills if kill.run == interrupted.name]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(_WIDTH_IN, 4.6), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[5, 1])
@@ -174,16 +176,16 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
         lower.plot([n for n, _ in both], [d for _, d in both], color=INTERRUPTED, linewidth=1.3)
         for axes in (upper, lower):
             axes.grid(color=GRID, linewidth=0.8)
-            for kill in kills:
-                axes.axvline(kill.step, color=KILL, linewidth=1.0, linestyle=(0, (4, 3)))
-        for kill in kills:
+            for step, _ in kills:
+                axes.axvline(step, color=KILL, linewidth=1.0, linestyle=(0, (4, 3)))
+        for step, how in kills:
             if len(kills) <= _NAMED_KILLS:
                 upper.annotate(
-                    _NAMES[kill.how], (kill.step, 1.0), (6, -4), textcoords="offset points", va="top",
+                    _NAMES[how], (step, 1.0), (6, -4), textcoords="offset points", va="top",
                     xycoords=upper.get_xaxis_transform(), fontsize=8, color=KILL,
                 )  # fmt: skip
             upper.plot(
-                kill.step, 1.0, marker="v", color=KILL, markersize=7, clip_on=False,
+                step, 1.0, marker="v", color=KILL, markersize=7, clip_on=False,
                 transform=upper.get_xaxis_transform(),
             )  # fmt: skip
         if kills:
@@ -228,7 +230,7 @@ def progress(record: Record, run: RunRecord) -> str:
             if kill.run == run.name:
                 at = _at(record, kill.time)
                 axes.axvline(at, color=KILL, linewidth=1.0, linestyle=(0, (4, 3)))
-                axes.plot(at, kill.step, marker="v", color=KILL, markersize=7)
+                axes.plot(at, struck_step(record, kill), marker="v", color=KILL, markersize=7)
         axes.set_xlabel("minutes since the start")
         axes.set_ylabel("step")
         axes.grid(color=GRID, linewidth=0.8)
