@@ -40,8 +40,9 @@ preview: setup ## the plan and the price of all four stacks of ENV, before anyth
 publish: setup ## build the bundle that hosts install and put it into the bucket of ENV
 	python -m infra.publish $(ENV)
 
-up: setup ## bring up storage, network, data, then tpu of ENV (asks before each)
+up: setup ## bring up storage, publish if nothing is published yet, then network, data, tpu of ENV (asks before each)
 	pulumi -C infra/storage up -s $(ENV)
+	grep -q '^ *tpu:bundle:' Pulumi.$(ENV).yaml || python -m infra.publish $(ENV)
 	pulumi -C infra/network up -s $(ENV)
 	pulumi -C infra/data up -s $(ENV)
 	pulumi up -s $(ENV)

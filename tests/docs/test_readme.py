@@ -24,11 +24,14 @@ RUN_BY_THE_STORY = {
     "make publish ENV=dev": "publish",
     "make recover ENV=dev": "recover",
     "pulumi -C infra/storage up -s dev": "up",
+    "pulumi -C infra/network up -s dev": "up",
+    "pulumi -C infra/data up -s dev": "up",
     "pulumi up -s dev": "up",
     "pulumi destroy -s dev": "destroy",
 }
 # A person's own login to a real cloud.
-NOT_RUN = {"gcloud auth application-default login", "pulumi login"}
+NOT_RUN = {"gcloud auth application-default login", "pulumi login", "pulumi login --local"}
+RUN_BY_EVERY_TARGET = {"make setup && export PATH=$PWD/.venv/bin:$PATH"}
 
 
 def commands() -> set[str]:
@@ -42,10 +45,34 @@ def commands() -> set[str]:
 def test_every_command_of_the_readme_is_run_by_something() -> None:
     found = commands()
     assert len(found) >= 8
-    assert not found - RUN_HERE - RUN_BY_CI - set(RUN_BY_THE_STORY) - NOT_RUN
+    assert not found - RUN_HERE - RUN_BY_CI - set(RUN_BY_THE_STORY) - RUN_BY_EVERY_TARGET - NOT_RUN
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert all(command in ci for command in RUN_BY_CI)
     assert set(RUN_BY_THE_STORY.values()) <= STEPS
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_make_up_types_the_commands_of_the_readme_and_publishes_only_at_first(
+    published: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE, "utf-8")
+    (tmp_path / "tools").mkdir()
+    line = f"  tpu:bundle: {'ab' * 32}\n" if published else "  # `make publish` writes tpu:bundle here\n"
+    (tmp_path / "Pulumi.dev.yaml").write_text(f"config:\n{line}", "utf-8")
+    bin_folder = tmp_path / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    for program in (tmp_path / "tools" / "setup.sh", bin_folder / "pulumi", bin_folder / "python"):
+        said = "" if program.name == "setup.sh" else 'echo "ran $(basename "$0") $*"'
+        program.write_text(f"#!/bin/sh\n{said}\n", "utf-8")
+        program.chmod(0o755)
+    done = subprocess.run(["make", "-s", "up"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    block = next(text for text in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) if "infra/data" in text)
+    wanted = [
+        line.replace("make publish ENV=dev", "python -m infra.publish dev") for line in block.splitlines()
+    ]
+    assert [f"ran {line}" for line in wanted if not (published and "publish" in line)] == [
+        line for line in done.stdout.splitlines() if line.startswith("ran ")
+    ]
 
 
 def test_every_make_target_that_is_named_exists() -> None:
