@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from workload.host import barrier
+from workload.host import metadata as metadata_module
 from workload.host.bucket import Bucket
 from workload.host.errors import BarrierTimeoutError, MetadataError, StorageError
-from workload.host.metadata import Node
+from workload.host.metadata import Node, read
 
 from .metadata import Metadata, worker
 from .storage import BUCKET, client_of
@@ -184,6 +185,28 @@ def test_a_bad_timeout_is_refused(here: Metadata, wrong: str) -> None:
     here.set("tpu-barrier-timeout-s", wrong)
     with pytest.raises(MetadataError, match="tpu-barrier-timeout-s"):
         Node.from_metadata()
+
+
+def test_the_longest_timeout_that_the_settings_allow_is_taken(here: Metadata) -> None:
+    here.set("tpu-barrier-timeout-s", "86400")
+    assert Node.from_metadata().barrier_timeout_s == 86400
+
+
+def test_a_metadata_server_that_restarts_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(503, 200, 404) as (url, asked):
+        monkeypatch.setenv("GCE_METADATA_HOST", url.removeprefix("http://"))
+        assert read("instance/id") == '{"round": "r"}'
+        assert read("instance/id") is None
+    assert len(asked) == 3
+
+
+def test_a_metadata_server_that_stays_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "_PATIENCE_S", 0.6)
+    with answering(503, 503) as (url, asked):
+        monkeypatch.setenv("GCE_METADATA_HOST", url.removeprefix("http://"))
+        with pytest.raises(MetadataError, match="HTTP 503"):
+            read("instance/id")
+    assert len(asked) == 2
 
 
 @contextlib.contextmanager

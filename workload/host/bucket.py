@@ -6,6 +6,7 @@ Protocol: cloud.google.com/storage/docs/json_api/v1/objects.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
@@ -89,7 +90,7 @@ class Bucket:
                     continue
                 said = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
                 passing = error.code in _TRANSIENT
-            except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
                 said, passing = str(error), True
             if not passing or time.monotonic() + pause_s > give_up:
                 raise StorageError(f"{method} {self._server}{path}: {said}")

@@ -6,8 +6,10 @@ does for Google's own client libraries.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -18,27 +20,35 @@ from workload.host.errors import MetadataError
 __all__ = ["Node", "access_token", "read"]
 
 _TIMEOUT_S = 10.0
-_DEFAULT_BARRIER_TIMEOUT_S = 600.0
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.5
+_DEFAULT_BARRIER_TIMEOUT_S = 900.0
 
 
 def read(key: str) -> str | None:
     """Return the value of `key`, e.g. `instance/id`; None where the server has none.
 
-    Raises `MetadataError` where it doesn't say either way.
+    Asks again for 10 s while the server doesn't say either way (it restarts now and then);
+    then raises `MetadataError`.
     """
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{host}/computeMetadata/v1/{key}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
-            text: str = reply.read().decode(errors="replace")
-            return text
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return None
-        raise MetadataError(f"{url}: HTTP {error.code}") from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise MetadataError(f"{url}: {error}: is this a TPU host?") from error
+    give_up = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+                text: str = reply.read().decode(errors="replace")
+                return text
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            failure = MetadataError(f"{url}: HTTP {error.code}")
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+            failure = MetadataError(f"{url}: {error}: is this a TPU host?")
+        if time.monotonic() + _PAUSE_S > give_up:
+            raise failure
+        time.sleep(_PAUSE_S)
 
 
 def access_token() -> str:
@@ -99,8 +109,8 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < 86400:
+    if not 0 < seconds <= 86400:
         raise MetadataError(
-            f"the node's metadata has tpu-barrier-timeout-s='{text}', not seconds below a day"
+            f"the node's metadata has tpu-barrier-timeout-s='{text}', not seconds up to a day"
         )
     return seconds
