@@ -15,14 +15,12 @@ from pathlib import Path
 from rehearsal.cloud.control import Control
 from rehearsal.errors import WorldError
 from rehearsal.hosts.image import ensure_image
+from rehearsal.standin.install import EXECUTABLE, is_standin, plugin_folder
 from rehearsal.world import authority, names, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, cache_dir
 from rehearsal.world.program import change_settings, copy_program, read_settings
 from rehearsal.world.snapshot import Text, snapshot_image
-
-# The name of an official plug-in's folder in a Pulumi home; the stand-in's is the same, inside the world.
-_PLUGIN = "resource-gcp-v*"
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         (layout.root / "hosts").write_text(names.hosts_file())
         (layout.root / "resolv.conf").write_text("# No name servers: there is no way out of this world.\n")
         environment = person.environment(layout, project)
+        _require_programs(environment)
         note.text = install_plugins(layout, plan.plugins, environment)
         environment["REHEARSAL_PLUGIN"] = note.text
     for lock in plan.locks:
@@ -70,6 +69,14 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
             _build_bundle(layout, plan, lock)
     _write_cloud_config(layout, plan, project, image, tls, refresh_token, public_key)
     return environment
+
+
+def _require_programs(environment: dict[str, str]) -> None:
+    """WorldError unless the pinned programs are on the PATH of the world."""
+    programs = ("pulumi", "gcsfuse", "fake-gcs-server", "git", "ssh")
+    missing = [name for name in programs if shutil.which(name, path=environment["PATH"]) is None]
+    if missing:
+        raise WorldError(f"not installed: {', '.join(missing)}", "make setup, then make doctor")
 
 
 def _build_bundle(layout: Layout, plan: Plan, lock: str) -> None:
@@ -89,21 +96,20 @@ def seed(layout: Layout, plan: Plan) -> None:
 
 
 def install_plugins(layout: Layout, named: Path | None, environment: dict[str, str]) -> str:
-    """Link official plug-ins into the world's Pulumi home, or install the stand-in; which, in words."""
+    """Link the official plug-in into the world's Pulumi home, or install the stand-in; which, in words."""
     user_home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
-    source = named or user_home / "plugins"
-    found = sorted(path for path in source.glob(_PLUGIN) if (path / "pulumi-resource-gcp").is_file())
-    if named and not found:
+    place = plugin_folder(Path("")).name  # of the version that the program's SDK asks for
+    plugin = (named or user_home / "plugins") / place
+    executable = plugin / EXECUTABLE
+    if executable.is_file() and not is_standin(executable):
+        (layout.pulumi_home / "plugins").mkdir()
+        (layout.pulumi_home / "plugins" / place).symlink_to(plugin.resolve())
+        return f"official plug-in {place}"
+    if named:
         raise WorldError(
-            f"{named} holds no official gcp plug-in",
-            f"it should contain {_PLUGIN}/pulumi-resource-gcp, as ~/.pulumi/plugins does",
+            f"{named} holds no official {place}",
+            f"it should contain {place}/{EXECUTABLE}, as ~/.pulumi/plugins does after a `pulumi up`",
         )
-    if found:
-        target = layout.pulumi_home / "plugins"
-        target.mkdir()
-        for plugin in found:
-            (target / plugin.name).symlink_to(plugin)
-        return f"official plug-in {', '.join(plugin.name for plugin in found)}"
     command = [sys.executable, "-m", "rehearsal.standin", "install", "--pulumi-home", str(layout.pulumi_home)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, cwd=layout.program
@@ -140,11 +146,3 @@ def _write_cloud_config(
     }
     layout.cloud_config.write_text(json.dumps(document, indent=1))
     layout.cloud_config.chmod(0o600)
-
-
-def require_programs(environment: dict[str, str]) -> None:
-    """WorldError unless the pinned programs are on the PATH of the world."""
-    programs = ("pulumi", "gcsfuse", "fake-gcs-server", "git", "ssh")
-    missing = [name for name in programs if shutil.which(name, path=environment["PATH"]) is None]
-    if missing:
-        raise WorldError(f"not installed: {', '.join(missing)}", "make setup, then make doctor")

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from rehearsal.errors import WorldError
+from rehearsal.standin.install import install, plugin_folder
 from rehearsal.story import steps
 from rehearsal.story.building import _summary, pulumi
 from rehearsal.world import names, person
 from rehearsal.world.dial import address_of
 from rehearsal.world.layout import Layout, State, started
-from rehearsal.world.making import Plan, install_plugins
+from rehearsal.world.making import install_plugins
 from rehearsal.world.program import change_settings, copy_program, read_settings
 from rehearsal.world.snapshot import Text
 
@@ -106,20 +107,25 @@ def test_the_hosts_file_names_each_host_once() -> None:
 
 
 def test_plugins_that_somebody_names_are_linked_untouched(tmp_path: Path) -> None:
-    official = tmp_path / "plugins" / "resource-gcp-v10.2.0"
+    official = plugin_folder(tmp_path)
     official.mkdir(parents=True)
     (official / "pulumi-resource-gcp").write_text("#!/bin/sh\n")
     layout = Layout(tmp_path / "world")
     layout.pulumi_home.mkdir(parents=True)
-    assert "official plug-in resource-gcp-v10.2.0" in install_plugins(layout, tmp_path / "plugins", {})
-    linked = layout.pulumi_home / "plugins" / "resource-gcp-v10.2.0"
+    assert f"official plug-in {official.name}" == install_plugins(layout, tmp_path / "plugins", {})
+    linked = layout.pulumi_home / "plugins" / official.name
     assert linked.resolve() == official
-    assert Plan(plugins=tmp_path).plugins == tmp_path
 
 
 def test_a_plugin_folder_without_a_plugin_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WorldError, match="holds no official gcp plug-in"):
+    with pytest.raises(WorldError, match="holds no official resource-gcp-v"):
         install_plugins(Layout(tmp_path), tmp_path, {})
+
+
+def test_the_stand_in_is_not_taken_for_the_official_plugin(tmp_path: Path) -> None:
+    install(tmp_path)
+    with pytest.raises(WorldError, match="holds no official resource-gcp-v"):
+        install_plugins(Layout(tmp_path), tmp_path / "plugins", {})
 
 
 STATUS = {
