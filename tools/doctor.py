@@ -101,15 +101,22 @@ def programs() -> Iterator[Finding]:
 def plugins() -> Finding:
     """The official gcp provider plug-in, if somebody installed it."""
     home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
-    found = sorted(path.name for path in (home / "plugins").glob("resource-gcp-v*") if path.is_dir())
-    if found:
-        return Finding("gcp provider plug-in", OK, ", ".join(found))
-    return Finding(
-        "gcp provider plug-in",
-        OPTIONAL,
-        "none: the rehearsal uses its stand-in",
-        "for the real cloud: pulumi plugin install resource gcp",
-    )
+    locked = re.search(r"^pulumi-gcp==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    version = locked.group(1) if locked else ""
+    # The CLI takes a plug-in of exactly the version that the program's SDK has.
+    executable = home / "plugins" / f"resource-gcp-v{version}" / "pulumi-resource-gcp"
+    fix = f"for the real cloud: pulumi plugin install resource gcp {version}"
+    if not executable.is_file():
+        others = sorted(path.name for path in (home / "plugins").glob("resource-gcp-v*") if path.is_dir())
+        found = f"not v{version}" + (
+            f" but {', '.join(others)}" if others else ": the rehearsal has a stand-in"
+        )
+        return Finding("gcp provider plug-in", OPTIONAL, found, fix)
+    with executable.open("rb") as file:
+        if b"rehearsal.standin serve" in file.read(1024):
+            fix = f"remove {executable.parent}, then {fix}"
+            return Finding("gcp provider plug-in", OPTIONAL, f"v{version}, but it is the stand-in", fix)
+    return Finding("gcp provider plug-in", OK, f"v{version}")
 
 
 def machine() -> Iterator[Finding]:
@@ -129,6 +136,13 @@ def machine() -> Iterator[Finding]:
     yield Finding(
         "loop devices", OK if loop else MISSING, "yes" if loop else "no", "" if loop else "modprobe loop"
     )
+    groups = control_groups()
+    yield Finding(
+        "control groups",
+        OK if groups else MISSING,
+        groups or "none that can be written",
+        "" if groups else "run outside of a container, or in one with a writable /sys/fs/cgroup",
+    )
     namespaces = output_of("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true") is not None
     yield Finding(
         "namespaces",
@@ -143,6 +157,19 @@ def machine() -> Iterator[Finding]:
         f"{free_gib:.0f} GiB free",
         "" if free_gib > 10 else "free 10 GiB",
     )
+
+
+def control_groups() -> str:
+    """The hierarchies in which systemd can manage machines; "" if there are none, or not for us."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2" or (kind == "cgroup" and "name=systemd" in options.split(",")):
+            if not os.access(before.split()[4], os.W_OK):
+                return ""
+            found.append("version 2" if kind == "cgroup2" else "version 1")
+    return ", ".join(found)
 
 
 def debian_packages() -> Finding:

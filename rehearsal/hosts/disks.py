@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -86,10 +87,16 @@ def _attach(image: Path, read_only: bool) -> _Loop:
             descriptor = os.open(device, access | os.O_CLOEXEC)
             try:
                 fcntl.ioctl(descriptor, _LOOP_CONFIGURE, _configuration(image, backing, read_only))
-            except OSError:  # another process took it between the two calls
+            except OSError as error:
                 os.close(descriptor)
-                continue
+                if error.errno == errno.EBUSY:  # another process took it between the two calls
+                    continue
+                raise
             return _Loop(device, descriptor, read_only)
+    except OSError as error:
+        raise HostError(
+            f"loop device for {image}: {error.strerror}", "losetup --find must work here"
+        ) from None
     finally:
         os.close(backing)
     raise HostError(f"no free loop device for {image}", "losetup --all shows who has them")

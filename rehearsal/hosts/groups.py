@@ -21,11 +21,12 @@ def own_groups() -> list[Path]:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
-        mount = Path(before.split()[4])
+        # In a container the mount may show but a part of the hierarchy, and begin at the container's group.
+        top, mount = before.split()[3:5]
         if kind == "cgroup2":
-            found.append(mount / memberships[""].lstrip("/"))
+            found.append(Path(mount) / memberships[""].removeprefix(top).lstrip("/"))
         elif kind == "cgroup" and "name=systemd" in options.split(","):
-            found.append(mount / memberships["name=systemd"].lstrip("/"))
+            found.append(Path(mount) / memberships["name=systemd"].removeprefix(top).lstrip("/"))
     if not found:
         raise HostError("no control groups are mounted here, so systemd can't start inside a machine")
     return found

@@ -91,8 +91,13 @@ def _build(root: Path) -> None:
     log = root.with_name(f"{root.name}.log")
     shutil.rmtree(partial, ignore_errors=True)
     log.unlink(missing_ok=True)
-    include = ",".join(PACKAGES)
-    run(["debootstrap", "--variant=minbase", f"--include={include}", SUITE, partial, find_mirror()], log=log)
+    # In namespaces of its own, which end with us: it mounts /proc and /sys and would leave them if killed.
+    alone = (
+        *("setpriv", "--pdeathsig", "KILL", "--"),
+        *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"),
+    )
+    options = ("--variant=minbase", f"--include={','.join(PACKAGES)}")
+    run([*alone, "debootstrap", *options, SUITE, partial, find_mirror()], log=log)
     _furnish(partial, log)
     partial.rename(root)
     log.unlink()

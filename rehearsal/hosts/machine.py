@@ -218,10 +218,12 @@ class NspawnHosts:
             await asyncio.to_thread(self._network.ensure_gateway, spec.gateway, spec.address_cidr)
             while await self._run_once(machine, devices, started) == _REBOOT and not machine.pulled:
                 pass
-        except HostError as error:
+        except Exception as error:
             if started.done():
                 raise
-            started.set_exception(error)
+            started.set_exception(
+                error if isinstance(error, HostError) else HostError(f"{spec.name}: {error}")
+            )
         finally:
             for image in attached:
                 self._loops.release(image)

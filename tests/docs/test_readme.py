@@ -1,8 +1,10 @@
 """Every command of the README exists and is run by something; generated blocks are current."""
 
+import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,7 @@ def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
         "root",
         "/dev/fuse",
         "loop devices",
+        "control groups",
         "Google login",
         "zone catalog",
     ):
@@ -127,6 +130,32 @@ def test_doctor_survives_a_machine_without(missing: str, tmp_path: Path) -> None
     )
     assert "Traceback" not in done.stderr
     assert {"go": "Go ", "dpkg-query": "not Debian"}[missing] in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "content", "said"),
+    [
+        ("WANTED", "official", r"ok +gcp provider plug-in +v"),
+        ("WANTED", "exec python -m rehearsal.standin serve", r"optional +gcp .* but it is the stand-in"),
+        ("1.2.3", "official", r"optional +gcp .* not v\d.* but resource-gcp-v1\.2\.3"),
+    ],
+)
+def test_doctor_tells_which_plugin_the_cli_would_take(
+    version: str, content: str, said: str, tmp_path: Path
+) -> None:
+    wanted = metadata.version("pulumi-gcp")
+    folder = tmp_path / "plugins" / f"resource-gcp-v{version.replace('WANTED', wanted)}"
+    folder.mkdir(parents=True)
+    (folder / "pulumi-resource-gcp").write_text(content)
+    done = subprocess.run(
+        [sys.executable, "tools/doctor.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PULUMI_HOME": str(tmp_path)},
+        check=False,
+    )
+    assert re.search(said, done.stdout), done.stdout
 
 
 def test_generated_blocks_are_current() -> None:
