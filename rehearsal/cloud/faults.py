@@ -11,7 +11,8 @@ A rule is JSON, a line of a scenario or the body of `POST /faults`:
 `method`, `host` and `principal` are globs, `path` a regular expression that is searched for. `what` is one of
 `{"status": 429, "message"?, "retry_after_s"?}`, `{"reset": true}` (close without an answer),
 `{"lost_answer": true}` (do it, then close), `{"delay_s": 1.5}` (real seconds), `{"truncated": true}` (close
-in the middle of the answer's body), `{"operation_error": {"code": "RESOURCE_EXHAUSTED", "message"?}}`.
+in the middle of the answer's body), `{"operation_error": {"code": "RESOURCE_EXHAUSTED", "message"?}}` (of the
+operation that the request starts; a request that starts none is let through and not counted).
 """
 
 from __future__ import annotations
@@ -132,6 +133,10 @@ class Faults:
             if rule.hits(method_id, host, path, principal, now):
                 return rule.fault
         return None
+
+    def missed(self, fault: Fault) -> None:
+        """Take a strike back that had nothing to spoil: the next request that matches gets it."""
+        self._rules[fault.rule_id].observed -= 1
 
     def report(self) -> list[JsonObject]:
         """Every rule with its id and how often it was matched and observed."""

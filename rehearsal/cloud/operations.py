@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Work = Callable[[], Awaitable[JsonObject | None]]
 Cleanup = Callable[[ApiError], None]
 
-# Set by a fault rule for the request that is being handled: the operation it starts ends so.
+# Set by a fault rule for the request that is being handled: the operation it starts ends so, and takes it.
 planned_failure: ContextVar[ApiError | None] = ContextVar("planned_failure", default=None)
 
 # google.rpc.Code, by canonical name (https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto)
@@ -101,7 +101,7 @@ class Operations:
         name = name or f"{parent}/operations/operation-{uuid.uuid4()}".removeprefix("/")
         operation = _Operation({"name": name, "metadata": dict(metadata), "done": False})
         self._operations[name] = operation
-        planned = planned_failure.get()
+        planned = _take_planned()
 
         async def run() -> None:
             body: JsonObject = {"name": name, "metadata": operation.body["metadata"], "done": True}
@@ -158,7 +158,7 @@ class Operations:
             body[kind.removesuffix("s")] = compute_link(scope)
         operation = _Operation(body)
         self._operations[name] = operation
-        planned = planned_failure.get()
+        planned = _take_planned()
 
         async def run() -> None:
             clock = self._world.clock
@@ -184,6 +184,13 @@ class Operations:
         if operation is None:
             raise not_found(name)
         return operation
+
+
+def _take_planned() -> ApiError | None:
+    """What the fault rule plans, for the first operation that its request starts."""
+    failure = planned_failure.get()
+    planned_failure.set(None)
+    return failure
 
 
 def _undo(name: str, error: Exception, on_error: Cleanup | None) -> ApiError:

@@ -192,7 +192,13 @@ class FrontDoor:
         planned = planned_failure.set(fault.operation_error)
         try:
             response = await self._serve(request, passage)
+        except ApiError:
+            if fault.lost_answer:
+                raise abort(request) from None
+            raise
         finally:
+            if planned_failure.get() is not None:  # no operation began that could have failed
+                self._faults.missed(fault)
             planned_failure.reset(planned)
         if fault.lost_answer:
             raise abort(request)

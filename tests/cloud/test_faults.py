@@ -91,6 +91,24 @@ def test_a_longrunning_operation_fails(cloud: CloudFront) -> None:
     assert observed(cloud, rule) == 1
 
 
+def test_a_failure_waits_for_a_request_that_starts_an_operation(cloud: CloudFront) -> None:
+    rule = add(cloud, {"operation_error": {"code": 8}}, "serviceusage.services.*")
+    url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/run.googleapis.com"
+    assert cloud.request("GET", url).status == 200
+    assert cloud.request("POST", f"{url}.none:enable", {}).status == 400
+    assert observed(cloud, rule) == 0
+    operation = cloud.request("POST", f"{url}:enable", {}).json
+    assert cloud.until_done("serviceusage.googleapis.com/v1", operation["name"])["error"]["code"] == 8
+    assert observed(cloud, rule) == 1
+
+
+def test_a_refusal_can_be_lost_too(cloud: CloudFront) -> None:
+    rule = add(cloud, {"lost_answer": True}, "compute.zones.get")
+    with pytest.raises(BROKEN):
+        cloud.request("GET", f"{ZONES}/none")
+    assert observed(cloud, rule) == 1
+
+
 def test_the_log_names_the_rule(cloud: CloudFront) -> None:
     rule = add(cloud, {"status": 503})
     cloud.request("GET", ZONES)
