@@ -84,7 +84,9 @@ def loss(params: Params, tokens_BxL1: Array, config: ModelConfig) -> Array:
     logits_BxLxV = forward(params, tokens_BxL1[:, :-1], config)
     targets_BxL = tokens_BxL1[:, 1:]
     log_probs_BxLxV = jax.nn.log_softmax(logits_BxLxV)
-    return -jnp.mean(jnp.take_along_axis(log_probs_BxLxV, targets_BxL[..., None], axis=-1))
+    # A comparison stays with the examples of its device; an index would gather them all.
+    is_target_BxLxV = targets_BxL[..., None] == jnp.arange(log_probs_BxLxV.shape[-1])
+    return -jnp.sum(jnp.where(is_target_BxLxV, log_probs_BxLxV, 0.0)) / targets_BxL.size
 
 
 def _attention(x_BxLxD: Array, layer: Params, rope: tuple[Array, Array]) -> Array:

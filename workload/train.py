@@ -150,7 +150,7 @@ class Run:
 
     def _compiled_update(self) -> Callable[[State, Array], tuple[State, Array]]:
         return jax.jit(
-            partial(_update, self._config, self._optimizer),
+            partial(_update, self._config, self._optimizer, self._cluster),
             in_shardings=(self._shardings, self._cluster.by_example),
             out_shardings=(self._shardings, self._cluster.replicated),
             donate_argnums=0,
@@ -204,14 +204,23 @@ def _placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 
 
 def _update(
-    config: Config, optimizer: optax.GradientTransformation, state: State, tokens_BxL1: Array
+    config: Config,
+    optimizer: optax.GradientTransformation,
+    cluster: Cluster,
+    state: State,
+    tokens_BxL1: Array,
 ) -> tuple[State, Array]:
-    """One step: the new state, and the loss before it."""
-    loss, gradients = jax.value_and_grad(model.loss)(state["params"], tokens_BxL1, config.model)
-    updates, opt_state = optimizer.update(gradients, state["opt_state"], state["params"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}, loss.astype(
-        jnp.float32
-    )
+    """One step: the new state, and the loss before it.
+
+    The state lives split over the devices. Its parameters are gathered for the step, each
+    device computes on its own examples, and the gradients are split again before the optimizer.
+    """
+    params = state["params"]
+    gathered = jax.lax.with_sharding_constraint(params, cluster.replicated)
+    loss, gradients = jax.value_and_grad(model.loss)(gathered, tokens_BxL1, config.model)
+    gradients = jax.lax.with_sharding_constraint(gradients, cluster.shardings(gradients))
+    updates, opt_state = optimizer.update(gradients, state["opt_state"], params)
+    return {"params": optax.apply_updates(params, updates), "opt_state": opt_state}, loss.astype(jnp.float32)
 
 
 def digest(tree: Any) -> str:
