@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import subprocess
+import threading
 from importlib import resources
 from pathlib import Path
 
@@ -59,6 +61,34 @@ def test_json_string_is_json_whatever_it_is_given(content: bytes) -> None:
     printed = bash('json_string "$(cat)"', stdin=content)
     kept = "".join(chr(b) if b in (9, 10) or 32 <= b < 127 else "?" for b in content.rstrip(b"\n"))
     assert json.loads(printed) == kept
+
+
+def test_a_metadata_value_is_the_answer_and_never_what_an_error_said() -> None:
+    """The server is busy, has a value, has none, and then gives no answer that says either."""
+    answers = iter([(503, b"busy\n"), (200, b"4\n4"), (404, b"not found"), *[(500, b"broken")] * 4])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            status, body = next(answers)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        code = f"""
+          METADATA=http://127.0.0.1:{server.server_address[1]}
+          value=$(metadata there); echo "$value"
+          metadata absent || echo "absent: $?"
+          metadata broken || echo "broken: $?"
+        """
+        printed = bash(code)
+        server.shutdown()
+    assert printed.decode().splitlines() == ["4", "4", "absent: 1", "broken: 2"]
 
 
 def test_a_status_is_json_with_the_tail_of_the_log(tmp_path: Path) -> None:

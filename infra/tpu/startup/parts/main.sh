@@ -9,7 +9,7 @@ flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
 exec > >(tee --append "$LOG" 9>&-) 2>&1
 trap interrupted EXIT
 
-run_stage identity 0
+run_stage identity 60
 run_stage network 120
 run_stage locks 0
 run_stage bundle 420
@@ -18,7 +18,7 @@ run_stage mount-checkpoints 420
 run_stage python 0
 run_stage environment 0
 run_stage barrier 0
-run_stage launch 0
+run_stage launch 30
 
 trap - EXIT
 record ready launch "${FINISHED[@]}"

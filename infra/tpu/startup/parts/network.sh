@@ -5,7 +5,7 @@ stage_network() {
   local code device mtu expected
   authorize || try_again "the metadata server gives no token of the attached service account"
   # Any answer will do here: what is allowed is found out by the stages that need it.
-  code=$(gcs_get 'o?maxResults=1&fields=kind' /dev/null)
+  code=$(gcs_get 'o?maxResults=1&fields=kind' "$RUN/network.answer")
   [[ $code != 000 ]] || try_again "no answer from $STORAGE: does the subnet have Private Google Access, or the network a NAT?"
   log "Cloud Storage answers (HTTP $code)"
 

@@ -28,8 +28,9 @@ skip() { log "skipped: $*"; exit "$SKIPPED"; }
 # status 2: it gave no answer that says either, within 15 s.
 metadata() {
   local reply
-  reply=$(curl --silent --max-time 5 --retry 3 --retry-connrefused --retry-max-time 10 \
-    --write-out '\n%{http_code}' --header 'Metadata-Flavor: Google' "$METADATA/$1") || return 2
+  # --fail leaves the bodies of errors out: what a retry prints would follow them in the value.
+  reply=$(curl --silent --fail --max-time 5 --retry 3 --retry-connrefused --retry-max-time 10 \
+    --write-out '\n%{http_code}' --header 'Metadata-Flavor: Google' "$METADATA/$1") || (($? == 22)) || return 2
   case ${reply##*$'\n'} in
     200) printf '%s' "${reply%$'\n'*}" ;;
     404) return 1 ;;
@@ -57,7 +58,7 @@ authorize() {
 }
 
 # gcs_get PATH FILE: GET $STORAGE/storage/v1/b/BUCKET/PATH into FILE; prints the HTTP
-# status, 000 where nothing answered.
+# status, 000 where nothing answered. FILE is no device: curl truncates it before it tries again.
 gcs_get() {
   curl --silent --show-error --output "$2" --write-out '%{http_code}' \
     --connect-timeout 5 --speed-limit 1000 --speed-time 20 --retry 3 --retry-connrefused \

@@ -49,8 +49,11 @@ upload_status() {
   # A host that doesn't know its id must not overwrite the status of one that does.
   local name=boot/$TPU_NAME/worker-${WORKER_ID:-unknown-${INSTANCE_ID:-0}}.json code=000
   if authorize; then
-    code=$(curl --silent --output /dev/null --write-out '%{http_code}' --connect-timeout 2 --max-time 5 \
-      --header "@$RUN/authorization" --header 'Content-Type: application/json' --data-binary "@$RUN/status.json" \
+    # Cloud Storage takes one write a second of an object and answers 429 to more, and stages are quick.
+    # The answer goes into a file: curl can't try again where it can't truncate, as in /dev/null.
+    code=$(curl --silent --output "$RUN/status.answer" --write-out '%{http_code}' --connect-timeout 2 --max-time 5 \
+      --retry 2 --retry-max-time 4 --header "@$RUN/authorization" --header 'Content-Type: application/json' \
+      --data-binary "@$RUN/status.json" \
       "$STORAGE/upload/storage/v1/b/$CHECKPOINT_BUCKET/o?uploadType=media&name=${name//\//%2F}") || true
   fi
   [[ $code == 200 ]] || log "status not uploaded to gs://$CHECKPOINT_BUCKET/$name (HTTP $code); the next change tries again"
