@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 from infra import settings
+from infra.catalog import CATALOG
 from infra.nodes import nodes
 from infra.tpu import startup
 from infra.tpu.metadata import metadata
+from rehearsal.cloud.tpu.catalog import SLICES, ZONES
 
 ROOT = Path(__file__).resolve().parents[2]
 COORDINATOR_PORT = 8476
@@ -58,3 +60,10 @@ def test_one_port_for_jax_everywhere() -> None:
     assert f":{COORDINATOR_PORT}" in identity
     firewall = (ROOT / "infra/network/firewall.py").read_text(encoding="utf-8")
     assert str(COORDINATOR_PORT) in firewall
+
+
+def test_the_emulated_cloud_has_the_zones_and_slices_of_the_catalog() -> None:
+    # Neither may import the other, and a zone that only one of them knew would be found out too late.
+    assert set(CATALOG.zones) == ZONES
+    offered = {(each.accelerator_type, each.topology, each.hosts) for each in SLICES}
+    assert {(kind.name, kind.topology, kind.hosts) for kind in CATALOG.types} == offered
