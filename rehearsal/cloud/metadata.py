@@ -112,8 +112,10 @@ class MetadataServer:
     async def _answer(self, request: web.Request, guest: Guest) -> web.Response:
         path = request.path.removeprefix(_ROOT)
         parts = path.rstrip("/").split("/") if path else []
-        if _is_token(parts):
+        if _is_secret(parts, "token"):
             return self._token(guest, parts[2])
+        if _is_secret(parts, "identity"):
+            raise ApiError(501, "UNIMPLEMENTED", "Identity tokens are not emulated.")
         found = self._find(guest, parts)
         if found is None:
             return _page(404, _NOT_FOUND, request.path)
@@ -211,8 +213,8 @@ class MetadataServer:
         }
 
 
-def _is_token(parts: list[str]) -> bool:
-    return len(parts) == 4 and parts[:2] == ["instance", "service-accounts"] and parts[3] == "token"
+def _is_secret(parts: list[str], kind: str) -> bool:
+    return len(parts) == 4 and parts[:2] == ["instance", "service-accounts"] and parts[3] == kind
 
 
 def _query(request: web.Request) -> str:
