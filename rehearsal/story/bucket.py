@@ -6,10 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from google.api_core.exceptions import NotFound
+from google.api_core.exceptions import GoogleAPIError, NotFound
+from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage import Client
+from requests.exceptions import RequestException
 
 from rehearsal.errors import StoryFailed
+
+# What Google's client raises once its own retries are spent.
+CLIENT_ERRORS = (GoogleAPIError, GoogleAuthError, RequestException)
 
 
 @dataclass(frozen=True)

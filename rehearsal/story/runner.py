@@ -11,6 +11,7 @@ from typing import Any
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, StoryFailed
 from rehearsal.story import building, killing, steps, watching
+from rehearsal.story.bucket import CLIENT_ERRORS
 from rehearsal.story.record import Record, RunRecord, StepRecord
 from rehearsal.story.scenario import Scenario
 from rehearsal.story.scene import Scene
@@ -71,6 +72,8 @@ class Runner:
             self.record.verdict = "passed"
         except RehearsalError as failure:
             self.record.verdict, self.record.reason = "failed", str(failure)
+        except CLIENT_ERRORS as failure:
+            self.record.verdict, self.record.reason = "failed", f"Cloud Storage can't be read: {failure}"
         except KeyboardInterrupt:
             self.record.verdict, self.record.reason = "interrupted", "by the user"
         finally:
@@ -125,7 +128,8 @@ class Runner:
                 self._narrator.line(f"      not in the report: {missing}")
         for name, since in scene.born.items():
             self.record.up_s[name] = self.record.up_s.get(name, 0.0) + time.time() - since
-        self.record.boots = sorted(scene.boots.values(), key=lambda boot: (boot.stages[0].start, boot.worker))
+        begun = [boot for boot in scene.boots.values() if boot.stages]
+        self.record.boots = sorted(begun, key=lambda boot: (boot.stages[0].start, boot.worker))
 
     def _gather_runs(self) -> None:
         bucket = self.scene.bucket

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.api_core.exceptions import ServiceUnavailable
 from rich.console import Console
 
 from rehearsal.errors import StoryFailed
@@ -295,3 +296,15 @@ def test_a_record_of_another_shape_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({"scenario": "a"}))
     with pytest.raises(Exception, match=r"record\.title: missing"):
         Record.load(path)
+
+
+def test_a_bucket_that_does_not_answer_is_said_in_words(tmp_path: Path) -> None:
+    runner, _, bucket = make_runner(tmp_path, steps.Resumed("one", 1))
+
+    def unavailable(run: str) -> list[dict[str, Any]]:
+        raise ServiceUnavailable("try again")
+
+    bucket.events = unavailable  # type: ignore[method-assign]
+    record = runner.act()
+    assert record.verdict == "failed"
+    assert "Cloud Storage can't be read: 503 try again" in record.reason
