@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import signal
 import socket
 import ssl
@@ -112,6 +114,27 @@ def test_a_wrong_configuration_is_said_in_one_line(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
     assert ended.returncode == 1
     assert ended.stderr.strip() == "rehearsal.cloud: missing key directory, control, owner, refresh_token"
+
+
+def test_a_program_that_is_not_installed_is_named_without_a_traceback(tmp_path: Path) -> None:
+    config, programs = tmp_path / "cloud.json", tmp_path / "bin"
+    config.write_text(json.dumps(document(tmp_path, free_port())))
+    programs.mkdir()
+    (programs / "setpriv").symlink_to(shutil.which("setpriv") or "")
+    command = [sys.executable, "-m", "rehearsal.cloud", "--config", str(config)]
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PATH": str(programs)},
+    )
+    assert ended.returncode == 1
+    assert "rehearsal.cloud: fake-gcs-server did not answer" in ended.stderr
+    assert "fix: make setup" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(

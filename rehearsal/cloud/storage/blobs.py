@@ -24,6 +24,7 @@ from pathlib import Path
 import aiohttp
 
 from rehearsal.cloud.service import ApiError
+from rehearsal.errors import RehearsalError
 
 CHUNK_BYTES = 1 << 20
 _BUCKET = "blobs"
@@ -88,8 +89,9 @@ class BlobStore:
         except (TimeoutError, aiohttp.ClientError) as error:
             await self.close()
             tail = (self._root / "fake-gcs-server.log").read_text(errors="replace")[-2000:]
-            raise RuntimeError(
-                f"{self._program} did not answer on {self._base} within {timeout_s} s: {error!r}\n{tail}"
+            raise RehearsalError(
+                f"{self._program} did not answer on {self._base} within {timeout_s} s: {error!r}\n{tail}",
+                "make setup builds it; make doctor says whether it is found",
             ) from error
 
     async def _wait_until_healthy(self) -> None:
