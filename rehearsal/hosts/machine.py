@@ -77,13 +77,14 @@ class Hosts(Protocol):
 
 @dataclass
 class _Machine:
-    """A machine that exists, on or off. `pidfd` refers to its init while one runs."""
+    """A machine that exists, on or off. `pidfd` refers to its init while one runs, under `nspawn`."""
 
     disk: BootDisk
     group: ControlGroup
     number: int
     spec: HostSpec
     pidfd: int | None = None
+    nspawn: asyncio.subprocess.Process | None = None
     pulled: bool = False
     booted: asyncio.Event = field(default_factory=asyncio.Event)
     supervisor: asyncio.Task[None] | None = None
@@ -145,6 +146,9 @@ class NspawnHosts:
             try:
                 await asyncio.wait_for(asyncio.shield(started), _BOOT_TIMEOUT_S)
             except TimeoutError:
+                if machine.pidfd is None and machine.nspawn is not None:  # stuck before there was an init
+                    with contextlib.suppress(ProcessLookupError):
+                        machine.nspawn.kill()
                 await self.pull(spec.name)
                 why = f"{spec.name}: no init within {_BOOT_TIMEOUT_S:.0f} s"
                 raise HostError(why, f"read {self.console(spec.name)}") from None
@@ -241,7 +245,7 @@ class NspawnHosts:
             )
             notices.bind(f"\0rehearsal-{os.getpid()}-{machine.number}")
             console = opened.enter_context(self.console(name).open("ab"))
-            process = await asyncio.create_subprocess_exec(
+            process = machine.nspawn = await asyncio.create_subprocess_exec(
                 *machine.group.enter(),
                 *_command(machine, devices),
                 stdin=asyncio.subprocess.DEVNULL,
