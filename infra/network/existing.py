@@ -5,6 +5,9 @@ import pulumi_gcp as gcp
 
 from infra.settings import Settings
 
+# Of a network whose MTU nobody ever set (compute v1, Network.mtu).
+UNSET_MTU = 1460
+
 
 def checked_mtu(settings: Settings, provider: gcp.Provider) -> pulumi.Output[int]:
     """The MTU of the existing network, once it is known to be the one in the settings.
@@ -15,13 +18,14 @@ def checked_mtu(settings: Settings, provider: gcp.Provider) -> pulumi.Output[int
     existing = wanted.existing_network or ""
     network = gcp.compute.Network.get("existing", existing, opts=pulumi.ResourceOptions(provider=provider))
 
-    def check(mtu: int) -> int:
-        if int(mtu) != wanted.mtu:
+    def check(answered: int | None) -> int:
+        mtu = int(answered or UNSET_MTU)
+        if mtu != wanted.mtu:
             raise pulumi.RunError(
-                f"network:existingNetwork: {existing} has MTU {int(mtu)}, and network:mtu is {wanted.mtu}; "
-                f"write network:mtu: {int(mtu)}, or raise the network's (its machines must be restarted): "
+                f"network:existingNetwork: {existing} has MTU {mtu}, and network:mtu is {wanted.mtu}; "
+                f"write network:mtu: {mtu}, or raise the network's (its machines must be restarted): "
                 f"gcloud compute networks update {existing.rpartition('/')[2]} --mtu={wanted.mtu}"
             )
-        return int(mtu)
+        return mtu
 
     return network.mtu.apply(check)

@@ -62,8 +62,9 @@ def _lifecycle(policy: BucketPolicy) -> list[gcp.storage.BucketLifecycleRuleArgs
         "action": {"type": "AbortIncompleteMultipartUpload"},
         "condition": {"age": policy.unfinished_upload_days},
     }
-    if not policy.versioning:
+    if policy.hierarchical_namespace:
         return [unfinished]
+    # Without versioning, too: versions from before it was switched off would stay, and be billed, for ever.
     # By time and not by number of newer versions: a checkpoint that the trainer deletes is never
     # written again, so it never gets a newer version and would be kept, and billed, for ever.
     noncurrent: gcp.storage.BucketLifecycleRuleArgsDict = {

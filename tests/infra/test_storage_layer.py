@@ -50,6 +50,8 @@ def test_a_bucket_with_folders_has_no_versions() -> None:
 def test_versioning_switched_off_is_said_and_not_left_out() -> None:
     bucket = run("storage", {"storage:versioning": False}).only(BUCKET)
     assert bucket.inputs["versioning"] == {"enabled": False}
+    # What was versioned before goes in its time all the same.
+    assert "Delete" in {rule["action"]["type"] for rule in bucket.inputs["lifecycleRules"]}
 
 
 def test_a_key_of_the_users_own() -> None:

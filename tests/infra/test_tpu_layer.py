@@ -6,7 +6,7 @@ import pulumi
 import pytest
 
 from infra.tpu import startup
-from tests.infra.engine import BASE, UPSTREAM, run
+from tests.infra.engine import BASE, UPSTREAM, EngineError, Recording, run
 
 NODE = "gcp:tpu/v2Vm:V2Vm"
 
@@ -217,6 +217,22 @@ def test_no_slice_is_created_whose_bundle_is_not_there(
     preview = run("tpu", changes, published=published, preview=True)
     assert said in preview.log
     assert len(preview.of(NODE)) == 1
+
+
+def test_a_bundle_that_can_not_be_looked_up_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = "404" + "ab" * 30 + "c"
+
+    def refuse(self: Recording, args: Any) -> Any:
+        if args.token.endswith(":getBucketObject"):
+            raise EngineError(
+                f"googleapi: Error 403: no storage.objects.get on {args.args['name']}, forbidden"
+            )
+        return answer(self, args)
+
+    answer = Recording.call
+    monkeypatch.setattr(Recording, "call", refuse)
+    with pytest.raises(pulumi.RunError, match=r"manifests/404abab.*can't be looked up: .*Error 403"):
+        run("tpu", {"tpu:bundle": bundle})
 
 
 def test_the_bundle_is_looked_up_through_the_explicit_provider() -> None:
