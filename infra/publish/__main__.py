@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import shutil
 import sys
 import tempfile
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]:
     began = time.monotonic()
+    _check_machine()
     bucket, tensorflow = options.bucket, options.tensorflow
     if bucket is None:
         target = target_of(options.environment, wheels.ROOT)
@@ -97,6 +99,13 @@ def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]
         "uploaded_bytes": done.uploaded_bytes,
         "seconds": round(time.monotonic() - began, 2),
     }
+
+
+def _check_machine() -> None:
+    """Refuse a machine whose gcsfuse and uv, which go into the bundle, don't run on a TPU host."""
+    here = f"{sys.platform}/{platform.machine()}"
+    if here != "linux/x86_64":
+        raise PublishError(f"this machine is {here}, a TPU host linux/x86_64: publish from Linux on x86-64")
 
 
 def _build(lock: str, tensorflow: bool, python: Path, work: Path, console: Console) -> Bundle:

@@ -7,6 +7,7 @@ own Python, packed. The pins are data: `pins.json`.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import platform
 import sys
@@ -53,11 +54,6 @@ def choose() -> Interpreter:
     unreachable = _download(pin, archive)
     if unreachable is None:
         return Interpreter(archive, f"Python {pin.version} of python-build-standalone")
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise PublishError(
-            f"{pin.url} can't be downloaded ({unreachable}), and this machine's Python runs on "
-            f"{sys.platform}/{platform.machine()}, not on a TPU host: publish from a connected machine"
-        )
     return _packed(unreachable)
 
 
@@ -82,7 +78,7 @@ def _download(pin: _Pin, archive: Path) -> str | None:
             while block := reply.read(1 << 20):
                 digest.update(block)
                 file.write(block)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         reason = str(getattr(error, "reason", error))
         note.write_text(reason, "utf-8")
         return reason

@@ -51,6 +51,14 @@ def test_publishing_twice_uploads_once(bucket: storage.Bucket, capsys: pytest.Ca
         assert hashlib.sha256(content).hexdigest() == sha256
 
 
+def test_programs_that_no_host_can_run_are_not_published(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert main(["x", "--lock", "bare", "--bucket", "none"]) == 1
+    assert "this machine is linux/aarch64, a TPU host linux/x86_64" in capsys.readouterr().err
+
+
 def test_the_same_content_is_uploaded_once_and_with_progress(bucket: storage.Bucket, bundle: Bundle) -> None:
     seen: list[tuple[int, int]] = []
     result = upload(bundle, bucket.name, lambda done, total: seen.append((done, total)))
