@@ -145,6 +145,8 @@ class Client:
             except google.auth.exceptions.DefaultCredentialsError as problem:
                 advice = "gcloud auth application-default login"
                 raise StandInError(f"no Google credentials: {problem}", fix=advice) from problem
+            except (OSError, ValueError) as problem:  # the file that `credentials` names, or its JSON
+                raise StandInError(f"gcp:credentials can't be read: {problem}") from problem
             except google.auth.exceptions.GoogleAuthError as problem:
                 raise StandInError(f"no token for the Google credentials: {problem}") from problem
 

@@ -21,7 +21,8 @@ from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings, unknown_settings
 from rehearsal.standin.values import from_struct, to_struct
 
-_WORKERS = 32  # the engine's default parallelism is four a core; waiting calls hold a thread each
+# Waiting calls hold a thread each; the engine makes four a core, and `Cancel` must not queue behind them.
+_WORKERS = 512
 _LARGEST_MESSAGE = 400 * 1024 * 1024  # the engine's own limit
 _T = TypeVar("_T")
 

@@ -131,3 +131,11 @@ def test_no_credentials_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(StandInError, match="no Google credentials") as missing:
         provider.create(VM, checked("vm"))
     assert missing.value.fix == "gcloud auth application-default login"
+
+
+@pytest.mark.parametrize("credentials", ["/nonexistent/key.json", "{not json"])
+def test_credentials_that_cannot_be_read_are_one_sentence(credentials: str) -> None:
+    provider = Provider()
+    provider.configure(Settings(project="p", credentials=credentials))
+    with pytest.raises(StandInError, match="gcp:credentials can't be read: "):
+        provider.read("gcp:compute/network:Network", "projects/p/global/networks/n", {})
