@@ -6,6 +6,7 @@ written after everything else; a step without it doesn't exist.
 """
 # mypy: allow-untyped-calls
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,10 @@ from workload.cluster import Cluster, first_line
 from workload.config import CheckpointConfig
 from workload.errors import RunError, StoreError
 from workload.store import Store
+
+# gcsfs asks, by gRPC and before every call, whether the bucket is hierarchical. It serves either
+# kind without knowing, and a bucket reached through a private endpoint may not answer gRPC at all.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 FOLDER = "checkpoints"
 MARKER = "commit_success.txt"

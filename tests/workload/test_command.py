@@ -1,0 +1,99 @@
+"""The command line: what it says when it is used wrongly, and what comes of it when rightly."""
+
+from pathlib import Path
+
+import pytest
+
+from workload import __version__
+from workload.__main__ import main
+from workload.errors import RunError
+from workload.journal import line, read_losses
+from workload.store import open_store
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["train"], ["data"], ["data", "prepare"], ["checkpoints"], ["checkpoints", "list"]],
+    ids=" ".join,
+)
+def test_every_command_has_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "usage: workload" in said
+    if arguments not in (["data"], ["checkpoints"]):
+        assert "example" in said
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"workload {__version__}\n"
+
+
+def test_host_commands_are_handed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["host", "--help"])
+    assert ended.value.code == 0
+    assert "usage: workload host" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "tiny.toml"], "$CHECKPOINT_BUCKET = (not set): must name the bucket"),
+        (["train", "tiny.toml", "--dir", "d", "--name", "../up"], "--name = '../up': must be made of"),
+        (["train", "nowhere.toml", "--dir", "d"], "nowhere.toml: no such file or packaged config"),
+        (["train", "tiny.toml", "--dir", "d", "--set", "model.layer=1"], "did you mean model.layers?"),
+        (["train", "tiny.toml", "--dir", "d"], "manifest.json: can't be read"),
+        (["data", "prepare", "--source", "nowhere", "--out", "d"], "nowhere: no such file or folder"),
+    ],
+)
+def test_wrong_use_ends_with_2_and_says_why(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "fix: " in said
+    assert "Traceback" not in said
+
+
+def test_a_worker_without_its_id_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORKER_COUNT", "4")
+    monkeypatch.setenv("COORDINATOR_ADDRESS", "127.0.0.1:8476")
+    assert main(["train", "tiny.toml", "--dir", "d"]) == 2
+    assert "$WORKER_ID = (not set): must be a whole number from 0 to 3" in capsys.readouterr().err
+
+
+def test_prepare_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("some words")
+    out = tmp_path / "out"
+    assert main(["data", "prepare", "--source", str(tmp_path / "text"), "--out", str(out)]) == 0
+    assert "1 documents, 11 tokens" in capsys.readouterr().out
+    run = open_store(str(tmp_path / "run"))
+    assert main(["checkpoints", "list", run.url]) == 0
+    assert "no complete checkpoint" in capsys.readouterr().out
+    run.write("checkpoints/10/commit_success.txt", b"")
+    run.write("checkpoints/20/d/part", b"")
+    assert main(["checkpoints", "list", run.url]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["      10  complete", "      20  incomplete: no marker, will not be used"]
+
+
+def test_losses_are_joined_from_segments_and_must_agree(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.write("metrics/steps-0-2.jsonl", f"{line(1, 5.5)}\n{line(2, 0.1)}\n".encode())
+    store.write("metrics/steps-1-3.jsonl", f"{line(2, 0.1)}\n{line(3, 4.0)}\n".encode())
+    assert read_losses(store) == {1: 5.5, 2: 0.1, 3: 4.0}
+    store.write("metrics/steps-2-3.jsonl", f"{line(3, 4.25)}\n".encode())
+    with pytest.raises(RunError, match=r"step 3 was done twice with different losses, 0x1.0.*p\+2 and 0x1.1"):
+        read_losses(store)

@@ -1,0 +1,178 @@
+"""One worker: storage in a bucket, damaged checkpoints, notices, and runs that don't fit."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.workload.slice import SETTINGS, RunFolder
+from workload.__main__ import main
+from workload.checkpoints import list_steps
+from workload.store import open_store
+
+
+def command(run: str, steps: int, every: int, *overrides: str) -> list[str]:
+    settings = [
+        *SETTINGS,
+        f"train.steps={steps}",
+        f"checkpoint.every_steps={every}",
+        "optimizer.warmup_steps=1",
+        *overrides,
+    ]
+    return ["train", "tiny.toml", "--name", run, *(f"--set={setting}" for setting in settings)]
+
+
+@pytest.fixture(autouse=True)
+def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("DATA_DIR", str(tokens))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_in_a_bucket_a_run_commits_by_marker_and_passes_over_a_step_without(
+    storage_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    environment = {**os.environ, "CHECKPOINT_BUCKET": "bucket", "TENSORSTORE_GCS_HTTP_URL": storage_url}
+
+    def train() -> str:
+        line = [sys.executable, "-m", "workload", *command("marked", 8, 2)]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    store = open_store("gs://bucket/runs/marked")
+    train()
+    assert list_steps(store).complete == (4, 6, 8)
+    assert store.list("checkpoints/2/") == []
+    final = store.read("final.json")
+    store.delete("checkpoints/8/commit_success.txt")
+    assert list_steps(store).incomplete == (8,)
+    said = train()
+    assert re.search(r'passed-over \{"step": 8, "reason": "no marker', said)
+    assert re.search(r'restore \{"step": 6\}', said)
+    assert store.read("final.json") == final
+    assert list_steps(store).complete == (4, 6, 8)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [*command("damaged", 4, 2), "--dir", str(tmp_path)]
+    assert main(line) == 0
+    run = RunFolder(tmp_path / "runs" / "damaged")
+    final = run.json("final.json")
+    damage(run.path / "checkpoints" / "4")
+    after_damage = snapshot(run.path / "checkpoints" / "4")
+    assert main(line) == 0
+    (passed_over,) = run.events("passed-over")
+    assert passed_over["step"] == 4
+    assert [event["step"] for event in run.events("restore")] == [2]
+    assert run.json("final.json") == final
+    assert snapshot(run.path / "checkpoints" / "4") == after_damage, "a complete step was saved again"
+
+    damage(run.path / "checkpoints" / "2")
+    assert main(line) == 1
+    refusal = capsys.readouterr().err
+    assert "no checkpoint can be read" in refusal
+    assert "give the run another --name" in refusal
+    assert run.json("status.json")["state"] == "failed"
+
+
+def damage(step: Path) -> None:
+    """Overwrites what the arrays are made of; the marker stays."""
+    for path in step.rglob("*"):
+        if path.is_file() and path.parent.name == "d":
+            path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_is_done_or_has_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = [*command("once", 2, 1), "--dir", str(tmp_path)]
+    assert main(line) == 0
+    run = RunFolder(tmp_path / "runs" / "once")
+    before = run.json("final.json"), run.complete()
+    assert main([*line, "--set", "checkpoint.keep=9"]) == 0
+    assert (run.json("final.json"), run.complete()) == before
+
+    assert main([*line, "--set", "train.seed=5", "--set", "model.dtype=bfloat16"]) == 1
+    refusal = capsys.readouterr().err
+    assert "model.dtype was float32, is bfloat16; train.seed was 0, is 5" in refusal
+    assert "give the new run another --name" in refusal
+    assert run.json("final.json") == before[0]
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """`instance/preempted`: FALSE, and TRUE to whoever waits for a change once `taken` is set."""
+
+    taken: threading.Event
+    waited: list[str]
+
+    def do_GET(self) -> None:
+        assert self.headers["Metadata-Flavor"] == "Google"
+        assert self.path.startswith("/computeMetadata/v1/instance/preempted")
+        value, etag = "FALSE", "one"
+        if "wait_for_change=true" in self.path:
+            self.waited.append(self.path)
+            self.taken.wait(60)
+            value, etag = "TRUE", "two"
+        self.send_response(200)
+        self.send_header("ETag", etag)
+        self.end_headers()
+        self.wfile.write(value.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_metadata_servers_notice_saves_and_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Metadata.taken, Metadata.waited = threading.Event(), []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+        run = RunFolder(tmp_path / "runs" / "taken")
+        watcher = threading.Thread(target=_take_at, args=(run, 3), daemon=True)
+        watcher.start()
+        line = [*command("taken", 100_000, 1000), "--set", "checkpoint.every_steps=3", "--dir", str(tmp_path)]
+        assert main(line) == 0
+        server.shutdown()
+    assert Metadata.waited
+    assert "last_etag=one" in Metadata.waited[0]
+    (event,) = run.events("preempted")
+    status = run.json("status.json")
+    assert (status["state"], status["step"]) == ("preempted", event["step"])
+    assert run.complete()[-1] == event["step"]
+    assert sorted(run.losses()) == list(range(1, event["step"] + 1))
+    assert not (run.path / "final.json").exists()
+
+
+def _take_at(run: RunFolder, step: int) -> None:
+    while not run.has_begun_to_save(step):
+        threading.Event().wait(0.02)
+    Metadata.taken.set()
+
+
+def test_a_batch_that_does_not_divide_over_the_devices(tmp_path: Path) -> None:
+    """On two devices, in a process of its own: the number of devices is fixed once JAX runs."""
+    line = [sys.executable, "-m", "workload", *command("odd", 2, 1, "train.batch_size=3")]
+    line += ["--dir", str(tmp_path)]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "train.batch_size = 3: must be a multiple of the number of devices, 2" in done.stderr
+    assert "fix: --set train.batch_size=4" in done.stderr
+    assert "Traceback" not in done.stderr
