@@ -62,6 +62,10 @@ class StorageSettings:
         rule=rules.BUCKET_NAME,
         example="my-project-checkpoints",
     )
+    adopt_bucket: bool = setting(
+        "take over a bucket of that name that exists already, such as one that a destroyed stack left",
+        default=False,
+    )
     location: str = setting("the bucket's region", rule=rules.REGION, example="us-east5")
     allow_cross_region: bool = setting(
         "let hosts in other regions use the bucket, and pay for the traffic", default=False

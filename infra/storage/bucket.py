@@ -34,6 +34,8 @@ class ProtectedBucket(pulumi.ComponentResource):
         policy: BucketPolicy,
         labels: Mapping[str, str],
         opts: pulumi.ResourceOptions | None = None,
+        *,
+        adopt: bool = False,
     ):
         super().__init__("tpu:storage:ProtectedBucket", name, None, opts)
         self.bucket = gcp.storage.Bucket(
@@ -51,8 +53,11 @@ class ProtectedBucket(pulumi.ComponentResource):
             encryption={"default_kms_key_name": policy.kms_key} if policy.kms_key else None,
             labels=labels,
             # protect: destroy refuses. retain_on_delete: even unprotected, or removed from the
-            # program, the bucket stays and only leaves Pulumi's state.
-            opts=pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True),
+            # program, the bucket stays and only leaves Pulumi's state. import_ is the way back into it;
+            # where the bucket is in the state already, it changes nothing.
+            opts=pulumi.ResourceOptions(
+                parent=self, protect=True, retain_on_delete=True, import_=name if adopt else None
+            ),
         )
         self.register_outputs({"name": self.bucket.name})
 

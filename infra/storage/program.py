@@ -34,6 +34,7 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
         ),
         wanted.labels,
         opts,
+        adopt=wanted.adopt_bucket,
     ).bucket
     identity = TrainingIdentity(settings, bucket, opts)
     outputs: dict[str, Any] = {"bucketName": bucket.name, "serviceAccountEmail": identity.account.email}

@@ -36,6 +36,13 @@ def test_the_bucket_keeps_what_is_in_it(preview: bool) -> None:
     assert bucket.options["retainOnDelete"] is True
 
 
+def test_a_bucket_that_was_left_behind_is_taken_over_and_only_when_told() -> None:
+    adopted = run("storage", {"storage:adoptBucket": True}).only(BUCKET)
+    assert adopted.options["importId"] == "my-project-checkpoints"
+    assert (adopted.options["protect"], adopted.options["retainOnDelete"]) == (True, True)
+    assert not run("storage").only(BUCKET).options.get("importId")
+
+
 def test_a_bucket_with_folders_has_no_versions() -> None:
     changes = {"storage:versioning": False, "storage:hierarchicalNamespace": True}
     bucket = run("storage", changes).only(BUCKET)
