@@ -76,7 +76,8 @@ def recover(environment: str, *, yes: bool, as_json: bool) -> int:
             for finding in wanted
             for flag in ("--target-replace" if finding.action == "replace" else "--target", finding.urn)
         ]
-        pulumi.show(LAYER, "up", "--stack", environment, *quiet, *targets)
+        # One zone without capacity must not keep the slices of the others from coming back.
+        pulumi.show(LAYER, "up", "--stack", environment, *quiet, "--continue-on-error", *targets)
     if as_json:
         print(json.dumps({"environment": environment, "slices": [asdict(finding) for finding in found]}))
     else:

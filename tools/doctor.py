@@ -48,6 +48,16 @@ def program(name: str) -> str | None:
     return str(inside) if inside.exists() else shutil.which(name)
 
 
+def origin(where: str) -> str:
+    """Who made a program: tools/install.sh keeps its builds in folders that end in a key."""
+    ours = re.search(r"/tools/(pulumi|pulumi-language-python|storage)-[0-9a-f]{16}/", os.path.realpath(where))
+    return (
+        "pinned build"
+        if ours or (Path(where).parent == VENV_BIN and not Path(where).is_symlink())
+        else "official"
+    )
+
+
 def python() -> Finding:
     """The interpreter: 3.11, 3.12 or 3.13, with venv."""
     version = ".".join(map(str, sys.version_info[:3]))
@@ -94,7 +104,7 @@ def programs() -> Iterator[Finding]:
             yield Finding(
                 name,
                 OK,
-                f"{version} ({'official' if '/.cache/' not in os.path.realpath(where) else 'pinned build'})",
+                f"{version} ({origin(where)})",
             )
 
 

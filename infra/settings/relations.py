@@ -183,11 +183,11 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "each slice has its own name",
             "rename one",
         )
-    owners: dict[tuple[str, str], set[str]] = defaultdict(set)
+    owners: dict[str, set[str]] = defaultdict(set)
     for node in nodes.nodes(settings):
-        owners[node.zone, node.name].add(node.slice)
+        owners[node.name].add(node.slice)
     clashes: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for (_, name), slices in sorted(owners.items()):
+    for name, slices in sorted(owners.items()):
         if len(slices) > 1:
             clashes[tuple(sorted(slices))].append(name)
     for clashing, shared in clashes.items():

@@ -44,7 +44,7 @@ def test_replaces_the_preempted_ones_alone(pulumi_cli: FakePulumi, capfd: pytest
     quiet = ["--yes", "--skip-preview", "--non-interactive"]
     assert pulumi_cli.calls[1][1] == ["refresh", "--stack", "dev", *quiet]
     targets = ["--target-replace", URN + "a", "--target", URN + "c"]
-    assert pulumi_cli.calls[3][1] == ["up", "--stack", "dev", *quiet, *targets]
+    assert pulumi_cli.calls[3][1] == ["up", "--stack", "dev", *quiet, "--continue-on-error", *targets]
     said = capfd.readouterr().out.splitlines()
     assert "3 slice(s) in dev:" in said
     assert "  replace  a: Google says PREEMPTED: delete and create it again" in said
