@@ -22,7 +22,7 @@ setup: ## install all that the other targets need (they call it themselves)
 	@tools/setup.sh
 
 test: setup lint ## run every test (no cloud account; some need root)
-	python -m pytest
+	python -m pytest -n 2 --dist loadfile
 
 lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
 	ruff check .
