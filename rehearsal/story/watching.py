@@ -163,13 +163,10 @@ def survived(scene: Scene, step: steps.Survived) -> None:
             f"{len(lost)} of {len(scene.noted)} objects are gone or changed: {', '.join(lost[:5])}"
         )
     size_mb = sum(facts.size_bytes for facts in scene.noted.values()) / 1e6
-    scene.record.checks.append(
-        Check(
-            "the bucket outlived the destroyed stack",
-            f"{len(scene.noted)} objects, {size_mb:.1f} MB, unchanged",
-        )
-    )
-    scene.note.text = f"{len(scene.noted)} objects, {size_mb:.1f} MB"
+    scene.note.text = f"{len(scene.noted)} objects, {size_mb:.1f} MB, unchanged"
+    after = next((each for each in reversed(scene.record.steps) if each.kind == "destroy"), None)
+    claim = f"the bucket outlived `{after.text}`" if after else "the bucket is as it was"
+    scene.record.checks.append(Check(claim, scene.note.text))
 
 
 def settle(scene: Scene, node: str, state: str, timeout_s: float) -> None:

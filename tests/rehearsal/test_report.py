@@ -1,0 +1,160 @@
+"""The report, from the record of a run that really happened (`recorded.json`, the default story)."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import xml.dom.minidom
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rehearsal.story.record import Boot, Price, Record, Stage
+from rehearsal.story.report import plots, write_report
+from rehearsal.story.report.facts import costs, headlines, minutes
+from rehearsal.story.report.page import page
+from rehearsal.story.report.table import print_report
+
+RECORDED = Path(__file__).with_name("recorded.json")
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Record:
+    return Record.load(RECORDED)
+
+
+@pytest.fixture
+def record(recorded: Record) -> Record:
+    return copy.deepcopy(recorded)
+
+
+def pictures(text: str) -> list[str]:
+    return re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+
+
+def test_the_record_is_of_a_run_that_passed(record: Record) -> None:
+    assert record.verdict == "passed"
+    assert [kill.how for kill in record.kills] == ["notice", "plug"]
+    assert all(fault["observed"] for fault in record.faults)
+
+
+def test_the_page_stands_alone(record: Record) -> None:
+    text = page(record)
+    assert re.findall(r'(?:src|href)="(?!#)[^"]*"|@import|<script|<link', text) == []
+    assert "url(http" not in text
+
+
+def test_the_page_is_well_formed(record: Record) -> None:
+    class Balance(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.open: list[str] = []
+
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            if tag not in ("meta", "br", "html"):
+                self.open.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            if tag != "html":
+                assert self.open.pop() == tag
+
+    text = page(record)
+    for picture in pictures(text):
+        xml.dom.minidom.parseString(picture)
+    balance = Balance()
+    balance.feed(re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL))
+    assert balance.open == []
+
+
+def test_the_pictures_do_not_share_ids(record: Record) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', page(record))
+    assert len(pictures(page(record))) == 3
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_record_gives_the_same_page(record: Record) -> None:
+    assert page(record) == page(copy.deepcopy(record))
+
+
+def test_every_kill_is_in_the_loss_picture(record: Record) -> None:
+    reference, interrupted = record.runs[1], record.runs[0]
+    assert (reference.name, interrupted.name) == ("reference", "interrupted")
+
+    def markers(with_kills: Record) -> int:
+        return plots.loss(with_kills, reference, interrupted).count(plots.KILL)
+
+    fewer = replace(record, kills=record.kills[:1])
+    assert markers(record) > markers(fewer) > markers(replace(record, kills=[]))
+
+
+def test_equal_losses_are_called_exactly_equal_and_others_not(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plots.STYLE, "svg.fonttype", "none")
+    reference, interrupted = record.runs[1], record.runs[0]
+    assert "exactly 0 at all" in plots.loss(record, reference, interrupted)
+    step, shown, exact = interrupted.losses[40]
+    interrupted.losses[40] = (step, shown, (float.fromhex(exact) * (1 + 2**-52)).hex())
+    assert "exactly 0 at all" not in plots.loss(record, reference, interrupted)
+
+
+def test_a_host_that_died_while_booting_is_drawn_to_its_end(record: Record) -> None:
+    kill = record.kills[0]
+    record.boots = [Boot("tpu-dev", 0, "x", "booting", [Stage("python", "running", 1, kill.time - 5, None)])]
+    assert plots._death(record, record.boots[0], kill.time - 5) == kill.time
+    assert plots.STAGES["python"] in plots.timeline(record)
+
+
+def test_sixty_four_hosts_fit(record: Record) -> None:
+    record.boots = [replace(record.boots[0], worker=worker, boot_id=str(worker)) for worker in range(64)]
+    height = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', plots.timeline(record)).group(1))  # type: ignore[union-attr]
+    assert height < 1000
+
+
+def test_without_boots_and_runs_there_are_no_pictures(record: Record) -> None:
+    record.boots, record.runs = [], []
+    assert pictures(page(record)) == []
+
+
+def test_a_failed_story_says_why_and_escapes_it(record: Record) -> None:
+    record.verdict, record.reason = "failed", "stage <python> failed & stopped"
+    assert "<pre>stage &lt;python&gt; failed &amp; stopped</pre>" in page(record)
+
+
+def test_price_is_hours_times_price(record: Record) -> None:
+    record.prices, record.up_s = [Price("tpu-dev", 24.0, 16, True, "2026-11")], {"tpu-dev": 900.0}
+    (cost,) = costs(record)
+    assert (cost.usd, cost.chip_hours) == (6.0, 4.0)
+    assert ("on Google Cloud", "$6.00") in headlines(record)
+    assert "$6.00" in page(record)
+    assert "2026-11" in page(record)
+
+
+def test_the_terminal_shows_the_same_facts(record: Record) -> None:
+    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    print_report(record, console)
+    said = console.export_text()
+    assert "passed" in said
+    for what, value in headlines(record):
+        assert what in said
+        assert value in said
+    for fault in record.faults:
+        assert fault["name"] in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(7, "0:07"), (59.6, "1:00"), (754, "12:34"), (3723, "1:02:03")]
+)
+def test_minutes(seconds: float, shown: str) -> None:
+    assert minutes(seconds) == shown
+
+
+def test_written_files(record: Record, tmp_path: Path) -> None:
+    target = write_report(record, tmp_path / "report")
+    assert target.read_text().startswith("<!doctype html>")
+    assert json.loads((tmp_path / "report" / "record.json").read_text())["verdict"] == "passed"
+    assert Record.load(tmp_path / "report" / "record.json") == record
