@@ -38,8 +38,6 @@ State = dict[str, Any]
 IDENTITY = "config.json"
 # Without chips a start is mostly compiling: these two cut it to a fifth, for somewhat slower steps.
 _COMPILER_OPTIONS = {"cpu": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}}
-# Without chips, a start is mostly compiling: these two cut it to a quarter, for somewhat slower steps.
-_COMPILER_OPTIONS = {"cpu": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}}
 
 
 @dataclass(frozen=True)
