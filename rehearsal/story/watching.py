@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 from rehearsal.errors import StoryFailed
@@ -24,10 +25,9 @@ def ready(scene: Scene, step: steps.Ready) -> None:
             if status["state"] == "failed":
                 raise StoryFailed(_failure(status))
         done = [status for status in fresh if status["state"] == "ready"]
-        behind = {f"worker {s['worker']}: {s['stage']}" for s in fresh if s["state"] != "ready"}
-        scene.note.text = (
-            f"{len(done)} of {workers} ready{'; ' if behind else ''}{', '.join(sorted(behind)[:4])}"
-        )
+        stages = Counter(str(status["stage"]) for status in fresh if status["state"] != "ready")
+        behind = [f"{count} in {stage}" for stage, count in stages.most_common()]
+        scene.note.text = ", ".join([f"{len(done)} of {workers} ready", *behind])
         return done if len(done) == workers else None
 
     # Each look reads an object a host: not so often that sixty-four hosts feel it.
