@@ -93,15 +93,16 @@ def tend(layout: Layout, environment: dict[str, str], ephemeral: bool) -> int:
 
 
 def _end(unshare: subprocess.Popen[bytes]) -> None:
-    """Ask process 1 to stop in order, then kill it; returns when the kernel has killed everything."""
-    with contextlib.suppress(IndexError, ProcessLookupError):  # it just ended by itself
-        init = child_of(unshare.pid)
-        os.kill(init, signal.SIGTERM)
-        try:
-            unshare.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.kill(init, signal.SIGKILL)
-    unshare.wait()
+    """Ask process 1 to stop in order, then kill it; returns when the kernel has killed everything.
+
+    It is asked again and again: it may not have been born yet, or not yet listen.
+    """
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while unshare.poll() is None:
+        number = signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL
+        with contextlib.suppress(IndexError, ProcessLookupError):
+            os.kill(child_of(unshare.pid), number)
+        time.sleep(0.05)
 
 
 def main() -> int:

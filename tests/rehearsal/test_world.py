@@ -149,6 +149,19 @@ def test_the_command_that_owns_a_world_dies(folder: Path, number: signal.Signals
     assert gone(folder) == []
 
 
+@pytest.mark.parametrize("after_s", [0.5, 0.9, 1.3, 1.7])
+def test_a_world_that_is_still_being_made(folder: Path, after_s: float) -> None:
+    child = subprocess.Popen(
+        [*COMMAND, "shell", "--dir", str(folder), "-c", "sleep 300"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(after_s)
+    child.send_signal(signal.SIGTERM)
+    child.wait(60)
+    assert gone(folder) == []
+
+
 def test_interrupt_from_the_terminal(folder: Path) -> None:
     child = start_shell(folder)
     time.sleep(1.0)
