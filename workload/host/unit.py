@@ -45,6 +45,10 @@ KillSignal=SIGTERM
 TimeoutStopSec={stop_timeout_s}
 Restart=on-failure
 RestartSec=5
+# 2 is what the workload says of settings that can't work: starting again changes nothing.
+RestartPreventExitStatus=2
+# JAX aborts where a peer is lost; the dump of a host's memory would fill its disk.
+LimitCORE=0
 # libtpu locks the memory that the chips read.
 LimitMEMLOCK=infinity
 LimitNOFILE=1048576

@@ -52,6 +52,8 @@ def run(tls_url: str, bucket: str, token: str, ca: Path) -> subprocess.Completed
         "SSL_CERT_FILE": str(ca),
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca),
         "GRPC_VERBOSITY": "NONE",
+        # The trainer switches this look-up off for its own process, and so for tests that import it.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "true",
     }
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), tls_url, bucket, token]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
