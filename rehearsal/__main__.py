@@ -138,13 +138,14 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
     story = scenarios.load(scenarios.find(arguments.scenario), arguments.seed)
     layout = _kept(arguments) if arguments.keep else _fresh(arguments, "run")
     plan = making.Plan(
-        story.header.environment,
-        story.header.clock,
-        story.seed,
-        arguments.plugins,
-        story.header.text,
-        story.header.settings,
-        tuple(step.lock for step in story.steps if isinstance(step, Publish)),
+        environment=story.header.environment,
+        clock_rate=story.header.clock,
+        iam_propagation_s=story.header.iam_propagation_s,
+        seed=story.seed,
+        plugins=arguments.plugins,
+        text=story.header.text,
+        settings=story.header.settings,
+        locks=tuple(step.lock for step in story.steps if isinstance(step, Publish)),
     )
     report = arguments.report.resolve()
     report.mkdir(parents=True, exist_ok=True)
@@ -166,7 +167,7 @@ def _up(arguments: argparse.Namespace, narrator: Narrator) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> making.Plan:
-    return making.Plan(arguments.env, arguments.clock, 0, arguments.plugins)
+    return making.Plan(environment=arguments.env, clock_rate=arguments.clock, plugins=arguments.plugins)
 
 
 def _shell(arguments: argparse.Namespace, narrator: Narrator) -> int:

@@ -25,14 +25,17 @@ class Header:
     title: str
     environment: str = "dev"
     clock: float = 20.0  # virtual seconds per real second, for operations and IAM propagation
+    iam_propagation_s: float = 7.0  # virtual seconds until a grant or its end is felt
     seed: int | None = None  # random moments are drawn from it; left out: another one each time
     settings: dict[str, Any] = field(default_factory=dict)  # laid over the environment's `config` block
     text: Text = field(default_factory=Text)  # what the data disk's tokens are made of
 
     def check(self) -> Iterator[str]:
-        """Time must pass."""
+        """Time must pass, and never back."""
         if self.clock <= 0:
             yield f"clock: {self.clock:g} is not positive"
+        if self.iam_propagation_s < 0:
+            yield f"iam_propagation_s: {self.iam_propagation_s:g} is negative"
 
 
 @dataclass(frozen=True)
