@@ -3,17 +3,27 @@
 # the manifest's sha256 and the manifest each file's, so whoever can write to the bucket
 # can keep a host from starting but can't change what it runs.
 
-# fetch_blob SHA256 PATH: one file into the current folder; 255 ends xargs at once.
-fetch_blob() {
-  local code
-  [[ ! -f $2 ]] || return 0
-  mkdir -p "$(dirname "$2")"
-  code=$(gcs_get "$(object "bundles/blobs/$1")?alt=media" "$2.part")
-  case $code in
-    200) mv "$2.part" "$2" ;;
-    404) log "gs://$CHECKPOINT_BUCKET/bundles/blobs/$1 ($2) isn't there: publish the bundle again"; exit 255 ;;
-    *) log "gs://$CHECKPOINT_BUCKET/bundles/blobs/$1 ($2): HTTP $code"; exit 1 ;;
-  esac
+# fetch_missing MANIFEST: what the current folder lacks of it, 2 where the bucket lacks it too and 1 where
+# another try may help. One curl for all: a process and a handshake a file cost more than most files.
+fetch_missing() {
+  local sha256 code result path outcome=0
+  while read -r sha256 path; do
+    [[ -f $path ]] || printf 'url = "%s"\noutput = "%s.part"\n' \
+      "$STORAGE/storage/v1/b/$CHECKPOINT_BUCKET/$(object "bundles/blobs/$sha256")?alt=media" "$path"
+  done <"$1" >"$RUN/bundle.wanted"
+  [[ -s $RUN/bundle.wanted ]] || return 0
+  # HTTP/1.1, so that each of the eight has a connection to itself.
+  gcs_curl --no-progress-meter --parallel --parallel-max 8 --parallel-immediate --http1.1 --create-dirs --config "$RUN/bundle.wanted" \
+    --write-out '%{http_code} %{exitcode} %{filename_effective}\n' >"$RUN/bundle.answers" || outcome=1
+  while read -r code result path; do
+    path=${path%.part}
+    case $code.$result in
+      200.0) mv "$path.part" "$path" ;;
+      404.*) log "$path isn't in gs://$CHECKPOINT_BUCKET/bundles/blobs: publish the bundle again"; outcome=2 ;;
+      *) log "$path: HTTP $code, curl's status $result"; ((outcome == 2)) || outcome=1 ;;
+    esac
+  done <"$RUN/bundle.answers"
+  return $outcome
 }
 
 # fetch_manifest FILE: the manifest, which must hash to the bundle's id.
@@ -39,12 +49,11 @@ stage_bundle() {
   mkdir -p "$folder"
   cd "$folder" || exit
   sha256sum --check --status --ignore-missing <<<"$TPU_BUNDLE  $manifest" || fetch_manifest "$manifest"
-  export -f log gcs_get object fetch_blob
   # Twice, so that a file damaged on this host is fetched again.
   for round in 1 2; do
     code=0
-    xargs --max-procs=8 --max-args=2 bash -euo pipefail -c 'fetch_blob "$@"' fetch <"$manifest" || code=$?
-    ((code != 124)) || fail "the bundle isn't whole in the bucket"
+    fetch_missing "$manifest" || code=$?
+    ((code != 2)) || fail "the bundle isn't whole in the bucket"
     ((code == 0)) || try_again "some files couldn't be fetched"
     bad=$(sha256sum --check --strict --quiet "$manifest" 2>/dev/null) && break
     log "attempt $round: $bad"

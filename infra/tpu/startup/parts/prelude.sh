@@ -57,12 +57,16 @@ authorize() {
   mv "$RUN/authorization.new" "$RUN/authorization"
 }
 
+# gcs_curl ARGUMENT...: curl with the token, bounds for a server that hangs, and its own three tries.
+gcs_curl() {
+  curl --silent --show-error --connect-timeout 5 --speed-limit 1000 --speed-time 20 --retry 3 --retry-connrefused \
+    --header "@$RUN/authorization" "$@"
+}
+
 # gcs_get PATH FILE: GET $STORAGE/storage/v1/b/BUCKET/PATH into FILE; prints the HTTP
 # status, 000 where nothing answered. FILE is no device: curl truncates it before it tries again.
 gcs_get() {
-  curl --silent --show-error --output "$2" --write-out '%{http_code}' \
-    --connect-timeout 5 --speed-limit 1000 --speed-time 20 --retry 3 --retry-connrefused \
-    --header "@$RUN/authorization" "$STORAGE/storage/v1/b/$CHECKPOINT_BUCKET/$1" || true
+  gcs_curl --output "$2" --write-out '%{http_code}' "$STORAGE/storage/v1/b/$CHECKPOINT_BUCKET/$1" || true
 }
 
 # object PATH: the API's path of an object, whose name is one escaped segment.
