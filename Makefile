@@ -7,6 +7,8 @@ export PYTHON
 # The virtual environment holds the locked packages and links to the pinned programs.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PULUMI_SKIP_UPDATE_CHECK := true
+# A fresh clone finds it again; without it, mypy takes 48 s instead of 1.
+export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tpu-pulumi)/mypy
 
 .DEFAULT_GOAL := help
 .PHONY: help doctor setup test lint rehearse preview publish up recover lock docs
@@ -22,7 +24,7 @@ setup: ## install all that the other targets need (they call it themselves)
 	@tools/setup.sh
 
 test: setup lint ## run every test (no cloud account; some need root)
-	python -m pytest -n 2 --dist loadfile
+	python -m pytest -n 4 --dist loadfile
 
 lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
 	ruff check .

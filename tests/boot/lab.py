@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import json
 import os
 import shutil
@@ -256,3 +257,39 @@ def running_lab(folder: Path, metadata: Metadata, backend: str) -> Iterator[Lab]
         yield lab
     finally:
         lab.close()
+
+
+def ready(host: Host) -> dict[str, Any]:
+    """Boot to READY; returns the status."""
+    host.boot()
+    status = host.wait("ready", "failed")
+    assert status["state"] == "ready", host.log()
+    return status
+
+
+def failed(host: Host, stage: str) -> dict[str, Any]:
+    """Boot to a failure in `stage`; returns that stage's entry."""
+    host.boot()
+    status = host.wait("ready", "failed")
+    assert (status["state"], status["stage"]) == ("failed", stage), host.log()
+    last: dict[str, Any] = status["stages"][-1]
+    assert (last["name"], last["state"]) == (stage, "failed")
+    return last
+
+
+def fingerprint(host: Host) -> dict[str, str]:
+    """What a boot leaves on the disk: every file below these paths, by content."""
+    found = {}
+    tops = ["opt/tpu", "etc/tpu", "etc/systemd/system", "etc/profile.d/tpu.sh", "etc/environment"]
+    for top in tops:
+        root = host.root / top
+        for path in [root, *root.rglob("*")] if root.is_dir() else [root]:
+            name = str(path.relative_to(host.root))
+            if path.is_symlink():
+                found[name] = f"-> {os.readlink(path)}"
+            # Two files of uv's hold the time of the installation.
+            elif (
+                path.is_file() and path.name not in {"uv_cache.json", "RECORD"} and "__pycache__" not in name
+            ):
+                found[name] = f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return found

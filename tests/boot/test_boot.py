@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -14,7 +13,7 @@ import pytest
 
 from infra.tpu.startup import STAGES, render
 
-from .lab import Host
+from .lab import Host, failed, ready
 from .storage import BUCKET, Fault, client_of
 
 pytestmark = pytest.mark.root
@@ -34,41 +33,6 @@ def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
             return found
         assert time.monotonic() < deadline, f"{found}\n{host.log()}"
         time.sleep(0.05)
-
-
-def ready(host: Host) -> dict[str, Any]:
-    host.boot()
-    status = host.wait("ready", "failed")
-    assert status["state"] == "ready", host.log()
-    return status
-
-
-def failed(host: Host, stage: str) -> dict[str, Any]:
-    """Boot to a failure in `stage`; returns that stage's entry."""
-    host.boot()
-    status = host.wait("ready", "failed")
-    assert (status["state"], status["stage"]) == ("failed", stage), host.log()
-    last: dict[str, Any] = status["stages"][-1]
-    assert (last["name"], last["state"]) == (stage, "failed")
-    return last
-
-
-def fingerprint(host: Host) -> dict[str, str]:
-    """What a boot leaves on the disk: every file below these paths, by content."""
-    found = {}
-    tops = ["opt/tpu", "etc/tpu", "etc/systemd/system", "etc/profile.d/tpu.sh", "etc/environment"]
-    for top in tops:
-        root = host.root / top
-        for path in [root, *root.rglob("*")] if root.is_dir() else [root]:
-            name = str(path.relative_to(host.root))
-            if path.is_symlink():
-                found[name] = f"-> {os.readlink(path)}"
-            # Two files of uv's hold the time of the installation.
-            elif (
-                path.is_file() and path.name not in {"uv_cache.json", "RECORD"} and "__pycache__" not in name
-            ):
-                found[name] = f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
-    return found
 
 
 def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> None:
@@ -110,39 +74,6 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
         read = dict(line.split("=", 1) for line in lines if "=" in line)
         assert expected.items() <= read.items()
         assert read["PATH"].strip('"').startswith("/opt/tpu/venv/bin:")
-
-
-def test_a_second_boot_finds_everything_done(make_host: MakeHost, data_disk: Path) -> None:
-    host = make_host(data_disk, tpu_data_disk="disk", tpu_run="/bin/sleep 1000")
-    (host.root / "etc/environment").write_text('EDITOR=vi\nPATH="/custom/bin:/usr/bin"\n')
-    ready(host)
-    (host.files / "opt/training/model.py").write_text("mine")
-    before = fingerprint(host)
-    host.power_off()
-    host.lab.front.requests.clear()
-    status = ready(host)
-    assert fingerprint(host) == before
-    assert not [path for _, path in host.lab.front.requests if "bundles%2F" in path]
-    assert (host.files / "opt/training/model.py").read_text() == "mine"
-    environment = (host.root / "etc/environment").read_text()
-    assert environment.startswith("EDITOR=vi\n")
-    assert 'PATH="/opt/tpu/venv/bin:/custom/bin:/usr/bin"' in environment
-    assert "tpu-job.service: /bin/sleep 1000" in status["stages"][-1]["log_tail"]
-
-    # Once more in the same boot: mounts and the running job stay as they are.
-    pid = host.run("systemctl", "show", "--property=MainPID", "tpu-job.service", "tpu-checkpoints.service")
-    host.run("systemctl", "start", "google-startup-scripts.service")
-    assert host.status()["state"] == "ready"
-    again = host.run("systemctl", "show", "--property=MainPID", "tpu-job.service", "tpu-checkpoints.service")
-    assert again == pid
-    assert "=0" not in pid
-
-    # A slice that has nothing to run any more stops running it.
-    host.lab.metadata.set("tpu-run", None)
-    host.run("systemctl", "start", "google-startup-scripts.service")
-    assert host.status()["stages"][-1]["state"] == "skipped"
-    assert host.run("systemctl", "is-active", "tpu-job.service", check=False).strip() == "inactive"
-    assert not (host.root / "etc/systemd/system/tpu-job.service").exists()
 
 
 @pytest.mark.parametrize("path", ["gcsfuse", "manifest"])
@@ -233,38 +164,3 @@ def test_the_job_gets_its_words_as_they_are(make_host: MakeHost) -> None:
         "systemctl", "show", "tpu-job", "-p", "User", "-p", "TimeoutStopUSec", "-p", "KillSignal"
     )
     assert set(shown.split()) == {"User=tpu", "TimeoutStopUSec=28s", "KillSignal=15"}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_plug_pulled_in_any_stage_leaves_no_trace(make_host: MakeHost, data_disk: Path) -> None:
-    """Pulled once as each stage begins and once within it; the end is that of a clean boot."""
-    attributes = {"tpu_data_disk": "disk", "tpu_run": "/bin/sleep 1000"}
-    host = make_host(data_disk, **attributes)
-    reached: list[str] = []
-
-    def pull_in(stage: str, delay_s: float) -> Callable[[dict[str, Any]], None]:
-        def on_status(status: dict[str, Any]) -> None:
-            if status["stage"] == stage and status["state"] == "booting" and stage not in reached:
-                time.sleep(delay_s)
-                reached.append(stage)
-                os.kill(host.init, 9)
-
-        return on_status
-
-    # identity has no address yet when it begins: its status is first seen with network.
-    for delay_s in (0.0, 0.3):
-        reached.clear()
-        for stage in STAGES[1:]:
-            host.lab.front.on_status = pull_in(stage, delay_s)
-            host.boot()
-            host.ended()
-        assert reached == list(STAGES[1:])
-    host.lab.front.on_status = None
-    ready(host)
-    survived = fingerprint(host)
-    host.power_off()
-    for path in ("opt/tpu", "etc/tpu"):
-        host.wipe(path)
-    ready(host)
-    assert fingerprint(host) == survived
