@@ -80,7 +80,14 @@ class Cloud:
             metadata = await self._runner(MetadataServer(self.world, self.nodes, self.iam).app())
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
-        control = ControlServer(self.world.clock, self.nodes, self.faults, self.requests, self._add_snapshot)
+        control = ControlServer(
+            self.world.clock,
+            self.nodes,
+            self.faults,
+            self.requests,
+            self.world.mistakes,
+            self._add_snapshot,
+        )
         runner = await self._runner(control.app())
         self._config.control.unlink(missing_ok=True)
         await web.UnixSite(runner, str(self._config.control)).start()

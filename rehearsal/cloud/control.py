@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -51,12 +51,14 @@ class ControlServer:
         nodes: Nodes,
         faults: Faults,
         requests: RequestLog,
+        mistakes: Sequence[str],
         add_snapshot: Callable[[str, Path, int], None],
     ) -> None:
         self._clock = clock
         self._nodes = nodes
         self._faults = faults
         self._requests = requests
+        self._mistakes = mistakes
         self._add_snapshot = add_snapshot
 
     def app(self) -> web.Application:
@@ -82,6 +84,7 @@ class ControlServer:
                 "nodes": self._nodes.nodes_status(),
                 "requests": self._requests.counts(),
                 "faults": self._faults.report(),
+                "mistakes": list(self._mistakes),
             }
         )
 
@@ -142,7 +145,7 @@ class Control:
         self._path = path
 
     def status(self) -> JsonObject:
-        """Clock, nodes with their hosts, request counts and fault rules."""
+        """Clock, nodes with their hosts, request counts, fault rules, and mistakes of the emulation's own."""
         answer: JsonObject = self._call("GET", "/status")
         return answer
 

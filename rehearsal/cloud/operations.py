@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -17,8 +16,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from rehearsal.cloud.service import ApiError, Call, JsonObject, World, not_found
-
-log = logging.getLogger(__name__)
 
 Work = Callable[[], Awaitable[JsonObject | None]]
 Cleanup = Callable[[ApiError], None]
@@ -110,7 +107,7 @@ class Operations:
                     raise planned
                 body["response"] = {"@type": f"type.googleapis.com/{response_type}", **(await work() or {})}
             except Exception as error:
-                body["error"] = rpc_status(_undo(name, error, on_error))
+                body["error"] = rpc_status(self._undo(name, error, on_error))
             if "createTime" in body["metadata"]:
                 body["metadata"]["endTime"] = self._world.clock.rfc3339()
             operation.body = body
@@ -170,7 +167,7 @@ class Operations:
                     raise planned
                 work()
             except Exception as error:
-                why = _undo(name, error, on_error)
+                why = self._undo(name, error, on_error)
                 body["error"] = {"errors": [{"code": why.status, "message": why.message}]}
                 body.update(httpErrorStatusCode=why.code, httpErrorMessage=why.reason)
             body.update(status="DONE", progress=100, endTime=clock.rfc3339())
@@ -185,24 +182,21 @@ class Operations:
             raise not_found(name)
         return operation
 
+    def _undo(self, name: str, error: Exception, on_error: Cleanup | None) -> ApiError:
+        """Take back what a failed operation has begun; the error to show."""
+        shown = error if isinstance(error, ApiError) else _INTERNAL
+        if shown is not error:
+            self._world.blame(f"operation {name}", error)
+        if on_error is not None:
+            on_error(shown)
+        return shown
+
 
 def _take_planned() -> ApiError | None:
     """What the fault rule plans, for the first operation that its request starts."""
     failure = planned_failure.get()
     planned_failure.set(None)
     return failure
-
-
-def _undo(name: str, error: Exception, on_error: Cleanup | None) -> ApiError:
-    """Take back what a failed operation has begun; the error to show, with a mistake of ours in the log."""
-    if isinstance(error, ApiError):
-        shown = error
-    else:
-        log.error("operation %s", name, exc_info=error)
-        shown = _INTERNAL
-    if on_error is not None:
-        on_error(shown)
-    return shown
 
 
 def rpc_status(error: ApiError) -> JsonObject:

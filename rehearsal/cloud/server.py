@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from rehearsal.cloud.operations import planned_failure
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.schema import Violation, refusal
 from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, Method, Service, World
-
-log = logging.getLogger(__name__)
 
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
@@ -133,7 +130,7 @@ class FrontDoor:
             passage.reason = "cancelled"
             raise
         except Exception as error:
-            log.exception("%s %s%s", request.method, passage.host, passage.raw_path)
+            self._world.blame(f"{request.method} {passage.host}{passage.raw_path}", error)
             passage.reason, passage.message, status = "crashed", repr(error), 500
             return _error_response(ApiError(500, "INTERNAL", "Internal error encountered."), None)
         finally:

@@ -8,12 +8,15 @@ asked IAM when a handler runs, so handlers hold only what the API does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import web
+
+log = logging.getLogger(__name__)
 
 JsonObject = dict[str, Any]
 Answer = JsonObject | web.StreamResponse
@@ -156,12 +159,23 @@ class World:
     directory: dict[str, JsonObject] = field(default_factory=dict)
     images: dict[str, Path] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    mistakes: list[str] = field(default_factory=list)
 
-    def spawn(self, work: Awaitable[None]) -> None:
+    def blame(self, where: str, why: BaseException | str) -> None:
+        """A mistake of the emulation's own, which proves nothing about a program: it fails a rehearsal."""
+        log.error("%s: %s", where, why, exc_info=why if isinstance(why, BaseException) else None)
+        self.mistakes.append(f"{where}: {why!r}" if isinstance(why, BaseException) else f"{where}: {why}")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run in the background; the world keeps the task alive and the server cancels it at the end."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.blame("in the background", error)
 
     def require(self, name: str) -> JsonObject:
         """The resource of this full name; ApiError 404 if it does not exist."""

@@ -120,6 +120,7 @@ class Record:
     checks: list[Check] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
     requests: dict[str, Any] = field(default_factory=dict)
+    mistakes: list[str] = field(default_factory=list)  # of the emulation's own
     plugin: str = ""
     version: int = VERSION
 

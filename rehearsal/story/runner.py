@@ -102,12 +102,15 @@ class Runner:
         unseen = [fault["name"] for fault in self.record.faults if not fault["observed"]]
         if unseen:
             raise StoryFailed(f"never observed: {', '.join(unseen)}; the fault proves nothing")
+        if self.record.mistakes:
+            raise StoryFailed("the emulated cloud made mistakes of its own")
         refused = self.record.requests.get("refused", 0)
         if refused:
             raise StoryFailed(f"{refused} requests were refused as invalid: {', '.join(self._refusals())}")
 
     def _count(self) -> None:
-        self.record.requests = self.scene.control.status()["requests"]
+        status = self.scene.control.status()
+        self.record.requests, self.record.mistakes = status["requests"], status["mistakes"]
         observed = {rule["id"]: rule["observed"] for rule in self.scene.control.faults()}
         for fault in self.record.faults:
             fault["observed"] = observed.get(fault["id"], 0)
@@ -126,6 +129,9 @@ class Runner:
                 if self.record.verdict == "passed":
                     raise
                 self._narrator.line(f"      not in the report: {missing}")
+        # Beside another failure too, which they may explain.
+        mistakes = [f"a mistake of the emulation's own: {why}" for why in self.record.mistakes]
+        self.record.reason = "\n".join(filter(None, [self.record.reason, *mistakes]))
         for name, since in scene.born.items():
             self.record.up_s[name] = self.record.up_s.get(name, 0.0) + time.time() - since
         begun = [boot for boot in scene.boots.values() if boot.stages]

@@ -44,6 +44,7 @@ class Socket:
         self.clock = VirtualClock()
         self.snapshots: list[Any] = []
         self.requests = RequestLog()
+        self.mistakes: list[str] = []
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -54,7 +55,7 @@ class Socket:
         def add(name: str, image: Path, disk_size_gib: int) -> None:
             self.snapshots.append((name, image, disk_size_gib))
 
-        server = ControlServer(self.clock, self.fleet, Faults(self.clock), self.requests, add)
+        server = ControlServer(self.clock, self.fleet, Faults(self.clock), self.requests, self.mistakes, add)
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
         await web.UnixSite(self.runner, str(path)).start()
@@ -74,8 +75,10 @@ def control(tmp_path: Path) -> Iterator[Socket]:
 
 def test_status_tells_of_everything(control: Socket) -> None:
     rule = control.client.add_fault({"what": {"reset": True}, "times": 1})
+    control.mistakes.append("operation o: KeyError('zone')")
     status = control.client.status()
-    assert status.keys() == {"clock", "nodes", "requests", "faults"}
+    assert status.keys() == {"clock", "nodes", "requests", "faults", "mistakes"}
+    assert status["mistakes"] == control.mistakes
     assert status["clock"]["rate"] == 1.0
     assert status["nodes"] == control.fleet.nodes_status()
     assert status["requests"] == {"validated": 0, "refused": 0, "methods": {}}

@@ -107,6 +107,21 @@ def test_it_serves_tls_and_ends_without_a_trace(process: tuple[subprocess.Popen[
     assert len((folder / "cloud" / "requests.jsonl").read_text().splitlines()) == 2
 
 
+def test_a_storage_server_that_dies_is_noticed(process: tuple[subprocess.Popen[str], int, Path]) -> None:
+    started, _, folder = process
+    control = Control(folder / "control.sock")
+    assert control.status()["mistakes"] == []
+    (helper,) = children(started.pid)
+    os.kill(helper, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while not (mistakes := control.status()["mistakes"]):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert "fake-gcs-server: ended with status -9" in mistakes[0]
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(30) == 0
+
+
 def test_a_wrong_configuration_is_said_in_one_line(tmp_path: Path) -> None:
     config = tmp_path / "cloud.json"
     config.write_text(json.dumps({"project": "p"}))

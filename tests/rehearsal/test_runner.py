@@ -29,6 +29,7 @@ class FakeControl:
 
     def __init__(self) -> None:
         self.refused = 0
+        self.mistakes: list[str] = []
         self.rules: list[dict[str, Any]] = []
         self.preempted: list[tuple[str, bool]] = []
         self.state = "READY"
@@ -39,6 +40,7 @@ class FakeControl:
         return {
             "nodes": [{"name": "tpu-dev", "state": self.state, "hosts": hosts}],
             "requests": {"validated": 7, "refused": self.refused, "methods": methods},
+            "mistakes": self.mistakes,
         }
 
     def add_fault(self, rule: dict[str, Any]) -> str:
@@ -162,6 +164,17 @@ def test_a_refused_request_fails_the_story(tmp_path: Path) -> None:
     record = runner.act()
     assert record.verdict == "failed"
     assert "storage.objects.get (2)" in record.reason
+
+
+@pytest.mark.parametrize("command", ["true", "false"])
+def test_a_mistake_of_the_emulation_fails_the_story_and_is_said_beside_what_it_caused(
+    tmp_path: Path, command: str
+) -> None:
+    runner, control, _ = make_runner(tmp_path, steps.Command(command))
+    control.mistakes.append("fake-gcs-server: ended with status -9")
+    record = runner.act()
+    assert record.verdict == "failed"
+    assert record.reason.endswith("\na mistake of the emulation's own: fake-gcs-server: ended with status -9")
 
 
 def boot(worker: int, boot_id: str, state: str = "ready") -> dict[str, Any]:

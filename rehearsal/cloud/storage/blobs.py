@@ -16,7 +16,7 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +48,16 @@ class BlobStore:
     the content is deleted.
     """
 
-    def __init__(self, root: Path, program: str = "fake-gcs-server") -> None:
+    def __init__(
+        self, root: Path, blame: Callable[[str, str], None], program: str = "fake-gcs-server"
+    ) -> None:
         self._root = root
+        self._blame = blame
         self._program = program
         self._references: dict[str, int] = {}
         self._deletions: set[asyncio.Task[None]] = set()
         self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._base = ""
 
@@ -93,6 +97,12 @@ class BlobStore:
                 f"{self._program} did not answer on {self._base} within {timeout_s} s: {error!r}\n{tail}",
                 "make setup builds it; make doctor says whether it is found",
             ) from error
+        self._watch = asyncio.create_task(self._notice_its_end())
+
+    async def _notice_its_end(self) -> None:
+        assert self._process is not None
+        status = await self._process.wait()
+        self._blame("fake-gcs-server", f"ended with status {status}; its log is in {self._root}")
 
     async def _wait_until_healthy(self) -> None:
         assert self._session is not None
@@ -108,6 +118,8 @@ class BlobStore:
 
     async def close(self) -> None:
         """End the process. Its files stay under `root`, which belongs to the caller."""
+        if self._watch is not None:
+            self._watch.cancel()
         for task in self._deletions:
             task.cancel()
         await asyncio.gather(*self._deletions, return_exceptions=True)

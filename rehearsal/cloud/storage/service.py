@@ -26,7 +26,7 @@ class StorageService:
     api = "storage"
 
     def __init__(self, world: World, iam: Iam, root: Path, program: str = "fake-gcs-server") -> None:
-        self._blobs = BlobStore(root, program)
+        self._blobs = BlobStore(root, world.blame, program)
         self._store = Store(world, iam, self._blobs)
         self._uploads = Uploads(self._store)
         self._objects = Objects(self._store)
