@@ -36,6 +36,8 @@ class DiskLimits:
     max_size_gib: int
     min_throughput_mibps: int
     max_throughput_mibps: int
+    min_throughput_mibps_per_gib: float
+    max_throughput_mibps_per_gib: float
     max_readers: int
 
 

@@ -4,6 +4,7 @@ A rule whose inputs are broken already is silent: it would only repeat what is k
 """
 
 import ipaddress
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
@@ -199,6 +200,19 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )
 
 
+def _throughput(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    disk, size_gib = CATALOG.data_disk, settings.data.size_gib
+    least = max(disk.min_throughput_mibps, math.ceil(disk.min_throughput_mibps_per_gib * size_gib))
+    most = min(disk.max_throughput_mibps, int(disk.max_throughput_mibps_per_gib * size_gib))
+    if not least <= settings.data.throughput_mibps <= most:
+        yield Problem(
+            "data:throughputMibps",
+            f"{settings.data.throughput_mibps} for {size_gib} GiB",
+            f"a Hyperdisk ML of this size has {least} to {most} MiB/s",
+            "write a number in that range, or change data:sizeGib",
+        )
+
+
 def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if settings.data.snapshot is None:
         return
@@ -241,6 +255,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("network:existingSubnets",), _subnet_ids),
     (("tpu:additionalZones",), _known_zones),
     ((), _unique_nodes),
+    (("data:sizeGib", "data:throughputMibps"), _throughput),
     ((), _readers),
     (("gcp:defaultLabels", "storage:labels", "data:labels"), _own_labels),
     (("tpu:runtimeVersion",), _default_runtime),
