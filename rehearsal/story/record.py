@@ -42,7 +42,7 @@ class Stage:
 
 @dataclass
 class Boot:
-    """One boot of one worker, as it told of it itself."""
+    """One run of the boot script on one worker, as it told of it itself; a boot may see several."""
 
     node: str
     worker: int
@@ -146,6 +146,12 @@ class Record:
 def epoch(rfc3339: str) -> float:
     """Seconds since the epoch."""
     return datetime.fromisoformat(rfc3339).timestamp()
+
+
+def script_run(status: dict[str, Any]) -> str:
+    """Which run of the boot script a status object tells of: the boot, and when its first stage began."""
+    first = status["stages"][0]["start"] if status["stages"] else ""
+    return f"{status['boot_id']} {first}"
 
 
 def boot_from(status: dict[str, Any]) -> Boot:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from rehearsal.cloud.control import Control
 from rehearsal.errors import StoryFailed
 from rehearsal.story.bucket import Bucket, ObjectFacts
-from rehearsal.story.record import Boot, Record, boot_from
+from rehearsal.story.record import Boot, Record, boot_from, script_run
 from rehearsal.story.scenario import Scenario
 from rehearsal.story.shell import Shell
 from rehearsal.world.console import Note
@@ -36,8 +36,10 @@ class Scene:
     note: Note = field(default_factory=Note)
     noted: dict[str, ObjectFacts] = field(default_factory=dict)
     struck: dict[str, float] = field(default_factory=dict)  # node → time of its newest kill
-    boots: dict[str, Boot] = field(default_factory=dict)  # boot id → the newest that was read of it
-    past: set[str] = field(default_factory=set)  # ids of boots that no `ready` may count again
+    boots: dict[str, Boot] = field(
+        default_factory=dict
+    )  # by run of the boot script: the newest of it
+    past: set[str] = field(default_factory=set)  # runs of it that no `ready` may count again
     born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
 
     @property
@@ -67,12 +69,12 @@ class Scene:
         """The newest boot status of each worker; the record keeps every boot that was ever seen."""
         statuses = self.bucket.boots(node)
         for status in statuses:
-            self.boots[status["boot_id"]] = boot_from(status)
+            self.boots[script_run(status)] = boot_from(status)
         return statuses
 
     def forget_boots(self, node: str) -> None:
         """What has booted until now is the past: a later `ready` waits for boots that are new."""
-        self.past.update(status["boot_id"] for status in self.read_boots(node))
+        self.past.update(script_run(status) for status in self.read_boots(node))
 
     def wait_until(
         self, what: str, found: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5

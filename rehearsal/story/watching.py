@@ -8,7 +8,7 @@ from typing import Any
 
 from rehearsal.errors import StoryFailed
 from rehearsal.story import steps
-from rehearsal.story.record import Check, epoch
+from rehearsal.story.record import Check, epoch, script_run
 from rehearsal.story.scene import Scene
 
 # So many failures of a job in one wait are no accident.
@@ -20,7 +20,7 @@ def ready(scene: Scene, step: steps.Ready) -> None:
     workers = len(scene.hosts(step.node))
 
     def all_ready() -> list[dict[str, Any]] | None:
-        fresh = [status for status in scene.read_boots(step.node) if status["boot_id"] not in scene.past]
+        fresh = [status for status in scene.read_boots(step.node) if script_run(status) not in scene.past]
         for status in fresh:
             if status["state"] == "failed":
                 raise StoryFailed(_failure(status))
@@ -33,8 +33,8 @@ def ready(scene: Scene, step: steps.Ready) -> None:
     # Each look reads an object a host: not so often that sixty-four hosts feel it.
     poll_s = 0.4 + workers / 30
     done = scene.wait_until(f"hosts of {step.node} ready", all_ready, step.timeout_s, poll_s)
-    taken = [scene.boots[status["boot_id"]].ready_s or 0.0 for status in done]
-    scene.past.update(status["boot_id"] for status in done)
+    taken = [scene.boots[script_run(status)].ready_s or 0.0 for status in done]
+    scene.past.update(script_run(status) for status in done)
     scene.note.text = f"{workers} hosts, boot script {min(taken):.1f}–{max(taken):.1f} s"
 
 

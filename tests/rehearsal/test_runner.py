@@ -194,6 +194,10 @@ def test_ready_counts_only_new_boots(scene: Scene) -> None:
     bucket.boot_statuses = [boot(0, "c"), boot(1, "d")]
     watching.ready(scene, steps.Ready("tpu-dev", timeout_s=1))
     assert len(scene.boots) == 4
+    # The script once more in the same boots, as after a change of what a living slice runs.
+    bucket.boot_statuses = [boot(0, "c"), boot(1, "d")]
+    watching.ready(scene, steps.Ready("tpu-dev", timeout_s=1))
+    assert len(scene.boots) == 6
 
 
 def test_a_failed_boot_is_named_at_once(scene: Scene) -> None:
