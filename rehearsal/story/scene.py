@@ -36,9 +36,7 @@ class Scene:
     note: Note = field(default_factory=Note)
     noted: dict[str, ObjectFacts] = field(default_factory=dict)
     struck: dict[str, float] = field(default_factory=dict)  # node → time of its newest kill
-    boots: dict[str, Boot] = field(
-        default_factory=dict
-    )  # by run of the boot script: the newest of it
+    boots: dict[str, Boot] = field(default_factory=dict)  # by run of the boot script: the newest of it
     past: set[str] = field(default_factory=set)  # runs of it that no `ready` may count again
     born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
 

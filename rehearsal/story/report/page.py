@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -59,6 +60,11 @@ def page(record: Record) -> str:
 """
 
 
+def _prose(text: str) -> str:
+    """As HTML, with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def _section(title: str, body: str, said: str = "") -> str:
     lead = f"<p>{escape(said)}</p>" if said else ""
     return f"<section><h2>{escape(title)}</h2>{lead}{body}</section>\n" if body else ""
@@ -83,7 +89,7 @@ def _reason(record: Record) -> str:
 
 def _checks(record: Record) -> str:
     items = "".join(
-        f"<li>{escape(check.claim)} <span class=detail>({escape(check.evidence)})</span></li>"
+        f"<li>{_prose(check.claim)} <span class=detail>({escape(check.evidence)})</span></li>"
         for check in record.checks
     )
     return _section("Proved", f"<ul>{items}</ul>") if items else ""
@@ -159,7 +165,7 @@ def _steps(record: Record) -> str:
             step.outcome,
             (
                 minutes(step.start - record.start),
-                f"{escape(step.text)}<br><span class=detail>{escape(step.detail)}</span>",
+                f"{_prose(step.text)}<br><span class=detail>{escape(step.detail)}</span>",
                 f"{step.end - step.start:.1f} s",
             ),
         )
