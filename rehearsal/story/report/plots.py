@@ -191,7 +191,7 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
         if kills:
             upper.plot([], [], color=KILL, linestyle=(0, (4, 3)), marker="v", label="killed here")
         upper.set_ylabel("loss")
-        upper.legend(frameon=False, loc="upper right")
+        upper.legend(loc="upper right", facecolor="white", edgecolor="none", framealpha=0.9)
         worst = max((abs(d) for _, d in both), default=0.0)
         lower.set_ylabel("difference")
         lower.set_xlabel("step")
@@ -212,7 +212,9 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
 
 def progress(record: Record, run: RunRecord) -> str:
     """Which step a run's checkpoints had reached when: the gaps are what the kills cost."""
-    points = [(event["time"], event["step"], event["kind"]) for event in run.events if "step" in event]
+    # A checkpoint that a restore passes over is a step that was not reached again.
+    told = [event for event in run.events if "step" in event and event["kind"] != "passed-over"]
+    points = [(event["time"], event["step"], event["kind"]) for event in told]
     if len(points) < 2:
         return ""
 
