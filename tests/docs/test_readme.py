@@ -60,8 +60,6 @@ def test_every_command_of_the_readme_is_run_by_something() -> None:
 def test_a_story_too_long_for_ci_is_one_that_comes_with_the_project(command: str, starts: str) -> None:
     words = [*command.split(), "-n"]
     said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        [*command.split(), "-n"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
     assert starts in said
     assert (ROOT / "rehearsal" / "scenarios" / f"{starts.split()[-1]}.yaml").is_file()
 
