@@ -142,6 +142,8 @@ class NspawnHosts:
                 self._machines[spec.name] = machine
             machine.spec, machine.pulled = spec, False
             started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            # Its failure is nobody's where the wait below was cancelled, as at a world's end.
+            started.add_done_callback(lambda future: future.exception())
             machine.supervisor = asyncio.create_task(self._supervise(machine, started))
             try:
                 await asyncio.wait_for(asyncio.shield(started), _BOOT_TIMEOUT_S)
