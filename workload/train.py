@@ -36,8 +36,10 @@ from workload.store import MissingObjectError, Store
 
 State = dict[str, Any]
 IDENTITY = "config.json"
-# Without chips a start is mostly compiling: these two cut it to a fifth, for somewhat slower steps.
-_COMPILER_OPTIONS = {"cpu": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}}
+# Without chips a start is mostly compiling: these cut it to a fifth, for somewhat slower steps.
+_CPU_OPTIONS: dict[str, bool | int] = {"xla_backend_optimization_level": 0}
+if jax.__version_info__ < (0, 11):  # Python 3.11's lock has 0.10.2; 0.12 refuses the option
+    _CPU_OPTIONS["xla_cpu_use_fusion_emitters"] = False
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Run:
             in_shardings=(self._shardings, self._cluster.by_example),
             out_shardings=(self._shardings, self._cluster.replicated),
             donate_argnums=0,
-            compiler_options=_COMPILER_OPTIONS.get(jax.default_backend()),
+            compiler_options=_CPU_OPTIONS if jax.default_backend() == "cpu" else None,
         )
 
     def _batch(self, step: int) -> Array:
