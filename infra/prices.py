@@ -1,7 +1,8 @@
 """What the slices cost, before anything is created."""
 
 import json
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from infra.catalog import CATALOG
@@ -17,7 +18,7 @@ class Row:
     """Equal nodes of one slice in one zone. Prices are in US dollars an hour, None where unknown."""
 
     slice: str
-    count: int
+    nodes: tuple[str, ...]
     kind: str
     zone: str
     chips: int
@@ -25,17 +26,24 @@ class Row:
     hourly: float | None
     on_demand_hourly: float | None
 
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+        return len(self.nodes)
+
 
 def rows(settings: Settings) -> list[Row]:
     """One row for each slice and zone, in the order of the settings."""
-    alike = Counter((node.slice, node.zone) for node in nodes(settings))
-    firsts = {(node.slice, node.zone): node for node in reversed(nodes(settings))}
-    return [_row(firsts[place], count) for place, count in alike.items()]
+    alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in nodes(settings):
+        alike[node.slice, node.zone].append(node)
+    return [_row(same) for same in alike.values()]
 
 
-def _row(node: Node, count: int) -> Row:
+def _row(same: Sequence[Node]) -> Row:
+    node = same[0]
     price = CATALOG.price(node.zone)
-    chips = count * node.kind.chips
+    chips = len(same) * node.kind.chips
     paid, each = "on demand", price.on_demand
     if node.spot:
         paid, each = "spot", price.spot
@@ -43,7 +51,7 @@ def _row(node: Node, count: int) -> Row:
         paid, each = "reserved", None  # a contract's price, which no catalog knows
     return Row(
         slice=node.slice,
-        count=count,
+        nodes=tuple(node.name for node in same),
         kind=node.kind.name,
         zone=node.zone,
         chips=chips,

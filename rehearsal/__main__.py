@@ -122,6 +122,9 @@ def _world(layout: Layout, plan: making.Plan, narrator: Narrator, *, keep: bool)
         yield state
     finally:
         if not kept:
+            # A second Ctrl+C must not leave half of it behind; programs that are started inherit this.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             with narrator.step("clean up"):
                 life.end(layout)
 

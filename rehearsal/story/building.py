@@ -23,13 +23,14 @@ def preview(scene: Scene, step: steps.Preview) -> None:
 
 
 def prices(scene: Scene) -> list[Price]:
-    """What the program's own catalog says that each slice costs."""
+    """What the program's own catalog says that each node costs."""
     said = scene.shell.run([sys.executable, "-m", "infra", "prices", scene.environment, "--json"])
     known = json.loads(said.splitlines()[-1])
     return [
-        Price(row["slice"], row["hourly"], row["chips"], row["paid"] == "spot", known["read"])
+        Price(node, row["hourly"] / count, row["chips"] // count, row["paid"] == "spot", known["read"])
         for row in known["rows"]
-        if row["hourly"] is not None
+        if row["hourly"] is not None and (count := len(row["nodes"]))
+        for node in row["nodes"]
     ]
 
 

@@ -93,8 +93,12 @@ def main() -> int:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise _Stop
 
-    join_cgroup(layout)
-    set_stage(layout)
+    try:
+        join_cgroup(layout)
+        set_stage(layout)
+    except (OSError, subprocess.CalledProcessError) as refused:
+        print(f"failed: this machine doesn't let a world be made: {refused}", flush=True)
+        return 1
     cloud = start_cloud(layout)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the command in front, which ends us in order

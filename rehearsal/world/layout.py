@@ -30,6 +30,29 @@ class Layout:
         """Says that this folder is a world and may be erased as one; the first file to be written."""
         return self.root / "this-is-a-rehearsal"
 
+    def claim(self) -> None:
+        """Make the folder this process's own; WorldError where another has been quicker."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            with self.marker.open("x") as marker:
+                marker.write(f"{os.getpid()} {started(os.getpid())}")
+        except FileExistsError:
+            raise self.taken() from None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether another command that still runs has made this folder its own."""
+        try:
+            pid, since = map(int, self.marker.read_text().split())
+        except (FileNotFoundError, ValueError):
+            return False
+        return pid != os.getpid() and started(pid) == since
+
+    def taken(self) -> WorldError:
+        """What to say of a folder that is claimed."""
+        fix = "wait for it, or end it with Ctrl+C, or name another folder with --dir"
+        return WorldError(f"another command is at work in {self.root}", fix)
+
     @property
     def program(self) -> Path:
         """The private copy of the tree, in which the Pulumi CLI runs."""

@@ -54,6 +54,8 @@ def require_free(layout: Layout) -> None:
         )
     if not layout.root.exists() or not any(layout.root.iterdir()):
         return
+    if layout.claimed:
+        raise layout.taken()
     remove(layout)
 
 
@@ -93,7 +95,9 @@ def end(layout: Layout) -> None:
     if warden:  # ours, and maybe interrupted before there was a state to find it by
         warden.terminate()
         warden.wait()
-    state = State.load(layout.state)
+    state = None
+    with contextlib.suppress(WorldError):  # unreadable: the sweep finds the world by its folder
+        state = State.load(layout.state)
     if state:
         deadline = time.monotonic() + _END_TIMEOUT_S
         for pid, since, number in (
@@ -106,6 +110,8 @@ def end(layout: Layout) -> None:
                 if time.monotonic() > deadline:
                     raise WorldError(f"process {pid} of the world in {layout.root} doesn't end")
                 time.sleep(0.1)
+    elif layout.claimed:
+        raise layout.taken()
     remove(layout)
 
 

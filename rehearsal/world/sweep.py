@@ -1,4 +1,4 @@
-"""Takes away what outlives processes: control groups and loop devices.
+"""Takes away what outlives a world's first process: control groups and loop devices.
 
 Everything else of a world (mounts, network, host names, processes) belongs to namespaces and goes with
 the last process in them. All of it may run twice.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -51,6 +53,7 @@ def sweep(layout: Layout, patience_s: float = 10.0) -> list[str]:
     """
     end = time.monotonic() + patience_s
     while True:
+        _kill(layout.cgroup_name)
         left = [*_detach(layout.root), *_remove_groups(layout.cgroup_name)]
         if not left or time.monotonic() > end:
             return left
@@ -69,6 +72,15 @@ def _detach(root: Path) -> Iterator[str]:
                 fcntl.ioctl(handle, _LOOP_CLR_FD)
         except OSError as refused:
             yield f"loop device {device}: {refused.strerror}"
+
+
+def _kill(name: str) -> None:
+    """What still runs in the world's groups, where nobody knew its first process any more."""
+    for mount in cgroup_mounts():
+        for members in (mount / name).rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                for pid in members.read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
 
 
 def _remove_groups(name: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -170,6 +171,16 @@ def test_interrupt_from_the_terminal(folder: Path) -> None:
     assert gone(folder) == []
 
 
+def test_impatience_while_it_cleans_up_leaves_nothing_either(folder: Path) -> None:
+    child = start_shell(folder)
+    for _ in range(20):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGINT)
+        time.sleep(0.05)
+    assert child.wait(60) == 130
+    assert gone(folder) == []
+
+
 @pytest.mark.parametrize("victim", ["warden_pid", "init_pid"])
 def test_the_kernel_ends_a_world_whose_keeper_dies(folder: Path, victim: str) -> None:
     child = start_shell(folder)
@@ -188,6 +199,27 @@ def test_a_kept_world_that_was_killed_is_swept_by_down(folder: Path) -> None:
     status = rehearsal("status", "--dir", str(folder))
     assert status.returncode == 3
     assert "no world is up" in status.stderr
+    assert rehearsal("down", "--dir", str(folder)).returncode == 0
+    assert gone(folder) == []
+
+
+def test_down_ends_a_world_whose_state_cannot_be_read(folder: Path) -> None:
+    assert rehearsal("up", "--dir", str(folder)).returncode == 0
+    Layout(folder).state.write_text("[")
+    status = rehearsal("status", "--dir", str(folder))
+    assert status.returncode == 3
+    assert f"fix: python -m rehearsal down --dir {folder}" in status.stderr
+    assert rehearsal("down", "--dir", str(folder)).returncode == 0
+    assert gone(folder) == []
+
+
+def test_two_commands_do_not_share_a_folder(folder: Path) -> None:
+    Layout(folder).claim()
+    for command in ("up", "down"):
+        refused = rehearsal(command, "--dir", str(folder))
+        assert refused.returncode == 3
+        assert "another command is at work" in refused.stderr
+    Layout(folder).marker.write_text(f"{os.getpid()} 1")  # its process is gone, the number used again
     assert rehearsal("down", "--dir", str(folder)).returncode == 0
     assert gone(folder) == []
 
