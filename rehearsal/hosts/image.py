@@ -1,7 +1,7 @@
 """The machines' disk image: a Debian root with systemd, sshd and what a TPU VM's guest environment does.
 
-Built once with debootstrap and cached by content: the package list, the files under `rootfs/` and this
-module. Every machine uses the same image read-only, under a writable layer of its own.
+Built once with debootstrap and cached by content: the recipe in this module and the files under
+`rootfs/`. Every machine uses the same image read-only, under a writable layer of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from inspect import getsource
 from pathlib import Path
 
 from rehearsal.hosts.commands import run
@@ -63,12 +64,36 @@ def ensure_image(cache: Path, say: Callable[[str], None] = lambda line: None) ->
         if not root.is_dir():
             say("building the machines' image (once, about a minute)")
             _build(root)
+            prune(cache)
     return root
+
+
+def claim(image: Path) -> int:
+    """An open descriptor that keeps the image from being pruned for as long as it, or this process, lives."""
+    descriptor = os.open(image, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def prune(cache: Path) -> None:
+    """Remove all images but the two newest and those that a world uses: each is 200 MB."""
+    images = [path for path in cache.glob("image-*") if path.is_dir() and not path.is_symlink()]
+    for image in sorted(images, key=lambda path: path.stat().st_mtime)[:-2]:
+        descriptor = os.open(image, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            shutil.rmtree(image)
+        finally:
+            os.close(descriptor)
 
 
 def _key() -> str:
     """Names the image by everything that goes into it."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
+    recipe = (SUITE, LOGIN, LOGIN_ID, PACKAGES, MASKED, ENABLED, getsource(_build), getsource(_furnish))
+    digest = hashlib.sha256(repr(recipe).encode())
     for path in _our_files():
         digest.update(f"{path.relative_to(_ROOTFS)}\0{_mode(path):o}\0".encode())
         digest.update(path.read_bytes())

@@ -21,6 +21,7 @@ from rehearsal.hosts.commands import run
 from rehearsal.hosts.disks import LoopDevices
 from rehearsal.hosts.errors import HostError
 from rehearsal.hosts.groups import ControlGroup
+from rehearsal.hosts.image import claim
 from rehearsal.hosts.network import BRIDGE, Network
 
 # What systemd-nspawn --keep-unit exits with when the machine asked for a reboot: systemd's "start me again".
@@ -107,6 +108,7 @@ class NspawnHosts:
         self._loops = LoopDevices()
         self._boots = asyncio.Semaphore(_BOOTS_AT_ONCE)
         self._in_memory = False
+        self._claim: int | None = None
         self._closing = False
 
     async def open(self) -> None:
@@ -117,6 +119,7 @@ class NspawnHosts:
         limit = Path("/proc/sys/fs/inotify/max_user_instances")
         if int(limit.read_text()) < _INOTIFY_INSTANCES:
             limit.write_text(str(_INOTIFY_INSTANCES))
+        self._claim = claim(self._image)
         self._in_memory = await asyncio.to_thread(make_room, self._directory / "disks", self._image)
 
     async def close(self) -> None:
@@ -128,6 +131,8 @@ class NspawnHosts:
         await asyncio.gather(*(self.discard(name) for name in list(self._machines)))
         if self._in_memory:
             await asyncio.to_thread(run, ["umount", self._directory / "disks"])
+        if self._claim is not None:
+            os.close(self._claim)
 
     async def boot(self, spec: HostSpec) -> None:
         """See Hosts. HostError, with the end of the console, where init doesn't come up."""

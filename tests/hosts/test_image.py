@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from rehearsal.hosts.errors import HostError
-from rehearsal.hosts.image import find_mirror
+from rehearsal.hosts.image import claim, find_mirror, prune
 
 DEB822 = """# the security archive comes first and is not what we want
 Types: deb
@@ -56,3 +57,16 @@ def test_another_suite_is_no_mirror_and_the_error_says_what_to_write(tmp_path: P
     with pytest.raises(HostError) as refused:
         find_mirror(apt)
     assert "bookworm main" in refused.value.fix
+
+
+def test_the_two_newest_images_are_kept_and_whichever_a_world_uses(tmp_path: Path) -> None:
+    for age in range(5):
+        (tmp_path / f"image-{age}" / "etc").mkdir(parents=True)
+        os.utime(tmp_path / f"image-{age}", (1e9 - age, 1e9 - age))
+    (tmp_path / "image.lock").touch()
+    used = claim(tmp_path / "image-3")
+    prune(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["image-0", "image-1", "image-3", "image.lock"]
+    os.close(used)
+    prune(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["image-0", "image-1", "image.lock"]
