@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -30,28 +31,30 @@ class Layout:
         """Says that this folder is a world and may be erased as one; the first file to be written."""
         return self.root / "this-is-a-rehearsal"
 
-    def claim(self) -> None:
-        """Make the folder this process's own; WorldError where another has been quicker."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with self.marker.open("x") as marker:
-                marker.write(f"{os.getpid()} {started(os.getpid())}")
-        except FileExistsError:
-            raise self.taken() from None
+    def claim(self) -> int:
+        """Make the folder this process's own, until it ends or lets go; WorldError where it is another's.
 
-    @property
-    def claimed(self) -> bool:
-        """Whether another command that still runs has made this folder its own."""
-        try:
-            pid, since = map(int, self.marker.read_text().split())
-        except (FileNotFoundError, ValueError):
-            return False
-        return pid != os.getpid() and started(pid) == since
+        The descriptor that holds the lock: a process that gets it holds the folder too.
+        """
+        while self.root not in _CLAIMS:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                fix = "wait for it, or end it with Ctrl+C, or name another folder with --dir"
+                raise WorldError(f"another command is at work in {self.root}", fix) from None
+            if _is(self.root, descriptor):
+                _CLAIMS[self.root] = descriptor
+            else:  # whoever had it has erased it meanwhile
+                os.close(descriptor)
+        return _CLAIMS[self.root]
 
-    def taken(self) -> WorldError:
-        """What to say of a folder that is claimed."""
-        fix = "wait for it, or end it with Ctrl+C, or name another folder with --dir"
-        return WorldError(f"another command is at work in {self.root}", fix)
+    def release(self) -> None:
+        """Let go of what `claim` took, if it did."""
+        if self.root in _CLAIMS:
+            os.close(_CLAIMS.pop(self.root))
 
     @property
     def program(self) -> Path:
@@ -109,6 +112,17 @@ class Layout:
         return f"rehearsal-{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
 
 
+# The folders that this process has claimed.
+_CLAIMS: dict[Path, int] = {}
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 @dataclass(frozen=True)
 class State:
     """A world that is up. Pids are those of the outer pid namespace.
@@ -136,7 +150,7 @@ class State:
             return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError) as broken:
+        except (OSError, ValueError, TypeError) as broken:
             fix = f"python -m rehearsal down --dir {path.parent}"
             raise WorldError(f"{path} is not the state of a world: {broken}", fix) from broken
 

@@ -40,7 +40,10 @@ def require_root() -> None:
 
 
 def require_free(layout: Layout) -> None:
-    """WorldError unless a new world may use this folder; what a dead one left there is taken away."""
+    """Claim the folder for a new world; what a dead one left there is taken away.
+
+    WorldError where a world is up in it, another command is at work in it, or it holds something else.
+    """
     if len(str(layout.root)) > _LONGEST_ROOT:
         raise WorldError(
             f"{layout.root} is too long for the path of a socket",
@@ -52,11 +55,10 @@ def require_free(layout: Layout) -> None:
             f"a world is up in {layout.root} already",
             "python -m rehearsal shell, or python -m rehearsal down",
         )
-    if not layout.root.exists() or not any(layout.root.iterdir()):
-        return
-    if layout.claimed:
-        raise layout.taken()
-    remove(layout)
+    layout.claim()
+    if any(layout.root.iterdir()):
+        remove(layout)
+        layout.claim()
 
 
 def launch(layout: Layout, environment: Mapping[str, str], *, ephemeral: bool) -> State:
@@ -74,6 +76,7 @@ def launch(layout: Layout, environment: Mapping[str, str], *, ephemeral: bool) -
             env=dict(environment),
             cwd=Path(__file__).resolve().parents[2],
             start_new_session=True,
+            pass_fds=[layout.claim()],
         )
     _WARDENS[layout.root] = warden
     assert warden.stdout is not None
@@ -95,11 +98,14 @@ def end(layout: Layout) -> None:
     if warden:  # ours, and maybe interrupted before there was a state to find it by
         warden.terminate()
         warden.wait()
-    state = None
-    with contextlib.suppress(WorldError):  # unreadable: the sweep finds the world by its folder
+    try:
         state = State.load(layout.state)
+        ending = state is not None
+    except WorldError:  # unreadable: the sweep finds the world by its folder
+        state, ending = None, True
+        sweep(layout)
+    deadline = time.monotonic() + _END_TIMEOUT_S
     if state:
-        deadline = time.monotonic() + _END_TIMEOUT_S
         for pid, since, number in (
             (state.warden_pid, state.warden_started, signal.SIGTERM),
             (state.init_pid, state.init_started, signal.SIGKILL),
@@ -110,8 +116,14 @@ def end(layout: Layout) -> None:
                 if time.monotonic() > deadline:
                     raise WorldError(f"process {pid} of the world in {layout.root} doesn't end")
                 time.sleep(0.1)
-    elif layout.claimed:
-        raise layout.taken()
+    while True:
+        try:
+            layout.claim()
+            break
+        except WorldError:  # after its world, those who own it end too, and let go
+            if not ending or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
     remove(layout)
 
 
@@ -123,6 +135,7 @@ def remove(layout: Layout) -> None:
     if left:
         raise WorldError(f"can't be cleaned up: {'; '.join(left)}")
     erase(layout.root)
+    layout.release()
 
 
 def require_up(layout: Layout) -> State:

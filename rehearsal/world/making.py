@@ -39,7 +39,7 @@ class Plan:
 
 def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     """Write everything; the environment variables of every process that will live in the world."""
-    layout.claim()
+    layout.marker.touch()
     for folder in (layout.home, layout.stacks, layout.pulumi_home, layout.cloud):
         folder.mkdir(parents=True, exist_ok=True)
     with narrator.step("copy the program") as note:

@@ -79,8 +79,9 @@ def _kill(name: str) -> None:
     for mount in cgroup_mounts():
         for members in (mount / name).rglob("cgroup.procs"):
             with contextlib.suppress(OSError):  # gone meanwhile
-                for pid in members.read_text().split():
-                    os.kill(int(pid), signal.SIGKILL)
+                # 0 is a process of a pid namespace that isn't below ours; for kill(2), our own group.
+                for pid in filter(None, map(int, members.read_text().split())):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _remove_groups(name: str) -> Iterator[str]:

@@ -215,13 +215,34 @@ def test_down_ends_a_world_whose_state_cannot_be_read(folder: Path) -> None:
 
 def test_two_commands_do_not_share_a_folder(folder: Path) -> None:
     Layout(folder).claim()
+    Layout(folder).marker.touch()
     for command in ("up", "down"):
         refused = rehearsal(command, "--dir", str(folder))
         assert refused.returncode == 3
         assert "another command is at work" in refused.stderr
-    Layout(folder).marker.write_text(f"{os.getpid()} 1")  # its process is gone, the number used again
+    Layout(folder).release()
     assert rehearsal("down", "--dir", str(folder)).returncode == 0
     assert gone(folder) == []
+
+
+def test_down_ends_the_world_of_a_shell_and_the_folder_is_free_again(folder: Path) -> None:
+    child = start_shell(folder)
+    assert rehearsal("down", "--dir", str(folder)).returncode == 0
+    child.wait(60)
+    assert gone(folder) == []
+    Layout(folder).claim()
+    Layout(folder).release()
+    folder.rmdir()
+
+
+def test_a_sweep_spares_whom_it_cannot_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group" / "cgroup.procs").write_text("0\n7\n")
+    killed: list[int] = []
+    monkeypatch.setattr(sweep, "cgroup_mounts", lambda: iter([tmp_path]))
+    monkeypatch.setattr("os.kill", lambda pid, number: killed.append(pid))
+    sweep._kill("group")
+    assert killed == [7]
 
 
 def test_a_folder_with_other_files_is_left_alone(folder: Path) -> None:
