@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rehearsal.errors import WorldError
 from rehearsal.world.layout import Layout, State, started
-from rehearsal.world.sweep import erase, sweep
+from rehearsal.world.sweep import cgroup_mounts, erase, sweep
 
 _TOOLS = ("unshare", "nsenter", "setpriv", "ip", "mount", "ssh-keygen", "systemd-nspawn", "mkfs.ext4")
 _END_TIMEOUT_S = 60.0
@@ -29,6 +29,12 @@ def require_machine() -> None:
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         raise WorldError(f"not installed: {', '.join(missing)}", "make doctor")
+    groups = list(cgroup_mounts())
+    refusing = [str(mount) for mount in groups if not os.access(mount, os.W_OK)]
+    if refusing or not groups:
+        what = f"can't be made in {', '.join(refusing)}" if refusing else "are not mounted"
+        fix = "run outside of a container, or in one with a writable /sys/fs/cgroup"
+        raise WorldError(f"control groups {what}, and machines need them", fix)
 
 
 def require_root() -> None:

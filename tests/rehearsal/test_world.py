@@ -245,6 +245,17 @@ def test_a_sweep_spares_whom_it_cannot_name(tmp_path: Path, monkeypatch: pytest.
     assert killed == [7]
 
 
+def test_control_groups_that_are_read_only_are_said_in_words(folder: Path) -> None:
+    mounts = " ".join(str(mount) for mount in sweep.cgroup_mounts())
+    script = f'for m in {mounts}; do mount -o remount,bind,ro $m || exit 9; done; exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", *COMMAND, "up", "--dir", str(folder)]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 3
+    assert "control groups can't be made in /sys/fs/cgroup" in refused.stderr
+    assert "fix: run outside of a container" in refused.stderr
+    assert gone(folder, 0) == []
+
+
 def test_a_folder_with_other_files_is_left_alone(folder: Path) -> None:
     folder.mkdir()
     (folder / "thesis.txt").write_text("precious")
