@@ -93,8 +93,11 @@ def main(words: Sequence[str] | None = None) -> int:
         if error.fix:
             print(f"  fix: {error.fix}", file=sys.stderr)
         return USAGE if isinstance(error, ScenarioError) else NO_WORLD
+    except OSError as error:  # a full disk, a folder that is somebody else's
+        print(f"error: {error}", file=sys.stderr)
+        return NO_WORLD
     except KeyboardInterrupt:
-        print("interrupted; everything was cleaned up", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -156,16 +159,18 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
     with _world(layout, plan, narrator, keep=arguments.keep) as state:
         command = [sys.executable, "-m", "rehearsal.story", str(story.path.resolve())]
         command += ["--seed", str(story.seed), "--report", str(report)]
-        status = life.run_inside(layout, state, command, owns_interrupts=False)
-    if arguments.keep:
-        narrator.line(f"the world is still up: python -m rehearsal shell --dir {layout.root}")
-    return status
+        try:
+            return life.run_inside(layout, state, command, owns_interrupts=False)
+        finally:
+            if arguments.keep:
+                narrator.line(f"the world is still up: python -m rehearsal shell --dir {layout.root}")
 
 
 def _up(arguments: argparse.Namespace, narrator: Narrator) -> int:
     layout = _kept(arguments)
     with _world(layout, _plan(arguments), narrator, keep=True):
-        narrator.line(f"up in {layout.root}\nnext: python -m rehearsal shell   (and, one day, down)")
+        where = f" --dir {layout.root}" if arguments.dir else ""
+        narrator.line(f"up in {layout.root}\nnext: python -m rehearsal shell{where}   (and, one day, down)")
     return 0
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 from rehearsal.errors import RehearsalError
 from rehearsal.story.report import write_report
@@ -17,6 +18,13 @@ from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout
 
 
+def _interrupt_once(signum: int, frame: FrameType | None) -> None:
+    """The report is written afterwards, and takes a moment: no second one may break into that."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     """Act, report, and say where the report is; 0 if the story passed."""
     parser = argparse.ArgumentParser(prog="python -m rehearsal.story")
@@ -24,7 +32,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt_once)
     layout = Layout(Path(os.environ["REHEARSAL_WORLD"]))
     narrator = Narrator()
     try:
@@ -36,6 +45,8 @@ def main() -> int:
     except RehearsalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print_report(record, narrator.console)
     narrator.line(f"report: {page}")
     return {"passed": 0, "interrupted": 130}.get(record.verdict, 1)

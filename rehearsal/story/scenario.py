@@ -73,7 +73,7 @@ def load(path: Path, seed: int | None = None) -> Scenario:
     """Read a scenario; ScenarioError with every problem at once. `seed` wins over the file's."""
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as broken:
+    except (OSError, ValueError, yaml.YAMLError) as broken:  # ValueError: not UTF-8, or no such date
         raise ScenarioError(f"{path} can't be read: {broken}") from broken
     problems = Problems()
     if not isinstance(document, dict):

@@ -16,9 +16,11 @@ from pathlib import Path
 from rehearsal.errors import WorldError
 from rehearsal.world.layout import Layout, State, started
 from rehearsal.world.sweep import cgroup_mounts, erase, sweep
+from rehearsal.world.warden import child_of
 
 _TOOLS = ("unshare", "nsenter", "setpriv", "ip", "mount", "ssh-keygen", "systemd-nspawn", "mkfs.ext4")
 _END_TIMEOUT_S = 60.0
+_LAST_WORDS_TIMEOUT_S = 30.0
 # A socket's path has room for 107 bytes (unix(7)); ours is the folder and `/control.sock`.
 _LONGEST_ROOT = 90
 
@@ -59,7 +61,7 @@ def require_free(layout: Layout) -> None:
     if state and state.alive:
         raise WorldError(
             f"a world is up in {layout.root} already",
-            "python -m rehearsal shell, or python -m rehearsal down",
+            f"python -m rehearsal down --dir {layout.root}, or shell to enter it",
         )
     layout.claim()
     if any(layout.root.iterdir()):
@@ -162,12 +164,36 @@ def entry(layout: Layout, state: State, command: Sequence[str]) -> list[str]:
 def run_inside(layout: Layout, state: State, command: Sequence[str], *, owns_interrupts: bool) -> int:
     """Run in the foreground, with this process's terminal; the exit status.
 
-    Where the command owns interrupts, as a shell does, Ctrl+C is for it and not for us.
+    Where the command owns interrupts, as a shell does, Ctrl+C is for it and not for us. Else it is told of
+    ours, and has a while for its last words.
     """
-    child = subprocess.Popen(entry(layout, state, command), env=state.environment)
-    with _deaf_to_interrupts() if owns_interrupts else contextlib.nullcontext():
-        status = child.wait()
+    line = entry(layout, state, command)
+    if owns_interrupts:
+        child = subprocess.Popen(line, env=state.environment)
+        with _deaf_to_interrupts():
+            status = child.wait()
+    else:
+        # Of Ctrl+C nsenter would die at once, and leave nobody to wait for the command.
+        child = subprocess.Popen(["env", "--ignore-signal=INT", *line], env=state.environment)
+        try:
+            status = child.wait()
+        except KeyboardInterrupt:
+            _interrupt(child)
+            raise
     return 128 - status if status < 0 else status
+
+
+def _interrupt(nsenter: subprocess.Popen[bytes]) -> None:
+    """Let the command inside end in its own way, until it has or a second Ctrl+C comes.
+
+    It is told again and again, since it may not listen yet; it takes notice once.
+    """
+    deadline = time.monotonic() + _LAST_WORDS_TIMEOUT_S
+    while nsenter.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(IndexError, ProcessLookupError):
+            os.kill(child_of(nsenter.pid), signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            nsenter.wait(0.5)
 
 
 @contextmanager

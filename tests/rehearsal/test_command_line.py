@@ -24,6 +24,22 @@ def test_a_broken_scenario_makes_no_world(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.parametrize("text", [b"title: 2026-99-99\n", b"title: \xff\n"])
+def test_a_scenario_that_cannot_be_read(
+    text: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(text)
+    assert main(["run", str(path)]) == 2
+    assert "can't be read" in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["down", "--dir", str(tmp_path / "file")]) == 3
+    assert "error: " in capsys.readouterr().err
+
+
 def test_status_without_a_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--dir", str(tmp_path)]) == 3
     said = capsys.readouterr().err

@@ -181,6 +181,27 @@ def test_impatience_while_it_cleans_up_leaves_nothing_either(folder: Path) -> No
     assert gone(folder) == []
 
 
+@pytest.mark.parametrize("to_all", [True, False], ids=["Ctrl+C", "SIGTERM"])
+def test_a_story_that_is_interrupted_still_writes_its_report(
+    folder: Path, tmp_path: Path, to_all: bool
+) -> None:
+    scenario = tmp_path / "sleepy.yaml"
+    scenario.write_text("title: t\nsteps:\n  - command: {run: sleep 100}\n")
+    report = tmp_path / "report"
+    command = [*COMMAND, "run", str(scenario), "--dir", str(folder), "--report", str(report)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 120
+    while not list(report.glob("logs/*")):
+        assert child.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT) if to_all else child.terminate()
+    assert child.wait(60) == 130
+    assert json.loads((report / "record.json").read_text())["verdict"] == "interrupted"
+    assert (report / "index.html").exists()
+    assert gone(folder) == []
+
+
 @pytest.mark.parametrize("victim", ["warden_pid", "init_pid"])
 def test_the_kernel_ends_a_world_whose_keeper_dies(folder: Path, victim: str) -> None:
     child = start_shell(folder)
