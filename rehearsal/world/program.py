@@ -19,8 +19,10 @@ def copy_program(target: Path, tree: Path = TREE) -> int:
 
     The copy is the program as it stands, uncommitted edits included.
     """
+    # Root, in a container above all, is seldom the one who has cloned the tree.
+    git = ["git", "-c", f"safe.directory={tree}"]
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        [*git, "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=tree,
         capture_output=True,
         check=False,

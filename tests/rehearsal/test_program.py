@@ -38,6 +38,12 @@ def test_the_copy_is_the_program_as_it_stands(tmp_path: Path) -> None:
     assert copied == {".gitignore": "secret\n", "tracked": "edited", "new": "new"}
 
 
+@pytest.mark.root
+def test_a_checkout_of_another_user_can_be_copied(tmp_path: Path) -> None:
+    subprocess.run(["chown", "-R", "1234", tree(tmp_path / "tree")], check=True)
+    assert copy_program(tmp_path / "copy", tmp_path / "tree") == 3
+
+
 def test_only_a_checkout_can_be_copied(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match="not a git checkout"):
         copy_program(tmp_path / "copy", tmp_path)
