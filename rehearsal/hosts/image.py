@@ -6,6 +6,7 @@ Built once with debootstrap and cached by content: the recipe in this module and
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -55,6 +56,8 @@ def ensure_image(cache: Path, say: Callable[[str], None] = lambda line: None) ->
     """
     root = cache / f"image-{_key()}"
     if root.is_dir():
+        with contextlib.suppress(PermissionError):
+            os.utime(root)  # newest of all, so that nobody prunes it until a world claims it
         return root
     if os.geteuid() != 0:
         raise HostError(f"the machines' image {root} is not there yet", "run this as root, which builds it")
@@ -76,7 +79,12 @@ def claim(image: Path) -> int:
 
 
 def prune(cache: Path) -> None:
-    """Remove all images but the two newest and those that a world uses: each is 200 MB."""
+    """Remove all images but the two newest (built or used) and those that a world uses: each is 200 MB.
+
+    And what builds that were broken off have left; nobody may be building one.
+    """
+    for partial in cache.glob("image-*.partial"):
+        shutil.rmtree(partial)
     images = [path for path in cache.glob("image-*") if path.is_dir() and not path.is_symlink()]
     for image in sorted(images, key=lambda path: path.stat().st_mtime)[:-2]:
         descriptor = os.open(image, os.O_RDONLY | os.O_DIRECTORY)

@@ -64,6 +64,7 @@ def test_the_two_newest_images_are_kept_and_whichever_a_world_uses(tmp_path: Pat
         (tmp_path / f"image-{age}" / "etc").mkdir(parents=True)
         os.utime(tmp_path / f"image-{age}", (1e9 - age, 1e9 - age))
     (tmp_path / "image.lock").touch()
+    (tmp_path / "image-9.partial" / "etc").mkdir(parents=True)
     used = claim(tmp_path / "image-3")
     prune(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["image-0", "image-1", "image-3", "image.lock"]
