@@ -7,16 +7,17 @@ import random
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from google.api_core.exceptions import ServiceUnavailable
 from rich.console import Console
 
 from rehearsal.errors import StoryFailed
-from rehearsal.story import killing, steps, watching
+from rehearsal.story import building, killing, steps, watching
 from rehearsal.story.bucket import ObjectFacts
-from rehearsal.story.record import Record
+from rehearsal.story.record import Price, Record
 from rehearsal.story.runner import Runner
 from rehearsal.story.scenario import Header, Scenario
 from rehearsal.story.scene import Scene
@@ -325,3 +326,14 @@ def test_a_bucket_that_does_not_answer_is_said_in_words(tmp_path: Path) -> None:
     record = runner.act()
     assert record.verdict == "failed"
     assert "Cloud Storage can't be read: 503 try again" in record.reason
+
+
+def test_every_member_of_a_fleet_has_a_price() -> None:
+    row = {"nodes": ["a", "b"], "hourly": 20.0, "chips": 32, "paid": "spot"}
+    unknown = {"nodes": ["c"], "hourly": None, "chips": 8, "paid": "reserved"}
+    said = json.dumps({"read": "2026-01-02", "rows": [row, unknown]})
+    scene = SimpleNamespace(environment="dev", shell=SimpleNamespace(run=lambda command: said))
+    assert building.prices(cast(Scene, scene)) == [
+        Price("a", 10.0, 16, True, "2026-01-02"),
+        Price("b", 10.0, 16, True, "2026-01-02"),
+    ]
