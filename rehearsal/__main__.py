@@ -4,6 +4,7 @@ scenario is wrong · 3 the world can't be made or entered · 130 interrupted."""
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -67,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     for each in (up, shell):
         each.add_argument("--env", default="dev", help="environment of a fresh world (default: dev)")
         each.add_argument(
-            "--clock", type=float, default=20.0, help="its virtual seconds a second (default: 20)"
+            "--clock", type=_rate, default=20.0, help="its virtual seconds a second (default: 20)"
         )
     down = commands.add_parser("down", help="end the world that is up and remove its folder")
     status = commands.add_parser("status", help="what is up: nodes, hosts, requests, faults")
@@ -75,6 +76,14 @@ def build_parser() -> argparse.ArgumentParser:
         each.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
     commands.add_parser("list", help="the stories that come with the project")
     return parser
+
+
+def _rate(word: str) -> float:
+    """As a scenario's `clock`: time that stood still would let nothing end."""
+    rate = float(word)
+    if not 0 < rate < math.inf:
+        raise argparse.ArgumentTypeError(f"{word} is not a positive number")
+    return rate
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -135,6 +144,7 @@ def _world(layout: Layout, plan: making.Plan, narrator: Narrator, *, keep: bool)
 def _fresh(arguments: argparse.Namespace, name: str) -> Layout:
     if arguments.dir:
         return Layout(arguments.dir.resolve())
+    life.require_machine()  # before there is a folder that nobody would remove
     folder = cache_dir() / "worlds"
     folder.mkdir(parents=True, exist_ok=True)
     return Layout(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder)))

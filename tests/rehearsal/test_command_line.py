@@ -65,6 +65,22 @@ def test_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "fast"])
+def test_a_clock_that_does_not_run(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["up", f"--clock={rate}"])
+    assert ended.value.code == 2
+    assert "--clock" in capsys.readouterr().err
+
+
+def test_a_refusal_leaves_no_folder_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("TPU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["shell", "-c", "true"]) == 3
+    assert not (tmp_path / "cache").exists()
+
+
 @pytest.mark.parametrize("words", [["up"], ["run"], ["shell", "-c", "true"]])
 def test_not_root_is_said_in_words(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
