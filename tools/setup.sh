@@ -4,7 +4,8 @@
 #   tools/setup.sh python   the hash-locked virtual environment, linked as .venv
 #   tools/setup.sh system   Debian packages (root only; skipped with a word where not root)
 #   tools/setup.sh tools    Pulumi CLI and language host, gcsfuse, fake-gcs-server; links in .venv/bin
-#   tools/setup.sh          all three
+#   tools/setup.sh parity   torch and transformers in an environment of their own, for the tests
+#   tools/setup.sh          all but parity
 #
 # Cold on 2 cores: system 20 s, python 2 min, tools 6 min. Warm: 0.2 s.
 set -euo pipefail
@@ -32,8 +33,9 @@ setup_system() {
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-setup_python() {
-  local python=${PYTHON:-python3} version key venv
+# Makes a virtual environment from a lock, once, and leaves its folder in $venv.
+make_venv() { # lock, what it costs
+  local lock=$1 cost=$2 python=${PYTHON:-python3} version key
   version=$("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])') || {
     echo "setup: no '$python': install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=python3.12" >&2
     exit 1
@@ -42,21 +44,31 @@ setup_python() {
     3.11.*|3.12.*|3.13.*) ;;
     *) echo "setup: $python is $version; 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12" >&2; exit 1 ;;
   esac
-  key=$( (cat requirements.txt; "$python" -c 'import sys; print(sys.version, sys.base_prefix)') | sha256sum | cut -c1-16)
+  key=$( (cat "$lock"; "$python" -c 'import sys; print(sys.version, sys.base_prefix)') | sha256sum | cut -c1-16)
   venv=$cache/venv-$key
   if [ ! -f "$venv/.complete" ]; then
     exec 8>"$cache/venv.lock"
     flock 8
     if [ ! -f "$venv/.complete" ]; then
-      echo "setup: installing $(grep -c == requirements.txt) locked Python packages into $venv (once, about 2 min)"
+      echo "setup: installing $(grep -c == "$lock") locked Python packages into $venv (once, $cost)"
       rm -rf "$venv"
       "$python" -m venv "$venv"
-      "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+      "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
       touch "$venv/.complete"
     fi
     exec 8>&-
   fi
+}
+
+setup_python() {
+  make_venv requirements.txt "about 2 min"
   ln -sfn "$venv" .venv
+}
+
+# torch and transformers: what the decoder is compared with. Prints the interpreter, last of all.
+setup_parity() {
+  make_venv tests/parity/requirements.txt "about 1 min, 5.3 GB"
+  echo "$venv/bin/python"
 }
 
 # Order of choice: an official program on PATH; what was put into the cache before; the vendor's
@@ -97,6 +109,7 @@ case ${1:-all} in
   system) setup_system ;;
   python) setup_python ;;
   tools) setup_tools ;;
+  parity) setup_parity ;;
   all) setup_system; setup_python; setup_tools ;;
-  *) echo "usage: tools/setup.sh [system|python|tools]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [system|python|tools|parity]" >&2; exit 2 ;;
 esac

@@ -74,12 +74,21 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(command=_train)
 
     data = add(commands, "data", "Make token files.").add_subparsers(required=True, metavar="COMMAND")
-    example = "workload data prepare --source /usr/share/common-licenses --out /tmp/tokens"
-    prepare = add(data, "prepare", "Pack text files into token files, the same bytes each time.", example)
+    example = "workload data prepare --source c4/ --tokenizer llama-3.1-8b/ --out tokens/"
+    text = "Pack text, JSON lines or Parquet into token files, the same bytes each time."
+    prepare = add(data, "prepare", text, example)
     prepare.add_argument(
         "--source", nargs="+", type=Path, required=True, metavar="PATH", help="files, folders"
     )
-    prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder")
+    prepare.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="a new folder, or one left unfinished"
+    )
+    text = "bytes, or a tokenizer.json, or the folder that holds one (default: bytes)"
+    prepare.add_argument("--tokenizer", default="bytes", metavar="PATH", help=text)
+    text = "the token that ends a document, where its name isn't one of the usual"
+    prepare.add_argument("--end", default="", metavar="TOKEN", help=text)
+    text = "of JSON lines and Parquet, what holds the text (default: text)"
+    prepare.add_argument("--field", default="text", metavar="NAME", help=text)
     prepare.set_defaults(command=_prepare)
 
     text = "Look at a run's checkpoints."
@@ -118,9 +127,11 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    from workload.data.prepare import prepare
+    from workload.data.prepare import prepare, say_on_terminal
+    from workload.data.tokenizers import open_tokenizer
 
-    summary = prepare(options.source, options.out)
+    tokenizer = open_tokenizer(options.tokenizer, options.end)
+    summary = prepare(options.source, options.out, tokenizer, options.field, say=say_on_terminal)
     print(
         f"{options.out}: {summary.documents} documents, {summary.tokens} tokens"
         f" ({summary.not_text} files are no text, {summary.repeated} repeat another)\n"

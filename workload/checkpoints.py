@@ -8,6 +8,7 @@ written after everything else; a step without it doesn't exist.
 
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,11 @@ class Checkpoints:
         self._store, self._cluster, self._keep = store, cluster, config.keep
         self._root = epath.Path(store.url) / FOLDER
         self._saver = ocp.AsyncCheckpointer(
-            ocp.StandardCheckpointHandler(), timeout_secs=config.timeout_s, atomicity_options=_BY_MARKER
+            ocp.StandardCheckpointHandler(),
+            async_options=ocp.options.AsyncOptions(
+                timeout_secs=config.timeout_s, post_finalization_callback=self._committed
+            ),
+            atomicity_options=_BY_MARKER,
         )
         # A restore mustn't wait for the others: where one worker fails, all have to hear of it.
         me = cluster.membership.worker
@@ -84,6 +89,14 @@ class Checkpoints:
         )
         self._complete: set[int] = set()
         self._saving: int | None = None
+        self._begun = 0.0
+        self.stall_s = 0.0  # that the last call of `save` took
+        self.save_s = 0.0  # from the begin of a save until it was complete; 0 while none is
+
+    @property
+    def newest(self) -> int | None:
+        """The newest complete step."""
+        return max(self._complete, default=None)
 
     def restore(self, abstract_state: Any) -> Restored:
         """The newest complete step that every worker can read.
@@ -128,12 +141,18 @@ class Checkpoints:
 
         Waits for the save before it, and retires what is too old once that is complete.
         """
+        asked = time.monotonic()
         self.wait()
         if step in self._complete:
             return False
+        self._begun = time.monotonic()
         self._saver.save(self._root / str(step), args=ocp.args.StandardSave(state), force=True)
         self._saving = step
+        self.stall_s = time.monotonic() - asked
         return True
+
+    def _committed(self) -> None:
+        self.save_s = time.monotonic() - self._begun
 
     def wait(self) -> None:
         """Returns once the save under way, if any, is complete."""

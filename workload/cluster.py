@@ -17,12 +17,9 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workload.config import ClusterConfig
 from workload.errors import ClusterError, ConfigError, Problem, WorkloadError
-
-AXIS = "fsdp"
 
 
 @dataclass(frozen=True)
@@ -66,13 +63,11 @@ class Membership:
 
 
 class Cluster:
-    """All workers' devices as one mesh, and the few things that workers tell one another."""
+    """The workers of a run, and the few things that they tell one another."""
 
     def __init__(self, membership: Membership):
         self.membership = membership
-        self.mesh = Mesh(np.array(jax.devices()), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
-        self.replicated = NamedSharding(self.mesh, PartitionSpec())
-        self.by_example = NamedSharding(self.mesh, PartitionSpec(AXIS))
+        self.devices = jax.devices()
 
     @property
     def leader(self) -> bool:
@@ -112,23 +107,6 @@ class Cluster:
         """Parts from the others; all workers leave together."""
         if self.membership.workers > 1:
             jax.distributed.shutdown()
-
-    def shardings(self, tree: Any) -> Any:
-        """Where each leaf of a state lives: split over all devices along its longest axis that
-        they divide, whole on each where there is none. The axis of stacked layers stays whole.
-        """
-        devices = self.mesh.size
-
-        def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-            stacked = any(getattr(key, "key", None) == "layers" for key in path)
-            axes = [axis for axis, length in enumerate(leaf.shape) if length % devices == 0]
-            axes = [axis for axis in axes if axis or not stacked]
-            if not axes:
-                return self.replicated
-            longest = max(axes, key=lambda axis: leaf.shape[axis])
-            return NamedSharding(self.mesh, PartitionSpec(*[None] * longest, AXIS))
-
-        return jax.tree_util.tree_map_with_path(place, tree)
 
     def agree(self, ask: Callable[[], Any]) -> Any:
         """Lets worker 0 ask and tells every worker the answer, which is JSON.

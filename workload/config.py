@@ -1,54 +1,21 @@
-"""The trainer's settings: TOML in, frozen dataclasses out, every problem at once.
+"""Everything that a run can be told: TOML in, one frozen `Config` out.
 
     workload train tiny.toml --set train.steps=20
 
-Each field carries its rule beside it. Unknown keys are refused with the nearest known one.
+A config may stand on another, `base = "llama-3.1-8b.toml"`, whose tables it adds to.
 """
 
-import difflib
-import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from workload.errors import ConfigError, Problem
-
-Rule = tuple[str, Callable[[Any], bool]]
-
-
-def _at_least(low: float) -> Rule:
-    return f"must be at least {low:g}", lambda value: value >= low
-
-
-def _between(low: float, high: float) -> Rule:
-    return f"must lie between {low:g} and {high:g}", lambda value: low <= value <= high
-
-
-def _one_of(*choices: str) -> Rule:
-    return f"must be one of {', '.join(choices)}", lambda value: value in choices
-
-
-def _above(low: float) -> Rule:
-    return f"must be greater than {low:g}", lambda value: value > low
-
-
-def _ruled(default: Any, rule: Rule) -> Any:
-    return field(default=default, metadata={"rule": rule})
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """A decoder-only transformer: RMSNorm before, RoPE, SwiGLU."""
-
-    layers: int = _ruled(2, _at_least(1))
-    d_model: int = _ruled(128, _at_least(2))  # width of the residual stream
-    heads: int = _ruled(4, _at_least(1))
-    d_ff: int = _ruled(384, _at_least(1))  # width inside the feed-forward block
-    rope_theta: float = _ruled(10_000.0, _above(0))
-    dtype: str = _ruled("float32", _one_of("float32", "bfloat16"))  # of activations; parameters stay float32
+from workload.model import points
+from workload.model.architecture import Architecture
+from workload.settings import WORDS, above, at_least, between, build, one_of, override, ruled
 
 
 @dataclass(frozen=True)
@@ -56,57 +23,92 @@ class DataConfig:
     """Which token files, and how they are cut into examples."""
 
     path: str = "."  # folder that holds manifest.json; relative to $DATA_DIR where that is set
-    sequence_length: int = _ruled(128, _at_least(1))  # tokens that a position can look back on
+    sequence_length: int = ruled(128, at_least(1))  # tokens that a position can look back on
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW with a linear warm-up, a cosine decay and clipping by the global norm."""
 
-    learning_rate: float = _ruled(1e-3, _above(0))  # at the end of the warm-up
-    final_fraction: float = _ruled(0.1, _between(0, 1))  # of learning_rate, at the last step
-    warmup_steps: int = _ruled(10, _at_least(0))
-    weight_decay: float = _ruled(0.1, _at_least(0))  # not on norms
-    beta1: float = _ruled(0.9, _between(0, 1))
-    beta2: float = _ruled(0.95, _between(0, 1))
-    clip_norm: float = _ruled(1.0, _above(0))
+    learning_rate: float = ruled(1e-3, above(0))  # at the end of the warm-up
+    final_fraction: float = ruled(0.1, between(0, 1))  # of learning_rate, at the last step
+    warmup_steps: int = ruled(10, at_least(0))
+    schedule: str = ruled("cosine", one_of("cosine", "linear", "constant"))  # after the warm-up
+    weight_decay: float = ruled(0.1, at_least(0))  # not on norms and biases
+    beta1: float = ruled(0.9, between(0, 1))
+    beta2: float = ruled(0.95, between(0, 1))
+    epsilon: float = ruled(1e-8, above(0))
+    clip_norm: float = ruled(1.0, above(0))
+    # Of the first moment. bfloat16 saves 2 of the 12 bytes that a parameter takes in HBM and checkpoints.
+    moment_dtype: str = ruled("float32", one_of("float32", "bfloat16"))
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How long, how much a step, and from which seed."""
+    """How long, how much a step, from which seed and which weights."""
 
-    steps: int = _ruled(60, _at_least(1))
-    batch_size: int = _ruled(16, _at_least(1))  # examples a step, over all devices
-    seed: int = _ruled(0, _between(0, 2**31 - 1))  # of the parameters and of the data's order
+    steps: int = ruled(60, at_least(1))
+    batch_size: int = ruled(16, at_least(1))  # examples a step, over all devices
+    accumulate: int = ruled(1, at_least(1))  # parts that a step's batch is computed in, one after another
+    seed: int = ruled(0, between(0, 2**31 - 1))  # of the parameters and of the data's order
+    init_from: str = ""  # a folder of Hugging Face weights to begin with; empty: drawn from the seed
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """How a step is computed; what it computes doesn't change, but for rounding."""
+
+    dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of activations; parameters stay float32
+    reduce_dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of gradients summed over chips
+    attention: str = ruled("auto", one_of("auto", "splash", "cudnn", "einsum"))
+    remat: WORDS = ("none",)  # what the backward pass keeps; see `points.remat`
+    # Examples that a chip takes through a layer at once; 0: all of its own. One saves the most memory,
+    # and costs nothing while an example alone fills the matrix unit (2048 tokens and more).
+    examples_at_once: int = ruled(0, at_least(0))
+    loss_chunk_tokens: int = ruled(2048, at_least(1))  # tokens whose logits exist at once
+    quick_compile: bool = False  # on CPU: a fifth of the time to compile, for slower steps
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """Devices as data x fsdp. Within a slice the axes run over ICI, across slices over DCN.
+
+    `data` copies the parameters, `fsdp` splits them; a batch is split over both.
+    """
+
+    data: int = ruled(1, at_least(1))  # copies within a slice; fsdp takes the rest of it
+    across_slices: str = ruled("data", one_of("data", "fsdp"))  # which axis more slices lengthen
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     """When to save and what to keep."""
 
-    every_steps: int = _ruled(10, _at_least(1))
-    keep: int = _ruled(3, _at_least(1))  # newest complete checkpoints that are left standing
-    timeout_s: int = _ruled(300, _at_least(10))  # for one save, before the run ends as failed
+    every_steps: int = ruled(0, at_least(0))  # 0: chosen from the cost of a save and the risk
+    preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
+    keep: int = ruled(3, at_least(1))  # newest complete checkpoints that are left standing
+    timeout_s: int = ruled(300, at_least(10))  # for one save, before the run ends as failed
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
     """How long workers wait for one another."""
 
-    start_timeout_s: int = _ruled(120, _at_least(1))  # for all to meet at the coordinator
-    heartbeat_timeout_s: int = _ruled(20, _at_least(10))  # silence after which a worker counts as dead
-    shutdown_timeout_s: int = _ruled(10, _at_least(1))  # for all to leave
+    start_timeout_s: int = ruled(120, at_least(1))  # for all to meet at the coordinator
+    heartbeat_timeout_s: int = ruled(20, at_least(10))  # silence after which a worker counts as dead
+    shutdown_timeout_s: int = ruled(10, at_least(1))  # for all to leave
 
 
 @dataclass(frozen=True)
 class Config:
     """Everything that `workload train` can be told by a file."""
 
-    model: ModelConfig = ModelConfig()
+    model: Architecture = field(default_factory=Architecture)
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    compute: ComputeConfig = ComputeConfig()
+    mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     cluster: ClusterConfig = ClusterConfig()
 
@@ -116,8 +118,20 @@ class Config:
         Where the data lies is not part of it; its manifest's sha256 is compared instead.
         """
         identity = {name: asdict(getattr(self, name)) for name in ("model", "data", "optimizer", "train")}
-        del identity["data"]["path"]
+        del identity["data"]["path"], identity["train"]["accumulate"]
+        identity["compute"] = {"dtype": self.compute.dtype, "reduce_dtype": self.compute.reduce_dtype}
         return identity
+
+    def arithmetic(self) -> dict[str, Any]:
+        """What changes the losses by rounding alone: a run may go on with it changed, and says so."""
+        compute = self.compute
+        return {
+            "accumulate": self.train.accumulate,
+            "attention": compute.attention,
+            "remat": list(compute.remat),
+            "examples_at_once": compute.examples_at_once,
+            "loss_chunk_tokens": compute.loss_chunk_tokens,
+        }
 
 
 def packaged() -> list[str]:
@@ -136,24 +150,9 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: with every problem found.
     """
-    path = Path(name)
-    if path.is_file():
-        text = path.read_text()
-    elif name in packaged():
-        text = (resources.files("workload") / "configs" / name).read_text()
-    else:
-        known = ", ".join(packaged())
-        raise ConfigError(
-            name,
-            [Problem("CONFIG", name, "no such file or packaged config", f"give a path, or one of {known}")],
-        )
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        fix = "see https://toml.io for the syntax"
-        raise ConfigError(name, [Problem("CONFIG", name, f"is not TOML: {error}", fix)]) from None
-    problems = _override(table, overrides)
-    config: Config = _build(Config, table, "", problems)
+    table = _read(name, ())
+    problems = override(table, overrides)
+    config: Config = build(Config, table, "", problems)
     if not problems:
         problems += _cross_checks(config)
     if problems:
@@ -161,85 +160,63 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     return config
 
 
-def _override(table: dict[str, Any], overrides: Sequence[str]) -> list[Problem]:
-    problems = []
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        *parents, leaf = key.strip().split(".")
-        if not equals or not leaf:
-            problems.append(Problem("--set", override, "must read key=value", "e.g. --set train.steps=20"))
-            continue
-        target = table
-        for parent in parents:
-            target = target.setdefault(parent, {})
-            if not isinstance(target, dict):
-                problems.append(Problem("--set", override, f"{parent} is not a table", "name a table.key"))
-                break
-        else:
-            target[leaf] = _toml_value(text.strip())
-    return problems
-
-
-def _toml_value(text: str) -> Any:
+def _read(name: str, within: tuple[str, ...]) -> dict[str, Any]:
+    """The tables of a config on top of those of its base."""
+    path = Path(name)
+    if path.is_file():
+        text = path.read_text()
+    elif path.name in packaged() and (name == path.name or within):
+        text = (resources.files("workload") / "configs" / path.name).read_text()
+    else:
+        fix = f"give a path, or one of {', '.join(packaged())}"
+        raise ConfigError(
+            within[0] if within else name, [Problem("CONFIG", name, "no such file or packaged config", fix)]
+        )
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text  # a bare word, as a shell leaves it
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        fix = "see https://toml.io for the syntax"
+        raise ConfigError(name, [Problem("CONFIG", name, f"is not TOML: {error}", fix)]) from None
+    base = table.pop("base", None)
+    if base is None:
+        return table
+    if not isinstance(base, str) or base in (*within, name):
+        fix = "name the config that this one adds to"
+        raise ConfigError(name, [Problem("base", repr(base), "must name another config", fix)])
+    beside = path.parent / base
+    return _merged(_read(str(beside) if beside.is_file() else base, (*within, name)), table)
 
 
-def _build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Problem]) -> Any:
-    """Makes a `kind` from a TOML table, adding to `problems` whatever doesn't fit."""
-    hints = get_type_hints(kind)
-    known = {entry.name: entry for entry in fields(kind)}
-    for key in table.keys() - known.keys():
-        nearest = difflib.get_close_matches(key, known, n=1)
-        fix = f"did you mean {prefix}{nearest[0]}?" if nearest else f"remove it; known are {', '.join(known)}"
-        problems.append(Problem(f"{prefix}{key}", _shown(table[key]), "unknown key", fix))
-    values: dict[str, Any] = {}
-    for key, entry in known.items():
-        if key not in table:
-            continue
-        value, hint, path = table[key], hints[key], f"{prefix}{key}"
-        if is_dataclass(hint):
-            if isinstance(value, dict):
-                values[key] = _build(hint, value, f"{path}.", problems)  # type: ignore[arg-type]
-            else:
-                problems.append(Problem(path, _shown(value), "must be a table", f"write [{path}]"))
-            continue
-        if hint is float and type(value) is int:
-            value = float(value)
-        if type(value) is not hint:
-            rule = f"must be {_NOUNS[hint]}, not {_NOUNS.get(type(value), type(value).__name__)}"
-            problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
-            continue
-        rule, holds = entry.metadata.get("rule", ("", lambda _: True))
-        if not holds(value):
-            problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
-            continue
-        values[key] = value
-    return kind(**values)
-
-
-_NOUNS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", list: "a list"}
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, default=str)
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
 
 
 def _cross_checks(config: Config) -> list[Problem]:
     """Rules that more than one key takes part in."""
     problems = []
     model, optimizer, train = config.model, config.optimizer, config.train
-    if model.d_model % model.heads:
-        rule = f"must be a multiple of model.heads, {model.heads}"
+    if not model.head_dim and model.d_model % model.heads:
+        rule = f"must be a multiple of model.heads, {model.heads}, where model.head_dim isn't given"
         fix = f"{model.d_model // model.heads * model.heads or model.heads} would do"
         problems.append(Problem("model.d_model", str(model.d_model), rule, fix))
-    elif model.d_model // model.heads % 2:
-        rule = f"leaves heads of {model.d_model // model.heads}; RoPE turns pairs, so it must be even"
+    elif model.K % 2:
+        rule = f"leaves heads of {model.K}; RoPE turns pairs, so it must be even"
         problems.append(Problem("model.heads", str(model.heads), rule, f"{model.d_model // 2} or a divisor"))
+    if model.heads % model.J:
+        rule = f"must divide model.heads, {model.heads}: each serves as many heads of queries"
+        problems.append(Problem("model.kv_heads", str(model.kv_heads), rule, "a divisor, or 0 for all heads"))
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"
         problems.append(Problem("optimizer.warmup_steps", str(optimizer.warmup_steps), rule, fix))
+    if train.batch_size % train.accumulate:
+        rule = f"must divide train.batch_size, {train.batch_size}"
+        problems.append(Problem("train.accumulate", str(train.accumulate), rule, "1, or a divisor"))
+    if problem := points.remat_problem(config.compute.remat):
+        fix = 'e.g. ["full"], or ["save:attn_z", "save:mlp_act"]'
+        problems.append(Problem("compute.remat", str(list(config.compute.remat)), problem, fix))
     return problems

@@ -54,6 +54,12 @@ class DataError(WorkloadError):
     exit_code = 2
 
 
+class WeightsError(WorkloadError):
+    """Weights of a model that are missing, damaged or another model's."""
+
+    exit_code = 2
+
+
 class StoreError(WorkloadError):
     """The bucket or folder couldn't be read or written."""
 

@@ -3,14 +3,15 @@
 `metrics/` is exact: a segment holds the losses of (from, to] and is in storage before
 checkpoint `to` completes, so the segments up to any complete checkpoint have no gap. Their
 bytes depend on nothing but the run; two that overlap agree, or the run isn't reproducible,
-which `read_losses` refuses to pass over. Events and status carry wall times and are for people.
+which `read_losses` refuses to pass over. `progress/`, events and status carry wall times and are
+for people.
 """
 
 import json
 import re
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, ParamSpec
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from workload.errors import RunError, StoreError
+from workload.ledger import Ledger
 from workload.store import Store
 
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
@@ -63,20 +65,39 @@ class Journal:
         self._scratch = tempfile.TemporaryDirectory(prefix="tensorboard-")
         self._step = 0
         self._loss: float | None = None
+        self._speeds: list[str] = []  # lines of progress/
+        self._numbers: dict[str, float] = {}
         self._status = _Latest(partial(store.write, "status.json"))
 
-    def begin(self, step: int) -> None:
-        """Says after which step the losses to come begin."""
+    def begin(self, step: int, forget: bool = False) -> None:
+        """Says after which step the losses to come begin.
+
+        Args:
+            step: the last that counts.
+            forget: that the steps after it will come out otherwise, by rounding: what an earlier
+                start wrote of them is no evidence any more, and is removed.
+        """
         self._from = self._step = step
+        for name in self._store.list("metrics/") if forget else ():
+            if (match := _SEGMENT.fullmatch(name)) and int(match[2]) > step:
+                self._store.delete(name)
         # TensorBoard drops what an earlier start logged at or after purge_step.
         self._board = SummaryWriter(self._scratch.name, purge_step=step + 1)
 
-    def loss(self, step: int, loss: float) -> None:
-        """Takes the loss of a step; it isn't in storage before the next `flush`."""
+    def loss(self, step: int, loss: float, numbers: Mapping[str, float]) -> None:
+        """Takes the loss of a step, and what else people watch; in storage after the next `flush`."""
         self._pending[step] = loss
+        self._speeds.append(json.dumps({"step": step, "time": _now(), "loss": loss, **numbers}))
         if self._board:
             self._board.add_scalar("loss", loss, step)
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, step)
+        self._numbers = dict(numbers)
         self.status("running", step, loss)
+
+    def ledger(self, ledger: Ledger) -> None:
+        """Keeps the accounts of this start."""
+        _best_effort(self._store.write, ledger.name(), _json(ledger.content()))
 
     def flush(self, to: int) -> None:
         """Puts the losses up to step `to` into storage.
@@ -89,6 +110,10 @@ class Journal:
             text = "".join(line(step, self._pending.pop(step)) + "\n" for step in steps)
             self._store.write(f"metrics/steps-{self._from}-{to}.jsonl", text.encode())
             self._from = to
+        if self._speeds:
+            lines = "".join(f"{entry}\n" for entry in self._speeds).encode()
+            _best_effort(self._store.write, f"progress/{_compact(_now())}-{to}.jsonl", lines)
+            self._speeds.clear()
         if self._board:
             self._board.flush()
             self._upload_board()
@@ -102,8 +127,7 @@ class Journal:
         now = _now()
         event = {"kind": kind, "time": now, "run": self._run, "node": self._node, **details}
         print(f"{now} {kind} {json.dumps(details)}", flush=True)
-        name = f"events/{now.replace(':', '').replace('-', '')}-{kind}.json"
-        _best_effort(self._store.write, name, _json(event))
+        _best_effort(self._store.write, f"events/{_compact(now)}-{kind}.json", _json(event))
 
     def status(self, state: str, step: int, loss: float | None) -> None:
         """Says where the run is; in storage within a few seconds."""
@@ -132,6 +156,7 @@ class Journal:
             "updated": _now(),
             "run": self._run,
             "node": self._node,
+            **self._numbers,
         }
 
 
@@ -180,6 +205,11 @@ def _best_effort(write: Callable[P, None], *arguments: P.args, **named: P.kwargs
 
 def _json(content: Any) -> bytes:
     return (json.dumps(content) + "\n").encode()
+
+
+def _compact(time: str) -> str:
+    """A time as part of an object's name."""
+    return time.replace(":", "").replace("-", "")
 
 
 def _now() -> str:

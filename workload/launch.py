@@ -2,8 +2,10 @@
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 
 import jax
 
@@ -11,6 +13,7 @@ from workload.cluster import Cluster, Membership, first_line
 from workload.config import Config
 from workload.errors import WorkloadError
 from workload.journal import Journal
+from workload.ledger import Ledger
 from workload.preemption import watch_metadata
 from workload.store import open_store
 from workload.train import Run, open_dataset
@@ -25,6 +28,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
     Raises:
         WorkloadError: the settings, the data or the storage can't be used.
     """
+    ledger = Ledger(_process_began())
     membership = Membership.from_environment(environment)
     dataset = open_dataset(config, environment.get("DATA_DIR"))
     cluster = Cluster.join(membership, config.cluster)
@@ -34,8 +38,10 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
         if cluster.leader:
             journal = Journal(store, run, environment.get("TPU_NAME", ""), config.train.steps)
         watch_metadata(environment)
-        outcome = Run(config, cluster, dataset, store, journal).go()
+        ledger.seconds["init"] = time.time() - ledger.begun
+        outcome = Run(config, cluster, dataset, store, journal, ledger).go()
         if journal:
+            journal.ledger(ledger)
             journal.end(outcome.state, outcome.step, outcome.loss)
         cluster.leave()
     except WorkloadError as error:
@@ -59,6 +65,16 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
             traceback.print_exc()
         _end_now(1)
     return 0
+
+
+def _process_began() -> float:
+    """When this process began, as a Unix time: Python's and JAX's imports count as well."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:  # not Linux
+        return time.time()
+    return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _record_failure(journal: Journal | None, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""AdamW: linear warm-up, cosine decay, clipping by the global norm."""
+"""AdamW: linear warm-up, a decay, clipping by the global norm."""
 
 from typing import Any
 
@@ -10,14 +10,18 @@ from workload.config import Config
 
 def schedule(config: Config) -> optax.Schedule:
     """The learning rate as a function of the updates done so far."""
-    settings = config.optimizer
-    return optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=settings.learning_rate,
-        warmup_steps=settings.warmup_steps,
-        decay_steps=config.train.steps,
-        end_value=settings.learning_rate * settings.final_fraction,
+    settings, steps = config.optimizer, config.train.steps
+    peak, end = settings.learning_rate, settings.learning_rate * settings.final_fraction
+    if settings.schedule == "cosine":
+        return optax.warmup_cosine_decay_schedule(0.0, peak, settings.warmup_steps, steps, end)
+    after = steps - settings.warmup_steps
+    decay = (
+        optax.linear_schedule(peak, end, after)
+        if settings.schedule == "linear"
+        else optax.constant_schedule(peak)
     )
+    warm_up = optax.linear_schedule(0.0, peak, settings.warmup_steps)
+    return optax.join_schedules([warm_up, decay], [settings.warmup_steps])
 
 
 def build(config: Config) -> optax.GradientTransformation:
@@ -29,6 +33,8 @@ def build(config: Config) -> optax.GradientTransformation:
             schedule(config),
             b1=settings.beta1,
             b2=settings.beta2,
+            eps=settings.epsilon,
+            mu_dtype=settings.moment_dtype,
             weight_decay=settings.weight_decay,
             mask=_decayed,
         ),
@@ -36,5 +42,9 @@ def build(config: Config) -> optax.GradientTransformation:
 
 
 def _decayed(params: Any) -> Any:
-    """True for every leaf that decays: all but the norms' scales."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: "norm" not in path[-1].key, params)
+    """True for every leaf that decays: the matrices, not norms and biases."""
+
+    def matrix(path: tuple[Any, ...], _: Any) -> bool:
+        return "norm" not in path[-1].key and "bias" not in path[-1].key
+
+    return jax.tree_util.tree_map_with_path(matrix, params)

@@ -2,44 +2,41 @@
 
     workload train tiny.toml --name first --dir /tmp/runs
 
-Killed at any moment and started again, on the same number of devices, a run ends with the
-same losses, parameters and optimizer state, to the last bit: the data's order comes from the
-seed and the step, the arithmetic from one program on one mesh, and what was computed after the
-newest complete checkpoint is computed again.
+Killed at any moment and started again, on the same mesh, a run ends with the same losses,
+parameters and optimizer state, to the last bit: the data's order comes from the seed and the
+step, the arithmetic from one program on one mesh, and what was computed after the newest
+complete checkpoint is computed again. On another mesh it goes on too, and differs by rounding.
 """
 # mypy: allow-untyped-calls
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax  # type: ignore[import-untyped]
 from jax import Array
 
-from workload import model, optimizer
 from workload.checkpoints import Checkpoints, Restored
 from workload.cluster import Cluster, whole
 from workload.config import Config
-from workload.data.order import Order
+from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import ConfigError, Problem, RunError
+from workload.interval import Interval
 from workload.journal import Journal, read_losses
+from workload.ledger import Ledger
+from workload.model import decoder, huggingface
 from workload.preemption import Preemption
+from workload.progress import Progress
+from workload.sharding import make_mesh
+from workload.step import State, Step
 from workload.store import MissingObjectError, Store
 
-State = dict[str, Any]
 IDENTITY = "config.json"
-# Without chips a start is mostly compiling: these cut it to a fifth, for somewhat slower steps.
-_CPU_OPTIONS: dict[str, bool | int] = {"xla_backend_optimization_level": 0}
-if jax.__version_info__ < (0, 11):  # Python 3.11's lock has 0.10.2; 0.12 refuses the option
-    _CPU_OPTIONS["xla_cpu_use_fusion_emitters"] = False
 
 
 @dataclass(frozen=True)
@@ -55,135 +52,175 @@ class Run:
     """One start of a run, on this worker."""
 
     def __init__(
-        self, config: Config, cluster: Cluster, dataset: Dataset, store: Store, journal: Journal | None
+        self,
+        config: Config,
+        cluster: Cluster,
+        dataset: Dataset,
+        store: Store,
+        journal: Journal | None,
+        ledger: Ledger,
     ):
+        config = for_data(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
-        self._journal = journal  # worker 0's
-        self._order = Order(len(dataset), config.train.seed)
-        self._optimizer = optimizer.build(config)
-        params = model.shapes(config.model, dataset.manifest.vocab_size)
-        abstract = {"params": params, "opt_state": jax.eval_shape(self._optimizer.init, params)}
-        self._shardings = cluster.shardings(abstract)
-        self._abstract = jax.tree.map(_placed, abstract, self._shardings)
+        self._journal, self._ledger = journal, ledger  # the journal is worker 0's
+        mesh = make_mesh(config.mesh, cluster.devices)
+        _check_batch(config, mesh.size, len(dataset))
+        self._step = Step(config, mesh, jax.default_backend())
         self._checkpoints = Checkpoints(store, cluster, config.checkpoint)
-        self._losses: dict[int, Array] = {}  # on the devices, not fetched yet
+        self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
+        self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
+        self._progress = Progress(config, mesh.size, cluster.devices[0].device_kind)
 
     def go(self) -> Outcome:
         """Restores or begins, trains to the end or to a preemption, leaves a checkpoint.
 
         Raises:
             ConfigError: the batch doesn't divide over the devices.
-            RunError: storage holds another run of this name, or no readable checkpoint of this one.
+            WeightsError: `train.init_from` holds no weights of this model.
+            RunError: storage holds another run of this name, or no readable checkpoint of this
+                one; or the loss is no number any more.
         """
-        config, cluster = self._config, self._cluster
-        self._check_batch()
-        cluster.agree(self._check_identity)
-        self._event("start", workers=cluster.membership.workers, devices=cluster.mesh.size)
-        restored = self._checkpoints.restore(self._abstract)
-        self._begin(restored)
-        state = restored.state or self._first_state()
-        update = self._compiled_update()
-        preemption = Preemption(cluster.membership.workers)
+        config, ledger = self._config, self._ledger
+        new_mesh = self._cluster.agree(self._check_identity)
+        mesh = self._step.mesh
+        self._event(
+            "start",
+            workers=self._cluster.membership.workers,
+            devices=mesh.size,
+            mesh=dict(mesh.shape),
+            attention=f"{self._step.attention}: {self._step.attention_reason}",
+        )
+        with ledger.doing("restore"):
+            restored = self._checkpoints.restore(self._step.state)
+            self._begin(restored, new_mesh)
+            state = restored.state or self._first_state()
+        with ledger.doing("compile"):
+            update = self._step.compile()
+        preemption = Preemption(self._cluster.membership.workers)
+        interval = Interval(config.checkpoint, self._cluster, restored.step)
         step, stop = restored.step, False
         while step < config.train.steps and not stop:
             step += 1
-            state, self._losses[step] = update(state, self._batch(step))
-            self._report(step - 1)  # the step before, so that the devices never wait for us
+            with ledger.doing("data"):
+                batch = self._loader.batch(step)
+            with ledger.doing("step"):
+                state, self._metrics[step] = update(state, batch)
+                self._report(step - 1)  # the step before, so that the devices never wait for us
             stop = preemption.reached(step)
-            if stop or step == config.train.steps or step % config.checkpoint.every_steps == 0:
-                self._save(step, state)
-        self._checkpoints.wait()
+            if stop or step == config.train.steps or interval.due(step):
+                self._save(step, state, interval)
+        with ledger.doing("save"):
+            self._checkpoints.wait()
+        self._loader.close()
         if step < config.train.steps:
             self._event("preempted", step=step)
             return Outcome("preempted", step, self._last_loss)
         self._finish(step, state)
         return Outcome("done", step, self._last_loss)
 
-    def _check_batch(self) -> None:
-        batch, devices = self._config.train.batch_size, self._cluster.mesh.size
-        if batch % devices:
-            rule = f"must be a multiple of the number of devices, {devices}"
-            fix = f"--set train.batch_size={-(-batch // devices) * devices}"
-            raise ConfigError("config", [Problem("train.batch_size", str(batch), rule, fix)])
+    def _check_identity(self) -> bool:
+        """The first start of a run writes down what its losses depend on; later ones compare.
 
-    def _check_identity(self) -> None:
-        """The first start of a run writes down what its losses depend on; later ones compare."""
-        mine = {
-            **self._config.identity(),
-            "tokens": self._dataset.manifest.sha256,
-            "devices": self._cluster.mesh.size,
-        }
+        Returns whether the run went on another mesh, or with other arithmetic, before.
+        """
+        exact = {**self._config.identity(), "tokens": self._dataset.manifest.sha256}
+        mesh = {name: int(size) for name, size in self._step.mesh.shape.items()}
+        mine = {"exact": exact, "rounding": {**self._config.arithmetic(), "mesh": mesh}}
         try:
             theirs = json.loads(self._store.read(IDENTITY))
         except MissingObjectError:
-            self._store.write(IDENTITY, (json.dumps(mine, indent=2) + "\n").encode())
-            return
-        changed = [
-            f"{key} was {_flat(theirs).get(key)}, is {_flat(mine).get(key)}"
-            for key in sorted(_flat(theirs).keys() | _flat(mine).keys())
-            if _flat(theirs).get(key) != _flat(mine).get(key)
-        ]
-        if changed:
-            fix = "give the new run another --name, or put the old settings back"
+            theirs = None
+        if theirs is not None and "exact" not in theirs:
             raise RunError(
-                f"{self._store.url}: begun with other settings: {'; '.join(changed)}\n    fix: {fix}"
+                f"{self._store.url}: begun by an older version of the trainer\n"
+                "    fix: give the new run another --name, or go on with that version"
             )
+        if theirs is not None:
+            was, now = _flat(theirs["exact"]), _flat(exact)
+            changed = [
+                f"{key} was {was.get(key)}, is {now.get(key)}"
+                for key in sorted(was.keys() | now.keys())
+                if was.get(key) != now.get(key)
+            ]
+            if changed:
+                fix = "give the new run another --name, or put the old settings back"
+                raise RunError(
+                    f"{self._store.url}: begun with other settings: {'; '.join(changed)}\n    fix: {fix}"
+                )
+        moved = theirs is not None and theirs["rounding"] != mine["rounding"]
+        if theirs is None or moved:
+            self._store.write(IDENTITY, (json.dumps(mine, indent=2) + "\n").encode())
+        return moved
 
     def _first_state(self) -> State:
         """Before any update; each worker makes the parts that its devices hold."""
-        seed = self._config.train.seed
+        config, abstract = self._config, self._step.state["params"]
+        if config.train.init_from:
+            params = huggingface.load(Path(config.train.init_from), config.model, abstract)
+            self._event("weights", folder=config.train.init_from)
+        else:
 
-        def first(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
-            values = model.draw(path[-1].key, leaf.shape, self._config.model, seed)
-            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
+            def first(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
+                values = decoder.draw(path[-1].key, leaf.shape, config.model, config.train.seed)
+                return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
 
-        params = jax.tree_util.tree_map_with_path(first, self._abstract["params"])
-        begin = jax.jit(self._optimizer.init, out_shardings=self._shardings["opt_state"])
-        return {"params": params, "opt_state": begin(params)}
+            params = jax.tree_util.tree_map_with_path(first, abstract)
+        return {"params": params, "opt_state": self._step.first_optimizer_state(params)}
 
-    def _begin(self, restored: Restored) -> None:
+    def _begin(self, restored: Restored, new_mesh: bool) -> None:
         for step, reason in restored.passed_over:
             self._event("passed-over", step=step, reason=reason)
         if restored.step:
             self._event("restore", step=restored.step)
+        if new_mesh:
+            self._event("moved", step=restored.step, note="another mesh or remat: bits differ from here on")
         if self._journal:
-            self._journal.begin(restored.step)
-
-    def _compiled_update(self) -> Callable[[State, Array], tuple[State, Array]]:
-        return jax.jit(
-            partial(_update, self._config, self._optimizer, self._cluster),
-            in_shardings=(self._shardings, self._cluster.by_example),
-            out_shardings=(self._shardings, self._cluster.replicated),
-            donate_argnums=0,
-            compiler_options=_CPU_OPTIONS if jax.default_backend() == "cpu" else None,
-        )
-
-    def _batch(self, step: int) -> Array:
-        """The examples of a step, tokens_BxL1; each worker reads the rows of its own devices."""
-        B, L1 = self._config.train.batch_size, self._config.data.sequence_length + 1
-        first = (step - 1) * B
-
-        def rows(index: Any) -> np.ndarray[Any, Any]:
-            low, high, _ = index[0].indices(B)
-            return self._dataset.read(self._order.at(range(first + low, first + high)))
-
-        return jax.make_array_from_callback((B, L1), self._cluster.by_example, rows)
+            self._journal.begin(restored.step, forget=new_mesh)
+        self._ledger.begin(restored.step)
+        self._progress.begin(restored.step)
 
     def _report(self, step: int) -> None:
-        """Fetches the loss of a step, once, and hands it to the journal."""
-        if step in self._losses:
-            self._last_loss = float(self._losses.pop(step))
-            if self._journal:
-                self._journal.loss(step, self._last_loss)
+        """Fetches the numbers of a step, once, and hands them on.
 
-    def _save(self, step: int, state: State) -> None:
-        """The losses first: a complete checkpoint never stands without those before it."""
-        self._report(step)
+        Raises:
+            RunError: the loss or the gradient is no number.
+        """
+        if step not in self._metrics:
+            return
+        metrics = {name: float(value) for name, value in self._metrics.pop(step).items()}
+        loss, norm = metrics["loss"], metrics["gradient_norm"]
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise self._diverged(step, loss, norm)
+        self._last_loss = loss
+        self._ledger.did(step)
         if self._journal:
-            self._journal.flush(step)
-        if self._checkpoints.save(step, state):
+            self._journal.loss(step, loss, self._progress.did(step, metrics))
+
+    def _diverged(self, step: int, loss: float, norm: float) -> RunError:
+        """A step after which nothing is worth keeping; no checkpoint is made of it."""
+        self._checkpoints.wait()
+        good = self._checkpoints.newest
+        last = f"checkpoint {good} is the last good one" if good else "there is no checkpoint before it"
+        return RunError(
+            f"step {step}: loss {loss}, gradient norm {norm}: not a number any more; {last}\n"
+            "    fix: lower optimizer.learning_rate or warm up longer; look at the batch of this step."
+            " With these settings the run comes to the same end again: give it another --name"
+        )
+
+    def _save(self, step: int, state: State, interval: Interval) -> None:
+        """The losses first: a complete checkpoint never stands without those before it."""
+        with self._ledger.doing("step"):
+            self._report(step)
+        with self._ledger.doing("save"):
+            if self._journal:
+                self._journal.flush(step)
+            begun = self._checkpoints.save(step, state)
+        if begun:
             self._event("save", step=step)
+        if reason := interval.saved(step, self._checkpoints.stall_s, self._checkpoints.save_s):
+            self._event("interval", every_steps=interval.every_steps, reason=reason)
+        self._keep_ledger()
 
     def _finish(self, step: int, state: State) -> None:
         digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
@@ -191,35 +228,48 @@ class Run:
             self._last_loss = read_losses(self._store)[step]
             final = {"step": step, "loss_hex": self._last_loss.hex(), **digests}
             self._store.write("final.json", (json.dumps(final) + "\n").encode())
+        self._keep_ledger()
         self._event("done", step=step)
+
+    def _keep_ledger(self) -> None:
+        if self._journal:
+            self._journal.ledger(self._ledger)
 
     def _event(self, kind: str, **details: Any) -> None:
         if self._journal:
             self._journal.event(kind, **details)
 
 
-def _placed(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+def for_data(config: Config, dataset: Dataset) -> Config:
+    """The config with the vocabulary of its tokens, where it leaves that to them.
 
-
-def _update(
-    config: Config,
-    optimizer: optax.GradientTransformation,
-    cluster: Cluster,
-    state: State,
-    tokens_BxL1: Array,
-) -> tuple[State, Array]:
-    """One step: the new state, and the loss before it.
-
-    The state lives split over the devices. Its parameters are gathered for the step, each
-    device computes on its own examples, and the gradients are split again before the optimizer.
+    Raises:
+        ConfigError: the model's vocabulary is smaller than the tokens'.
     """
-    params = state["params"]
-    gathered = jax.lax.with_sharding_constraint(params, cluster.replicated)
-    loss, gradients = jax.value_and_grad(model.loss)(gathered, tokens_BxL1, config.model)
-    gradients = jax.lax.with_sharding_constraint(gradients, cluster.shardings(gradients))
-    updates, opt_state = optimizer.update(gradients, state["opt_state"], params)
-    return {"params": optax.apply_updates(params, updates), "opt_state": opt_state}, loss.astype(jnp.float32)
+    vocab_size = dataset.manifest.vocab_size
+    if config.model.vocab_size and config.model.vocab_size < vocab_size:
+        rule = f"must be at least {vocab_size}, the vocabulary of the tokens' tokenizer"
+        fix = "set it to 0 to take the tokens', or prepare the data with the model's tokenizer"
+        raise ConfigError("config", [Problem("model.vocab_size", str(config.model.vocab_size), rule, fix)])
+    if config.model.vocab_size:
+        return config
+    return replace(config, model=replace(config.model, vocab_size=vocab_size))
+
+
+def _check_batch(config: Config, devices: int, examples: int) -> None:
+    batch, parts = config.train.batch_size, devices * config.train.accumulate
+    problems = []
+    if batch % parts:
+        rule = f"must be a multiple of the number of devices, {devices}"
+        if config.train.accumulate > 1:
+            rule += f", times train.accumulate, {config.train.accumulate}"
+        fix = f"--set train.batch_size={-(-batch // parts) * parts}"
+        problems.append(Problem("train.batch_size", str(batch), rule, fix))
+    if batch > examples:
+        rule = f"must not be more than the {examples} examples that the token files hold"
+        problems.append(Problem("train.batch_size", str(batch), rule, "prepare more text, or lower it"))
+    if problems:
+        raise ConfigError("config", problems)
 
 
 def digest(tree: Any) -> str:

@@ -17,8 +17,8 @@ BAD = [
     (["model.layers=2.5"], "model.layers = 2.5: must be a whole number, not a number", "the default is 2"),
     (["model.layers=true"], "model.layers = true: must be a whole number, not true or false", "default"),
     (["model.layers=[1]"], "model.layers = [1]: must be a whole number, not a list", "default"),
-    (["model.dtype=float16"], 'model.dtype = "float16": must be one of float32, bfloat16', '"float32"'),
-    (["model.dtype=16"], "model.dtype = 16: must be a string, not a whole number", "default"),
+    (["compute.dtype=float16"], 'compute.dtype = "float16": must be one of float32, bfloat16', '"float32"'),
+    (["compute.dtype=16"], "compute.dtype = 16: must be a string, not a whole number", "default"),
     (["model.rope_theta=0"], "model.rope_theta = 0.0: must be greater than 0", "default"),
     (["model.d_model=130"], "model.d_model = 130: must be a multiple of model.heads, 4", "128 would do"),
     (["model.d_model=12"], "model.heads = 4: leaves heads of 3; RoPE turns pairs", "6 or a divisor"),
@@ -30,6 +30,19 @@ BAD = [
     (["optimizer.beta2=1.5"], "optimizer.beta2 = 1.5: must lie between 0 and 1", "0.95"),
     (["train.seed=-1"], "train.seed = -1: must lie between 0 and", "default"),
     (["cluster.heartbeat_timeout_s=1"], "heartbeat_timeout_s = 1: must be at least 10", "20"),
+    (["model.kv_heads=3"], "model.kv_heads = 3: must divide model.heads, 4", "a divisor, or 0"),
+    (
+        ["model.rope_scaling.kind=ntk"],
+        'model.rope_scaling.kind = "ntk": must be one of none, linear',
+        '"none"',
+    ),
+    (["train.accumulate=3"], "train.accumulate = 3: must divide train.batch_size, 8", "1, or a divisor"),
+    (["compute.remat=[]"], "compute.remat = []: is empty", '"save:attn_z"'),
+    (["compute.remat=most"], "'most' is none of none, full, dots", '["full"]'),
+    (["compute.remat=[1]"], "compute.remat = [1]: must be a list of words, not a list", "default"),
+    (['compute.remat=["save:logits"]'], "'save:logits' is none of", '["full"]'),
+    (["mesh.data=0"], "mesh.data = 0: must be at least 1", "default"),
+    (["checkpoint.preemption_every_h=0"], "checkpoint.preemption_every_h = 0.0: must be greater", "24"),
     (["train.steps"], "--set = train.steps: must read key=value", "--set train.steps=20"),
     (["train.steps.more=2"], "--set = train.steps.more=2: steps is not a table", "name a table.key"),
 ]
@@ -65,10 +78,10 @@ def test_every_packaged_config_loads() -> None:
 def test_a_file_and_overrides(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("[train]\nsteps = 30\n[optimizer]\nlearning_rate = 1\n")
-    config = configs.load(str(path), ["train.batch_size=4", "model.dtype=bfloat16"])
+    config = configs.load(str(path), ["train.batch_size=4", "compute.dtype=bfloat16"])
     assert (config.train.steps, config.train.batch_size) == (30, 4)
     assert config.optimizer.learning_rate == 1.0
-    assert config.model.dtype == "bfloat16"
+    assert config.compute.dtype == "bfloat16"
 
 
 @pytest.mark.parametrize(("text", "says"), [("[train", "is not TOML"), (None, "no such file or packaged")])

@@ -97,7 +97,7 @@ def test_the_disturbed_run_ends_bit_for_bit_where_the_whole_one_does(
 
 def test_it_learns_from_real_text(whole: RunFolder) -> None:
     losses = {step: float.fromhex(seen) for step, (seen,) in whole.losses().items()}
-    assert losses[1] == pytest.approx(5.55, abs=0.5)  # ln 257, undecided
+    assert losses[1] == pytest.approx(6.05, abs=0.4)  # ln 257 + 1/2: undecided, logits of variance 1
     assert sum(losses[step] for step in range(STEPS - 9, STEPS + 1)) / 10 < losses[1] - 1
     assert whole.json("final.json")["loss_hex"] == losses[STEPS].hex()
 
@@ -106,6 +106,8 @@ def test_a_run_leaves_what_the_contract_says(whole: RunFolder) -> None:
     status = whole.json("status.json")
     assert status.pop("updated").endswith("Z")
     assert status.pop("loss") == float.fromhex(whole.json("final.json")["loss_hex"])
+    assert status.keys() >= {"gradient_norm", "step_s", "tokens_per_s_per_chip", "left_s"}
+    status = {key: status[key] for key in ("state", "step", "steps", "run", "node")}
     assert status == {"state": "done", "step": STEPS, "steps": STEPS, "run": "whole", "node": "tpu-test"}
     segments = sorted(path.name for path in (whole.path / "metrics").iterdir())
     assert segments == sorted(f"steps-{to - EVERY}-{to}.jsonl" for to in range(EVERY, STEPS + 1, EVERY))

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workload.data.prepare import END_OF_DOCUMENT, prepare
+from workload.data.prepare import prepare
+from workload.data.tokenizers import Bytes, HuggingFace, open_tokenizer
 from workload.data.tokens import Dataset, Manifest
 from workload.errors import DataError
 
@@ -27,7 +28,7 @@ def text(tmp_path: Path) -> Path:
 def test_prepare_packs_documents_in_the_order_of_their_paths(text: Path, tmp_path: Path) -> None:
     summary = prepare([text], tmp_path / "out")
     assert (summary.documents, summary.not_text, summary.repeated) == (2, 1, 1)
-    expected = [*"grüße".encode(), END_OF_DOCUMENT, *b"abc", END_OF_DOCUMENT]
+    expected = [*"grüße".encode(), Bytes.end_of_document, *b"abc", Bytes.end_of_document]
     assert np.fromfile(tmp_path / "out" / "tokens-00000.bin", "<u2").tolist() == expected
     assert summary.tokens == len(expected)
 
@@ -89,3 +90,163 @@ def test_too_little_text_is_refused(text: Path, tmp_path: Path) -> None:
     prepare([text], tmp_path / "out")
     with pytest.raises(DataError, match="12 tokens hold no example of 65"):
         Dataset(tmp_path / "out", sequence_length=64)
+
+
+def tokenizer_json(folder: Path) -> Path:
+    """A tokenizer of words, trained on nothing but what the tests use."""
+    import tokenizers
+    from tokenizers import models, pre_tokenizers
+
+    words = [
+        "[UNK]",
+        "<|end_of_text|>",
+        *[
+            "the",
+            "quick",
+            "brown",
+            "fox",
+            "jumps",
+            "over",
+            "a",
+            "lazy",
+            "dog",
+            "<",
+            "|",
+            "end",
+            "_",
+            "of",
+            "text",
+            ">",
+        ],
+    ]
+    model = models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["<|end_of_text|>"])
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_a_tokenizer_json_and_json_lines(tmp_path: Path) -> None:
+    folder = tokenizer_json(tmp_path / "words")
+    lines = [
+        {"body": "the quick fox"},
+        {"body": ""},
+        {"body": None},
+        {"body": "a dog"},
+        {"body": "the quick fox"},
+    ]
+    source = tmp_path / "documents.jsonl"
+    source.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    summary = prepare([source], tmp_path / "out", open_tokenizer(str(folder)), "body")
+    assert (summary.documents, summary.repeated, summary.tokens) == (2, 1, 7)
+    assert np.fromfile(tmp_path / "out" / "tokens-00000.bin", "<u2").tolist() == [2, 3, 5, 1, 8, 10, 1]
+    manifest = Manifest.read(tmp_path / "out")
+    raw = (folder / "tokenizer.json").read_bytes()
+    assert manifest.tokenizer_sha256 == hashlib.sha256(raw).hexdigest()
+    assert (manifest.tokenizer, manifest.end_of_document) == ("words", 1)
+
+
+def test_a_special_token_spelled_out_in_a_text_is_text(tmp_path: Path) -> None:
+    tokenizer = HuggingFace(tokenizer_json(tmp_path / "words"))
+    (tokens,) = tokenizer.encode(["the <|end_of_text|> fox"])
+    assert (tokens == tokenizer.end_of_document).nonzero()[0].tolist() == [len(tokens) - 1]
+
+
+def test_parquet_rows_are_documents(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [f"document {i} of many" for i in range(3000)]
+    parquet.write_table(pyarrow.table({"text": rows, "id": range(3000)}), tmp_path / "rows.parquet")
+    assert prepare([tmp_path / "rows.parquet"], tmp_path / "out").documents == 3000
+    first = np.fromfile(tmp_path / "out" / "tokens-00000.bin", "<u2")[: len(rows[0])]
+    assert bytes(first.tolist()).decode() == rows[0]
+    with pytest.raises(DataError, match=r"has no column 'body'\n    fix: --field one of text, id"):
+        prepare([tmp_path / "rows.parquet"], tmp_path / "other", field_name="body")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{\n", r"lines.jsonl:1: is not JSON"),
+        ('{"text": "a"}\n[1]\n', r"lines.jsonl:2: has no text in 'text'"),
+        ('{"body": "a"}\n', r"has no text in 'text'\n    fix: --field one of body"),
+        ('{"text": 3}\n', r"lines.jsonl:1: has no text in 'text'"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, content: str, says: str) -> None:
+    (tmp_path / "lines.jsonl").write_text(content)
+    with pytest.raises(DataError, match=says):
+        prepare([tmp_path / "lines.jsonl"], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "end", "says"),
+    [
+        (None, "", "can't be read: No such file"),
+        ("{}", "", "is not a tokenizer.json"),
+        ("words", "<stop>", r"has not '<stop>'\n    fix: --end one of its special tokens: <\|end_of_text"),
+    ],
+)
+def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: str, says: str) -> None:
+    folder = tmp_path / "words"
+    if content == "words":
+        tokenizer_json(folder)
+    elif content is not None:
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(DataError, match=says):
+        open_tokenizer(str(folder), end)
+
+
+class InterruptedHereError(Exception):
+    """Stands for a kill."""
+
+
+class Failing(Bytes):
+    """Breaks off after some documents."""
+
+    def __init__(self, documents: int):
+        self.left = documents
+
+    def encode(self, texts: list[str]) -> list[np.ndarray]:  # type: ignore[override]
+        self.left -= len(texts)
+        if self.left < 0:
+            raise InterruptedHereError
+        return super().encode(texts)
+
+
+def test_prepare_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workload.data.prepare._BATCH_CHARACTERS", 500)
+    source = tmp_path / "documents.jsonl"
+    texts = [f"{i} " * (i % 37 + 1) for i in range(400)]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    prepare([source], tmp_path / "whole", shard_tokens=700)
+    out = tmp_path / "pieces"
+    starts = 0
+    for documents in (80, 100, 120):
+        with pytest.raises(InterruptedHereError):
+            prepare([source], out, Failing(documents), shard_tokens=700)
+        starts += 1
+        assert not (out / "manifest.json").exists()
+        (out / "tokens-99999.bin").write_bytes(b"half a shard")
+    said: list[str] = []
+    prepare([source], out, shard_tokens=700, say=said.append)
+    assert starts == 3
+    assert "goes on after" in said[0]
+    written = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == written
+    assert len(written) > 5
+    with pytest.raises(DataError, match="is there and not empty"):
+        prepare([source], out, shard_tokens=700)
+
+
+def test_segments_end_with_the_last_token_of_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("abc")
+    (tmp_path / "b").write_text("de")
+    prepare([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    dataset = Dataset(tmp_path / "out", sequence_length=6)
+    tokens = dataset.read(np.array([0]))
+    assert dataset.segments(tokens).tolist() == [[0, 0, 0, 0, 1, 1, 1]]

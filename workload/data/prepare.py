@@ -1,30 +1,38 @@
-"""Turns text into token files, byte for byte the same each time.
+"""Turns documents into token files, byte for byte the same each time.
 
     workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
+    workload data prepare --source c4/ --tokenizer llama-3.1-8b/ --out tokens/
 
-A token is a byte of UTF-8; 256 ends a document. Files are taken in the order of their
-paths; what isn't UTF-8 text is skipped, and so is a text that was seen before.
+Documents stream through in batches: one thread reads while the tokenizer works on all cores.
+Every shard that is finished is noted, so that a command that was broken off goes on there.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from workload.data.tokens import MANIFEST, TOKEN, Shard
+from workload.data.sources import Sources
+from workload.data.tokenizers import Bytes, Tokenizer
+from workload.data.tokens import MANIFEST, Shard, token_dtype
 from workload.errors import DataError
 
-END_OF_DOCUMENT = 256
-VOCAB_SIZE = 257
-SHARD_TOKENS = 2**26  # 128 MiB a file
+SHARD_TOKENS = 2**26  # 128 MiB a file at 2 bytes a token
+PROGRESS = "unfinished.json"
+_BATCH_CHARACTERS = 2**22
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the sources: counts of files and tokens."""
+    """What became of the sources: counts of documents, tokens, files that are no text."""
 
     documents: int
     tokens: int
@@ -32,98 +40,196 @@ class Summary:
     repeated: int
 
 
-def encode(text: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
-    """A document's tokens, with its end."""
-    return np.append(np.frombuffer(text, np.uint8), np.uint16(END_OF_DOCUMENT)).astype(TOKEN)
+@dataclass
+class _Done:
+    """How far the finished shards reach.
+
+    Attributes:
+        documents: wholly in them.
+        offset: tokens of the next document that are in them too.
+        shards: the shards themselves.
+    """
+
+    documents: int = 0
+    offset: int = 0
+    shards: list[Shard] = field(default_factory=list)
 
 
-def prepare(sources: Sequence[Path], out: Path, shard_tokens: int = SHARD_TOKENS) -> Summary:
+def prepare(
+    sources: Sequence[Path],
+    out: Path,
+    tokenizer: Tokenizer | None = None,
+    field_name: str = "text",
+    shard_tokens: int = SHARD_TOKENS,
+    say: Callable[[str], None] | None = None,
+) -> Summary:
     """Writes shards and, last of all, the manifest that makes them valid.
 
+    A document that was seen before is left out. A folder that an earlier call left unfinished,
+    with the same arguments, is gone on with.
+
+    Args:
+        sources: files and folders; see `Sources`.
+        out: a new or empty folder, or one left unfinished.
+        tokenizer: bytes, unless given.
+        field_name: of JSON lines and Parquet.
+        shard_tokens: at most so many tokens a file.
+        say: takes a line about progress now and then; None keeps quiet.
+
     Raises:
-        DataError: no source, no text in the sources, or `out` holds something already.
+        DataError: no source, no text in the sources, or `out` holds something else already.
     """
-    missing = [str(source) for source in sources if not source.exists()]
-    if missing:
-        raise DataError(f"--source {', '.join(missing)}: no such file or folder\n    fix: name existing ones")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"--out {out}: is there and not empty\n    fix: name a new folder, or remove it")
-    out.mkdir(parents=True, exist_ok=True)
-    writer = _Writer(out, shard_tokens)
-    seen: set[bytes] = set()
-    not_text = repeated = 0
-    for path in _files(sources):
-        text = path.read_bytes()
-        digest = hashlib.sha256(text).digest()
-        if not _is_text(text):
-            not_text += 1
-        elif digest in seen:
-            repeated += 1
-        else:
-            seen.add(digest)
-            writer.add(text)
-    writer.close_shard()
-    summary = Summary(len(seen), sum(shard.tokens for shard in writer.shards), not_text, repeated)
-    if not seen:
-        raise DataError(
-            f"--source {', '.join(map(str, sources))}: holds no UTF-8 text\n    fix: name another"
-        )
+    tokenizer = tokenizer or Bytes()
+    reading = Sources(sources, field_name)
+    files = [str(path) for path in reading.files()]
+    asked = [files, tokenizer.identity, tokenizer.end_of_document, field_name, shard_tokens]
+    key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    done = _begin(out, key)
+    if say and done.shards:
+        say(f"goes on after {len(done.shards)} shards, {done.documents} documents")
+    unique = _Unique(reading.documents())
+    writer = _Writer(out, key, done, shard_tokens, token_dtype(tokenizer.vocab_size))
+    told = time.monotonic()
+    for tokens in _encoded(tokenizer, unique, done.documents):
+        writer.add(tokens)
+        if say and time.monotonic() > told + 2:
+            told = time.monotonic()
+            say(
+                f"{writer.documents} documents, {writer.tokens / 1e6:.1f} M tokens, {len(done.shards)} shards"
+            )
+    writer.close()
+    summary = Summary(writer.documents, writer.tokens, reading.not_text, unique.repeated)
+    if not summary.documents:
+        (out / PROGRESS).unlink(missing_ok=True)
+        names = ", ".join(map(str, sources))
+        raise DataError(f"--source {names}: holds no UTF-8 text\n    fix: name another")
     manifest = {
-        "version": 1,
-        "tokenizer": "bytes",
-        "vocab_size": VOCAB_SIZE,
-        "dtype": TOKEN.str,
+        "version": 2,
+        "tokenizer": tokenizer.name,
+        "tokenizer_sha256": tokenizer.identity,
+        "vocab_size": tokenizer.vocab_size,
+        "end_of_document": tokenizer.end_of_document,
+        "dtype": writer.dtype.str,
         "documents": summary.documents,
         "tokens": summary.tokens,
-        "shards": [asdict(shard) for shard in writer.shards],
+        "shards": [asdict(shard) for shard in done.shards],
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    (out / PROGRESS).unlink(missing_ok=True)
     return summary
 
 
-def _files(sources: Sequence[Path]) -> Iterator[Path]:
-    """Regular files under the sources, each source's in the order of their paths within it."""
-    for source in sources:
-        if source.is_file():
-            yield source
-        else:
-            found = [path for path in source.rglob("*") if path.is_file()]
-            yield from sorted(found, key=lambda path: path.relative_to(source).as_posix())
+def _begin(out: Path, key: str) -> _Done:
+    """What an earlier call finished, if it had the same arguments; else a new folder."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        try:
+            left = json.loads((out / PROGRESS).read_text())
+        except (OSError, ValueError):
+            left = {}
+        if left.get("key") != key or (out / MANIFEST).exists():
+            fix = "name a new folder, or remove it"
+            raise DataError(f"--out {out}: is there and not empty\n    fix: {fix}")
+        shards = [Shard(**shard) for shard in left["shards"]]
+        known = {shard.file for shard in shards} | {PROGRESS}
+        for path in out.iterdir():
+            if path.name not in known:
+                path.unlink()  # the shard that was being written
+        return _Done(left["documents"], left["offset"], shards)
+    out.mkdir(parents=True, exist_ok=True)
+    return _Done()
 
 
-def _is_text(raw: bytes) -> bool:
-    if not raw or b"\0" in raw:
-        return False
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+class _Unique:
+    """Documents that weren't seen before."""
+
+    def __init__(self, documents: Iterator[str]):
+        self._documents = documents
+        self.repeated = 0
+
+    def __iter__(self) -> Iterator[str]:
+        seen: set[bytes] = set()
+        for text in self._documents:
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+            if digest in seen:
+                self.repeated += 1
+            else:
+                seen.add(digest)
+                yield text
+
+
+def _encoded(tokenizer: Tokenizer, documents: _Unique, skip: int) -> Iterator[NDArray[np.uint32]]:
+    """Each document's tokens, but for the first `skip`; a batch is read while another is encoded."""
+    batches = _batches(documents, skip)
+    with ThreadPoolExecutor(1) as reader:
+        coming: Future[list[str]] = reader.submit(next, batches, [])
+        while batch := coming.result():
+            coming = reader.submit(next, batches, [])
+            yield from tokenizer.encode(batch)
+
+
+def _batches(documents: _Unique, skip: int) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for number, text in enumerate(documents):
+        if number < skip:
+            continue
+        batch.append(text)
+        characters += len(text)
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 class _Writer:
     """Cuts a stream of documents into shards of at most `shard_tokens`."""
 
-    def __init__(self, out: Path, shard_tokens: int):
-        self.shards: list[Shard] = []
-        self._out, self._shard_tokens = out, shard_tokens
-        self._pending: list[bytes] = []
-        self._tokens = 0
+    def __init__(self, out: Path, key: str, done: _Done, shard_tokens: int, dtype: np.dtype[Any]):
+        self.documents = done.documents
+        self.tokens = sum(shard.tokens for shard in done.shards)
+        self.dtype = dtype
+        self._out, self._key, self._done, self._shard_tokens = out, key, done, shard_tokens
+        self._skip = done.offset
+        self._pending: list[NDArray[Any]] = []
+        self._count = 0
 
-    def add(self, text: bytes) -> None:
-        tokens = encode(text)
-        while len(tokens):
-            piece, tokens = np.split(tokens, [self._shard_tokens - self._tokens])
-            self._pending.append(piece.tobytes())
-            self._tokens += len(piece)
-            if self._tokens == self._shard_tokens:
-                self.close_shard()
+    def add(self, tokens: NDArray[np.uint32]) -> None:
+        offset, self._skip = self._skip, 0
+        while offset < len(tokens):
+            piece = tokens[offset : offset + self._shard_tokens - self._count]
+            self._pending.append(piece.astype(self.dtype))
+            self._count += len(piece)
+            self.tokens += len(piece)
+            offset += len(piece)
+            if self._count == self._shard_tokens:
+                whole = offset == len(tokens)
+                self._finish_shard(self.documents + whole, 0 if whole else offset)
+        self.documents += 1
 
-    def close_shard(self) -> None:
-        if not self._tokens:
-            return
-        raw = b"".join(self._pending)
-        file = f"tokens-{len(self.shards):05}.bin"
-        (self._out / file).write_bytes(raw)
-        self.shards.append(Shard(file, self._tokens, hashlib.sha256(raw).hexdigest()))
-        self._pending, self._tokens = [], 0
+    def close(self) -> None:
+        if self._count:
+            self._finish_shard(self.documents, 0)
+
+    def _finish_shard(self, documents: int, offset: int) -> None:
+        raw = b"".join(piece.tobytes() for piece in self._pending)
+        file = f"tokens-{len(self._done.shards):05}.bin"
+        try:
+            (self._out / file).write_bytes(raw)
+            self._done.shards.append(Shard(file, self._count, hashlib.sha256(raw).hexdigest()))
+            self._done.documents, self._done.offset = documents, offset
+            progress = {"key": self._key, **asdict(self._done)}
+            part = self._out / f".{PROGRESS}.part"
+            part.write_text(json.dumps(progress) + "\n")
+            part.replace(self._out / PROGRESS)
+        except OSError as error:
+            fix = "make room and call again: it goes on after the last whole shard"
+            raise DataError(
+                f"{self._out / file}: can't be written: {error.strerror}\n    fix: {fix}"
+            ) from None
+        self._pending, self._count = [], 0
+
+
+def say_on_terminal(line: str) -> None:
+    """Progress for people, out of the way of what a program reads."""
+    print(f"  … {line}", file=sys.stderr, flush=True)

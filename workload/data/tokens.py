@@ -1,8 +1,9 @@
 """Token files as the trainer reads them: mapped into memory, never loaded.
 
 A folder holds `manifest.json` and the shards that it names. A shard is a flat run of
-little-endian uint16 tokens. Examples are windows of L+1 tokens, L apart, so that every
-token but the first is a target once; none crosses from one shard into the next.
+little-endian tokens, uint16 or uint32. Examples are windows of L+1 tokens, L apart, so that
+every token but the first is a target once; none crosses from one shard into the next. Documents
+lie in them one after another; a token says that it is the last of its document.
 """
 
 import bisect
@@ -19,7 +20,11 @@ from numpy.typing import NDArray
 from workload.errors import DataError
 
 MANIFEST = "manifest.json"
-TOKEN = np.dtype("<u2")
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The smaller of the two dtypes that holds every token of a vocabulary."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,10 @@ class Manifest:
     """What `manifest.json` says, and the sha256 of its bytes: the data's identity."""
 
     tokenizer: str
+    tokenizer_sha256: str  # of tokenizer.json, or the word bytes
     vocab_size: int
+    end_of_document: int
+    dtype: np.dtype[Any]
     documents: int
     tokens: int
     shards: tuple[Shard, ...]
@@ -55,7 +63,10 @@ class Manifest:
             content: dict[str, Any] = json.loads(raw)
             manifest = cls(
                 tokenizer=content["tokenizer"],
+                tokenizer_sha256=content["tokenizer_sha256"],
                 vocab_size=content["vocab_size"],
+                end_of_document=content["end_of_document"],
+                dtype=np.dtype(content["dtype"]),
                 documents=content["documents"],
                 tokens=content["tokens"],
                 shards=tuple(Shard(**shard) for shard in content["shards"]),
@@ -69,9 +80,9 @@ class Manifest:
             raise DataError(f"{path}: is not a manifest: {error!r}\n    fix: {fix}") from None
         for shard in manifest.shards:
             found = (folder / shard.file).stat().st_size if (folder / shard.file).is_file() else None
-            if found != shard.tokens * TOKEN.itemsize:
+            if found != shard.tokens * manifest.dtype.itemsize:
                 size = "is missing" if found is None else f"has {found} bytes"
-                rule = f"the manifest says {shard.tokens * TOKEN.itemsize} bytes"
+                rule = f"the manifest says {shard.tokens * manifest.dtype.itemsize} bytes"
                 raise DataError(f"{folder / shard.file}: {size}, {rule}\n    fix: prepare the data again")
         return manifest
 
@@ -84,7 +95,8 @@ class Dataset:
         self.sequence_length = sequence_length
         windows = [max(0, shard.tokens - 1) // sequence_length for shard in self.manifest.shards]
         self._ends = list(accumulate(windows))
-        self._shards = [_map(folder / shard.file, shard.tokens) for shard in self.manifest.shards]
+        dtype = self.manifest.dtype
+        self._shards = [_map(folder / shard.file, shard.tokens, dtype) for shard in self.manifest.shards]
         if not self._ends or not self._ends[-1]:
             have = f"{self.manifest.tokens} tokens hold no example of {sequence_length + 1}"
             raise DataError(f"{folder}: {have}\n    fix: add text, or lower data.sequence_length")
@@ -94,15 +106,22 @@ class Dataset:
 
     def read(self, examples: NDArray[np.int64]) -> NDArray[np.int32]:
         """The tokens of some examples, of shape len(examples) x (L+1)."""
-        return np.stack([self._window(int(example)) for example in examples])
+        tokens_BxL1 = np.empty((len(examples), self.sequence_length + 1), np.int32)
+        for row, example in zip(tokens_BxL1, examples, strict=True):
+            shard = bisect.bisect_right(self._ends, example)
+            start = (int(example) - (self._ends[shard - 1] if shard else 0)) * self.sequence_length
+            row[:] = self._shards[shard][start : start + self.sequence_length + 1]
+        return tokens_BxL1
 
-    def _window(self, example: int) -> NDArray[np.int32]:
-        shard = bisect.bisect_right(self._ends, example)
-        start = (example - (self._ends[shard - 1] if shard else 0)) * self.sequence_length
-        return self._shards[shard][start : start + self.sequence_length + 1].astype(np.int32)
+    def segments(self, tokens_BxL1: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The document of every token, counted from 0 in each example; it ends with its last token."""
+        ends_BxL1 = tokens_BxL1 == self.manifest.end_of_document
+        segments_BxL1 = np.zeros_like(tokens_BxL1)
+        np.cumsum(ends_BxL1[:, :-1], axis=1, out=segments_BxL1[:, 1:])
+        return segments_BxL1
 
 
-def _map(path: Path, tokens: int) -> NDArray[np.uint16]:
+def _map(path: Path, tokens: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     if not tokens:  # an empty file can't be mapped
-        return np.empty(0, TOKEN)
-    return np.memmap(path, dtype=TOKEN, mode="r")
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r")

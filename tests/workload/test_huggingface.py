@@ -1,0 +1,168 @@
+"""Hugging Face folders: the same bytes out as in, read in parts, and refused where they don't fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from workload.errors import ConfigError, WeightsError
+from workload.model import decoder, huggingface
+from workload.model.architecture import Architecture, RopeScaling
+
+MODELS = {
+    "llama": Architecture(layers=3, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=61),
+    "scaled": Architecture(
+        layers=1,
+        d_model=32,
+        heads=4,
+        d_ff=48,
+        vocab_size=61,
+        rope_theta=5e5,
+        norm_epsilon=1e-5,
+        rope_scaling=RopeScaling("llama3", 8.0, 8192, 1.0, 4.0),
+    ),
+    "yarn": Architecture(
+        layers=1, d_model=32, heads=4, d_ff=48, vocab_size=61, rope_scaling=RopeScaling("yarn", 4.0, 64)
+    ),
+    "qwen2": Architecture(
+        layers=2, d_model=28, heads=7, kv_heads=1, d_ff=40, vocab_size=61, qkv_bias=True, tie_embeddings=True
+    ),
+    "qwen3": Architecture(
+        layers=2, d_model=32, heads=4, kv_heads=2, head_dim=16, d_ff=40, vocab_size=61, qk_norm=True
+    ),
+}
+
+
+def random_params(arch: Architecture) -> decoder.Params:
+    """Values that bfloat16 holds exactly, so that a way through it and back loses nothing."""
+    generator = np.random.default_rng(0)
+
+    def leaf(shape: Any) -> np.ndarray:
+        return generator.standard_normal(shape.shape).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    return jax.tree.map(leaf, decoder.shapes(arch))
+
+
+def abstract(arch: Architecture) -> Any:
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=here), decoder.shapes(arch)
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("shard_bytes", [4000, 10**9], ids=["sharded", "whole"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_out_and_in_and_out_again_is_bit_for_bit(
+    name: str, shard_bytes: int, dtype: str, tmp_path: Path
+) -> None:
+    arch = MODELS[name]
+    params = random_params(arch)
+    files = huggingface.save(tmp_path / "one", params, arch, dtype, 64, shard_bytes)
+    assert (len(files) > 1) == (shard_bytes == 4000)
+    assert huggingface.read_architecture(tmp_path / "one") == with_sizes(arch)
+    loaded = huggingface.load(tmp_path / "one", arch, abstract(arch))
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    huggingface.save(tmp_path / "two", loaded, arch, dtype, 64, shard_bytes)
+    for path in (tmp_path / "one").iterdir():
+        assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
+
+
+def with_sizes(arch: Architecture) -> Architecture:
+    """What a config.json says of it: sizes that follow from others are spelled out."""
+    from dataclasses import replace
+
+    return replace(arch, kv_heads=arch.J, head_dim=arch.K)
+
+
+def test_a_host_reads_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a matrix that is cut in four, the rows asked for and no others."""
+    arch = MODELS["llama"]
+    huggingface.save(tmp_path, random_params(arch), arch, "float32", 64)
+    asked: list[tuple[str, tuple[slice, ...]]] = []
+    read = huggingface.Weights.read
+
+    def watched(self: Any, name: str, index: tuple[slice, ...]) -> Any:
+        asked.append((name, index))
+        return read(self, name, index)
+
+    monkeypatch.setattr(huggingface.Weights, "read", watched)
+    weights = huggingface.Weights(tmp_path)
+    tensor = huggingface.TENSORS["gate_NxDxF"]
+    part = huggingface._ours(weights, tensor, tensor.name.format(n=1), (slice(8, 16), slice(None)))
+    whole = load_file(tmp_path / "model.safetensors")["model.layers.1.mlp.gate_proj.weight"]
+    np.testing.assert_array_equal(part, whole.T[8:16])
+    assert asked == [("model.layers.1.mlp.gate_proj.weight", (slice(None), slice(8, 16)))]
+
+
+def saved(folder: Path) -> tuple[Architecture, Any]:
+    arch = MODELS["llama"]
+    huggingface.save(folder, random_params(arch), arch, "float32", 64, 4000)
+    return arch, abstract(arch)
+
+
+def test_missing_and_misshapen_tensors_are_all_named(tmp_path: Path) -> None:
+    arch, shapes = saved(tmp_path)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    del index["weight_map"]["lm_head.weight"]
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    norm = "model.layers.0.input_layernorm.weight"
+    file = tmp_path / index["weight_map"][norm]
+    save_file({**load_file(file), norm: np.ones(31, np.float32)}, file)
+    with pytest.raises(WeightsError) as refusal:
+        huggingface.load(tmp_path, arch, shapes)
+    assert "2 tensors don't fit" in str(refusal.value)
+    assert "lm_head.weight is missing" in str(refusal.value)
+    assert f"{norm} has shape (31,), the model's is (32,)" in str(refusal.value)
+
+
+def test_a_truncated_file_is_refused_before_a_step(tmp_path: Path) -> None:
+    arch, shapes = saved(tmp_path)
+    file = sorted(tmp_path.glob("model-*.safetensors"))[2]
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(WeightsError, match=f"{file.name}: is damaged or cut short"):
+        huggingface.load(tmp_path, arch, shapes)
+    file.unlink()
+    with pytest.raises(WeightsError, match=f"{file.name}: can't be read"):
+        huggingface.load(tmp_path, arch, shapes)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"config.json: can't be read"):
+        huggingface.read_architecture(tmp_path)
+    with pytest.raises(WeightsError, match=r"holds neither model.safetensors nor"):
+        huggingface.Weights(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(WeightsError, match="is not JSON"):
+        huggingface.read_architecture(tmp_path)
+
+
+def test_another_kind_of_model_is_refused_with_every_reason() -> None:
+    content = huggingface.config_json(MODELS["llama"], "bfloat16", 64) | {
+        "model_type": "gemma",
+        "hidden_act": "gelu",
+        "use_sliding_window": True,
+        "rope_parameters": {"rope_type": "dynamic"},
+        "hidden_size": None,
+    }
+    with pytest.raises(ConfigError) as refusal:
+        huggingface.architecture(content, "config.json")
+    assert {problem.key for problem in refusal.value.problems} == {
+        "model_type",
+        "hidden_act",
+        "use_sliding_window",
+        "rope_parameters.rope_type",
+        "hidden_size",
+    }
+
+
+def test_the_older_spelling_of_rope_is_read() -> None:
+    content = huggingface.config_json(MODELS["scaled"], "bfloat16", 64)
+    del content["rope_parameters"]
+    assert huggingface.architecture(content, "config.json") == with_sizes(MODELS["scaled"])

@@ -1,0 +1,129 @@
+"""Where the time went, how often to save, how fast it goes."""
+
+from typing import Any
+
+import pytest
+
+from workload import config as configs
+from workload.interval import FIRST_STEPS, Interval, best_interval_s
+from workload.ledger import ACCOUNTS, Ledger, summary
+from workload.progress import Progress
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def start(begun: float, first: int, last: int, **seconds: float) -> dict[str, Any]:
+    accounts = dict.fromkeys(ACCOUNTS, 0.0) | seconds
+    wall = sum(accounts.values())
+    return {"begun": begun, "seconds": wall, "from": first, "to": last, "accounts": accounts}
+
+
+def test_the_accounts_of_a_start_add_up_to_its_wall_time() -> None:
+    clock = Clock()
+    ledger = Ledger(990.0, clock)
+    ledger.seconds["init"] = 10.0
+    with ledger.doing("compile"):
+        clock.now += 30
+    clock.now += 2
+    with ledger.doing("step"):
+        clock.now += 58
+    ledger.begin(0)
+    ledger.did(7)
+    content = ledger.content()
+    assert content["seconds"] == 100
+    assert content["accounts"] == pytest.approx(
+        dict.fromkeys(ACCOUNTS, 0.0) | {"init": 10, "compile": 30, "step": 58, "other": 2}
+    )
+    assert (content["from"], content["to"]) == (0, 7)
+
+
+def test_steps_done_again_are_lost_and_the_time_between_starts_is_down() -> None:
+    starts = [
+        start(0, 0, 50, init=10.0, step=100.0),  # killed after step 50; its newest checkpoint was 40
+        start(200, 40, 100, init=10.0, step=120.0, save=5.0),
+    ]
+    total = summary(starts)
+    assert total.wall_s == 200 + 135 == pytest.approx(sum(total.accounts_s.values()))
+    assert total.accounts_s["lost"] == pytest.approx(20)
+    assert total.accounts_s["down"] == 90
+    assert total.accounts_s["step"] == 200
+    assert total.goodput == pytest.approx(200 / 335)
+    assert (total.starts, total.steps) == (2, 100)
+    assert summary([]).goodput == 0
+
+
+@pytest.mark.parametrize(
+    ("stall_s", "save_s", "between_h", "seconds", "reason"),
+    [
+        (2.0, 10.0, 24.0, 587.9, "Young's rule"),
+        (2.0, 10.0, 0.05, 40.0, "below 5 %"),
+        (0.1, 900.0, 1.0, 900.0, "over before the next"),
+    ],
+)
+def test_the_interval_is_the_largest_of_three_bounds(
+    stall_s: float, save_s: float, between_h: float, seconds: float, reason: str
+) -> None:
+    found, why = best_interval_s(stall_s, save_s, between_h * 3600)
+    assert found == pytest.approx(seconds, rel=1e-3)
+    assert reason in why
+
+
+class Alone:
+    """A cluster of one."""
+
+    def agree(self, ask: Any) -> Any:
+        return ask()
+
+
+def test_the_first_save_measures_and_the_next_come_at_the_interval() -> None:
+    clock = Clock()
+    config = configs.load("tiny.toml", ["checkpoint.every_steps=0", "checkpoint.preemption_every_h=1"])
+    interval = Interval(config.checkpoint, Alone(), 0, clock)  # type: ignore[arg-type]
+    saves, reasons = [], []
+    for step in range(1, 400):
+        clock.now += 2.0
+        if interval.due(step):
+            saves.append(step)
+            reasons.append(interval.saved(step, 0.5, 4.0))
+    # sqrt(2 * 0.5 s * 3600 s) = 60 s = 30 steps of 2 s
+    assert saves[:3] == [FIRST_STEPS, FIRST_STEPS + 30, FIRST_STEPS + 60]
+    assert "Young's rule" in reasons[0]
+    assert not any(reasons[1:])
+
+
+def test_a_given_interval_is_kept() -> None:
+    config = configs.load("tiny.toml", ["checkpoint.every_steps=7"])
+    interval = Interval(config.checkpoint, Alone(), 0)  # type: ignore[arg-type]
+    assert [step for step in range(1, 30) if interval.due(step)] == [7, 14, 21, 28]
+    assert interval.saved(7, 1.0, 1.0) == ""
+
+
+def test_progress_tells_speed_and_three_shares_of_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    overrides = ["model.layers=32", "model.d_model=4096", "model.heads=32", "model.kv_heads=8"]
+    overrides += [
+        "model.d_ff=14336",
+        "model.vocab_size=128256",
+        "data.sequence_length=8192",
+        "train.batch_size=1024",
+    ]
+    progress = Progress(configs.load("tiny.toml", overrides), 256, "TPU v6 lite", clock)
+    progress.begin(0)
+    for step in range(1, 12):
+        clock.now += 4.546
+        numbers = progress.did(step, {"loss": 2.0, "gradient_norm": 1.0})
+    assert numbers["step_s"] == pytest.approx(4.546)
+    assert numbers["tokens_per_s_per_chip"] == pytest.approx(7208, rel=1e-3)
+    assert numbers["mfu_non_causal"] == pytest.approx(0.455, abs=1e-3)
+    assert numbers["left_s"] == pytest.approx(49 * 4.546)
+    said = capsys.readouterr().out
+    assert "7,208 tokens/s/chip" in said
+    assert "MFU 40.4% causal, 45.5% non_causal, 37.8% 6N" in said

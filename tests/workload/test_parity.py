@@ -1,0 +1,99 @@
+"""Every point of the decoder against transformers' torch models, from the same weights.
+
+Reference tensors come from `tests/parity/reference.py`, run in its own environment.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.parity import environment
+from workload.model import decoder, huggingface, points
+from workload.model.architecture import Architecture
+
+CASES = (
+    "llama-gqa",
+    "llama3-rope",
+    "llama-linear-tied",
+    "llama-wide-heads",
+    "qwen2-7to1",
+    "qwen2-yarn",
+    "qwen3",
+)
+EXACT = 1e-5  # relative error in float32
+BF16_RMS = (
+    0.028  # of bfloat16 against float32; Fast-LLM's pull request 525 saw 2.75 % at most on Qwen2.5-0.5B
+)
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("parity")
+    script = Path(environment.__file__).with_name("reference.py")
+    run = subprocess.run([environment.python(), script, out], capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    return out
+
+
+@pytest.fixture(params=CASES)
+def case(references: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    return references / request.param
+
+
+def load(folder: Path) -> tuple[Architecture, decoder.Params]:
+    arch = huggingface.read_architecture(folder)
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), decoder.shapes(arch)
+    )
+    return arch, huggingface.load(folder, arch, abstract)
+
+
+def run(folder: Path, dtype: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
+    """What ours computes, what theirs did, and which tokens are real."""
+    arch, params = load(folder)
+    reference = dict(np.load(folder / "reference.npz"))
+    real_BxL = reference["mask"].astype(bool)
+    segments_BxL = jnp.asarray(reference["mask"], jnp.int32)
+    wanted = {point: list(range(arch.layers)) for point in points.LAYER_POINTS} | {"final_norm": []}
+    seen = decoder.capture(params, jnp.asarray(reference["tokens"]), segments_BxL, arch, wanted, dtype=dtype)
+    unembed = params[decoder.unembedding(params, arch)]
+    logits = jnp.einsum("bld,vd->blv", seen["final_norm"], unembed.astype(dtype))
+    ours = {point: np.asarray(value, np.float32) for point, value in seen.items()} | {
+        "logits": np.asarray(logits, np.float32)
+    }
+    theirs = {
+        name.removeprefix("point:"): value for name, value in reference.items() if name.startswith("point:")
+    }
+    theirs["final_norm"] = theirs["final_norm"][0]
+    return ours, theirs | {"logits": reference["logits"]}, real_BxL
+
+
+def errors(ours: np.ndarray, theirs: np.ndarray, real_BxL: np.ndarray) -> tuple[float, float]:
+    """RMS and largest error over real tokens, each relative to the reference's own."""
+    stacked = ours.ndim > 3 or (ours.ndim == 4)
+    theirs = theirs.reshape(ours.shape)
+    keep = (slice(None), real_BxL) if stacked else (real_BxL,)
+    a, b = ours[keep], theirs[keep]
+    rms = np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))
+    return float(rms), float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
+
+
+def test_every_point_and_the_logits_agree_in_float32(case: Path) -> None:
+    ours, theirs, real_BxL = run(case, jnp.float32)
+    assert set(ours) == set(theirs) == {*points.POINTS, "logits"}
+    found = {name: errors(ours[name], theirs[name], real_BxL) for name in ours}
+    assert max(max(pair) for pair in found.values()) <= EXACT, found
+
+
+def test_bfloat16_stays_within_its_budget(case: Path) -> None:
+    ours, theirs, real_BxL = run(case, jnp.bfloat16)
+    found = {name: errors(ours[name], theirs[name], real_BxL)[0] for name in ours}
+    assert max(found.values()) <= BF16_RMS, found
+    assert max(found.values()) > EXACT, "bfloat16 wasn't used"

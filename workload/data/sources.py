@@ -1,0 +1,114 @@
+"""Documents out of text files, JSON lines and Parquet, one after another, in a fixed order."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workload.errors import DataError
+
+LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
+
+
+@dataclass
+class Sources:
+    """Files and folders that hold documents.
+
+    A `.jsonl` file holds one a line and a `.parquet` file one a row, in the field named; any
+    other file is one document, if it is UTF-8 text.
+
+    Attributes:
+        paths: files and folders; a folder's files come in the order of their paths.
+        field: of a line or row.
+        not_text: files passed over because they are no text.
+    """
+
+    paths: Sequence[Path]
+    field: str = "text"
+    not_text: int = 0
+
+    def files(self) -> list[Path]:
+        """Every file, in order.
+
+        Raises:
+            DataError: a path that isn't there.
+        """
+        missing = [str(path) for path in self.paths if not path.exists()]
+        if missing:
+            fix = "name existing ones"
+            raise DataError(f"--source {', '.join(missing)}: no such file or folder\n    fix: {fix}")
+        found: list[Path] = []
+        for source in self.paths:
+            if source.is_file():
+                found.append(source)
+            else:
+                inside = [path for path in source.rglob("*") if path.is_file()]
+                found += sorted(inside, key=lambda path: path.relative_to(source).as_posix())
+        return found
+
+    def documents(self) -> Iterator[str]:
+        """Every document's text; empty ones are left out.
+
+        Raises:
+            DataError: naming the file and line that can't be read.
+        """
+        self.not_text = 0
+        for path in self.files():
+            if path.suffix in LINES:
+                yield from self._lines(path)
+            elif path.suffix in PARQUET:
+                yield from self._rows(path)
+            else:
+                text = _text(path)
+                if text is None:
+                    self.not_text += 1
+                else:
+                    yield text
+
+    def _lines(self, path: Path) -> Iterator[str]:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                if not raw.strip():
+                    continue
+                try:
+                    yield from self._field(json.loads(raw), f"{path}:{number}")
+                except ValueError as error:
+                    fix = "mend the line, or leave the file out"
+                    raise DataError(f"{path}:{number}: is not JSON: {error}\n    fix: {fix}") from None
+
+    def _rows(self, path: Path) -> Iterator[str]:
+        try:
+            from pyarrow import ArrowInvalid, parquet  # type: ignore[import-untyped]
+        except ModuleNotFoundError:
+            raise DataError(f"{path}: Parquet needs pyarrow\n    fix: pip install pyarrow") from None
+        try:
+            with parquet.ParquetFile(path) as table:
+                if self.field not in table.schema_arrow.names:
+                    known = ", ".join(table.schema_arrow.names)
+                    raise DataError(f"{path}: has no column {self.field!r}\n    fix: --field one of {known}")
+                for batch in table.iter_batches(batch_size=1024, columns=[self.field]):
+                    for row, text in enumerate(batch.column(0).to_pylist()):
+                        yield from self._field({self.field: text}, f"{path}: row {row}")
+        except ArrowInvalid as error:
+            raise DataError(f"{path}: is not Parquet: {error}\n    fix: get the file again") from None
+
+    def _field(self, entry: Any, where: str) -> Iterator[str]:
+        text = entry.get(self.field) if isinstance(entry, dict) else None
+        if text is None and isinstance(entry, dict) and self.field in entry:
+            return  # a null is no document
+        if not isinstance(text, str):
+            known = ", ".join(entry) if isinstance(entry, dict) else "nothing"
+            raise DataError(f"{where}: has no text in {self.field!r}\n    fix: --field one of {known}")
+        if text:
+            yield text
+
+
+def _text(path: Path) -> str | None:
+    raw = path.read_bytes()
+    if not raw or b"\0" in raw:
+        return None
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

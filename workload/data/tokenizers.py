@@ -1,0 +1,95 @@
+"""From text to tokens: bytes as they are, or a `tokenizer.json` of Hugging Face."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workload.errors import DataError
+
+_ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>")  # Llama 3, Qwen, Llama 2, Gemma
+
+
+class Tokenizer(Protocol):
+    """Turns documents into tokens that end with `end_of_document`, which appears nowhere else."""
+
+    name: str
+    identity: str  # "bytes", or the sha256 of tokenizer.json
+    vocab_size: int
+    end_of_document: int
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """Each text's tokens, its end included."""
+
+
+class Bytes:
+    """A token is a byte of UTF-8; 256 ends a document."""
+
+    name = identity = "bytes"
+    vocab_size = 257
+    end_of_document = 256
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """See `Tokenizer.encode`."""
+        end = np.uint32(self.end_of_document)
+        return [np.append(np.frombuffer(text.encode(), np.uint8).astype(np.uint32), end) for text in texts]
+
+
+class HuggingFace:
+    """A `tokenizer.json`; encodes on all cores. A special token spelled out in a text is text."""
+
+    def __init__(self, path: Path, end: str = ""):
+        """Reads the file.
+
+        Args:
+            path: of tokenizer.json, or of the folder that holds it.
+            end: the token that ends a document; found by its usual names unless given.
+
+        Raises:
+            DataError: it can't be read, or the end isn't among its tokens.
+        """
+        try:
+            import tokenizers
+        except ModuleNotFoundError:
+            fix = "pip install tokenizers, or prepare the data where it is: hosts need only the token files"
+            raise DataError(f"--tokenizer {path}: needs the package tokenizers\n    fix: {fix}") from None
+        file = path / "tokenizer.json" if path.is_dir() else path
+        try:
+            raw = file.read_bytes()
+        except OSError as error:
+            fix = "--tokenizer names a tokenizer.json, or the folder that holds it"
+            raise DataError(f"{file}: can't be read: {error.strerror}\n    fix: {fix}") from None
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(raw.decode())
+        except Exception as error:  # the library raises nothing more precise
+            raise DataError(
+                f"{file}: is not a tokenizer.json: {error}\n    fix: get the file again"
+            ) from None
+        self._tokenizer.encode_special_tokens = True
+        self.name = file.parent.name or file.name
+        self.identity = hashlib.sha256(raw).hexdigest()
+        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        known = json.loads(raw).get("added_tokens", [])
+        specials = [token["content"] for token in known if token.get("special")]
+        ends = [end] if end else [name for name in _ENDS if self._tokenizer.token_to_id(name) is not None]
+        found = self._tokenizer.token_to_id(ends[0]) if ends else None
+        if found is None:
+            names = ", ".join(specials) or "none"
+            wanted = repr(end) if end else "a token that ends a document"
+            raise DataError(f"{file}: has not {wanted}\n    fix: --end one of its special tokens: {names}")
+        self.end_of_document = found
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """See `Tokenizer.encode`."""
+        end = np.uint32(self.end_of_document)
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.append(np.asarray(entry.ids, np.uint32), end) for entry in found]
+
+
+def open_tokenizer(name: str, end: str = "") -> Tokenizer:
+    """`bytes`, or the path of a tokenizer.json."""
+    return Bytes() if name == "bytes" else HuggingFace(Path(name), end)

@@ -1,0 +1,143 @@
+"""Causal attention within segments, by the best that the platform has.
+
+On TPU the splash kernel that ships with JAX; on GPU cuDNN's, through
+`jax.nn.dot_product_attention`; elsewhere, and where a kernel can't take the shapes, plain
+einsums. Every one of them reads grouped keys and values as they are, never repeated.
+"""
+# mypy: allow-untyped-calls
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash_kernel
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
+
+Attend = Callable[[Array, Array, Array, Array], Array]
+"""(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL) -> z_BxLxHxK"""
+
+KINDS = ("auto", "splash", "cudnn", "einsum")
+_LANES = 128  # a tile's width on TPU
+_LARGEST_BLOCK = 2048  # what MaxText's v6e recipes use; 8B at 8192 fits it
+
+
+def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]:
+    """The implementation for a platform and length, and the reason, for people.
+
+    Args:
+        kind: what the config asks for; `auto` leaves it to the platform.
+        platform: `tpu`, `gpu` or `cpu`, where the step will run.
+        length: tokens in an example.
+        dtype: of the activations.
+    """
+    if kind != "auto":
+        return kind, "compute.attention asks for it"
+    if platform == "tpu":
+        if length % _LANES:
+            return "einsum", f"splash needs a length that {_LANES} divides, not {length}"
+        return "splash", "the platform is tpu"
+    if platform in ("gpu", "cuda", "rocm"):
+        if dtype != "bfloat16":
+            return "einsum", f"cuDNN's kernel takes bfloat16, not {dtype}"
+        return "cudnn", f"the platform is {platform}"
+    return "einsum", f"no kernel for {platform}"
+
+
+def attend(kind: str) -> Attend:
+    """The function that `choose` named."""
+    return {"splash": splash, "cudnn": cudnn, "einsum": einsum}[kind]
+
+
+def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
+    """The reference: whole score matrices, softmax in float32."""
+    B, L, H, K = q_BxLxHxK.shape
+    J = k_BxLxJxK.shape[2]
+    q_BxLxJxGxK = q_BxLxHxK.reshape(B, L, J, H // J, K)
+    scores = jnp.einsum("bqjgk,bsjk->bjgqs", q_BxLxJxGxK, k_BxLxJxK, preferred_element_type=jnp.float32)
+    seen_Bx1x1xLxL = _seen(segments_BxL)[:, None, None]
+    scores = jnp.where(seen_Bx1x1xLxL, scores * K**-0.5, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v_BxLxJxK.dtype)
+    return jnp.einsum("bjgqs,bsjk->bqjgk", weights, v_BxLxJxK).reshape(B, L, H, K)
+
+
+def cudnn(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
+    """cuDNN's fused kernel; segments enter as a mask, which it reads as a bias."""
+    mask_Bx1xLxL = _seen(segments_BxL)[:, None]
+    return jax.nn.dot_product_attention(
+        q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, mask=mask_Bx1xLxL, implementation="cudnn"
+    )
+
+
+def _seen(segments_BxL: Array) -> Array:
+    """Which positions (last axis) a position (axis before) may look at."""
+    L = segments_BxL.shape[1]
+    causal_LxL = jnp.tril(jnp.ones((L, L), bool))
+    return causal_LxL & (segments_BxL[:, :, None] == segments_BxL[:, None, :])
+
+
+def splash(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
+    """The TPU's kernel: blocks in VMEM, what lies above the diagonal is never computed."""
+    _, L, H, K = q_BxLxHxK.shape
+    kernel = _splash_kernel(H, L)
+    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BxLxHxK * K**-0.5, k_BxLxJxK, v_BxLxJxK))
+    segments = splash_kernel.SegmentIds(q=segments_BxL, kv=segments_BxL)
+    z_BxHxLxK = jax.vmap(kernel)(q, k, v, segments)
+    return jnp.swapaxes(z_BxHxLxK, 1, 2)
+
+
+def block_size(length: int) -> int:
+    """The largest block that divides the length, 2048 at most."""
+    block = min(_LARGEST_BLOCK, length)
+    while length % block or block % _LANES:
+        block -= _LANES if block % _LANES == 0 else block % _LANES
+    return block
+
+
+_interpret = False
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Inside, the TPU's kernel runs on any machine, slowly: for tests."""
+    global _interpret
+    _interpret = True
+    _splash_kernel.cache_clear()
+    try:
+        yield
+    finally:
+        _interpret = False
+        _splash_kernel.cache_clear()
+
+
+@cache
+def _splash_kernel(heads: int, length: int) -> Callable[..., Array]:
+    block = block_size(length)
+    sizes = splash_kernel.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_kv_compute=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_kv_dkv_compute=block,
+        use_fused_bwd_kernel=True,
+    )
+    mask = splash_mask.MultiHeadMask([splash_mask.CausalMask((length, length)) for _ in range(heads)])
+    with jax.ensure_compile_time_eval():
+        kernel: Callable[..., Array] = splash_kernel.make_splash_mha_single_device(
+            mask, block_sizes=sizes, residual_checkpoint_name="attn_z", interpret=_interpret
+        )
+    return kernel
+
+
+def positions(segments_BxL: Array) -> Array:
+    """Each token's place in its segment, counted from 0."""
+    L = segments_BxL.shape[1]
+    index_L = jnp.arange(L)
+    first = jnp.concatenate(
+        [jnp.ones_like(segments_BxL[:, :1], bool), segments_BxL[:, 1:] != segments_BxL[:, :-1]], axis=1
+    )
+    start_BxL = jax.lax.cummax(jnp.where(first, index_L, 0), axis=1)
+    return index_L - start_BxL

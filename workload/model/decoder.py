@@ -1,0 +1,243 @@
+"""The decoder: one layer function, scanned; what it computes, it shows to a tap by name.
+
+    x_BxLxD = decoder.embed(weights, tokens_BxL)
+    x_BxLxD = decoder.run_layers(...)
+    logits  = decoder.logits(...)
+
+Weights arrive through a function from a name to an array, so that a trainer which keeps them
+split over chips gathers each one where it is used, and nothing else changes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from workload.model import attention as attentions
+from workload.model import points, rope
+from workload.model.architecture import Architecture
+from workload.model.attention import Attend
+from workload.model.points import Tap
+
+Params = dict[str, Any]
+Weights = Callable[[str], Array]
+"""A parameter, whole and in the dtype of the computation, by its name without the layers' axis."""
+
+
+def shapes(arch: Architecture, dtype: Any = jnp.float32) -> Params:
+    """The tree of parameters as shapes."""
+    groups = arch.shapes()
+
+    def shaped(group: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in group.items()}  # type: ignore[no-untyped-call]
+
+    return {**shaped(groups["ends"]), "layers": shaped(groups["layers"])}
+
+
+def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> NDArray[np.float32]:
+    """A parameter's first value, a function of the seed and its name alone.
+
+    Norms begin at one, biases at zero. Matrices are normal with variance 1 / fan-in; the two
+    of each layer that add to the residual stream share it among the 2N of them. NumPy draws:
+    compiling a generator for every matrix would take longer than the steps of a small run.
+    """
+    if "norm" in name:
+        return np.ones(shape, np.float32)
+    if "bias" in name:
+        return np.zeros(shape, np.float32)
+    residual = 2 * arch.layers
+    fan_in = {"down_NxFxD": arch.d_ff * residual, "out_NxQxD": arch.heads * arch.K * residual}
+    generator = np.random.Generator(np.random.Philox([seed, *name.encode()]))
+    values = generator.standard_normal(shape, np.float32)
+    return values * np.float32(fan_in.get(name, arch.d_model) ** -0.5)
+
+
+def layer(
+    x_BxLxD: Array,
+    w: Weights,
+    arch: Architecture,
+    turn: tuple[Array, Array],
+    attend: Callable[..., Array],
+    tap: Tap,
+) -> Array:
+    """One layer; `attend` is (q, k, v) -> z with the segments already in it."""
+    B, L, _ = x_BxLxD.shape
+    H, J, K = arch.heads, arch.J, arch.K
+
+    def heads(kind: str, count: int, width: str) -> Array:
+        y = attn_in @ w(f"{kind}_Dx{width}")
+        if arch.qkv_bias:
+            y += w(f"{kind}_bias_{width}")
+        y = y.reshape(B, L, count, K)
+        if kind == "value":
+            return y
+        if arch.qk_norm:
+            y = rms_norm(y, w(f"{kind}_norm_K"), arch.norm_epsilon)
+        return rope.rotate(y, turn)
+
+    x_BxLxD = tap("resid_pre", x_BxLxD)
+    attn_in = tap("attn_in", rms_norm(x_BxLxD, w("attention_norm_D"), arch.norm_epsilon))
+    q_BxLxHxK = tap("query", heads("query", H, "Q"))
+    k_BxLxJxK = tap("key", heads("key", J, "R"))
+    v_BxLxJxK = tap("value", heads("value", J, "R"))
+    z_BxLxHxK = tap("attn_z", attend(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK))
+    x_BxLxD += tap("attn_out", z_BxLxHxK.reshape(B, L, H * K) @ w("out_QxD"))
+    x_BxLxD = tap("resid_mid", x_BxLxD)
+    mlp_in = tap("mlp_in", rms_norm(x_BxLxD, w("mlp_norm_D"), arch.norm_epsilon))
+    act_BxLxF = tap("mlp_act", jax.nn.silu(mlp_in @ w("gate_DxF")) * (mlp_in @ w("up_DxF")))
+    x_BxLxD += tap("mlp_out", act_BxLxF @ w("down_FxD"))
+    return tap("resid_post", x_BxLxD)
+
+
+def run_layers(
+    x_BxLxD: Array,
+    layers: Mapping[str, Array],
+    segments_BxL: Array,
+    arch: Architecture,
+    attend: Attend,
+    read: Callable[[str, Array], Array],
+    remat: Sequence[str] = ("none",),
+    examples_at_once: int = 0,
+    tap: Tap | None = None,
+) -> Array:
+    """Scans all layers; for training.
+
+    A layer's parameters are read once. Where `examples_at_once` is fewer than the batch, a layer
+    goes through the batch in pieces, so that what it needs besides its input is a piece's.
+
+    Args:
+        x_BxLxD: the embedded tokens.
+        layers: parameters stacked on N, as they are kept.
+        segments_BxL: the document that each token belongs to; attention stays within.
+        arch: the model.
+        attend: the attention to use.
+        read: makes a kept parameter, named without N, whole and ready to compute with.
+        remat: see `points.remat`.
+        examples_at_once: divides the batch; 0 for all.
+        tap: sees every point; `points.training_tap`, unless given.
+    """
+    tap = tap or points.training_tap(remat)
+    B = x_BxLxD.shape[0]
+    at_once = examples_at_once or B
+    cos, sin = rope.turns(attentions.positions(segments_BxL), arch)
+
+    def body(x_BxLxD: Array, kept: Mapping[str, Array]) -> Array:
+        by_name = {_short(name): weight for name, weight in kept.items()}
+        weights = {name: tap(points.GATHERED, read(name, weight)) for name, weight in by_name.items()}
+
+        def run(x: Array, segments: Array, cos: Array, sin: Array) -> Array:
+            return layer(x, weights.__getitem__, arch, (cos, sin), _within(attend, segments), tap)
+
+        if at_once == B:
+            return run(x_BxLxD, segments_BxL, cos, sin)
+        pieces = [x.reshape(-1, at_once, *x.shape[1:]) for x in (x_BxLxD, segments_BxL, cos, sin)]
+        some = points.remat(run, remat)
+        y: Array = jax.lax.map(lambda piece: some(*piece), pieces)
+        return y.reshape(x_BxLxD.shape)
+
+    step = points.remat(body, remat)
+    x_BxLxD, _ = jax.lax.scan(lambda x, kept: (step(x, kept), None), x_BxLxD, layers)
+    return x_BxLxD
+
+
+def capture(
+    params: Params,
+    tokens_BxL: Array,
+    segments_BxL: Array,
+    arch: Architecture,
+    wanted: Mapping[str, Sequence[int]],
+    attend: Attend = attentions.einsum,
+    dtype: Any = jnp.float32,
+) -> dict[str, Array]:
+    """The tensors at some points of some layers; computes nothing after the last of them.
+
+    Args:
+        params: whole parameters.
+        tokens_BxL: token ids.
+        segments_BxL: the document that each token belongs to.
+        arch: the model.
+        wanted: layers by point, e.g. `{"resid_post": [3, 11]}`; for `final_norm` any list.
+        attend: the attention to use.
+        dtype: of the computation and of the result.
+
+    Returns:
+        By point, the tensors of its layers stacked in the order of `wanted`; `final_norm` alone.
+    """
+    turn = rope.turns(attentions.positions(segments_BxL), arch)
+    attended = _within(attend, segments_BxL)
+    last = arch.layers - 1 if "final_norm" in wanted else max(n for layers in wanted.values() for n in layers)
+    of_layers = {point: layers for point, layers in wanted.items() if point in points.LAYER_POINTS}
+
+    def read(name: str, weight: Array) -> Array:
+        return weight.astype(dtype)
+
+    def run(
+        names: frozenset[str], x_BxLxD: Array, kept: Mapping[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        seen: dict[str, Array] = {}
+
+        def keep(point: str, value: Array) -> Array:
+            if point in names:
+                seen[point] = value
+            return value
+
+        return layer(x_BxLxD, _reader(kept, read), arch, turn, attended, keep), seen
+
+    x_BxLxD = params["embed_VxD"][tokens_BxL].astype(dtype)
+    found: dict[tuple[str, int], Array] = {}
+    for first, end, names in _stretches(of_layers, last):
+        stretch = jax.tree.map(lambda weight, first=first, end=end: weight[first:end], params["layers"])
+        x_BxLxD, seen = jax.lax.scan(partial(run, names), x_BxLxD, stretch)
+        found |= {(point, first + i): seen[point][i] for point in names for i in range(end - first)}
+    result = {point: jnp.stack([found[point, n] for n in layers]) for point, layers in of_layers.items()}
+    if "final_norm" in wanted:
+        result["final_norm"] = final_norm(x_BxLxD, params["final_norm_D"].astype(dtype), arch)
+    return result
+
+
+def _stretches(wanted: Mapping[str, Sequence[int]], last: int) -> list[tuple[int, int, frozenset[str]]]:
+    """Runs of layers, up to `last`, of which the same points are wanted: (first, end, points)."""
+    stretches: list[tuple[int, int, frozenset[str]]] = []
+    for n in range(last + 1):
+        names = frozenset(point for point, layers in wanted.items() if n in layers)
+        if stretches and stretches[-1][2] == names:
+            stretches[-1] = (stretches[-1][0], n + 1, names)
+        else:
+            stretches.append((n, n + 1, names))
+    return stretches
+
+
+def _within(attend: Attend, segments_BxL: Array) -> Callable[..., Array]:
+    return lambda q, k, v: attend(q, k, v, segments_BxL)
+
+
+def _reader(kept: Mapping[str, Array], read: Callable[[str, Array], Array]) -> Weights:
+    by_name = {_short(name): weight for name, weight in kept.items()}
+    return lambda name: read(name, by_name[name])
+
+
+def _short(name: str) -> str:
+    """A layer's parameter's name without the axis of layers."""
+    return name.replace("_Nx", "_")
+
+
+def final_norm(x_BxLxD: Array, scale_D: Array, arch: Architecture) -> Array:
+    """What the unembedding reads."""
+    return rms_norm(x_BxLxD, scale_D, arch.norm_epsilon)
+
+
+def unembedding(params: Mapping[str, Array], arch: Architecture) -> str:
+    """The name of the parameter that turns the final norm into logits."""
+    return "embed_VxD" if arch.tie_embeddings else "unembed_VxD"
+
+
+def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
+    """Over the last axis; in float32 inside, whatever the activations are."""
+    x32 = x.astype(jnp.float32)
+    x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
+    return x32.astype(x.dtype) * scale

@@ -1,0 +1,383 @@
+"""Hugging Face folders: config.json and safetensors, in and out, without torch.
+
+    config.json                        what the model is
+    model.safetensors                  its weights; or, where they are cut into several files,
+    model-00001-of-00004.safetensors…  with model.safetensors.index.json, which says where each is
+
+Every host reads only the parts that its devices hold: files are mapped, not loaded.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from workload.errors import ConfigError, Problem, WeightsError
+from workload.model.architecture import Architecture, RopeScaling
+from workload.model.decoder import Params
+
+CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+SHARD_BYTES = 5 * 10**9  # what Hugging Face cuts at
+FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a parameter is called there, with {n} for the layer; theirs is O x I, ours I x O."""
+
+    name: str
+    transposed: bool = False
+
+
+TENSORS = {
+    "embed_VxD": Tensor("model.embed_tokens.weight"),
+    "final_norm_D": Tensor("model.norm.weight"),
+    "unembed_VxD": Tensor("lm_head.weight"),
+    "attention_norm_NxD": Tensor("model.layers.{n}.input_layernorm.weight"),
+    "query_NxDxQ": Tensor("model.layers.{n}.self_attn.q_proj.weight", transposed=True),
+    "key_NxDxR": Tensor("model.layers.{n}.self_attn.k_proj.weight", transposed=True),
+    "value_NxDxR": Tensor("model.layers.{n}.self_attn.v_proj.weight", transposed=True),
+    "query_bias_NxQ": Tensor("model.layers.{n}.self_attn.q_proj.bias"),
+    "key_bias_NxR": Tensor("model.layers.{n}.self_attn.k_proj.bias"),
+    "value_bias_NxR": Tensor("model.layers.{n}.self_attn.v_proj.bias"),
+    "query_norm_NxK": Tensor("model.layers.{n}.self_attn.q_norm.weight"),
+    "key_norm_NxK": Tensor("model.layers.{n}.self_attn.k_norm.weight"),
+    "out_NxQxD": Tensor("model.layers.{n}.self_attn.o_proj.weight", transposed=True),
+    "mlp_norm_NxD": Tensor("model.layers.{n}.post_attention_layernorm.weight"),
+    "gate_NxDxF": Tensor("model.layers.{n}.mlp.gate_proj.weight", transposed=True),
+    "up_NxDxF": Tensor("model.layers.{n}.mlp.up_proj.weight", transposed=True),
+    "down_NxFxD": Tensor("model.layers.{n}.mlp.down_proj.weight", transposed=True),
+}
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """What `config.json` says.
+
+    Raises:
+        WeightsError: no such file, or no JSON.
+        ConfigError: a model that this decoder isn't, with every setting that stands in the way.
+    """
+    path = folder / CONFIG
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        fix = "name a folder of Hugging Face weights: config.json, model.safetensors"
+        raise WeightsError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None
+    except ValueError as error:
+        raise WeightsError(f"{path}: is not JSON: {error}\n    fix: get the file again") from None
+    return architecture(content, str(path))
+
+
+def architecture(content: Mapping[str, Any], source: str) -> Architecture:
+    """An `Architecture` from the content of a config.json; see `read_architecture`."""
+    problems = []
+    family = content.get("model_type")
+    if family not in FAMILIES:
+        rule = f"must be one of {', '.join(FAMILIES)}"
+        problems.append(Problem("model_type", repr(family), rule, "use a model of these families"))
+    needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    for key in needed:
+        if not isinstance(content.get(key), int):
+            problems.append(
+                Problem(key, repr(content.get(key)), "must be a whole number", "get the file again")
+            )
+    only = {
+        "hidden_act": "silu",
+        "mlp_bias": False,
+        "attention_bias": False,
+        "use_sliding_window": False,
+        "partial_rotary_factor": 1.0,
+    }
+    for key, value in only.items():
+        if content.get(key, value) not in (value, None):
+            rule = f"this decoder has it {json.dumps(value)} only"
+            problems.append(Problem(key, json.dumps(content[key]), rule, "use a model without it"))
+    theta, scaling = _rope(content, problems)
+    if problems:
+        raise ConfigError(source, problems)
+    return Architecture(
+        layers=content["num_hidden_layers"],
+        d_model=content["hidden_size"],
+        heads=content["num_attention_heads"],
+        kv_heads=content.get("num_key_value_heads") or content["num_attention_heads"],
+        head_dim=content.get("head_dim") or content["hidden_size"] // content["num_attention_heads"],
+        d_ff=content["intermediate_size"],
+        vocab_size=content["vocab_size"],
+        norm_epsilon=float(content.get("rms_norm_eps", 1e-6)),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        qkv_bias=family == "qwen2",
+        qk_norm=family == "qwen3",
+        tie_embeddings=bool(content.get("tie_word_embeddings", False)),
+    )
+
+
+def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, RopeScaling]:
+    """Transformers 5 writes `rope_parameters`; before, `rope_theta` and `rope_scaling`."""
+    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
+    theta = float(rope.get("rope_theta") or content.get("rope_theta") or 10_000.0)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return theta, RopeScaling()
+    if kind not in ("linear", "llama3", "yarn"):
+        rule = "this decoder has default, linear, llama3 and yarn"
+        problems.append(
+            Problem("rope_parameters.rope_type", repr(kind), rule, "use a model with one of them")
+        )
+        return theta, RopeScaling()
+    odd = sorted(
+        {"attention_factor", "mscale", "mscale_all_dim"} & {key for key in rope if rope[key] is not None}
+    )
+    if odd:
+        problems.append(
+            Problem(f"rope_parameters.{odd[0]}", repr(rope[odd[0]]), "isn't supported", "remove it")
+        )
+    original = rope.get("original_max_position_embeddings") or content.get("max_position_embeddings") or 8192
+    return theta, RopeScaling(
+        kind=kind,
+        factor=float(rope.get("factor", 1.0)),
+        original_length=int(original),
+        low_frequency_factor=float(rope.get("low_freq_factor", 1.0)),
+        high_frequency_factor=float(rope.get("high_freq_factor", 4.0)),
+        beta_fast=float(rope.get("beta_fast") or 32.0),
+        beta_slow=float(rope.get("beta_slow") or 1.0),
+    )
+
+
+def config_json(arch: Architecture, dtype: str, length: int) -> dict[str, Any]:
+    """A config.json that transformers reads as the same model.
+
+    Args:
+        arch: the model.
+        dtype: of the weights beside it.
+        length: the longest sequence it is meant for, in tokens.
+    """
+    family = "qwen3" if arch.qk_norm else "qwen2" if arch.qkv_bias else "llama"
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": arch.rope_theta}
+    scaling = arch.rope_scaling
+    if scaling.kind != "none":
+        rope |= {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind == "llama3":
+        rope |= {
+            "low_freq_factor": scaling.low_frequency_factor,
+            "high_freq_factor": scaling.high_frequency_factor,
+        }
+    if scaling.kind == "yarn":
+        rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+    if scaling.kind in ("llama3", "yarn"):
+        rope["original_max_position_embeddings"] = scaling.original_length
+    return {
+        "architectures": [FAMILIES[family]],
+        "model_type": family,
+        "dtype": dtype,
+        "hidden_size": arch.d_model,
+        "num_hidden_layers": arch.layers,
+        "num_attention_heads": arch.heads,
+        "num_key_value_heads": arch.J,
+        "head_dim": arch.K,
+        "intermediate_size": arch.d_ff,
+        "vocab_size": arch.vocab_size,
+        "hidden_act": "silu",
+        "rms_norm_eps": arch.norm_epsilon,
+        "max_position_embeddings": length,
+        "rope_parameters": rope,
+        # What transformers before 5 reads instead.
+        "rope_theta": arch.rope_theta,
+        "rope_scaling": None
+        if scaling.kind == "none"
+        else {k: v for k, v in rope.items() if k != "rope_theta"},
+        "tie_word_embeddings": arch.tie_embeddings,
+    }
+
+
+class Weights:
+    """The safetensors of a folder: which file holds a tensor, and parts of it."""
+
+    def __init__(self, folder: Path):
+        """Finds the files.
+
+        Raises:
+            WeightsError: there are none, or one that the index names is missing or cut short.
+        """
+        self.folder = folder
+        self._open = ExitStack()
+        self._files: dict[str, Any] = {}
+        if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
+            fix = "name a folder that holds safetensors; `workload checkpoints export` makes one"
+            raise WeightsError(f"{folder}: holds neither {WHOLE} nor {INDEX}\n    fix: {fix}")
+        for file in sorted(set(self.where.values())):
+            self._files[file] = self._map(folder / file)
+
+    @cached_property
+    def where(self) -> dict[str, str]:
+        """The file of every tensor."""
+        if (self.folder / INDEX).is_file():
+            try:
+                return dict(json.loads((self.folder / INDEX).read_text())["weight_map"])
+            except (ValueError, KeyError) as error:
+                message = f"{self.folder / INDEX}: is not an index: {error!r}\n    fix: get the file again"
+                raise WeightsError(message) from None
+        return dict.fromkeys(self._map(self.folder / WHOLE).keys(), WHOLE)
+
+    def _map(self, path: Path) -> Any:
+        try:
+            return self._open.enter_context(safe_open(path, "numpy"))
+        except OSError as error:
+            raise WeightsError(f"{path}: can't be read: {error}\n    fix: get the file again") from None
+        except SafetensorError as error:
+            raise WeightsError(
+                f"{path}: is damaged or cut short: {error}\n    fix: get the file again"
+            ) from None
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's shape; None if it isn't there."""
+        if name not in self.where:
+            return None
+        try:
+            return tuple(self._files[self.where[name]].get_slice(name).get_shape())
+        except SafetensorError as error:
+            path = self.folder / self.where[name]
+            raise WeightsError(f"{path}: lacks {name}: {error}\n    fix: get the file again") from None
+
+    def read(self, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
+        """A part of a tensor, in the dtype that it is kept in."""
+        part: NDArray[Any] = self._files[self.where[name]].get_slice(name)[index]
+        return part
+
+
+def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
+    """The parameters in a folder, each device's part read from the files and nothing more.
+
+    Args:
+        folder: of Hugging Face weights.
+        arch: what the caller takes the model for.
+        abstract: shapes, dtypes and shardings of the parameters.
+
+    Raises:
+        WeightsError: tensors are missing or of another shape; all of them are named.
+    """
+    weights = Weights(folder)
+    _check(weights, arch)
+
+    def leaf(path: tuple[Any, ...], shape: Any) -> jax.Array:
+        tensor = TENSORS[path[-1].key]
+        stacked = "{n}" in tensor.name
+
+        def part(index: Any) -> NDArray[Any]:
+            if not stacked:
+                return _ours(weights, tensor, tensor.name, index).astype(shape.dtype)
+            layers = range(*index[0].indices(shape.shape[0]))
+            parts = [_ours(weights, tensor, tensor.name.format(n=n), index[1:]) for n in layers]
+            return np.stack(parts).astype(shape.dtype)
+
+        return jax.make_array_from_callback(shape.shape, shape.sharding, part)
+
+    loaded: Params = jax.tree_util.tree_map_with_path(leaf, abstract)
+    return loaded
+
+
+def _ours(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
+    return weights.read(name, index[::-1]).T if tensor.transposed else weights.read(name, index)
+
+
+def _check(weights: Weights, arch: Architecture) -> None:
+    problems = []
+    for name, shape in _theirs(arch):
+        found = weights.shape(name)
+        if found is None:
+            problems.append(f"{name} is missing")
+        elif found != shape:
+            problems.append(f"{name} has shape {found}, the model's is {shape}")
+    if problems:
+        shown = "\n    ".join(problems[:8]) + (
+            f"\n    and {len(problems) - 8} more" if len(problems) > 8 else ""
+        )
+        fix = "put the model's own settings into [model], or get the weights again"
+        raise WeightsError(
+            f"{weights.folder}: {len(problems)} tensors don't fit\n    {shown}\n    fix: {fix}"
+        )
+
+
+def _theirs(arch: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Their tensors, in their order of layers: name and shape."""
+    groups = arch.shapes()
+    for name, shape in groups["ends"].items():
+        yield TENSORS[name].name, shape
+    for n in range(arch.layers):
+        for name, shape in groups["layers"].items():
+            tensor = TENSORS[name]
+            yield tensor.name.format(n=n), shape[:0:-1] if tensor.transposed else shape[1:]
+
+
+def save(
+    folder: Path,
+    params: Params,
+    arch: Architecture,
+    dtype: str,
+    length: int,
+    shard_bytes: int = SHARD_BYTES,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[str]:
+    """Writes whole parameters as a Hugging Face folder; returns the files' names.
+
+    Args:
+        folder: made if it isn't there.
+        params: whole, on this host.
+        arch: the model.
+        dtype: `float32` or `bfloat16`.
+        length: see `config_json`.
+        shard_bytes: above which the weights go into several files.
+        progress: is told of every file.
+    """
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(np.float32)
+    by_theirs = {tensor.name: (name, tensor) for name, tensor in TENSORS.items()}
+    flat = {**{k: v for k, v in params.items() if k != "layers"}, **params["layers"]}
+
+    def value(template: str, n: int | None) -> NDArray[Any]:
+        name, tensor = by_theirs[template]
+        array = np.asarray(flat[name] if n is None else flat[name][n])
+        return np.ascontiguousarray(array.T if tensor.transposed else array).astype(kind)
+
+    groups = arch.shapes()
+    wanted: list[tuple[str, str, int | None, int]] = []  # their name, template, layer, bytes
+    for name, shape in groups["ends"].items():
+        wanted.append((TENSORS[name].name, TENSORS[name].name, None, int(np.prod(shape)) * kind.itemsize))
+    for n in range(arch.layers):
+        for name, shape in groups["layers"].items():
+            template = TENSORS[name].name
+            wanted.append((template.format(n=n), template, n, int(np.prod(shape[1:])) * kind.itemsize))
+    files: list[list[tuple[str, str, int | None, int]]] = [[]]
+    for entry in wanted:
+        if files[-1] and sum(size for *_, size in files[-1]) + entry[3] > shard_bytes:
+            files.append([])
+        files[-1].append(entry)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = (
+        [WHOLE]
+        if len(files) == 1
+        else [f"model-{i:05}-of-{len(files):05}.safetensors" for i in range(1, len(files) + 1)]
+    )
+    for file, entries in zip(names, files, strict=True):
+        save_file(
+            {name: value(template, n) for name, template, n, _ in entries},
+            folder / file,
+            metadata={"format": "pt"},
+        )
+        progress(f"{file}: {len(entries)} tensors")
+    if len(files) > 1:
+        total = sum(size for *_, size in wanted)
+        where = {name: file for file, entries in zip(names, files, strict=True) for name, *_ in entries}
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(config_json(arch, dtype, length), indent=2) + "\n")
+    return names

@@ -1,0 +1,98 @@
+"""Next-token cross-entropy that never holds the logits of more than one chunk.
+
+The forward pass computes the gradients too, chunk by chunk, so that the backward pass
+multiplies by a scalar: three matrix products a chunk, as many as with whole logits.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def chunks(tokens: int, largest: int) -> int:
+    """The least number of equal chunks of at most `largest` tokens."""
+    count = -(-tokens // largest)
+    while tokens % count:
+        count += 1
+    return count
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def cross_entropy(
+    x_TxD: Array, unembed_VxD: Array, targets_T: Array, counted_T: Array, largest_chunk: int
+) -> Array:
+    """The sum over counted tokens of -log p(target), in nats, float32.
+
+    Args:
+        x_TxD: what the unembedding reads.
+        unembed_VxD: one row a token of the vocabulary.
+        targets_T: the token that is to be predicted.
+        counted_T: 1.0 where a target counts, else 0.0.
+        largest_chunk: tokens whose logits may exist at once: 4·V bytes each, twice.
+    """
+    count = chunks(x_TxD.shape[0], largest_chunk)
+
+    def chunk(total: Array, piece: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        loss, _, _ = _chunk_loss(*piece, unembed_VxD)
+        return total + loss, None
+
+    total: Array
+    total, _ = jax.lax.scan(chunk, jnp.zeros((), jnp.float32), _split(count, x_TxD, targets_T, counted_T))
+    return total
+
+
+def _split(count: int, x_TxD: Array, targets_T: Array, counted_T: Array) -> tuple[Array, Array, Array]:
+    x, targets, counted = (
+        array.reshape(count, -1, *array.shape[1:]) for array in (x_TxD, targets_T, counted_T)
+    )
+    return x, targets, counted
+
+
+def _chunk_loss(
+    x_CxD: Array, targets_C: Array, counted_C: Array, unembed_VxD: Array
+) -> tuple[Array, Array, Array]:
+    """The chunk's loss, its logits and their log-normalizers, all float32."""
+    logits_CxV = jnp.einsum("cd,vd->cv", x_CxD, unembed_VxD, preferred_element_type=jnp.float32)
+    normalizer_C = jax.nn.logsumexp(logits_CxV, axis=-1)
+    at_target_C = jnp.take_along_axis(logits_CxV, targets_C[:, None], axis=1)[:, 0]
+    return jnp.sum((normalizer_C - at_target_C) * counted_C), logits_CxV, normalizer_C
+
+
+def _forward(
+    x_TxD: Array, unembed_VxD: Array, targets_T: Array, counted_T: Array, largest_chunk: int
+) -> tuple[Array, tuple[Array, Array]]:
+    count = chunks(x_TxD.shape[0], largest_chunk)
+
+    def chunk(
+        carry: tuple[Array, Array], piece: tuple[Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], Array]:
+        total, d_unembed_VxD = carry
+        x_CxD, targets_C, counted_C = piece
+        loss, logits_CxV, normalizer_C = _chunk_loss(*piece, unembed_VxD)
+        p_CxV = jnp.exp(logits_CxV - normalizer_C[:, None])
+        is_target_CxV = targets_C[:, None] == jnp.arange(unembed_VxD.shape[0])
+        d_logits_CxV = ((p_CxV - is_target_CxV) * counted_C[:, None]).astype(x_TxD.dtype)
+        d_x_CxD = jnp.einsum("cv,vd->cd", d_logits_CxV, unembed_VxD)
+        d_unembed_VxD += jnp.einsum("cv,cd->vd", d_logits_CxV, x_CxD, preferred_element_type=jnp.float32)
+        return (total + loss, d_unembed_VxD), d_x_CxD
+
+    begin = (jnp.zeros((), jnp.float32), jnp.zeros(unembed_VxD.shape, jnp.float32))
+    (total, d_unembed_VxD), d_x = jax.lax.scan(chunk, begin, _split(count, x_TxD, targets_T, counted_T))
+    return total, (d_x.reshape(x_TxD.shape), d_unembed_VxD.astype(unembed_VxD.dtype))
+
+
+def _backward(
+    largest_chunk: int, gradients: tuple[Array, Array], scale: Array
+) -> tuple[Array, Array, None, None]:
+    d_x_TxD, d_unembed_VxD = gradients
+    return (
+        (d_x_TxD * scale).astype(d_x_TxD.dtype),
+        (d_unembed_VxD * scale).astype(d_unembed_VxD.dtype),
+        None,
+        None,
+    )
+
+
+cross_entropy.defvjp(_forward, _backward)

@@ -1,0 +1,89 @@
+"""Rotary position embedding (Su et al., 2021) and the ways it is stretched.
+
+Frequencies are computed in NumPy, in float32 and in the order of operations that Hugging
+Face's models use, so that positions far out agree with theirs.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from workload.model.architecture import Architecture, RopeScaling
+
+
+def frequencies(arch: Architecture) -> tuple[NDArray[np.float32], float]:
+    """The angle that each pair turns per position, K/2 of them, and attention's factor."""
+    K, scaling = arch.K, arch.rope_scaling
+    exponents = np.arange(0, K, 2, dtype=np.float32) / np.float32(K)
+    plain = (1.0 / np.power(np.float32(arch.rope_theta), exponents)).astype(np.float32)
+    match scaling.kind:
+        case "linear":
+            return plain / np.float32(scaling.factor), 1.0
+        case "llama3":
+            return _llama3(plain, scaling), 1.0
+        case "yarn":
+            return _yarn(plain, arch), 0.1 * math.log(scaling.factor) + 1.0
+    return plain, 1.0
+
+
+def _llama3(plain: NDArray[np.float32], scaling: RopeScaling) -> NDArray[np.float32]:
+    """Long waves are divided by the factor, short ones left, those between blended."""
+    wavelength = 2 * np.pi / plain
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    smooth = np.clip((scaling.original_length / wavelength - low) / (high - low), 0.0, 1.0)
+    blended: NDArray[np.float32] = ((1 - smooth) * plain / scaling.factor + smooth * plain).astype(np.float32)
+    return blended
+
+
+def _yarn(plain: NDArray[np.float32], arch: Architecture) -> NDArray[np.float32]:
+    """Dimensions that turn often keep their frequency; the ramp is linear in the dimension."""
+    scaling, K = arch.rope_scaling, arch.K
+
+    def dimension(rotations: float) -> float:
+        turns = scaling.original_length / (rotations * 2 * math.pi)
+        return K * math.log(turns) / (2 * math.log(arch.rope_theta))
+
+    low = max(math.floor(dimension(scaling.beta_fast)), 0)
+    high = min(math.ceil(dimension(scaling.beta_slow)), K - 1)
+    ramp = np.clip((np.arange(K // 2, dtype=np.float32) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    stretched: NDArray[np.float32] = (plain * (1 - ramp) + plain / scaling.factor * ramp).astype(np.float32)
+    return stretched
+
+
+def turns(positions_BxL: Array, arch: Architecture) -> tuple[Array, Array]:
+    """Cosine and sine of every position's angles, float32, of shape BxLx1xK.
+
+    Both halves of a head carry the same angles; the first half's sine is negated.
+    """
+    frequency, factor = frequencies(arch)
+    angle = positions_BxL[..., None].astype(jnp.float32) * frequency
+    cos, sin = jnp.cos(angle)[:, :, None, :] * factor, jnp.sin(angle)[:, :, None, :] * factor
+    return jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
+
+
+@jax.custom_vjp
+def rotate(x_BxLxHxK: Array, turn: tuple[Array, Array]) -> Array:
+    """Turns the pairs (i, i + K/2) of each head by the position's angles, in float32.
+
+    Halves are swapped before the arithmetic, so that nothing half a tile wide is kept in float32;
+    the gradient turns the other way.
+    """
+    cos, sin = turn
+    swapped = jnp.roll(x_BxLxHxK, x_BxLxHxK.shape[-1] // 2, axis=-1)
+    return (x_BxLxHxK * cos + swapped * sin).astype(x_BxLxHxK.dtype)
+
+
+def _forward(x_BxLxHxK: Array, turn: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+    return rotate(x_BxLxHxK, turn), turn
+
+
+def _backward(turn: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
+    cos, sin = turn
+    return rotate(gradient, (cos, -sin)), None
+
+
+rotate.defvjp(_forward, _backward)

@@ -1,0 +1,58 @@
+"""What people watch while a run goes on: speed, share of the peak, time left."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workload import flops
+from workload.config import Config
+
+_WINDOW = 20  # steps that a speed is taken over
+
+
+class Progress:
+    """Turns finished steps into numbers for the journal and a line for the log."""
+
+    def __init__(
+        self, config: Config, chips: int, device_kind: str, clock: Callable[[], float] = time.monotonic
+    ):
+        self._config, self._chips, self._clock = config, chips, clock
+        self._flops = flops.model_flops(config.model, config.data.sequence_length)
+        self._peak = flops.PEAK_TFLOPS.get(device_kind)
+        self._ends: deque[tuple[int, float]] = deque(maxlen=_WINDOW + 1)
+        self._told = 0.0
+
+    def begin(self, step: int) -> None:
+        """Says after which step the steps to come begin."""
+        self._ends.clear()
+        self._first = step
+
+    def did(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """The numbers of a step that just ended; prints a line every few seconds."""
+        self._ends.append((step, self._clock()))
+        numbers: dict[str, Any] = {"gradient_norm": metrics["gradient_norm"]}
+        (first, begun), (last, ended) = self._ends[0], self._ends[-1]
+        if last > first and ended > begun:
+            step_s = (ended - begun) / (last - first)
+            tokens = self._config.train.batch_size * self._config.data.sequence_length
+            numbers |= {"step_s": step_s, "tokens_per_s_per_chip": tokens / step_s / self._chips}
+            if self._peak:
+                shares = flops.mfu(self._flops, numbers["tokens_per_s_per_chip"], self._peak)
+                numbers |= {f"mfu_{name}": share for name, share in shares.items()}
+            numbers["left_s"] = (self._config.train.steps - step) * step_s
+        if ended > self._told + 5 or step == self._config.train.steps:
+            self._told = ended
+            print(_line(step, self._config.train.steps, metrics["loss"], numbers), flush=True)
+        return numbers
+
+
+def _line(step: int, steps: int, loss: float, numbers: Mapping[str, Any]) -> str:
+    parts = [f"step {step}/{steps}", f"loss {loss:.4f}"]
+    if "step_s" in numbers:
+        parts += [f"{numbers['step_s']:.3g} s/step", f"{numbers['tokens_per_s_per_chip']:,.0f} tokens/s/chip"]
+        parts.append(f"{numbers['left_s'] / 60:.1f} min left")
+    if "mfu_causal" in numbers:
+        shares = ", ".join(f"{numbers[f'mfu_{name}']:.1%} {name}" for name in ("causal", "non_causal", "6N"))
+        parts.append(f"MFU {shares}")
+    return "  ".join(parts)

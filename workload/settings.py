@@ -1,0 +1,122 @@
+"""TOML in, frozen dataclasses out: every problem at once, unknown keys with the nearest known one.
+
+A field's rule stands beside it: `ruled(10, at_least(1))`.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from workload.errors import Problem
+
+WORDS = tuple[str, ...]  # a field that takes one word or a list of them
+Rule = tuple[str, Callable[[Any], bool]]
+
+
+def at_least(low: float) -> Rule:
+    """Holds for `low` and above."""
+    return f"must be at least {low:g}", lambda value: value >= low
+
+
+def between(low: float, high: float) -> Rule:
+    """Holds from `low` to `high`, both included."""
+    return f"must lie between {low:g} and {high:g}", lambda value: low <= value <= high
+
+
+def one_of(*choices: str) -> Rule:
+    """Holds for the words given."""
+    return f"must be one of {', '.join(choices)}", lambda value: value in choices
+
+
+def above(low: float) -> Rule:
+    """Holds for what is greater than `low`."""
+    return f"must be greater than {low:g}", lambda value: value > low
+
+
+def ruled(default: Any, rule: Rule) -> Any:
+    """A dataclass field with a default and its rule."""
+    return field(default=default, metadata={"rule": rule})
+
+
+def override(table: dict[str, Any], overrides: Sequence[str]) -> list[Problem]:
+    """Puts `key=value` strings into a TOML table; returns what is wrong with them."""
+    problems = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        *parents, leaf = key.strip().split(".")
+        if not equals or not leaf:
+            problems.append(Problem("--set", override, "must read key=value", "e.g. --set train.steps=20"))
+            continue
+        target = table
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                problems.append(Problem("--set", override, f"{parent} is not a table", "name a table.key"))
+                break
+        else:
+            target[leaf] = _toml_value(text.strip())
+    return problems
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word, as a shell leaves it
+
+
+def build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Problem]) -> Any:
+    """Makes a `kind` from a TOML table, adding to `problems` whatever doesn't fit."""
+    hints = get_type_hints(kind)
+    known = {entry.name: entry for entry in fields(kind)}
+    for key in table.keys() - known.keys():
+        nearest = difflib.get_close_matches(key, known, n=1)
+        fix = f"did you mean {prefix}{nearest[0]}?" if nearest else f"remove it; known are {', '.join(known)}"
+        problems.append(Problem(f"{prefix}{key}", _shown(table[key]), "unknown key", fix))
+    values: dict[str, Any] = {}
+    for key, entry in known.items():
+        if key not in table:
+            continue
+        value, hint, path = table[key], hints[key], f"{prefix}{key}"
+        if is_dataclass(hint):
+            if isinstance(value, dict):
+                values[key] = build(hint, value, f"{path}.", problems)  # type: ignore[arg-type]
+            else:
+                problems.append(Problem(path, _shown(value), "must be a table", f"write [{path}]"))
+            continue
+        if hint is float and type(value) is int:
+            value = float(value)
+        if hint == WORDS and (type(value) is str or _all_strings(value)):
+            values[key] = (value,) if isinstance(value, str) else tuple(value)
+            continue
+        if type(value) is not hint:
+            rule = f"must be {_NOUNS[hint]}, not {_NOUNS.get(type(value), type(value).__name__)}"
+            problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
+            continue
+        rule, holds = entry.metadata.get("rule", ("", lambda _: True))
+        if not holds(value):
+            problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
+            continue
+        values[key] = value
+    return kind(**values)
+
+
+def _all_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+_NOUNS = {
+    WORDS: "a list of words",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    list: "a list",
+}
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str)
