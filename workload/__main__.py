@@ -23,6 +23,7 @@ _EXAMPLES = """examples:
   DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training
   workload train tiny.toml --set train.steps=200 --set model.layers=4 --name deeper
   workload checkpoints list gs://my-project-checkpoints/runs/tiny
+  workload preflight llama-3.1-8b-v6e-256.toml --slice v6e-256
   workload host --help
 """
 
@@ -32,8 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["host"]:
         return _host(arguments[1:])
-    options = _parser().parse_args(arguments)
     try:
+        if arguments[:1] == ["preflight"]:
+            return _preflight(arguments[1:])
+        options = _parser().parse_args(arguments)
         status: int = options.command(options)
     except WorkloadError as error:
         print(f"workload: {error}", file=sys.stderr, flush=True)
@@ -98,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     listing.set_defaults(command=_list)
 
+    text = "Say whether a run fits a slice, how fast, at what price; see `workload preflight --help`."
+    add(commands, "preflight", text)
     add(commands, "host", "Barrier and status of a host; see `workload host --help`.")
     return parser
 
@@ -151,6 +156,12 @@ def _list(options: argparse.Namespace) -> int:
     if not steps.complete:
         print(f"{options.run}: no complete checkpoint")
     return 0
+
+
+def _preflight(arguments: Sequence[str]) -> int:
+    from workload.preflight.command import main as preflight
+
+    return preflight(arguments)
 
 
 def _host(arguments: Sequence[str]) -> int:

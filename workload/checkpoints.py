@@ -88,6 +88,7 @@ class Checkpoints:
             ocp.StandardCheckpointHandler(), multiprocessing_options=alone, atomicity_options=_BY_MARKER
         )
         self._complete: set[int] = set()
+        self._unreadable: set[int] = set()  # complete, and left alone; they don't count as kept
         self._saving: int | None = None
         self._begun = 0.0
         self.stall_s = 0.0  # that the last call of `save` took
@@ -95,8 +96,8 @@ class Checkpoints:
 
     @property
     def newest(self) -> int | None:
-        """The newest complete step."""
-        return max(self._complete, default=None)
+        """The newest complete step that can be read."""
+        return max(self._complete - self._unreadable, default=None)
 
     def restore(self, abstract_state: Any) -> Restored:
         """The newest complete step that every worker can read.
@@ -115,6 +116,7 @@ class Checkpoints:
             if self._cluster.all_true(not problem):
                 newer = tuple(sorted(entry for entry in passed_over if entry[0] > step))
                 return Restored(step, state, newer)
+            self._unreadable.add(step)
             passed_over.append((step, problem or "another worker couldn't read it"))
         if self._complete:
             reasons = "; ".join(f"step {step}: {reason}" for step, reason in passed_over)
@@ -161,7 +163,9 @@ class Checkpoints:
         self._saver.wait_until_finished()
         self._complete.add(self._saving)
         self._saving = None
-        for step in sorted(self._complete)[: -self._keep]:
+        readable = sorted(self._complete - self._unreadable)
+        oldest_kept = readable[-self._keep :][0]
+        for step in sorted(step for step in self._complete if step < oldest_kept):
             self._complete.discard(step)
             if self._cluster.leader:
                 self._retire(step)

@@ -1,4 +1,4 @@
-"""Facts about Cloud TPU v6e: `v6e.toml` as typed values."""
+"""Facts about Cloud TPU v6e as typed values: `workload/v6e.toml`, which preflight reads too."""
 
 import tomllib
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ def load(text: str) -> Catalog:
     )
 
 
-CATALOG = load(resources.files(__name__).joinpath("v6e.toml").read_text(encoding="utf-8"))
+CATALOG = load(resources.files("workload").joinpath("v6e.toml").read_text(encoding="utf-8"))
 
 
 def summary() -> str:

@@ -159,6 +159,8 @@ def run(model: Any, family: str, lengths: list[int], side: str, seed: int) -> di
             (layer.self_attn, "attn_out", "out"),
             (layer.post_attention_layernorm, "resid_mid", "in"),
             (layer.post_attention_layernorm, "mlp_in", "out"),
+            (layer.mlp.gate_proj, "mlp_gate", "out"),
+            (layer.mlp.up_proj, "mlp_up", "out"),
             (layer.mlp.down_proj, "mlp_act", "in"),
             (layer.mlp, "mlp_out", "out"),
             (layer, "resid_post", "out"),

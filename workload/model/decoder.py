@@ -89,7 +89,9 @@ def layer(
     x_BxLxD += tap("attn_out", z_BxLxHxK.reshape(B, L, H * K) @ w("out_QxD"))
     x_BxLxD = tap("resid_mid", x_BxLxD)
     mlp_in = tap("mlp_in", rms_norm(x_BxLxD, w("mlp_norm_D"), arch.norm_epsilon))
-    act_BxLxF = tap("mlp_act", jax.nn.silu(mlp_in @ w("gate_DxF")) * (mlp_in @ w("up_DxF")))
+    gate_BxLxF = tap("mlp_gate", mlp_in @ w("gate_DxF"))
+    up_BxLxF = tap("mlp_up", mlp_in @ w("up_DxF"))
+    act_BxLxF = tap("mlp_act", jax.nn.silu(gate_BxLxF) * up_BxLxF)
     x_BxLxD += tap("mlp_out", act_BxLxF @ w("down_FxD"))
     return tap("resid_post", x_BxLxD)
 

@@ -26,6 +26,8 @@ LAYER_POINTS = {
     "attn_out": "BxLxD",  # what attention adds to the stream
     "resid_mid": "BxLxD",  # the stream between attention and MLP
     "mlp_in": "BxLxD",  # its norm
+    "mlp_gate": "BxLxF",  # before its silu
+    "mlp_up": "BxLxF",
     "mlp_act": "BxLxF",  # silu(gate) * up, before the down matrix
     "mlp_out": "BxLxD",  # what the MLP adds
     "resid_post": "BxLxD",  # the stream as the next layer finds it, before any final norm

@@ -1,0 +1,129 @@
+"""Reading a compiled program: loops, exchanges, products, each as often as it runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workload.flops import model_flops
+from workload.model.architecture import Architecture
+from workload.preflight.program import Collective, Program
+
+# As XLA's TPU compiler writes it, cut down: a loop whose bound stands in its condition, an
+# exchange split into a start and a later part, one over an iota of groups.
+TEXT = """HloModule jit__update, is_scheduled=true
+
+%condition.1 (p: (s32[], bf16[8,16])) -> pred[] {
+  %bound.1 = s32[]{:T(128)} constant(32), metadata={op_name="x"}
+  %p = (s32[]{:T(128)}, bf16[8,16]{1,0}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %less = pred[] compare(%i, %bound.1), direction=LT
+}
+
+%start.1 (a: bf16[2,16]) -> bf16[8,16] {
+  %a = bf16[2,16]{1,0} parameter(0)
+  %all-gather.1 = bf16[8,16]{1,0:T(8,128)(2,1)} all-gather(%a), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}, frontend_attributes={chain_id="0"}
+  ROOT %custom-call.1 = bf16[8,16]{1,0} custom-call(%all-gather.1), custom_call_target="AsyncCollectiveStart"
+}
+
+%done.1 (a.1: bf16[2,16]) -> bf16[8,16] {
+  %a.1 = bf16[2,16]{1,0} parameter(0)
+  %all-gather.2 = bf16[8,16]{1,0} all-gather(%a.1), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}, frontend_attributes={chain_id="0"}
+  ROOT %custom-call.2 = bf16[8,16]{1,0} custom-call(%a.1, %all-gather.2), custom_call_target="AsyncCollectiveDone"
+}
+
+%body.1 (q: (s32[], bf16[8,16])) -> (s32[], bf16[8,16]) {
+  %q = (s32[]{:T(128)}, bf16[8,16]{1,0}) parameter(0)
+  %w = bf16[2,16]{1,0} slice(%q)
+  %fusion.1 = bf16[8,16]{1,0} fusion(%w), kind=kCustom, calls=%start.1
+  %fusion.2 = bf16[8,16]{1,0} fusion(%w), kind=kCustom, calls=%done.1
+  %all-reduce.1 = (bf16[8,16]{1,0}, f32[4]{0}) all-reduce(%fusion.1, %fusion.2), replica_groups=[2,2]<=[2,2]T(1,0), to_apply=%add
+  ROOT %t = (s32[]{:T(128)}, bf16[8,16]{1,0}) tuple(%q, %w)
+}
+
+ENTRY %main (x: bf16[8,16]) -> f32[] {
+  %x = bf16[8,16]{1,0} parameter(0)
+  %loop = (s32[]{:T(128)}, bf16[8,16]{1,0}) while(%x), condition=%condition.1, body=%body.1
+  %d = f32[8,8]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  ROOT %all-reduce.2 = f32[] all-reduce(%x), replica_groups={{0,1,2,3}}, to_apply=%add
+}
+"""
+
+
+def test_a_loops_body_counts_as_often_as_it_runs() -> None:
+    program = Program(TEXT)
+    assert program.loops() == [32]
+    assert program.times["body.1"] == program.times["start.1"] == 32
+    assert program.matmul_flops() == 2 * 8 * 8 * 16
+
+
+def test_every_exchange_is_found_once_with_its_size_and_group() -> None:
+    found = Program(TEXT).collectives(devices_a_slice=2)
+    assert found == [
+        Collective("all-gather", "all-gather.1", 8 * 16 * 2, 4, True, 32),
+        Collective("all-reduce", "all-reduce.1", 8 * 16 * 2 + 16, 2, True, 32),
+        Collective("all-reduce", "all-reduce.2", 4, 4, True, 1),
+    ]
+    assert not any(one.across for one in Program(TEXT).collectives(devices_a_slice=4))
+
+
+ARCH = {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768, "vocab_size": 1024}
+LENGTH = 256
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Any]:
+    """FLOPs and exchanges of a step compiled for 8 CPU devices, by remat: 20 s."""
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    }
+    line = [sys.executable, "-m", "tests.preflight.steps", json.dumps(ARCH), str(LENGTH)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        line, env=environment, capture_output=True, text=True, timeout=200, cwd=root, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(("remat", "most"), [("none", 1.02), ("full", 1.34)])
+def test_the_program_computes_what_the_model_needs_and_little_more(
+    remat: str, most: float, compiled: dict[str, Any]
+) -> None:
+    """T1: all products of the compiled step over the model's own; einsum attention does the whole square."""
+    tokens = 8 * LENGTH  # on each device one example
+    needed = model_flops(Architecture(**ARCH), LENGTH).non_causal * tokens / 8
+    ratio = compiled[remat]["flops"] / needed
+    assert 0.99 <= ratio <= most, ratio
+    if remat == "full":
+        assert ratio > 1.15, "nothing was computed again"
+
+
+def test_a_parameter_is_gathered_once_a_pass_and_its_gradient_summed_once(compiled: dict[str, Any]) -> None:
+    """Bytes on the links, from the program: two gathers and one sum of every split parameter, in float32."""
+    arch = Architecture(**ARCH)
+    split = 4 * sum(
+        _size(shape)
+        for group in arch.shapes().values()
+        for name, shape in group.items()
+        if "norm" not in name
+    )
+    gathered = sum(one["bytes"] for one in compiled["full"]["exchanges"] if one["kind"] == "all-gather")
+    ends = 4 * 2 * arch.vocab_size * arch.d_model  # not in a layer: gathered once
+    assert gathered == 2 * (split - ends) + ends
+    summed = [one for one in compiled["full"]["exchanges"] if one["kind"] in ("all-reduce", "reduce-scatter")]
+    assert split <= sum(one["bytes"] for one in summed) <= split * 1.02
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

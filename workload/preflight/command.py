@@ -1,0 +1,104 @@
+"""The `workload preflight` command."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from workload import config as configs
+from workload.config import Config
+from workload.errors import ConfigError, Problem
+from workload.preflight import report
+from workload.preflight import search as searching
+from workload.preflight.compiler import Compiled, compile_step
+from workload.preflight.slices import price, slices
+from workload.preflight.verdict import Verdict, judge
+
+_EXAMPLES = """  workload preflight llama-3.1-8b-v6e-256.toml --slice v6e-256
+  workload preflight llama-3.1-8b-2x256.toml --slice v6e-256 --slices 2 --json
+  workload preflight mine.toml --slice v6e-16 --set train.batch_size=32
+  workload preflight llama-3.1-8b-v6e-8.toml --slice v6e-8 --search --plot found.png"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a command line; 0 if the run fits, 3 if it doesn't or that is uncertain."""
+    parser = argparse.ArgumentParser(
+        prog="workload preflight",
+        description="Say whether a run fits a slice, how fast, at what price. Needs no TPU.",
+        epilog=f"examples:\n{_EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one")
+    parser.add_argument("--slice", required=True, metavar="TYPE", help="e.g. v6e-16")
+    parser.add_argument("--slices", type=int, default=1, metavar="N", help="work on one run (default: 1)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("--region", default="us-east5", help="whose price counts (default: us-east5)")
+    text = "assumed, from a preemption until the run goes on (default: 10)"
+    parser.add_argument("--recovery-min", type=float, default=10.0, metavar="MIN", help=text)
+    parser.add_argument("--search", action="store_true", help="try batches, remat and meshes; rank them")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="with --search: draw what was found")
+    parser.add_argument("--json", action="store_true", help="the whole answer, for programs")
+    parser.add_argument("--fresh", action="store_true", help="compile although the answer is kept already")
+
+    return _run(parser.parse_args(arguments))
+
+
+def _run(options: argparse.Namespace) -> int:
+    config = configs.load(options.config, options.overrides)
+    wanted = slices(options.slice, options.slices)
+    paid = price(options.region)
+    _check(config, wanted.chips)
+
+    def judged(config: Config, compiled: Compiled) -> Verdict:
+        return judge(config, wanted, paid, compiled, options.recovery_min * 60)
+
+    ask = partial(compile_step, use_cache=not options.fresh)
+    if options.search:
+        found = searching.search(config, wanted, judged, say=_say, compile_with=ask)
+        best = found[0]
+        if options.plot:
+            from workload.preflight.plot import draw
+
+            draw(found, options.plot, f"{options.config} on {wanted.title}")
+        if options.json:
+            answers = [one.verdict.as_json() for one in found if one.verdict]
+            print(json.dumps(answers, indent=2))
+        else:
+            print(searching.table(found))
+            print(f"\nnext: {' '.join(f'--set {word!r}' for word in best.settings.split(' '))}")
+        return 0 if best.verdict and best.verdict.fits == "yes" else 3
+    _say(f"compiling for {wanted.title}: a minute for a small model, five for a large one; then it is kept")
+    verdict = judged(config, ask(config, wanted))
+    print(json.dumps(verdict.as_json(), indent=2) if options.json else report.text(verdict, options.config))
+    return 0 if verdict.fits == "yes" else 3
+
+
+def _check(config: Config, chips: int) -> None:
+    """What the compiler would refuse in words of its own."""
+    problems = []
+    if not config.model.vocab_size:
+        fix = "set it to the tokenizer's; a run may leave it to the tokens"
+        problems.append(Problem("model.vocab_size", "0", "preflight has no tokens to take it from", fix))
+    parts = chips * config.train.accumulate
+    if config.train.batch_size % parts:
+        rule = f"must be a multiple of the chips, {chips}"
+        if config.train.accumulate > 1:
+            rule += f", times train.accumulate, {config.train.accumulate}"
+        fix = f"--set train.batch_size={-(-config.train.batch_size // parts) * parts}"
+        problems.append(Problem("train.batch_size", str(config.train.batch_size), rule, fix))
+    if chips % config.mesh.data:
+        rule = f"must divide the chips, {chips}"
+        problems.append(Problem("mesh.data", str(config.mesh.data), rule, "1, or a divisor"))
+    examples = config.train.batch_size // parts
+    at_once = config.compute.examples_at_once
+    if not problems and at_once and examples % at_once:
+        rule = f"must divide the {examples} examples that a chip has at a time"
+        problems.append(Problem("compute.examples_at_once", str(at_once), rule, "1, or 0 for all"))
+    if problems:
+        raise ConfigError("workload preflight", problems)
+
+
+def _say(line: str) -> None:
+    print(f"  … {line}", file=sys.stderr, flush=True)

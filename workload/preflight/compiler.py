@@ -1,0 +1,251 @@
+"""Compiles a run's step for a slice with XLA's TPU compiler, on a machine without a TPU.
+
+The compiler comes with libtpu and needs no chip (jax.experimental.topologies). What it found is
+kept by content: the same step for the same slice by the same compiler is compiled once.
+"""
+# mypy: allow-untyped-calls
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from workload import flags
+from workload.config import Config
+from workload.errors import WorkloadError
+from workload.preflight.program import Collective, Program
+from workload.preflight.slices import GIB, Slices
+
+FORMAT = 1  # of what is kept; another one is compiled again
+
+
+class PreflightError(WorkloadError):
+    """The step couldn't be compiled, for a reason that isn't its size."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One of the largest arrays in a chip's memory."""
+
+    size_bytes: int
+    shapes: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler said of a step on a slice; all sizes are of one chip.
+
+    Attributes:
+        refused: the compiler's words if the step can't fit; the sizes are 0 then.
+        arguments_bytes: parameters and optimizer state, which the new ones replace in place.
+        temporaries_bytes: what else the step needs at its peak.
+        outputs_bytes: results that replace nothing.
+        code_bytes: the program.
+        largest: what takes the space among temporaries, largest first.
+        collectives: what chips send one another.
+        attention: the kernel chosen.
+        compile_s: seconds that it took.
+        compiler: versions of jax and libtpu.
+    """
+
+    refused: str
+    arguments_bytes: int
+    temporaries_bytes: int
+    outputs_bytes: int
+    code_bytes: int
+    largest: tuple[Buffer, ...]
+    collectives: tuple[Collective, ...]
+    attention: str
+    compile_s: float
+    compiler: str
+
+    @property
+    def hbm_bytes(self) -> int:
+        """All of it together."""
+        return self.arguments_bytes + self.temporaries_bytes + self.outputs_bytes + self.code_bytes
+
+
+def compiler_versions() -> str:
+    """The compiler's name, part of what an answer depends on.
+
+    Raises:
+        PreflightError: libtpu isn't installed.
+    """
+    try:
+        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "libtpu"))
+    except importlib.metadata.PackageNotFoundError as error:
+        fix = "pip install 'tpu-workload[preflight]' (Linux on x86_64; no TPU is needed)"
+        raise PreflightError(
+            f"preflight needs {error.name}, which compiles for TPUs\n    fix: {fix}"
+        ) from None
+
+
+def cache_folder() -> Path:
+    """Where answers are kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("TPU_CACHE") or Path(home) / "tpu-pulumi") / "preflight"
+
+
+def key(config: Config, slices: Slices) -> str:
+    """What an answer depends on: the step, the slice, the compiler, our own program."""
+    source = hashlib.sha256()
+    package = Path(__file__).parents[1]
+    for name in ("step.py", "sharding.py", "optimizer.py", "flags.py", "model", "preflight/program.py"):
+        path = package / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            source.update(file.read_bytes())
+    asked = {
+        "format": FORMAT,
+        "config": {name: asdict(getattr(config, name)) for name in ("model", "optimizer", "compute", "mesh")},
+        "length": config.data.sequence_length,
+        "batch": [config.train.batch_size, config.train.accumulate],
+        "slices": asdict(slices),
+        "compiler": compiler_versions(),
+        "source": source.hexdigest(),
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def compile_step(config: Config, slices: Slices, use_cache: bool = True) -> Compiled:
+    """What the compiler says of the config's step on the slices; compiles at most once.
+
+    Raises:
+        ConfigError: the config doesn't divide over the slices.
+        PreflightError: the compiler failed for another reason than size.
+    """
+    path = cache_folder() / f"{key(config, slices)}.json"
+    if use_cache and path.is_file():
+        return _from_json(json.loads(path.read_text()))
+    compiled = _compile(config, slices)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(asdict(compiled)) + "\n")
+    part.replace(path)
+    return compiled
+
+
+def _from_json(content: dict[str, Any]) -> Compiled:
+    content["largest"] = tuple(Buffer(**entry) for entry in content["largest"])
+    content["collectives"] = tuple(Collective(**entry) for entry in content["collectives"])
+    return Compiled(**content)
+
+
+def _compile(config: Config, slices: Slices) -> Compiled:
+    versions = compiler_versions()
+    # Before JAX's first import of a backend: the host's own platform is the CPU, there is no
+    # metadata server to ask, and other processes may compile at the same time.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    with tempfile.TemporaryDirectory(prefix="preflight-") as scratch, _quiet(Path(scratch) / "log") as log:
+        import jax
+        from jax.experimental import topologies
+
+        from workload.sharding import make_mesh
+        from workload.step import Step
+
+        begun = time.monotonic()
+        try:
+            several = {"num_slices": slices.count} if slices.count > 1 else {}
+            topology = topologies.get_topology_desc(
+                topology_name=f"v6e:{slices.topology}", platform="tpu", **several
+            )
+            step = Step(config, make_mesh(config.mesh, topology.devices), "tpu")
+            lowered = step.lower()
+            dump = Path(scratch) / "dump"
+            chosen = {
+                **(flags.options(config, "tpu", slices.count) or {}),
+                "xla_dump_to": str(dump),
+                "xla_dump_hlo_as_text": True,
+            }
+            compiled = lowered.compile(compiler_options=chosen)
+        except jax.errors.JaxRuntimeError as error:
+            refused = _out_of_memory(str(error))
+            if not refused:
+                raise PreflightError(f"the compiler failed: {error}\n    fix: {log.hint()}") from error
+            took = time.monotonic() - begun
+            return Compiled(refused, 0, 0, 0, 0, (), (), step.attention, took, versions)
+        took = time.monotonic() - begun
+        memory = compiled.memory_analysis()
+        temporaries, largest = _buffers(dump)
+        program = Program(compiled.as_text())
+        return Compiled(
+            refused="",
+            arguments_bytes=memory.argument_size_in_bytes,
+            temporaries_bytes=temporaries,
+            outputs_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+            code_bytes=memory.generated_code_size_in_bytes,
+            largest=largest,
+            collectives=tuple(program.collectives(slices.chips_each)),
+            attention=step.attention,
+            compile_s=took,
+            compiler=versions,
+        )
+
+
+def _out_of_memory(message: str) -> str:
+    """The line of a refusal that names the sizes; empty if it is another error."""
+    if "RESOURCE_EXHAUSTED" not in message and "exceeds available HBM" not in message:
+        return ""
+    lines = [line.strip() for line in message.splitlines() if "HBM" in line or "hbm" in line]
+    return (lines or [message.splitlines()[0]])[0]
+
+
+_TEMPORARIES = re.compile(r"^allocation \d+: size (\d+), preallocated-temp", re.MULTILINE)
+_LARGEST = re.compile(r"^ +\S+ *\( *\d+%\); +([\d.]+)([KMG]i?B|B); +(\d+); +\d+; (.*)$", re.MULTILINE)
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB}
+
+
+def _buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
+    """The size of the heap of temporaries in HBM, and its largest entries.
+
+    `memory_analysis().temp_size_in_bytes` counts the arguments too, on TPU: the sum of all
+    allocations. The compiler's own list of allocations tells them apart.
+    """
+    (report,) = dump.glob("*after_optimizations-memory-usage-report.txt")
+    (assignment,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+    text = report.read_text()
+    hbm = text.split("Memory Space:")[1]
+    sizes = [int(size) for size in _TEMPORARIES.findall(assignment.read_text())]
+    section = next((part for part in hbm.split("cumulative_size;") if "GiB(" in part or "MiB(" in part), "")
+    found = [
+        Buffer(round(float(size) * _UNITS[unit]), shapes)
+        for size, unit, _, shapes in _LARGEST.findall(section)
+    ]
+    return max(sizes, default=0), tuple(found[:8])
+
+
+@dataclass
+class _Log:
+    """What the compiler wrote to standard error while it was kept quiet."""
+
+    path: Path
+
+    def hint(self) -> str:
+        lines = self.path.read_text(errors="replace").splitlines() if self.path.exists() else []
+        shown = " / ".join(lines[-3:])
+        return f"another version of jax and libtpu may do; the compiler also said: {shown or 'nothing'}"
+
+
+@contextmanager
+def _quiet(path: Path) -> Iterator[_Log]:
+    """libtpu warns, below Python, that there is no TPU; that goes into a file."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield _Log(path)
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)

@@ -1,0 +1,200 @@
+"""Reads a compiled program: its loops, what its chips send one another, its matrix products.
+
+The text is XLA's, after all optimizations. XLA's own cost analysis counts the body of a loop
+once (jax-ml/jax issue 18672); here every count is multiplied by the loops around it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_CALLED = re.compile(r"\b(calls|to_apply|body|condition)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+
+COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of exchange in the program.
+
+    Attributes:
+        kind: one of COLLECTIVES.
+        name: the instruction's.
+        size_bytes: of the whole array, gathered or summed, once.
+        group: the devices that take part, or 0 if the text doesn't say.
+        across: whether a group spans slices.
+        times: how often it runs in a step.
+    """
+
+    kind: str
+    name: str
+    size_bytes: int
+    group: int
+    across: bool
+    times: int
+
+
+@dataclass
+class _Instruction:
+    name: str
+    shape: str
+    opcode: str
+    rest: str
+
+
+@dataclass
+class _Computation:
+    name: str
+    instructions: list[_Instruction] = field(default_factory=list)
+
+
+class Program:
+    """The computations of a program and how often each runs in one step."""
+
+    def __init__(self, text: str):
+        self._computations: dict[str, _Computation] = {}
+        entry = ""
+        current: _Computation | None = None
+        for line in text.splitlines():
+            if found := _COMPUTATION.match(line):
+                current = self._computations[found[1]] = _Computation(found[1])
+                entry = found[1] if line.startswith("ENTRY") else entry
+            elif current and (found := _INSTRUCTION.match(line)):
+                current.instructions.append(_Instruction(*found.groups()))
+        self.times: dict[str, int] = dict.fromkeys(self._computations, 0)
+        self._count(entry, 1)
+
+    def _count(self, name: str, times: int) -> None:
+        self.times[name] += times
+        for instruction in self._computations[name].instructions:
+            called = dict(_CALLED.findall(instruction.rest))
+            trips = self._trips(instruction, called.get("condition", "")) if "body" in called else 1
+            for role, target in called.items():
+                if target in self._computations and role != "condition":
+                    self._count(target, times * trips)
+            if branches := _BRANCHES.search(instruction.rest):
+                for target in branches[1].replace("%", "").replace(" ", "").split(","):
+                    self._count(target, times)
+
+    def _trips(self, loop: _Instruction, condition: str) -> int:
+        """How often a loop's body runs: said by the compiler, or the bound in its condition."""
+        if known := _KNOWN_TRIPS.search(loop.rest):
+            return int(known[1])
+        bounds = [0]
+        for instruction in self._within(condition):
+            if instruction.opcode == "constant" and instruction.shape.startswith("s32[]"):
+                bounds.append(int(instruction.rest.split(")")[0]))
+        return max(1, *bounds)
+
+    def _within(self, name: str) -> Iterator[_Instruction]:
+        for instruction in self._computations[name].instructions:
+            yield instruction
+            for _, target in _CALLED.findall(instruction.rest):
+                if target in self._computations:
+                    yield from self._within(target)
+
+    def loops(self) -> list[int]:
+        """The trip counts of all loops, largest first."""
+        found = []
+        for computation in self._computations.values():
+            for instruction in computation.instructions:
+                if instruction.opcode == "while":
+                    called = dict(_CALLED.findall(instruction.rest))
+                    found.append(self._trips(instruction, called["condition"]))
+        return sorted(found, reverse=True)
+
+    def collectives(self, devices_a_slice: int) -> list[Collective]:
+        """Every exchange that runs, once each, however the compiler split it to overlap it."""
+        found = []
+        for name, computation in self._computations.items():
+            if not self.times[name] or _is_later_part(computation):
+                continue
+            for instruction in computation.instructions:
+                kind = instruction.opcode.removesuffix("-start")
+                if kind not in COLLECTIVES:
+                    continue
+                groups = _groups(instruction.rest)
+                across = any(len({d // devices_a_slice for d in group}) > 1 for group in groups)
+                size = _size(instruction.shape)
+                if instruction.opcode.endswith("-start") and kind == "all-gather":
+                    size = max(_size(part) for part in _ARRAYS(instruction.shape))
+                if kind == "reduce-scatter":
+                    size *= len(groups[0]) if groups else 1
+                group = len(groups[0]) if groups else 0
+                found.append(Collective(kind, instruction.name, size, group, across, self.times[name]))
+        return found
+
+    def matmul_flops(self) -> float:
+        """Of every `dot`; on TPU they are convolutions by now, and none is found."""
+        total = 0.0
+        for name, computation in self._computations.items():
+            shapes = {instruction.name: instruction.shape for instruction in computation.instructions}
+            for instruction in computation.instructions:
+                if instruction.opcode == "dot":
+                    total += self.times[name] * _dot_flops(instruction, shapes)
+        return total
+
+
+def _ARRAYS(shape: str) -> list[str]:  # noqa: N802
+    return [f"{dtype}[{dims}]" for dtype, dims in _ARRAY.findall(shape)]
+
+
+def _size(shape: str) -> int:
+    """Bytes of an array or of all arrays of a tuple."""
+    return sum(_width(dtype) * prod(_dims(dims)) for dtype, dims in _ARRAY.findall(shape))
+
+
+def _width(dtype: str) -> int:
+    return _BYTES.get(dtype) or int(re.sub(r"\D", "", dtype) or 8) // 8
+
+
+def _dims(text: str) -> list[int]:
+    return [int(length) for length in text.split(",") if length]
+
+
+def _dot_flops(dot: _Instruction, shapes: dict[str, str]) -> float:
+    operand = re.match(r"%?([\w.\-]+)", dot.rest)
+    typed = _ARRAY.match(dot.rest)  # older texts repeat an operand's shape before its name
+    left = dot.rest if typed else shapes[operand[1]] if operand else ""
+    found = _ARRAY.search(left)
+    contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", dot.rest)
+    lengths = _dims(found[2]) if found else []
+    inner = prod(lengths[axis] for axis in _dims(contracted[1])) if contracted else 1
+    result = _ARRAY.search(dot.shape)
+    return 2.0 * inner * prod(_dims(result[2])) if result else 0.0
+
+
+def _is_later_part(computation: _Computation) -> bool:
+    """Whether this is a middle or last part of an exchange whose start is counted elsewhere.
+
+    The TPU's compiler weaves an exchange into the matrix products beside it and repeats the
+    instruction in each of them; the part that begins it says AsyncCollectiveStart.
+    """
+    exchanges = any(i.opcode in COLLECTIVES for i in computation.instructions)
+    custom = [i for i in computation.instructions if i.opcode == "custom-call"]
+    parts = [i for i in custom if "AsyncCollective" in i.rest]
+    begins = any("AsyncCollectiveStart" in i.rest for i in parts)
+    entered = any(i.opcode == "parameter" for i in computation.instructions)
+    chained = any("chain_id" in i.rest for i in computation.instructions if i.opcode in COLLECTIVES)
+    return exchanges and entered and chained and not begins
+
+
+def _groups(rest: str) -> list[list[int]]:
+    """The groups of devices: spelled out, as an iota, or along the axes of a mesh."""
+    if listed := re.search(r"replica_groups=\{(\{[\d,{}]*\})\}", rest):
+        return [_dims(group) for group in re.findall(r"\{([\d,]*)\}", listed[1])]
+    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest):
+        import numpy as np
+
+        grid = np.arange(prod(_dims(iota[3]))).reshape(_dims(iota[3]))
+        if iota[4]:
+            grid = grid.transpose(_dims(iota[4]))
+        return [[int(d) for d in row] for row in grid.reshape(int(iota[1]), int(iota[2]))]
+    return []

@@ -1,0 +1,133 @@
+"""A verdict as text that reads well in a terminal."""
+
+from collections import Counter
+
+from workload.preflight.roofline import Prediction
+from workload.preflight.slices import CHIP, GIB, PRICES_READ
+from workload.preflight.verdict import NOTICE_S, Money, Verdict
+
+_WORDS = {"yes": "FITS", "no": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
+
+
+def text(verdict: Verdict, name: str) -> str:
+    """The report of `workload preflight`.
+
+    Args:
+        verdict: the answer.
+        name: of the config, for the title.
+    """
+    lines = [*_title(verdict, name), "", *_memory(verdict)]
+    if verdict.prediction:
+        lines += ["", *_time(verdict, verdict.prediction), "", *_published(verdict)]
+    lines += ["", *_money(verdict), "", *_risk(verdict)]
+    return "\n".join(lines)
+
+
+def _title(verdict: Verdict, name: str) -> list[str]:
+    config, slices = verdict.config, verdict.slices
+    batch = config.train.batch_size
+    examples = f"{batch} x {config.data.sequence_length} tokens a step, {batch / slices.chips:g} a chip"
+    remat = " ".join(config.compute.remat)
+    return [
+        f"{name} on {slices.title}: {_WORDS[verdict.fits]}",
+        f"  {verdict.reason}",
+        f"  {config.model.parameters() / 1e9:.2f} B parameters, {examples}, remat {remat},"
+        f" attention {verdict.compiled.attention}",
+        f"  compiled by {verdict.compiled.compiler} in {verdict.compiled.compile_s:.0f} s;"
+        " nothing here was measured on a TPU",
+    ]
+
+
+def _memory(verdict: Verdict) -> list[str]:
+    compiled = verdict.compiled
+    lines = ["memory, a chip"]
+    if compiled.refused:
+        return [*lines, f"  {compiled.refused}"]
+    for label, size in (
+        ("arguments: parameters, optimizer state", compiled.arguments_bytes),
+        ("temporaries, at their peak", compiled.temporaries_bytes),
+        ("outputs that replace nothing", compiled.outputs_bytes),
+        ("code", compiled.code_bytes),
+        ("together", compiled.hbm_bytes),
+    ):
+        lines.append(f"  {size / GIB:7.2f} GiB  {label}")
+    lines.append("  largest temporaries (they share room where they don't live at once)")
+    for buffer in compiled.largest[:5]:
+        lines.append(f"  {buffer.size_bytes / GIB:7.2f} GiB  {_short(buffer.shapes)}")
+    return lines
+
+
+def _short(shapes: str) -> str:
+    shown = shapes.split(", ")
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+
+
+def _time(verdict: Verdict, prediction: Prediction) -> list[str]:
+    bounds = prediction.bounds
+    lines = ["time, predicted"]
+    for name, label in (
+        ("compute", f"arithmetic, against {CHIP.bf16_flops_per_s / 1e12:.0f} TFLOP/s"),
+        ("hbm", f"memory, against {CHIP.hbm_bytes_per_s / 1e9:.0f} GB/s"),
+        ("ici", f"links in a slice, against {CHIP.ici_bytes_per_s / 1e9:.0f} GB/s sent a chip"),
+        ("dcn", f"network between slices, against {CHIP.dcn_bytes_per_s_per_host / 1e9:.0f} GB/s a host"),
+    ):
+        mark = "  <- binds" if bounds.binding == name else ""
+        lines.append(f"  {getattr(bounds, name):8.3f} s  {label}{mark}")
+    slow, likely, fast = prediction.step_s
+    lines.append(f"  {likely:8.3f} s  a step, likely ({fast:.3f} to {slow:.3f})")
+    slow, likely, fast = prediction.tokens_per_s_per_chip
+    lines.append(f"  {likely:8,.0f}    tokens/s/chip ({slow:,.0f} to {fast:,.0f})")
+    shares = ", ".join(f"{share:.1%} {name}" for name, share in prediction.mfu.items())
+    lines.append(f"            MFU {shares}")
+    lines += [f"            {line}" for line in _exchanges(verdict)]
+    return lines
+
+
+def _exchanges(verdict: Verdict) -> list[str]:
+    sizes: Counter[tuple[str, str]] = Counter()
+    for one in verdict.compiled.collectives:
+        sizes[one.kind, "between slices" if one.across else "in a slice"] += one.size_bytes * one.times
+    return [f"{size / 1e9:.2f} GB {kind} {where} a step" for (kind, where), size in sizes.most_common()]
+
+
+def _published(verdict: Verdict) -> list[str]:
+    method = verdict.method
+    low, mean, high = method.shares
+    return [
+        "how far to trust the time",
+        f"  published MaxText runs reach {low:.0%} to {high:.0%} of this roofline, {mean:.0%} on average;"
+        " the range above is theirs",
+        f"  a run left out is hit within {method.error():.0%}, a model left out within"
+        f" {method.error_on_another_model():.0%} ({len(method.anchors)} runs)",
+        "  it assumes that this program reaches the share that MaxText's does, which no TPU has shown yet",
+    ]
+
+
+def _money(verdict: Verdict) -> list[str]:
+    lines = [f"price in {verdict.price.region}, as read {PRICES_READ}"]
+    for kind, money in verdict.money.items():
+        lines.append(f"  {kind.replace('_', ' '):<10} {_amounts(money, verdict.config.train.steps)}")
+    return lines
+
+
+def _amounts(money: Money, steps: int) -> str:
+    if money.an_hour is None:
+        return "not known"
+    shown = f"${money.an_hour:,.2f} an hour"
+    if money.a_billion_tokens is not None and money.a_run is not None:
+        shown += f", ${money.a_billion_tokens:,.2f} a billion tokens, ${money.a_run:,.0f} for {steps} steps"
+    return shown
+
+
+def _risk(verdict: Verdict) -> list[str]:
+    risk, config = verdict.risk, verdict.config
+    slow, fast = risk.save_s
+    fit = {"yes": "fits into", "no": "doesn't fit into", "perhaps": "may not fit into"}[risk.notice]
+    relies = "" if risk.notice == "yes" else "; without it the run goes back to its last interval"
+    return [
+        "risk",
+        f"  a checkpoint takes {fast:.1f} to {slow:.1f} s to write: it {fit} the {NOTICE_S} s notice{relies}",
+        f"  a save every {risk.interval_s:.0f} s: {risk.interval_reason}",
+        f"  goodput {risk.goodput:.1%} with a preemption every {config.checkpoint.preemption_every_h:g} h"
+        f" and {risk.recovery_s / 60:g} min until the run goes on (assumed)",
+    ]

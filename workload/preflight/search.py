@@ -1,0 +1,190 @@
+"""Tries batches, what to keep, and meshes; ranks what fits.
+
+Compiling a step for a slice takes minutes, so every candidate is first estimated from shapes
+alone; the compiler is asked about the most promising, best first, until enough of them fit.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from workload.config import Config
+from workload.errors import ConfigError, Problem
+from workload.model.points import LAYER_POINTS
+from workload.preflight import roofline
+from workload.preflight.compiler import Compiled, compile_step
+from workload.preflight.slices import CHIP, GIB, Slices
+from workload.preflight.verdict import MARGIN, Verdict
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)  # examples a chip
+KEPT: tuple[tuple[str, ...], ...] = (
+    ("full",),
+    ("save:attn_z",),
+    ("save:query", "save:key", "save:value", "save:attn_z"),
+    ("save:query", "save:key", "save:value", "save:attn_z", "save:attn_out"),
+    ("save:query", "save:key", "save:value", "save:attn_z", "save:attn_out", "save:mlp_gate"),
+    ("none",),
+)
+COPIES = (1, 2, 4)  # of the parameters in a slice, mesh.data
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run; figures are per chip.
+
+    Attributes:
+        config: the run's, changed.
+        examples: a chip.
+        estimated_bytes: of memory, from shapes.
+        roofline_speed: tokens a second at the roofline of arithmetic and memory alone.
+        verdict: what preflight said, once it was asked.
+    """
+
+    config: Config
+    examples: int
+    estimated_bytes: float
+    roofline_speed: float
+    verdict: Verdict | None = None
+
+    @property
+    def settings(self) -> str:
+        """What to give to `--set` for this one."""
+        compute, config = self.config.compute, self.config
+        remat = ",".join(f'"{word}"' for word in compute.remat)
+        return (
+            f"train.batch_size={config.train.batch_size} compute.remat=[{remat}] mesh.data={config.mesh.data}"
+        )
+
+
+def candidates(config: Config, slices: Slices) -> list[Candidate]:
+    """Everything that is worth asking about, most promising first."""
+    found = []
+    for examples, remat, copies in product(BATCHES, KEPT, COPIES):
+        if slices.chips_each % copies:
+            continue
+        changed = replace(
+            config,
+            train=replace(config.train, batch_size=examples * slices.chips, accumulate=1),
+            compute=replace(config.compute, remat=remat),
+            mesh=replace(config.mesh, data=copies),
+        )
+        size = estimate_bytes(changed, slices)
+        if size > 1.1 * CHIP.hbm_bytes:
+            continue
+        bounds = roofline.bounds(changed, slices, "splash", ())
+        speed = examples * config.data.sequence_length / bounds.roofline_s
+        found.append(Candidate(changed, examples, size, speed))
+    return sorted(found, key=lambda one: (-one.roofline_speed, one.estimated_bytes))
+
+
+def estimate_bytes(config: Config, slices: Slices) -> float:
+    """A chip's memory from shapes: state, what the backward pass keeps, one piece of one layer, the loss."""
+    arch, compute = config.model, config.compute
+    width = 2 if compute.dtype == "bfloat16" else 4
+    examples = config.train.batch_size / slices.chips / config.train.accumulate
+    tokens = examples * config.data.sequence_length
+    copies = config.mesh.data * (slices.count if config.mesh.across_slices == "data" else 1)
+    state = 16 * arch.parameters() * copies / slices.chips  # 12 kept, 4 of the gradient
+    sizes = _point_sizes(config)
+    if list(compute.remat) == ["none"]:
+        kept = sum(sizes.values())
+    else:
+        points = {word.partition(":")[2] for word in compute.remat if word.startswith("save:")}
+        kept = arch.d_model + sum(sizes[point] for point in points)
+    layers = width * tokens * arch.layers * kept
+    at_once = min(examples, compute.examples_at_once or examples) * config.data.sequence_length
+    one_layer = 2 * width * at_once * sum(sizes.values())
+    matrices = 3 * width * (arch.parameters() - arch.vocab_size * arch.d_model) / arch.layers
+    loss = (4 + 2 * width) * arch.vocab_size * arch.d_model + 8 * compute.loss_chunk_tokens * arch.vocab_size
+    return state + layers + one_layer + matrices + loss
+
+
+def _point_sizes(config: Config) -> dict[str, int]:
+    """Numbers a token that each point of a layer holds."""
+    arch = config.model
+    width = {"D": arch.d_model, "F": arch.d_ff, "H": arch.heads, "J": arch.J, "K": arch.K}
+    sizes = {}
+    for point, shape in LAYER_POINTS.items():
+        size = 1
+        for letter in shape.split("x")[2:]:
+            size *= width[letter]
+        sizes[point] = size
+    return sizes
+
+
+def search(
+    config: Config,
+    slices: Slices,
+    judge: Callable[[Config, Compiled], Verdict],
+    enough: int = 3,
+    most: int = 8,
+    say: Callable[[str], None] = lambda line: None,
+    compile_with: Callable[[Config, Slices], Compiled] = compile_step,
+) -> list[Candidate]:
+    """Asks the compiler, best estimate first, until `enough` fit or `most` were asked.
+
+    Returns:
+        Those asked about, the fastest that fit first.
+
+    Raises:
+        ConfigError: nothing comes near to fitting.
+    """
+    asked: list[Candidate] = []
+    for one in _one_a_batch_and_remat(candidates(config, slices)):
+        if (
+            len(asked) == most
+            or sum(entry.verdict is not None and entry.verdict.fits == "yes" for entry in asked) == enough
+        ):
+            break
+        say(f"compiling {one.settings}, estimated {one.estimated_bytes / GIB:.1f} GiB")
+        asked.append(replace(one, verdict=judge(one.config, compile_with(one.config, slices))))
+        say(f"  {asked[-1].verdict.fits}: {asked[-1].verdict.reason}" if asked[-1].verdict else "")
+    if not asked:
+        rule = f"not even one example a chip comes near {MARGIN * CHIP.hbm_bytes / GIB:.1f} GiB"
+        raise ConfigError(
+            "workload preflight", [Problem("--slice", slices.title, rule, "take a larger slice")]
+        )
+    return sorted(asked, key=_rank)
+
+
+def _one_a_batch_and_remat(found: Sequence[Candidate]) -> Iterator[Candidate]:
+    """The best mesh of each batch and remat only: more copies cost memory and rarely save time."""
+    seen = set()
+    for one in found:
+        key = one.examples, one.config.compute.remat
+        if key not in seen:
+            seen.add(key)
+            yield one
+
+
+def _rank(one: Candidate) -> tuple[int, float]:
+    order = {"yes": 0, "uncertain": 1, "no": 2}
+    verdict = one.verdict
+    if verdict is None or verdict.prediction is None:
+        return 2, 0.0
+    return order[verdict.fits], -verdict.prediction.tokens_per_s_per_chip[1]
+
+
+def table(found: Sequence[Candidate]) -> str:
+    """For a terminal, the best first."""
+    rows = [("", "GiB", "tokens/s/chip", "range", "batch", "a chip", "data", "kept for the backward pass")]
+    for one in found:
+        verdict, prediction = one.verdict, one.verdict.prediction if one.verdict else None
+        size = f"{verdict.compiled.hbm_bytes / GIB:.1f}" if verdict and not verdict.compiled.refused else "-"
+        slow, likely, fast = prediction.tokens_per_s_per_chip if prediction else (0.0, 0.0, 0.0)
+        rows.append(
+            (
+                {"yes": "fits", "uncertain": "uncertain", "no": "no"}[verdict.fits if verdict else "no"],
+                size,
+                f"{likely:,.0f}" if prediction else "-",
+                f"{slow:,.0f}-{fast:,.0f}" if prediction else "-",
+                str(one.config.train.batch_size),
+                str(one.examples),
+                str(one.config.mesh.data),
+                " ".join(one.config.compute.remat),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,102 @@
+"""Slices of v6e as preflight sees them: chips, machines, peaks and prices, from `v6e.toml`."""
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from math import prod
+from typing import Any
+
+from workload.errors import ConfigError, Problem
+
+FACTS: dict[str, Any] = tomllib.loads((resources.files("workload") / "v6e.toml").read_text(encoding="utf-8"))
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Slices:
+    """One or more slices of a type, working on one run."""
+
+    name: str
+    topology: str
+    hosts: int  # of one slice
+    count: int = 1
+
+    @property
+    def chips(self) -> int:
+        """Of all slices."""
+        return self.chips_each * self.count
+
+    @property
+    def chips_each(self) -> int:
+        """Of one slice."""
+        return prod(int(side) for side in self.topology.split("x"))
+
+    @property
+    def title(self) -> str:
+        """For people: `v6e-256` or `2 x v6e-256`."""
+        return self.name if self.count == 1 else f"{self.count} x {self.name}"
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A chip's published peaks; where they come from stands in `v6e.toml`."""
+
+    bf16_flops_per_s: float
+    hbm_bytes: float
+    hbm_bytes_per_s: float
+    ici_bytes_per_s: float  # sent by a chip over all its links
+    dcn_bytes_per_s_per_host: float
+
+
+CHIP = Chip(
+    bf16_flops_per_s=FACTS["chip"]["bf16_tflops"] * 1e12,
+    hbm_bytes=FACTS["chip"]["hbm_gib"] * GIB,
+    hbm_bytes_per_s=FACTS["chip"]["hbm_gb_per_s"] * 1e9,
+    ici_bytes_per_s=FACTS["chip"]["ici_gb_per_s"] * 1e9,
+    dcn_bytes_per_s_per_host=FACTS["chip"]["dcn_gb_per_s_per_host"] * 1e9,
+)
+
+
+def slices(name: str, count: int = 1) -> Slices:
+    """The slices that `--slice v6e-256 --slices 2` asks for.
+
+    Raises:
+        ConfigError: there is no such type.
+    """
+    known = {kind["name"]: kind for kind in FACTS["types"]}
+    problems = []
+    if name not in known:
+        rule = "must be a type of v6e slice"
+        problems.append(Problem("--slice", name, rule, f"one of {', '.join(known)}"))
+    if count < 1:
+        problems.append(Problem("--slices", str(count), "must be at least 1", "1, or more for multislice"))
+    if problems:
+        raise ConfigError("workload preflight", problems)
+    return Slices(**known[name], count=count)
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars an hour and chip in a region; None where nobody has read it."""
+
+    region: str
+    on_demand: float | None
+    spot: float | None
+
+
+def price(region: str) -> Price:
+    """The price of a region.
+
+    Raises:
+        ConfigError: no price of it is known.
+    """
+    regions = FACTS["prices"]["regions"]
+    if region not in regions:
+        rule = "must be a region whose price is known"
+        raise ConfigError(
+            "workload preflight", [Problem("--region", region, rule, f"one of {', '.join(regions)}")]
+        )
+    return Price(region, regions[region].get("on_demand"), regions[region].get("spot"))
+
+
+PRICES_READ: str = FACTS["prices"]["read"]

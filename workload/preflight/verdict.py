@@ -1,0 +1,143 @@
+"""Puts what was found together: does it fit, how fast, at what price, at what risk."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from workload.config import Config
+from workload.interval import best_interval_s
+from workload.preflight import roofline
+from workload.preflight.compiler import Compiled
+from workload.preflight.roofline import Method, Prediction
+from workload.preflight.slices import CHIP, GIB, PRICES_READ, Price, Slices
+
+MARGIN = 0.95  # of a chip's memory: what runs beside the step isn't in the compiler's sum
+NOTICE_S = 30  # that Compute Engine gives a Spot VM
+# What one machine writes to a bucket, GB/s: cautious, and the most that gcsfuse's own benchmarks
+# saw on a machine with a 200 Gbit/s card (docs/benchmarks.md of gcsfuse 3.4.3).
+HOST_WRITE_GB_PER_S = (1.0, 4.6)
+BYTES_A_PARAMETER = {"float32": 12, "bfloat16": 10}  # with both moments; by the first one's dtype
+
+
+@dataclass(frozen=True)
+class Risk:
+    """What a preemptible slice costs besides its price.
+
+    Attributes:
+        save_s: to write a checkpoint, cautiously and at best.
+        notice: whether a save fits into the notice: yes, no or perhaps.
+        interval_s: between saves, as the run will choose it.
+        interval_reason: what bounds it.
+        goodput: expected share of the time that counts, 0 to 1.
+        recovery_s: assumed, from a preemption until the run goes on.
+    """
+
+    save_s: tuple[float, float]
+    notice: str
+    interval_s: float
+    interval_reason: str
+    goodput: float
+    recovery_s: float
+
+
+@dataclass(frozen=True)
+class Money:
+    """US dollars; None where the price isn't known."""
+
+    an_hour: float | None
+    a_billion_tokens: float | None
+    a_run: float | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The whole answer of preflight."""
+
+    slices: Slices
+    config: Config
+    fits: str  # yes, no, uncertain
+    reason: str
+    compiled: Compiled
+    prediction: Prediction | None
+    risk: Risk
+    price: Price
+    money: Mapping[str, Money]
+    method: Method
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs; sizes in bytes, times in seconds, prices in US dollars."""
+        content = asdict(self)
+        content["chips"] = self.slices.chips
+        content["hbm_bytes"] = self.compiled.hbm_bytes
+        content["method"] = {
+            "shares": self.method.shares,
+            "error": self.method.error(),
+            "error_on_another_model": self.method.error_on_another_model(),
+            "source": self.method.source,
+        }
+        if self.prediction:
+            content["prediction"]["bounds"]["binding"] = self.prediction.bounds.binding
+        content["prices_read"] = PRICES_READ
+        return content
+
+
+def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, recovery_s: float) -> Verdict:
+    """The answer for a step that was compiled, or refused.
+
+    Args:
+        config: the run's.
+        slices: what it is to run on.
+        price: of the region.
+        compiled: what the compiler said.
+        recovery_s: from a preemption until the run goes on, as the caller assumes it.
+    """
+    fits, reason = _fit(compiled)
+    prediction = None
+    if not compiled.refused:
+        prediction = roofline.predict(config, slices, compiled.attention, compiled.collectives)
+    risk = _risk(config, slices, recovery_s)
+    money = {
+        kind: _money(config, slices, value, prediction, risk.goodput if kind == "spot" else 1.0)
+        for kind, value in (("on_demand", price.on_demand), ("spot", price.spot))
+    }
+    return Verdict(slices, config, fits, reason, compiled, prediction, risk, price, money, roofline.method())
+
+
+def _fit(compiled: Compiled) -> tuple[str, str]:
+    """That it compiled is no proof: the compiler lets pass what no chip holds."""
+    if compiled.refused:
+        return "no", f"the compiler refuses it: {compiled.refused}"
+    share = compiled.hbm_bytes / CHIP.hbm_bytes
+    need = f"{compiled.hbm_bytes / GIB:.2f} of {CHIP.hbm_bytes / GIB:.2f} GiB a chip, {share:.0%}"
+    if share <= MARGIN:
+        return "yes", f"{need}; {MARGIN:.0%} are taken for safe"
+    if share <= 1:
+        return "uncertain", f"{need}: above {MARGIN:.0%}; what runs beside the step may not find room"
+    return "no", f"{need}, though it compiles"
+
+
+def _risk(config: Config, slices: Slices, recovery_s: float) -> Risk:
+    size = config.model.parameters() * BYTES_A_PARAMETER[config.optimizer.moment_dtype]
+    hosts = slices.hosts * slices.count
+    slow, fast = (size / (hosts * rate * 1e9) for rate in HOST_WRITE_GB_PER_S)
+    notice = "yes" if slow <= NOTICE_S else "no" if fast > NOTICE_S else "perhaps"
+    between_s = config.checkpoint.preemption_every_h * 3600
+    # Training stands still while a state is copied to the host: PCIe, 32 GB/s a chip.
+    stall_s = size / slices.chips / 32e9
+    interval_s, reason = best_interval_s(stall_s, slow, between_s)
+    lost_s = recovery_s + (0.0 if notice == "yes" else interval_s / 2)
+    goodput = max(0.0, 1 - lost_s / (between_s + recovery_s)) / (1 + stall_s / interval_s)
+    return Risk((slow, fast), notice, interval_s, reason, goodput, recovery_s)
+
+
+def _money(
+    config: Config, slices: Slices, chip_hour: float | None, prediction: Prediction | None, goodput: float
+) -> Money:
+    if chip_hour is None:
+        return Money(None, None, None)
+    an_hour = chip_hour * slices.chips
+    if prediction is None or not goodput:
+        return Money(an_hour, None, None)
+    a_token = an_hour / 3600 / (prediction.tokens_per_s_per_chip[1] * slices.chips) / goodput
+    tokens = config.train.steps * config.train.batch_size * config.data.sequence_length
+    return Money(an_hour, a_token * 1e9, a_token * tokens)
