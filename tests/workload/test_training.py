@@ -90,6 +90,19 @@ def test_a_damaged_checkpoint_is_passed_over_and_left_alone(
     assert run.json("status.json")["state"] == "failed"
 
 
+def test_steps_that_cant_be_read_never_push_out_those_that_can(tmp_path: Path) -> None:
+    root = ["--dir", str(tmp_path)]
+    assert main([*command("pushed", 8, 2), *root]) == 0
+    run = RunFolder(tmp_path / "runs" / "pushed")
+    assert run.complete() == [4, 6, 8]
+    damage(run.path / "checkpoints" / "6")
+    damage(run.path / "checkpoints" / "8")
+    assert main([*command("pushed", 8, 1, "checkpoint.keep=2"), *root]) == 0
+    assert run.complete() == [5, 6, 7, 8]
+    assert main([*command("pushed", 8, 1, "checkpoint.keep=2"), *root]) == 0
+    assert [event["step"] for event in run.events("restore")] == [4, 7]
+
+
 def damage(step: Path) -> None:
     """Overwrites what the arrays are made of; the marker stays."""
     for path in step.rglob("*"):
