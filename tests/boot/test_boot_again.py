@@ -85,3 +85,18 @@ def test_a_second_boot_finds_everything_done(make_host: MakeHost, data_disk: Pat
     assert host.status()["stages"][-1]["state"] == "skipped"
     assert host.run("systemctl", "is-active", "tpu-job.service", check=False).strip() == "inactive"
     assert not (host.root / "etc/systemd/system/tpu-job.service").exists()
+
+
+def test_a_job_that_failed_too_often_is_started_again(make_host: MakeHost) -> None:
+    host = make_host(tpu_run="/usr/bin/test -e /opt/training/mended")
+    ready(host)
+    for _ in range(21):
+        host.run("systemctl", "restart", "tpu-job.service", check=False)
+    assert "repeated too quickly" in host.run("journalctl", "--unit=tpu-job.service")
+    (host.files / "opt/training/mended").touch()
+    host.run("systemctl", "start", "google-startup-scripts.service")
+    assert host.status()["state"] == "ready"
+    deadline = time.monotonic() + 20
+    while host.run("systemctl", "is-active", "tpu-job.service", check=False).strip() != "inactive":
+        assert time.monotonic() < deadline, host.run("systemctl", "status", "tpu-job", check=False)
+        time.sleep(0.2)

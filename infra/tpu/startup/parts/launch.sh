@@ -17,6 +17,9 @@ stage_launch() {
   systemd-sysusers /etc/sysusers.d/tpu.conf
   changed=$(write_file "$unit" <<<"$text")
   [[ -z $changed ]] || systemctl daemon-reload
+  # A job that failed too often in the last hour isn't started by systemd, which says so to nobody
+  # who doesn't wait: whoever runs this script again means to try again.
+  ! systemctl is-failed --quiet tpu-job.service || systemctl reset-failed tpu-job.service
   # A job that already runs in this boot is left alone; starting it must not wait for it.
   systemctl start --no-block tpu-job.service
   log "tpu-job.service: $run"

@@ -17,7 +17,7 @@ run_stage mount-data 30
 run_stage mount-checkpoints 420
 run_stage python 0
 run_stage environment 0
-run_stage barrier 0
+run_stage barrier 30
 run_stage launch 30
 
 trap - EXIT
