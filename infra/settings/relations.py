@@ -5,6 +5,7 @@ A rule whose inputs are broken already is silent: it would only repeat what is k
 
 import ipaddress
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
@@ -200,6 +201,30 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )
 
 
+def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    writers: dict[str, list[nodes.Node]] = defaultdict(list)
+    for node in nodes.nodes(settings):
+        if run := _trained(node.run or ""):
+            writers[run].append(node)
+    for run, several in writers.items():
+        if len(several) > 1:
+            slices = sorted({node.slice for node in several})
+            yield Problem(
+                "tpu:slices",
+                f'run "{run}" on {len(several)} nodes of {" and ".join(slices)}',
+                "one node trains a run: a second would overwrite and remove its checkpoints",
+                "add --name to the run of one of the slices; members of a fleet can't train",
+            )
+
+
+def _trained(run: str) -> str | None:
+    """What the trainer calls the run of these words in the bucket; None where it keeps none there."""
+    if not re.match(r"train\s", run) or re.search(r"\s--dir[\s=]", run):
+        return None
+    named = re.search(r"\s--name[\s=]+(\S+)", run) or re.search(r"\s(?:\S*/)?([^\s/=]+)\.toml(?=\s|$)", run)
+    return named and named[1]
+
+
 def _throughput(settings: Settings, given: set[str]) -> Iterator[Problem]:
     disk, size_gib = CATALOG.data_disk, settings.data.size_gib
     least = max(disk.min_throughput_mibps, math.ceil(disk.min_throughput_mibps_per_gib * size_gib))
@@ -255,6 +280,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("network:existingSubnets",), _subnet_ids),
     (("tpu:additionalZones",), _known_zones),
     ((), _unique_nodes),
+    ((), _one_writer),
     (("data:sizeGib", "data:throughputMibps"), _throughput),
     ((), _readers),
     (("gcp:defaultLabels", "storage:labels", "data:labels"), _own_labels),
