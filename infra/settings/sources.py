@@ -19,22 +19,43 @@ def from_pulumi(environment: str) -> Settings:
     return parse(environment, dict(CONFIG.get()), f"Pulumi.{environment}.yaml")
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which no key stands twice: Pulumi refuses that too, PyYAML would take the last one."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return node
+
+
 def from_file(environment: str, root: Path = ROOT) -> Settings:
     """The settings in `Pulumi.<environment>.yaml` under `root`, read without Pulumi."""
-    path = root / f"Pulumi.{environment}.yaml"
+    name = f"Pulumi.{environment}.yaml"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load((root / name).read_text(encoding="utf-8"), _Loader)
+        config = content.get("config") if isinstance(content, dict) else None
+        values = as_pulumi_hands_it_over(config, name) if isinstance(config, dict) else None
     except FileNotFoundError:
-        known = ", ".join(sorted(p.name.split(".")[1] for p in root.glob("Pulumi.*.yaml"))) or "none"
+        known = sorted(path.name.split(".")[1] for path in root.glob("Pulumi.*.yaml"))
+        start = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else "write it: see docs/settings.md"
         raise InfraError(
-            f"{path.name} does not exist (environments: {known}): copy Pulumi.dev.yaml to it and edit"
+            f"{name} does not exist (environments: {', '.join(known) or 'none'}): {start}"
         ) from None
-    except yaml.YAMLError as error:
-        raise InfraError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None
-    config = content.get("config") if isinstance(content, dict) else None
-    if not isinstance(config, dict):
-        raise InfraError(f"{path.name} has no `config:` with settings under it: see docs/settings.md")
-    return parse(environment, as_pulumi_hands_it_over(config, path.name), path.name)
+    except OSError as error:
+        raise InfraError(f"{name} can't be read: {error.strerror}") from None
+    # Beside what the scanner refuses: bytes that aren't UTF-8, a day 32, a list that holds itself.
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise InfraError(f"{name} is not YAML for settings: {' '.join(str(error).split())}") from None
+    if values is None:
+        raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
+    return parse(environment, values, name)
 
 
 def as_pulumi_hands_it_over(config: dict[Any, Any], source: str) -> dict[str, str]:

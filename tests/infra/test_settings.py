@@ -71,7 +71,18 @@ def test_hierarchical_namespace_instead_of_versioning() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("config: [", "Pulumi.dev.yaml is not YAML: while parsing a flow node expected the node content"),
+        (
+            "config: [",
+            "Pulumi.dev.yaml is not YAML for settings: while parsing a flow node expected the node",
+        ),
+        (
+            "config:\n  gcp:project: one\n  gcp:project: two",
+            "Pulumi.dev.yaml is not YAML for settings: gcp:project is there twice",
+        ),
+        ("config: {tpu:slices: &a [*a]}", "Pulumi.dev.yaml is not YAML for settings: Circular reference"),
+        ("config: {a:b: 2026-01-32}", "Pulumi.dev.yaml is not YAML for settings: day"),
+        ("config: {a:b: {2026-01-01: 1}}", "Pulumi.dev.yaml is not YAML for settings: keys must be str"),
+        ("config: " + "[" * 2000, "Pulumi.dev.yaml is not YAML for settings: maximum recursion depth"),
         ("", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
         ("config: 3", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
         (
@@ -93,12 +104,27 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: str, said: str) -> N
     assert str(caught.value).startswith(said)
 
 
+def test_a_file_that_is_not_text_and_one_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_bytes(b"config: \xff\xfe")
+    with pytest.raises(InfraError, match=r"^Pulumi\.dev\.yaml is not YAML for settings: 'utf-8' codec"):
+        from_file("dev", tmp_path)
+    (tmp_path / "Pulumi.prod.yaml").mkdir()
+    with pytest.raises(InfraError, match=r"^Pulumi\.prod\.yaml can't be read: Is a directory$"):
+        from_file("prod", tmp_path)
+
+
 def test_an_environment_that_does_not_exist() -> None:
     with pytest.raises(InfraError) as caught:
         from_file("stage")
     assert str(caught.value) == (
         "Pulumi.stage.yaml does not exist (environments: dev, prod): copy Pulumi.dev.yaml to it and edit"
     )
+
+
+def test_the_first_file_is_not_copied_from_itself(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.prod.yaml").touch()
+    with pytest.raises(InfraError, match=r"\(environments: prod\): copy Pulumi\.prod\.yaml to it and edit$"):
+        from_file("dev", tmp_path)
 
 
 def test_all_problems_are_one_error() -> None:
