@@ -59,9 +59,13 @@ class Bucket:
         }
 
     def boots(self, node: str) -> list[dict[str, Any]]:
-        """The newest boot status of each worker that wrote one, by worker."""
+        """The newest boot status of each worker that wrote one, by worker; hosts without a number first."""
         found = [self.json(name) for name in self.names(f"boot/{node}/worker-")]
-        return sorted((status for status in found if status), key=lambda status: int(status["worker"]))
+
+        def number(status: dict[str, Any]) -> int:
+            return -1 if status["worker"] is None else int(status["worker"])
+
+        return sorted((status for status in found if status), key=number)
 
     def status(self, run: str) -> dict[str, Any] | None:
         """A run's status.json."""

@@ -44,7 +44,8 @@ def _strike(
         f"{run} trains at step {target}", lambda: training(scene, run, target, since), timeout_s, poll_s=0.2
     )
     time.sleep(pause_s)
-    at = at_step(scene, run, 0, 0) or 0
+    # Once more: a run that ended in the meantime can't show that it survives.
+    at = training(scene, run, target, 0) or at_step(scene, run, 0, 0) or 0
     worker = None
     if how == "crash":
         hosts = scene.hosts(node)
@@ -61,5 +62,5 @@ def _strike(
     scene.struck[node] = time.time()
     scene.record.kills.append(KillRecord(struck, node, how, run, at, worker))
     where = f" on worker {worker}" if worker is not None else ""
-    scene.note.text = f"{how}{where} at step {at} (drawn: step {target}, then {pause_s:.1f} s)"
+    scene.note.text = f"{how}{where}, last seen at step {at} (drawn: step {target}, then {pause_s:.1f} s)"
     return at

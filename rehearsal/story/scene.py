@@ -64,10 +64,11 @@ class Scene:
         return [host["name"] for host in node["hosts"]]
 
     def read_boots(self, node: str) -> list[dict[str, Any]]:
-        """The newest boot status of each worker; the record keeps every boot that was ever seen."""
+        """The newest boot status of each worker; the record keeps every boot of one that was ever seen."""
         statuses = self.bucket.boots(node)
         for status in statuses:
-            self.boots[script_run(status)] = boot_from(status)
+            if status["worker"] is not None:
+                self.boots[script_run(status)] = boot_from(status)
         return statuses
 
     def forget_boots(self, node: str) -> None:

@@ -42,7 +42,9 @@ def _failure(status: dict[str, Any]) -> str:
     failed = [stage for stage in status["stages"] if stage["state"] == "failed"]
     name, tail = (failed[-1]["name"], failed[-1]["log_tail"]) if failed else (status["stage"], "")
     lines = "\n".join(f"    {line}" for line in str(tail).splitlines())
-    return f"worker {status['worker']} of {status['node']} failed in stage {name}:\n{lines}"
+    number = status["worker"]
+    who = "a host without a number" if number is None else f"worker {number}"
+    return f"{who} of {status['node']} failed in stage {name}:\n{lines}"
 
 
 def at_step(scene: Scene, run: str, step: int, since: float) -> int | None:

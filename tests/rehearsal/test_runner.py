@@ -16,7 +16,7 @@ from rich.console import Console
 
 from rehearsal.errors import StoryFailed
 from rehearsal.story import building, killing, steps, watching
-from rehearsal.story.bucket import ObjectFacts
+from rehearsal.story.bucket import Bucket, ObjectFacts
 from rehearsal.story.record import Price, Record
 from rehearsal.story.runner import Runner
 from rehearsal.story.scenario import Header, Scenario
@@ -178,7 +178,7 @@ def test_a_mistake_of_the_emulation_fails_the_story_and_is_said_beside_what_it_c
     assert record.reason.endswith("\na mistake of the emulation's own: fake-gcs-server: ended with status -9")
 
 
-def boot(worker: int, boot_id: str, state: str = "ready") -> dict[str, Any]:
+def boot(worker: int | None, boot_id: str, state: str = "ready") -> dict[str, Any]:
     start = datetime.now(UTC).isoformat()
     stage = {"name": "locks", "state": "failed" if state == "failed" else "ok", "attempt": 1, "start": start,
              "end": start, "log_tail": "dpkg is locked"}  # fmt: skip
@@ -208,6 +208,17 @@ def test_a_failed_boot_is_named_at_once(scene: Scene) -> None:
     with pytest.raises(StoryFailed, match=r"worker 1 of tpu-dev failed in stage locks:\n    dpkg is locked"):
         watching.ready(scene, steps.Ready("tpu-dev", timeout_s=60))
     assert time.monotonic() - begun < 5
+
+
+def test_a_host_without_a_number_is_named_too(scene: Scene) -> None:
+    statuses = [boot(1, "a", "booting"), boot(None, "b", "failed")]
+    contents = {f"boot/tpu-dev/worker-{status['worker']}.json": status for status in statuses}
+    bucket = Bucket.__new__(Bucket)
+    bucket.names = lambda prefix: sorted(contents)  # type: ignore[method-assign]
+    bucket.json = lambda name: contents[name]  # type: ignore[method-assign]
+    scene.__dict__["bucket"] = bucket
+    with pytest.raises(StoryFailed, match=r"a host without a number of tpu-dev failed in stage locks"):
+        watching.ready(scene, steps.Ready("tpu-dev", timeout_s=1))
 
 
 FINAL = {"step": 2, "loss_hex": "0x1p+1", "params_sha256": "ab" * 32, "opt_state_sha256": "cd" * 32}
@@ -300,6 +311,16 @@ def test_a_run_that_is_done_cannot_be_killed(scene: Scene) -> None:
     bucket.state = "done"
     with pytest.raises(StoryFailed, match="was done before it could be killed"):
         killing.kill(scene, KILL)
+
+
+def test_a_run_that_ends_while_a_kill_waits_for_its_moment_proves_nothing(scene: Scene) -> None:
+    bucket: Any = scene.bucket
+    running = bucket.status
+    # Asked twice for the step before the pause, once after it.
+    bucket.status = lambda run: {**running(run), "state": "done" if bucket.step > 3 else "running"}
+    with pytest.raises(StoryFailed, match="was done before it could be killed at step 2"):
+        killing.kill(scene, steps.Kill("tpu-dev", "plug", "one", (2, 2), jitter_s=0.01))
+    assert not cast(Any, scene.control).preempted
 
 
 def test_the_shell_keeps_what_commands_print(tmp_path: Path) -> None:
