@@ -5,11 +5,11 @@ The first is turned into the second; JAX's preemption service then tells every w
 names one step, not yet reached by any, at which all of them save.
 """
 
+import http.client
 import os
 import signal
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 
@@ -60,7 +60,7 @@ def _watch(url: str) -> None:
     while True:
         try:
             value, etag = _get(url, etag)
-        except (OSError, urllib.error.URLError):
+        except (OSError, http.client.HTTPException):  # an answer cut off is no OSError
             if not etag and time.monotonic() > give_up:
                 return
             time.sleep(_BACK_OFF_S)
