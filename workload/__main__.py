@@ -101,6 +101,25 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     listing.set_defaults(command=_list)
 
+    example = "workload checkpoints verify gs://my-project-checkpoints/runs/tiny"
+    verify = add(checkpoints, "verify", "Read all of them; say which are damaged.", example)
+    verify.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
+    verify.add_argument("--step", type=int, metavar="N", help="this one alone")
+    verify.set_defaults(command=_verify)
+    example = "workload checkpoints export gs://my-project-checkpoints/runs/tiny --out tiny-hf/"
+    export = add(checkpoints, "export", "Write one as Hugging Face weights.", example)
+    export.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
+    export.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder")
+    export.add_argument("--step", type=int, metavar="N", help="the newest, unless given")
+    export.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    export.set_defaults(command=_export)
+
+    example = "workload goodput gs://my-project-checkpoints/runs/tiny"
+    goodput = add(commands, "goodput", "Say where a run's time went, over all of its starts.", example)
+    goodput.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
+    goodput.add_argument("--json", action="store_true", help="for programs; times in seconds")
+    goodput.set_defaults(command=_goodput)
+
     text = "Say whether a run fits a slice, how fast, at what price; see `workload preflight --help`."
     add(commands, "preflight", text)
     add(commands, "host", "Barrier and status of a host; see `workload host --help`.")
@@ -155,6 +174,46 @@ def _list(options: argparse.Namespace) -> int:
         print(f"{step:>8}  {verdict}")
     if not steps.complete:
         print(f"{options.run}: no complete checkpoint")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from workload.archive import verify
+    from workload.store import open_store
+
+    checked = verify(open_store(options.run), options.step)
+    for one in checked:
+        print(f"{one.step:>8}  {one.problem or 'right'}  {one.digests.get('params_sha256', '')[:12]}")
+    if not checked:
+        print(f"{options.run}: no complete checkpoint")
+    return 1 if any(one.problem for one in checked) else 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from workload.archive import export
+    from workload.store import open_store
+
+    step, files = export(open_store(options.run), options.out, options.step, options.dtype, print)
+    print(f"{options.out}: step {step}, config.json and {len(files)} files of {options.dtype} weights")
+    return 0
+
+
+def _goodput(options: argparse.Namespace) -> int:
+    import json
+
+    from workload.ledger import ACCOUNTS, read, summary
+    from workload.store import open_store
+
+    total = summary(read(open_store(options.run)))
+    if options.json:
+        print(json.dumps({**vars(total), "goodput": total.goodput}))
+        return 0
+    explained = ACCOUNTS | {"lost": "steps that were done again", "down": "between two starts"}
+    print(f"{options.run}: {total.steps} steps in {total.starts} starts, {total.wall_s:.0f} s")
+    for name, seconds in sorted(total.accounts_s.items(), key=lambda account: -account[1]):
+        share = seconds / total.wall_s if total.wall_s else 0.0
+        print(f"  {seconds:10.1f} s  {share:6.1%}  {name:<8} {explained[name]}")
+    print(f"goodput {total.goodput:.1%}: the share of the time that went into steps that count")
     return 0
 
 

@@ -86,8 +86,17 @@ class CheckpointConfig:
 
     every_steps: int = ruled(0, at_least(0))  # 0: chosen from the cost of a save and the risk
     preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
+    notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
     keep: int = ruled(3, at_least(1))  # newest complete checkpoints that are left standing
     timeout_s: int = ruled(300, at_least(10))  # for one save, before the run ends as failed
+
+
+@dataclass(frozen=True)
+class ObserveConfig:
+    """What to watch; changes nothing of a result."""
+
+    profile_from: int = ruled(0, at_least(0))  # first step of a trace for xprof; 0: none
+    profile_steps: int = ruled(3, at_least(1))
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ class Config:
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     cluster: ClusterConfig = ClusterConfig()
+    observe: ObserveConfig = ObserveConfig()
 
     def identity(self) -> dict[str, Any]:
         """What the losses depend on: a run may not go on with any of it changed.

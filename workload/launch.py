@@ -1,4 +1,5 @@
 """Starts a run on this worker and sees that it ends, whatever happens to the others."""
+# mypy: allow-untyped-calls
 
 import os
 import sys
@@ -38,6 +39,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
         if cluster.leader:
             journal = Journal(store, run, environment.get("TPU_NAME", ""), config.train.steps)
         watch_metadata(environment)
+        _cache_compiled(url, environment)
         ledger.seconds["init"] = time.time() - ledger.begun
         outcome = Run(config, cluster, dataset, store, journal, ledger).go()
         if journal:
@@ -65,6 +67,16 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
             traceback.print_exc()
         _end_now(1)
     return 0
+
+
+def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:
+    """Keeps compiled steps beside the runs, so that a slice made anew starts without compiling.
+
+    Not on CPU, where compiling depends on the machine's instructions, unless it is asked for.
+    """
+    if environment.get("JAX_COMPILATION_CACHE_DIR") or jax.default_backend() == "cpu":
+        return
+    jax.config.update("jax_compilation_cache_dir", f"{url.rpartition('/runs/')[0]}/compilation-cache")
 
 
 def _process_began() -> float:

@@ -12,7 +12,7 @@ complete checkpoint is computed again. On another mesh it goes on too, and diffe
 import hashlib
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,21 @@ from workload.cluster import Cluster, whole
 from workload.config import Config
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
-from workload.errors import ConfigError, Problem, RunError
+from workload.errors import RunError
+from workload.fitting import check_batch, resolve
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
 from workload.ledger import Ledger
 from workload.model import decoder, huggingface
 from workload.preemption import Preemption
+from workload.profile import Profiler
 from workload.progress import Progress
 from workload.sharding import make_mesh
 from workload.step import State, Step
 from workload.store import MissingObjectError, Store
 
 IDENTITY = "config.json"
+_ASSUMED_BYTES_PER_S = 1e9  # that a host writes, until a save was timed
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ class Run:
         journal: Journal | None,
         ledger: Ledger,
     ):
-        config = for_data(config, dataset)
+        config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
         self._journal, self._ledger = journal, ledger  # the journal is worker 0's
         mesh = make_mesh(config.mesh, cluster.devices)
-        _check_batch(config, mesh.size, len(dataset))
+        check_batch(config, mesh.size, len(dataset))
         self._step = Step(config, mesh, jax.default_backend())
         self._checkpoints = Checkpoints(store, cluster, config.checkpoint)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
@@ -77,7 +80,7 @@ class Run:
 
         Raises:
             ConfigError: the batch doesn't divide over the devices.
-            WeightsError: `train.init_from` holds no weights of this model.
+                WeightsError: `train.init_from` holds no weights of this model.
             RunError: storage holds another run of this name, or no readable checkpoint of this
                 one; or the loss is no number any more.
         """
@@ -98,24 +101,34 @@ class Run:
         with ledger.doing("compile"):
             update = self._step.compile()
         preemption = Preemption(self._cluster.membership.workers)
+        observe, worker = config.observe, self._cluster.membership.worker
+        last = observe.profile_from + observe.profile_steps - 1
+        profiler = Profiler(self._store, worker, observe.profile_from, last)
+        self._say_what_a_notice_does()
         interval = Interval(config.checkpoint, self._cluster, restored.step)
         step, stop = restored.step, False
         while step < config.train.steps and not stop:
             step += 1
             with ledger.doing("data"):
                 batch = self._loader.batch(step)
+            profiler.before(step)
             with ledger.doing("step"):
                 state, self._metrics[step] = update(state, batch)
                 self._report(step - 1)  # the step before, so that the devices never wait for us
+            profiler.after(step, self._metrics.get(step))
             stop = preemption.reached(step)
+            if stop and not self._saves_on_notice():
+                break
             if stop or step == config.train.steps or interval.due(step):
                 self._save(step, state, interval)
         with ledger.doing("save"):
             self._checkpoints.wait()
         self._loader.close()
+        profiler.close()
         if step < config.train.steps:
-            self._event("preempted", step=step)
-            return Outcome("preempted", step, self._last_loss)
+            saved = self._checkpoints.newest or 0
+            self._event("preempted", step=saved, lost_steps=step - saved)
+            return Outcome("preempted", saved, self._last_loss)
         self._finish(step, state)
         return Outcome("done", step, self._last_loss)
 
@@ -180,6 +193,33 @@ class Run:
         self._ledger.begin(restored.step)
         self._progress.begin(restored.step)
 
+    def _notice_save_s(self) -> tuple[float, str]:
+        """Seconds that a save on notice takes, and how that is known. The same on all workers."""
+        if self._checkpoints.save_s:
+            return self._checkpoints.save_s, "the last one took so long"
+        leaves = jax.tree.leaves(self._step.state)
+        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        workers = self._cluster.membership.workers
+        return size / workers / _ASSUMED_BYTES_PER_S, "assumed: 1 GB/s a host"
+
+    def _say_what_a_notice_does(self) -> None:
+        seconds, reason = self._notice_save_s()
+        saves = seconds <= self._config.checkpoint.notice_s
+        then = "saves" if saves else "relies on the last save"
+        self._event("notice-plan", on_notice=then, save_s=round(seconds, 1), reason=reason)
+
+    def _saves_on_notice(self) -> bool:
+        """Whether a save fits into the notice; worker 0 decides for all."""
+
+        def decide() -> dict[str, Any]:
+            seconds, reason = self._notice_save_s()
+            return {"saves": seconds <= self._config.checkpoint.notice_s, "s": seconds, "reason": reason}
+
+        decided = self._cluster.agree(decide)
+        if not decided["saves"]:
+            self._event("notice-too-short", save_s=round(decided["s"], 1), reason=decided["reason"])
+        return bool(decided["saves"])
+
     def _report(self, step: int) -> None:
         """Fetches the numbers of a step, once, and hands them on.
 
@@ -238,38 +278,6 @@ class Run:
     def _event(self, kind: str, **details: Any) -> None:
         if self._journal:
             self._journal.event(kind, **details)
-
-
-def for_data(config: Config, dataset: Dataset) -> Config:
-    """The config with the vocabulary of its tokens, where it leaves that to them.
-
-    Raises:
-        ConfigError: the model's vocabulary is smaller than the tokens'.
-    """
-    vocab_size = dataset.manifest.vocab_size
-    if config.model.vocab_size and config.model.vocab_size < vocab_size:
-        rule = f"must be at least {vocab_size}, the vocabulary of the tokens' tokenizer"
-        fix = "set it to 0 to take the tokens', or prepare the data with the model's tokenizer"
-        raise ConfigError("config", [Problem("model.vocab_size", str(config.model.vocab_size), rule, fix)])
-    if config.model.vocab_size:
-        return config
-    return replace(config, model=replace(config.model, vocab_size=vocab_size))
-
-
-def _check_batch(config: Config, devices: int, examples: int) -> None:
-    batch, parts = config.train.batch_size, devices * config.train.accumulate
-    problems = []
-    if batch % parts:
-        rule = f"must be a multiple of the number of devices, {devices}"
-        if config.train.accumulate > 1:
-            rule += f", times train.accumulate, {config.train.accumulate}"
-        fix = f"--set train.batch_size={-(-batch // parts) * parts}"
-        problems.append(Problem("train.batch_size", str(batch), rule, fix))
-    if batch > examples:
-        rule = f"must not be more than the {examples} examples that the token files hold"
-        problems.append(Problem("train.batch_size", str(batch), rule, "prepare more text, or lower it"))
-    if problems:
-        raise ConfigError("config", problems)
 
 
 def digest(tree: Any) -> str:

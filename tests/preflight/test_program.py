@@ -15,43 +15,7 @@ from workload.preflight.program import Collective, Program
 
 # As XLA's TPU compiler writes it, cut down: a loop whose bound stands in its condition, an
 # exchange split into a start and a later part, one over an iota of groups.
-TEXT = """HloModule jit__update, is_scheduled=true
-
-%condition.1 (p: (s32[], bf16[8,16])) -> pred[] {
-  %bound.1 = s32[]{:T(128)} constant(32), metadata={op_name="x"}
-  %p = (s32[]{:T(128)}, bf16[8,16]{1,0}) parameter(0)
-  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
-  ROOT %less = pred[] compare(%i, %bound.1), direction=LT
-}
-
-%start.1 (a: bf16[2,16]) -> bf16[8,16] {
-  %a = bf16[2,16]{1,0} parameter(0)
-  %all-gather.1 = bf16[8,16]{1,0:T(8,128)(2,1)} all-gather(%a), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}, frontend_attributes={chain_id="0"}
-  ROOT %custom-call.1 = bf16[8,16]{1,0} custom-call(%all-gather.1), custom_call_target="AsyncCollectiveStart"
-}
-
-%done.1 (a.1: bf16[2,16]) -> bf16[8,16] {
-  %a.1 = bf16[2,16]{1,0} parameter(0)
-  %all-gather.2 = bf16[8,16]{1,0} all-gather(%a.1), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}, frontend_attributes={chain_id="0"}
-  ROOT %custom-call.2 = bf16[8,16]{1,0} custom-call(%a.1, %all-gather.2), custom_call_target="AsyncCollectiveDone"
-}
-
-%body.1 (q: (s32[], bf16[8,16])) -> (s32[], bf16[8,16]) {
-  %q = (s32[]{:T(128)}, bf16[8,16]{1,0}) parameter(0)
-  %w = bf16[2,16]{1,0} slice(%q)
-  %fusion.1 = bf16[8,16]{1,0} fusion(%w), kind=kCustom, calls=%start.1
-  %fusion.2 = bf16[8,16]{1,0} fusion(%w), kind=kCustom, calls=%done.1
-  %all-reduce.1 = (bf16[8,16]{1,0}, f32[4]{0}) all-reduce(%fusion.1, %fusion.2), replica_groups=[2,2]<=[2,2]T(1,0), to_apply=%add
-  ROOT %t = (s32[]{:T(128)}, bf16[8,16]{1,0}) tuple(%q, %w)
-}
-
-ENTRY %main (x: bf16[8,16]) -> f32[] {
-  %x = bf16[8,16]{1,0} parameter(0)
-  %loop = (s32[]{:T(128)}, bf16[8,16]{1,0}) while(%x), condition=%condition.1, body=%body.1
-  %d = f32[8,8]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={1}
-  ROOT %all-reduce.2 = f32[] all-reduce(%x), replica_groups={{0,1,2,3}}, to_apply=%add
-}
-"""
+TEXT = Path(__file__).with_name("program.txt").read_text()
 
 
 def test_a_loops_body_counts_as_often_as_it_runs() -> None:

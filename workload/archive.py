@@ -1,0 +1,158 @@
+"""What a run left in storage, looked at from outside: its model, its checkpoints, its time.
+
+workload checkpoints verify gs://my-project-checkpoints/runs/first
+workload checkpoints export gs://my-project-checkpoints/runs/first --out first-hf/
+"""
+# mypy: allow-untyped-calls
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp  # type: ignore[import-untyped]
+from etils import epath  # type: ignore[import-untyped]
+
+from workload import settings
+from workload.checkpoints import FOLDER, list_steps
+from workload.cluster import first_line
+from workload.config import OptimizerConfig
+from workload.errors import Problem, RunError
+from workload.model import decoder, huggingface
+from workload.model.architecture import Architecture
+from workload.optimizer import build
+from workload.store import MissingObjectError, Store
+from workload.train import IDENTITY, digest
+
+
+@dataclass(frozen=True)
+class Past:
+    """A run that was begun: its model and what its numbers depend on."""
+
+    store: Store
+    model: Architecture
+    optimizer: OptimizerConfig
+    sequence_length: int
+
+    @classmethod
+    def read(cls, store: Store) -> "Past":
+        """Reads what the run wrote down of itself.
+
+        Raises:
+            RunError: there is no such run, or another version's.
+        """
+        try:
+            exact = json.loads(store.read(IDENTITY))["exact"]
+        except MissingObjectError:
+            fix = "name the folder that holds config.json, e.g. gs://BUCKET/runs/RUN"
+            raise RunError(f"{store.url}: no run was begun here\n    fix: {fix}") from None
+        except (ValueError, KeyError):
+            fix = "use the version of the trainer that began it"
+            raise RunError(f"{store.url}/{IDENTITY}: not written by this version\n    fix: {fix}") from None
+        problems: list[Problem] = []
+        model = settings.build(Architecture, exact["model"], "model.", problems)
+        optimizer = settings.build(OptimizerConfig, exact["optimizer"], "optimizer.", problems)
+        if problems:
+            listed = "\n  ".join(map(str, problems))
+            raise RunError(f"{store.url}/{IDENTITY}: not written by this version\n  {listed}")
+        return cls(store, model, optimizer, exact["data"]["sequence_length"])
+
+    def restore(self, step: int, whole_state: bool) -> Any:
+        """A checkpoint's arrays on this host: all of the state, or its parameters alone.
+
+        Raises:
+            RunError: it can't be read.
+        """
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        params = decoder.shapes(self.model, jnp.float32)
+        abstract: dict[str, Any] = {"params": params}
+        if whole_state:
+            from workload.config import Config
+
+            optimizer = build(Config(model=self.model, optimizer=self.optimizer))
+            abstract["opt_state"] = jax.eval_shape(optimizer.init, params)
+        placed = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), abstract
+        )
+        loader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+        arguments = ocp.args.PyTreeRestore(
+            placed,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(placed),
+            partial_restore=not whole_state,
+        )
+        try:
+            return loader.restore(epath.Path(self.store.url) / FOLDER / str(step), args=arguments)
+        except Exception as error:  # orbax and tensorstore raise what they like
+            raise RunError(
+                f"{self.store.url}: checkpoint {step} can't be read: {first_line(error)}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What reading a checkpoint showed: `problem` is empty if nothing is wrong with it."""
+
+    step: int
+    problem: str
+    digests: dict[str, str]
+
+
+def verify(store: Store, step: int | None = None) -> list[Checked]:
+    """Reads every byte of a run's complete checkpoints, or of one.
+
+    A checkpoint is right if all of it can be read and every number is finite; the last one of a
+    run that is done must be what the run said at its end.
+    """
+    past = Past.read(store)
+    try:
+        final = json.loads(store.read("final.json"))
+    except MissingObjectError:
+        final = {}
+    complete = list_steps(store).complete
+    checked = []
+    for one in [s for s in complete if step in (None, s)]:
+        try:
+            state = past.restore(one, whole_state=True)
+        except RunError as error:
+            checked.append(Checked(one, first_line(error), {}))
+            continue
+        digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
+        bad = _not_finite(state)
+        problem = f"{bad[0]} and {len(bad) - 1} more hold no numbers" if bad else ""
+        if final.get("step") == one and any(final[name] != value for name, value in digests.items()):
+            problem = "isn't what final.json says of it"
+        checked.append(Checked(one, problem, digests))
+    if step is not None and not checked:
+        raise RunError(f"{store.url}: no complete checkpoint {step}\n    fix: one of {complete or 'none'}")
+    return checked
+
+
+def _not_finite(state: Any) -> list[str]:
+    return [
+        jax.tree_util.keystr(path)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not bool(jnp.all(jnp.isfinite(leaf)))
+    ]
+
+
+def export(
+    store: Store, out: Path, step: int | None, dtype: str, progress: Callable[[str], None]
+) -> tuple[int, list[str]]:
+    """Writes a checkpoint's parameters as a Hugging Face folder; returns its step and the files.
+
+    Raises:
+        RunError: there is no complete checkpoint, or it can't be read; or `out` isn't empty.
+    """
+    past = Past.read(store)
+    complete = list_steps(store).complete
+    if not complete or (step is not None and step not in complete):
+        wanted = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
+        raise RunError(f"{store.url}: {wanted}\n    fix: one of {list(complete) or 'none: let it train on'}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"--out {out}: is there and not empty\n    fix: name a new folder, or remove it")
+    chosen = complete[-1] if step is None else step
+    params = past.restore(chosen, whole_state=False)["params"]
+    return chosen, huggingface.save(out, params, past.model, dtype, past.sequence_length, progress=progress)
