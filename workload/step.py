@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workload import flags, optimizer, sharding
 from workload.config import Config
-from workload.model import attention, decoder, loss
+from workload.model import attention, decoder, loss, points
 from workload.model.decoder import Params
 from workload.sharding import BATCH, DATA, FSDP
 
@@ -153,6 +153,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
         read,
         config.compute.remat,
         config.compute.examples_at_once,
+        points.training_tap(config.compute.remat, attention.named_inside(step.attention)),
     )
     x_BxLxD = decoder.final_norm(x_BxLxD, params["final_norm_D"].astype(dtype), arch)
     unembed = decoder.unembedding(params, arch)

@@ -46,6 +46,11 @@ def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]
     return "einsum", f"no kernel for {platform}"
 
 
+def named_inside(kind: str) -> tuple[str, ...]:
+    """The points that an implementation names for remat itself: what its backward pass reads."""
+    return ("attn_z",) if kind == "splash" else ()
+
+
 def attend(kind: str) -> Attend:
     """The function that `choose` named."""
     return {"splash": splash, "cudnn": cudnn, "einsum": einsum}[kind]

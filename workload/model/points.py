@@ -6,7 +6,7 @@ tensor for `jax.checkpoint`, which compiles to nothing; in extraction it keeps t
 
 # mypy: allow-untyped-calls
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -45,14 +45,19 @@ def named(point: str, value: Array) -> Array:
     return result
 
 
-def training_tap(words: Sequence[str]) -> Tap:
+def training_tap(words: Sequence[str], named_already: Container[str] = ()) -> Tap:
     """The tap for some remat words: names what they speak of, and leaves the rest alone.
+
+    Args:
+        words: see `remat`.
+        named_already: points that the attention's kernel names itself, in a layout of its own.
 
     A name that nothing refers to isn't free under a policy that keeps all it can: the value
     would be kept twice, before and after it was named.
     """
     spoken_of = {word.partition(":")[2] for word in words} | {GATHERED}
-    return lambda point, value: named(point, value) if point in spoken_of else value
+    to_name = {point for point in spoken_of if point not in named_already}
+    return lambda point, value: named(point, value) if point in to_name else value
 
 
 REMAT_WORDS = ("none", "full", "dots")

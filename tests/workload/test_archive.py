@@ -1,0 +1,208 @@
+"""A run looked at from outside, and one that begins with weights: all on a run of four steps."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.workload.test_tokens import tokenizer_json
+from tests.workload.test_training import command, damage
+from workload.__main__ import main
+from workload.model import huggingface
+
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def kept(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one run, `once`, that is done."""
+    root = tmp_path_factory.mktemp("archive")
+    environment = {**os.environ, "DATA_DIR": str(tokens), "GCE_METADATA_HOST": "127.0.0.1:1"}
+    line = [sys.executable, "-m", "workload", *command("once", STEPS, 2), "--dir", str(root)]
+    line += ["--set", "observe.profile_from=2", "--set", "observe.profile_steps=1"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return root / "runs" / "once"
+
+
+@pytest.fixture(autouse=True)
+def _environment(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA_DIR", str(tokens))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+
+
+def test_verify_reads_everything_and_names_what_is_damaged(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    subprocess.run(["cp", "-r", kept, run], check=True)
+    assert main(["checkpoints", "verify", str(run)]) == 0
+    digest = json.loads((run / "final.json").read_text())["params_sha256"][:12]
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
+        ["2", "right"],
+        ["4", "right"],
+    ]
+    damage(run / "checkpoints" / "2")
+    assert main(["checkpoints", "verify", str(run)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert "can't be read" in said[0]
+    assert said[1].split() == ["4", "right", digest]
+    assert main(["checkpoints", "verify", str(run), "--step", "3"]) == 1
+    assert "no complete checkpoint 3" in capsys.readouterr().err
+
+
+def test_verify_sees_a_checkpoint_that_isnt_the_runs_end(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    subprocess.run(["cp", "-r", kept, run], check=True)
+    subprocess.run(["rm", "-r", run / "checkpoints" / "4"], check=True)
+    subprocess.run(["cp", "-r", run / "checkpoints" / "2", run / "checkpoints" / "4"], check=True)
+    assert main(["checkpoints", "verify", str(run)]) == 1
+    assert "4  isn't what final.json says of it" in capsys.readouterr().out
+
+
+def test_an_exported_checkpoint_holds_the_runs_parameters(kept: Path, tmp_path: Path) -> None:
+    out = tmp_path / "hf"
+    assert main(["checkpoints", "export", str(kept), "--out", str(out), "--dtype", "float32"]) == 0
+    arch = huggingface.read_architecture(out)
+    assert (arch.layers, arch.d_model, arch.vocab_size) == (1, 32, 257)
+    weights = load_file(out / "model.safetensors")
+    assert weights["lm_head.weight"].shape == (257, 32)
+    assert main(["checkpoints", "export", str(kept), "--out", str(out)]) == 1, "it isn't empty any more"
+    assert main(["checkpoints", "export", str(kept), "--out", str(tmp_path / "no"), "--step", "1"]) == 1
+    assert main(["checkpoints", "export", str(tmp_path), "--out", str(tmp_path / "no")]) == 1
+
+
+def test_a_run_begins_with_the_weights_that_it_is_given(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fine-tuning: the first loss is the end's, not that of a model that knows nothing."""
+    weights = tmp_path / "hf"
+    assert main(["checkpoints", "export", str(kept), "--out", str(weights), "--dtype", "float32"]) == 0
+    line = [*command("tuned", 1, 1), "--dir", str(tmp_path), "--set", f"train.init_from={weights}"]
+    line = [word.replace("optimizer.warmup_steps=1", "optimizer.warmup_steps=0") for word in line]
+    assert main(line) == 0
+    (segment,) = (tmp_path / "runs" / "tuned" / "metrics").iterdir()
+    first = json.loads(segment.read_text())["loss"]
+    begun = json.loads((kept / "metrics" / "steps-0-2.jsonl").read_text().splitlines()[0])["loss"]
+    assert abs(first - begun) > 0.02
+    before = load_file(weights / "model.safetensors")
+    tuned = tmp_path / "tuned-hf"
+    assert (
+        main(
+            ["checkpoints", "export", str(tmp_path / "runs/tuned"), "--out", str(tuned), "--dtype", "float32"]
+        )
+        == 0
+    )
+    after = load_file(tuned / "model.safetensors")
+    assert before.keys() == after.keys()
+    moved = max(float(np.max(np.abs(before[name] - after[name]))) for name in before)
+    assert 0 < moved < 0.01, "one step away from the weights given"
+
+
+def test_weights_of_another_model_or_tokenizer_are_refused_before_a_step(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "hf"
+    assert main(["checkpoints", "export", str(kept), "--out", str(weights)]) == 0
+    tokenizer_json(weights)
+    line = [*command("tuned", 2, 1), "--dir", str(tmp_path), "--set", f"train.init_from={weights}"]
+    assert main([*line, "--set", "model.heads=2"]) == 2
+    said = capsys.readouterr().err
+    assert "model.heads = 2: must be 4, as in" in said
+    assert "the tokens were made with another tokenizer, bytes" in said
+    assert main([*line, "--set", f"train.init_from={tmp_path}"]) == 2
+    assert "config.json: can't be read" in capsys.readouterr().err
+
+
+def test_the_account_of_a_runs_time(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["goodput", str(kept), "--json"]) == 0
+    total = json.loads(capsys.readouterr().out)
+    assert total["wall_s"] == pytest.approx(sum(total["accounts_s"].values()))
+    assert total["accounts_s"]["init"] > 0.2, "the imports before it count"
+    assert (total["starts"], total["steps"]) == (1, STEPS)
+    assert main(["goodput", str(kept)]) == 0
+    assert "4 steps in 1 starts" in capsys.readouterr().out
+
+
+def test_a_profile_of_the_steps_that_were_named(kept: Path) -> None:
+    files = [path.name for path in (kept / "profile" / "worker-0").rglob("*") if path.is_file()]
+    assert any(name.endswith(".xplane.pb") for name in files)
+
+
+def test_a_notice_too_short_for_a_save_leaves_the_last_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "short"
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def take() -> None:
+        while not (run / "checkpoints" / "3" / "commit_success.txt").exists():
+            threading.Event().wait(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=take, daemon=True).start()
+    line = [*command("short", 100_000, 1000), "--set", "checkpoint.every_steps=3", "--dir", str(tmp_path)]
+    try:
+        assert main([*line, "--set", "checkpoint.notice_s=0"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    said = capsys.readouterr().out
+    assert 'notice-plan {"on_notice": "relies on the last save"' in said
+    assert "notice-too-short" in said
+    status = json.loads((run / "status.json").read_text())
+    complete = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
+    assert (status["state"], status["step"]) == ("preempted", complete[-1])
+    assert status["step"] % 3 == 0
+
+
+def test_a_second_start_reads_what_the_first_compiled(tokens: Path, tmp_path: Path) -> None:
+    """The persistent cache, asked for on CPU: compile time falls, the losses stay."""
+    cache = tmp_path / "cache"
+    environment = {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    finals = []
+    for name in ("cold", "warm"):
+        line = [sys.executable, "-m", "workload", *command(name, 2, 1), "--dir", str(tmp_path)]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        finals.append(json.loads((tmp_path / "runs" / name / "final.json").read_text()))
+        if name == "cold":
+            written = {
+                path.name: path.stat().st_mtime_ns for path in cache.iterdir() if "-cache" in path.name
+            }
+            assert any("jit__update" in entry for entry in written)
+    again = {path.name: path.stat().st_mtime_ns for path in cache.iterdir() if "-cache" in path.name}
+    assert again.keys() == written.keys(), "the second start compiled something"
+    assert finals[0] == finals[1]
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [*command("diverged", 60, 5), "--dir", str(tmp_path), "--set", "optimizer.learning_rate=1e38"]
+    line += ["--set", "optimizer.warmup_steps=8", "--set", "optimizer.schedule=constant"]
+    assert main(line) == 1
+    said = capsys.readouterr().err
+    assert "not a number any more" in said
+    run = tmp_path / "runs" / "diverged"
+    assert json.loads((run / "status.json").read_text())["state"] == "failed"
+    newest = max((int(path.name) for path in (run / "checkpoints").glob("*")), default=0)
+    expected = f"checkpoint {newest} is the last good one" if newest else "there is no checkpoint before it"
+    assert expected in said
+
+
+def test_a_batch_that_the_tokens_cannot_fill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command("big", 2, 1, "train.batch_size=100000"), "--dir", str(tmp_path)]) == 2
+    assert "train.batch_size = 100000: must not be more than the" in capsys.readouterr().err
