@@ -21,7 +21,8 @@ from rehearsal.world.layout import Layout
 def _interrupt_once(signum: int, frame: FrameType | None) -> None:
     """The report is written afterwards, and takes a moment: no second one may break into that."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        # Not SIG_IGN: of a signal that is already under way Python would complain with a traceback.
+        signal.signal(number, lambda signum, frame: None)
     raise KeyboardInterrupt
 
 
