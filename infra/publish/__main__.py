@@ -75,7 +75,7 @@ def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]
         target = target_of(options.environment, wheels.ROOT)
         bucket, tensorflow = target.bucket, tensorflow or target.tensorflow
     with tempfile.TemporaryDirectory(prefix="publish.") as work:
-        chosen = interpreter.choose()
+        chosen = interpreter.choose(for_tpu=options.lock == "tpu")
         console.print(f"interpreter: {chosen.why}", markup=False)
         bundle = _build(options.lock, tensorflow, chosen.archive, Path(work), console)
         console.print(f"bundle: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")

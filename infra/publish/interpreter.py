@@ -21,7 +21,7 @@ from pathlib import Path
 from infra.publish import elf, pack
 from infra.publish.bundle import sha256_of
 from infra.publish.errors import PublishError
-from infra.publish.wheels import cache_dir
+from infra.publish.wheels import HOST_GLIBC_MINOR, cache_dir
 
 __all__ = ["Interpreter", "choose"]
 
@@ -44,17 +44,27 @@ class _Pin:
     sha256: str
 
 
-def choose() -> Interpreter:
-    """Return an archive with this Python's minor version for x86-64 Linux."""
+def choose(*, for_tpu: bool = False) -> Interpreter:
+    """Return an archive with this Python's minor version for x86-64 Linux.
+
+    With `for_tpu` it must run on a TPU VM's image; `PublishError` where none can be had that does.
+    """
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     pin = _pin(minor)
     archive = cache_dir("interpreters") / f"{pin.sha256}.tar.gz"
-    if archive.exists():
+    if archive.exists() and sha256_of(archive) == pin.sha256:
         return Interpreter(archive, f"Python {pin.version} of python-build-standalone (cached)")
-    unreachable = _download(pin, archive)
+    unreachable = _download(pin, archive, ask_again=for_tpu)
     if unreachable is None:
         return Interpreter(archive, f"Python {pin.version} of python-build-standalone")
-    return _packed(unreachable)
+    packed = _packed(unreachable)
+    if for_tpu and (minor_needed := pack.glibc_minor(packed.archive)) > HOST_GLIBC_MINOR:
+        raise PublishError(
+            f"python-build-standalone can't be downloaded ({unreachable}), and this machine's own Python "
+            f"needs glibc 2.{minor_needed}, where TPU hosts have 2.{HOST_GLIBC_MINOR}: each would stop in its "
+            f"stage python. Publish from where it can be downloaded, or save {pin.url} as {archive}"
+        )
+    return packed
 
 
 def _pin(minor: str) -> _Pin:
@@ -66,10 +76,10 @@ def _pin(minor: str) -> _Pin:
     return _Pin(**pins[minor])
 
 
-def _download(pin: _Pin, archive: Path) -> str | None:
-    """Put the pinned archive at `archive`; return None, or why it can't be reached."""
+def _download(pin: _Pin, archive: Path, *, ask_again: bool) -> str | None:
+    """Put the pinned archive at `archive`; return None, or why it can't (lately couldn't) be reached."""
     note = archive.with_suffix(".unreachable")
-    if note.exists() and time.time() - note.stat().st_mtime < _UNREACHABLE_FOR_S:
+    if not ask_again and note.exists() and time.time() - note.stat().st_mtime < _UNREACHABLE_FOR_S:
         return note.read_text("utf-8")
     part = archive.with_suffix(".part")
     digest = hashlib.sha256()

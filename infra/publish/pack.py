@@ -20,13 +20,15 @@ from pathlib import Path
 from infra.publish import elf
 from infra.publish.errors import PublishError
 
-__all__ = ["pack_running"]
+__all__ = ["glibc_minor", "pack_running"]
 
 # What every Linux with this C library has: the loader and glibc's own libraries.
 _SYSTEM = re.compile(r"(ld-linux|linux-vdso|lib(c|m|dl|rt|util|pthread|resolv|anl|mvec|gcc_s)\.so)")
 _LEFT_OUT = {"test", "idlelib", "turtledemo", "tkinter", "ensurepip", "lib2to3", "__pycache__"}
 _LEFT_OUT |= {"site-packages", "dist-packages"}
 _LDD_LINE = re.compile(r"\s*(\S+) => (/\S+) \(")
+# As the objects' string tables have the versions of the symbols that they ask for.
+_GLIBC = re.compile(rb"\0GLIBC_2\.(\d+)(?=\0)")
 _MODULE_WITHOUT_USE = re.compile(r"_(tkinter|test\w*|xxtest\w*|ctypes_test)\.")
 
 
@@ -54,11 +56,26 @@ def pack_running(archive: Path) -> tuple[str, ...]:
         for name, path in shared.items():
             members[f"lib/{name}"] = path.read_bytes()
         for name, content in members.items():
-            if name.startswith("bin/") or ".so" in Path(name).name:
+            if _is_object(name):
                 members[name] = elf.with_search_path(content, _search_path(name))
     links = {"bin/python3": version, "bin/python": version}
     _write(archive, members, links)
     return () if movable else tuple(sorted(shared))
+
+
+def glibc_minor(archive: Path) -> int:
+    """Return the newest glibc 2.x that anything in a pack asks for; 0 where nothing does."""
+    newest = 0
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            content = tar.extractfile(member) if _is_object(member.name.removeprefix("python/")) else None
+            if content is not None:
+                newest = max([newest, *map(int, _GLIBC.findall(content.read()))])
+    return newest
+
+
+def _is_object(name: str) -> bool:
+    return name.startswith("bin/") or ".so" in Path(name).name
 
 
 def _files(library: Path) -> dict[str, Path]:
@@ -109,5 +126,5 @@ def _write(archive: Path, members: dict[str, bytes], links: dict[str, str]) -> N
                 tar.addfile(entry)
                 continue
             entry.size = len(members[name])
-            entry.mode = 0o755 if name.startswith("bin/") or ".so" in Path(name).name else 0o644
+            entry.mode = 0o755 if _is_object(name) else 0o644
             tar.addfile(entry, io.BytesIO(members[name]))

@@ -11,13 +11,15 @@ from pathlib import Path
 
 from infra.publish.errors import PublishError
 
-__all__ = ["ROOT", "build_workload", "cache_dir", "locked", "run"]
+__all__ = ["HOST_GLIBC_MINOR", "ROOT", "build_workload", "cache_dir", "locked", "run"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# TPU VM images for v6e are Ubuntu 22.04, whose glibc is 2.35; pip takes a wheel for any
-# of the platforms named to it and derives no older one from a newer.
-_GLIBC_MINORS = range(17, 36)
+HOST_GLIBC_MINOR = 35
+"""TPU VM images for v6e are Ubuntu 22.04, whose glibc is 2.35."""
+
+# pip takes a wheel for any of the platforms named to it and derives no older one from a newer.
+_GLIBC_MINORS = range(17, HOST_GLIBC_MINOR + 1)
 _PLATFORMS = (
     "linux_x86_64",
     "manylinux2014_x86_64",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import platform
 import shutil
 import subprocess
 import tarfile
@@ -129,6 +130,43 @@ def test_a_pinned_archive_is_downloaded_once(download: dict[str, object]) -> Non
     assert "python-build-standalone" in chosen.why
     assert interpreter.choose().archive == chosen.archive
     assert download["asked"] == 1
+
+
+def test_a_damaged_archive_is_downloaded_again(download: dict[str, object]) -> None:
+    interpreter.choose().archive.write_bytes(b"damaged")
+    assert interpreter.choose().archive.read_bytes() == b"an archive"
+
+
+def test_a_pack_that_no_tpu_host_can_run_is_refused(
+    download: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = download["server"]
+    assert isinstance(server, http.server.ThreadingHTTPServer)
+    server.shutdown()
+    server.server_close()
+    content = b""
+
+    def pack_that(archive: Path) -> tuple[str, ...]:
+        pack._write(archive, {"lib/libx.so.1": content}, {})
+        return ()
+
+    monkeypatch.setattr(pack, "pack_running", pack_that)
+    for versions, fits in ((b"\0GLIBC_2.9\0GLIBC_2.35\0", True), (b"\0GLIBC_2.36\0GLIBC_2.4\0", False)):
+        content = versions
+        archive = interpreter.choose().archive
+        if fits:
+            assert interpreter.choose(for_tpu=True).archive == archive
+        else:
+            with pytest.raises(PublishError, match=r"needs glibc 2\.36, where .* or save http://"):
+                interpreter.choose(for_tpu=True)
+        archive.unlink()
+
+
+def test_what_a_pack_needs_of_glibc_is_no_more_than_this_machine_has(
+    packed: tuple[Path, tuple[str, ...]],
+) -> None:
+    here = int(platform.libc_ver()[1].split(".")[1])
+    assert 17 <= pack.glibc_minor(packed[0]) <= here
 
 
 def test_an_archive_with_other_content_is_refused(download: dict[str, object]) -> None:
