@@ -61,6 +61,11 @@ make_venv() { # lock, what it costs
 }
 
 setup_python() {
+  # A folder of that name would take the link into itself, and stay what `make` uses.
+  if [ -d .venv ] && [ ! -L .venv ]; then
+    echo "setup: .venv is a folder of your own, and belongs to 'make': move it away" >&2
+    exit 1
+  fi
   make_venv requirements.txt "about 2 min"
   ln -sfn "$venv" .venv
 }

@@ -61,8 +61,8 @@ def choose(*, for_tpu: bool = False) -> Interpreter:
     if for_tpu and (minor_needed := pack.glibc_minor(packed.archive)) > HOST_GLIBC_MINOR:
         raise PublishError(
             f"python-build-standalone can't be downloaded ({unreachable}), and this machine's own Python "
-            f"needs glibc 2.{minor_needed}, where TPU hosts have 2.{HOST_GLIBC_MINOR}: each would stop in its "
-            f"stage python. Publish from where it can be downloaded, or save {pin.url} as {archive}"
+            f"needs glibc 2.{minor_needed}, where TPU hosts have 2.{HOST_GLIBC_MINOR}: each would stop in "
+            f"its stage python. Publish from where it can be downloaded, or save {pin.url} as {archive}"
         )
     return packed
 
