@@ -79,6 +79,13 @@ def test_a_second_boot_finds_everything_done(make_host: MakeHost, data_disk: Pat
     assert again == pid
     assert "=0" not in pid
 
+    # A job that runs is never ended for another, but somebody may be waiting for that.
+    assert "older job" not in host.status()["stages"][-1]["log_tail"]
+    host.lab.metadata.set("tpu-run", "/bin/sleep 2000")
+    host.run("systemctl", "start", "google-startup-scripts.service")
+    assert "an older job still runs" in host.status()["stages"][-1]["log_tail"]
+    assert "sleep 1000" in host.run("ps", "-C", "sleep", "-o", "args=")
+
     # A slice that has nothing to run any more stops running it.
     host.lab.metadata.set("tpu-run", None)
     host.run("systemctl", "start", "google-startup-scripts.service")

@@ -21,6 +21,8 @@ stage_launch() {
   # who doesn't wait: whoever runs this script again means to try again.
   ! systemctl is-failed --quiet tpu-job.service || systemctl reset-failed tpu-job.service
   # A job that already runs in this boot is left alone; starting it must not wait for it.
+  [[ -z $changed || $(systemctl show --property=MainPID --value tpu-job.service) == 0 ]] ||
+    log "warning: an older job still runs; to change over, on every host: systemctl restart tpu-job.service"
   systemctl start --no-block tpu-job.service
   log "tpu-job.service: $run"
 }
