@@ -132,33 +132,36 @@ def plugins() -> Finding:
 def machine() -> Iterator[Finding]:
     """What the rehearsal needs of the kernel and of the user."""
     root = os.geteuid() == 0
-    yield Finding(
-        "root",
-        OK if root else MISSING,
-        "yes" if root else f"uid {os.geteuid()}",
-        "" if root else "sudo make rehearse",
+
+    def kernel(what: str, found: str, missing: str, fix: str) -> Finding:
+        """`found` is empty where there is none; what is kept from a user says nothing about the machine."""
+        if found:
+            return Finding(what, OK, found)
+        return Finding(
+            what, MISSING, missing if root else "only root can tell", fix if root else "sudo make doctor"
+        )
+
+    yield (
+        Finding("root", OK, "yes")
+        if root
+        else Finding("root", MISSING, f"uid {os.geteuid()}", "sudo make rehearse")
     )
     fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    yield Finding(
-        "/dev/fuse", OK if fuse else MISSING, "yes" if fuse else "no", "" if fuse else "modprobe fuse"
-    )
+    yield kernel("/dev/fuse", "yes" if fuse else "", "no", "modprobe fuse")
     loop = os.access("/dev/loop-control", os.R_OK | os.W_OK)
-    yield Finding(
-        "loop devices", OK if loop else MISSING, "yes" if loop else "no", "" if loop else "modprobe loop"
-    )
-    groups = control_groups()
-    yield Finding(
+    yield kernel("loop devices", "yes" if loop else "", "no", "modprobe loop")
+    yield kernel(
         "control groups",
-        OK if groups else MISSING,
-        groups or "none that can be written",
-        "" if groups else "run outside of a container, or in one with a writable /sys/fs/cgroup",
+        control_groups(),
+        "none that can be written",
+        "run outside of a container, or in one with a writable /sys/fs/cgroup",
     )
-    namespaces = output_of("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true") is not None
-    yield Finding(
+    unshared = output_of("unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true") is not None
+    yield kernel(
         "namespaces",
-        OK if namespaces else MISSING,
-        "mount, net, uts, pid" if namespaces else "refused",
-        "" if namespaces else "run as root, outside of a container that forbids unshare",
+        "mount, net, uts, pid" if unshared else "",
+        "refused",
+        "run outside of a container that forbids unshare",
     )
     free_gib = shutil.disk_usage(Path.home()).free / 2**30
     yield Finding(

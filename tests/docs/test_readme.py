@@ -1,5 +1,6 @@
 """Every command of the README exists and is run by something; generated blocks are current."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -125,6 +126,21 @@ def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
         if line.startswith("  missing"):
             assert "fix: " in lines[number + 1]
     assert done.returncode == (1 if any(line.startswith("  missing") for line in lines) else 0)
+
+
+def test_doctor_blames_the_kernel_for_nothing_that_is_kept_from_a_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    doctor = importlib.import_module("doctor")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr(doctor, "output_of", lambda *_: None)
+    found = {finding.what: (finding.found, finding.fix) for finding in doctor.machine()}
+    assert found.pop("root") == ("uid 1000", "sudo make rehearse")
+    del found["disk"]
+    assert set(found) == {"/dev/fuse", "loop devices", "control groups", "namespaces"}
+    assert set(found.values()) == {("only root can tell", "sudo make doctor")}
 
 
 @pytest.mark.parametrize("missing", ["go", "dpkg-query"])
