@@ -72,6 +72,10 @@ def test_a_second_boot_finds_everything_done(make_host: MakeHost, data_disk: Pat
     assert "tpu-job.service: /bin/sleep 1000" in status["stages"][-1]["log_tail"]
 
     # Once more in the same boot: mounts and the running job stay as they are.
+    deadline = time.monotonic() + 20
+    while host.run("systemctl", "is-active", "tpu-job.service", check=False).strip() != "active":
+        assert time.monotonic() < deadline, host.run("systemctl", "status", "tpu-job", check=False)
+        time.sleep(0.2)
     pid = host.run("systemctl", "show", "--property=MainPID", "tpu-job.service", "tpu-checkpoints.service")
     host.run("systemctl", "start", "google-startup-scripts.service")
     assert host.status()["state"] == "ready"
