@@ -110,7 +110,8 @@ def test_a_whole_pod_has_64_hosts() -> None:
 
 
 def test_a_fleet() -> None:
-    recording = run("tpu", only_slice(name="extract", acceleratorType="v6e-8", count=3))
+    run_alike = {"name": "extract", "acceleratorType": "v6e-8", "count": 3, "run": "/opt/training/extract"}
+    recording = run("tpu", only_slice(**run_alike))
     nodes = recording.of(NODE)
     assert [node.name for node in nodes] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1", "tpu-us-east5-b-2"]
     assert {node.inputs["labels"]["slice"] for node in nodes} == {"extract"}
