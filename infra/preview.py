@@ -29,7 +29,7 @@ def preview(environment: str, root: Path = ROOT) -> int:
             if layer in up:
                 print(f"\n== {layer}: changes to what is up ==", flush=True)
             else:
-                print(f"\n== {layer}: not up yet, planned from nothing ==", flush=True)
+                print(f"\n== {layer}: no stack known, planned from nothing ==", flush=True)
                 empty.ask(layer, "stack", "init", environment, "--non-interactive")
             (real if layer in up else empty).show(
                 layer, "preview", "--stack", environment, "--non-interactive"
@@ -44,7 +44,7 @@ def _layers_that_are_up(pulumi: Pulumi) -> set[str]:
     try:
         return {layer for layer in names.LAYERS if pulumi.environment in pulumi.stacks(layer)}
     except CommandError as error:
-        print(f"\nNo Pulumi state to compare with: {error}")
+        print(f"\nNo Pulumi state to compare with (`pulumi login` chooses one): {error}")
         return set()
 
 

@@ -103,6 +103,8 @@ def test_every_make_target_that_is_named_exists() -> None:
 def test_help_lists_every_target() -> None:
     said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"^  make ([a-z-]+) ", said, re.MULTILINE)) == TARGETS
+    scenarios = (path.stem for path in (ROOT / "rehearsal" / "scenarios").glob("*.yaml"))
+    assert f"SCENARIO={'|'.join(sorted(scenarios))} " in said
 
 
 def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
