@@ -52,7 +52,8 @@ def from_file(environment: str, root: Path = ROOT) -> Settings:
         raise InfraError(f"{name} can't be read: {error.strerror}") from None
     # Beside what the scanner refuses: bytes that aren't UTF-8, a day 32, a list that holds itself.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise InfraError(f"{name} is not YAML for settings: {' '.join(str(error).split())}") from None
+        said = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
+        raise InfraError(f"{name} is not YAML for settings: {said}") from None
     if values is None:
         raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
     return parse(environment, values, name)

@@ -77,7 +77,7 @@ def test_hierarchical_namespace_instead_of_versioning() -> None:
         ),
         (
             "config:\n  gcp:project: one\n  gcp:project: two",
-            "Pulumi.dev.yaml is not YAML for settings: gcp:project is there twice",
+            "Pulumi.dev.yaml is not YAML for settings: gcp:project is there twice at line 3, column 3",
         ),
         ("config: {tpu:slices: &a [*a]}", "Pulumi.dev.yaml is not YAML for settings: Circular reference"),
         ("config: {a:b: 2026-01-32}", "Pulumi.dev.yaml is not YAML for settings: day"),
