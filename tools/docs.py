@@ -22,7 +22,12 @@ from infra.settings.schema import SECTIONS, SliceSettings, keys_of  # noqa: E402
 from infra.settings.table import default_of  # noqa: E402
 
 README = ROOT / "README.md"
-OTHERS = ("infra.settings.table", "rehearsal.standin.document", "rehearsal.story.handbook")
+OTHERS = (
+    "infra.settings.table",
+    "tools.trainer_table",
+    "rehearsal.standin.document",
+    "rehearsal.story.handbook",
+)
 
 
 def prices() -> str:

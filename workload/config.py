@@ -61,7 +61,7 @@ class ComputeConfig:
     dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of activations; parameters stay float32
     reduce_dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of gradients summed over chips
     attention: str = ruled("auto", one_of("auto", "splash", "cudnn", "einsum"))
-    remat: WORDS = ("none",)  # what the backward pass keeps; see `points.remat`
+    remat: WORDS = ("none",)  # what the backward pass keeps; see `model/remat.py`
     # Examples that a chip takes through a layer at once; 0: all of its own. One saves the most memory,
     # and costs nothing while an example alone fills the matrix unit (2048 tokens and more).
     examples_at_once: int = ruled(0, at_least(0))

@@ -8,9 +8,12 @@ stall stays below 5 % of the time, and a save is over before the next begins.
 import math
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from workload.cluster import Cluster
 from workload.config import CheckpointConfig
+
+if TYPE_CHECKING:  # preflight asks for an interval without JAX
+    from workload.cluster import Cluster
 
 FIRST_STEPS = 10  # before the first save, which measures; so few are no loss
 STALL_SHARE = 0.05
@@ -41,7 +44,7 @@ class Interval:
     def __init__(
         self,
         config: CheckpointConfig,
-        cluster: Cluster,
+        cluster: "Cluster",
         first: int,
         clock: Callable[[], float] = time.monotonic,
     ):

@@ -19,8 +19,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workload import flags, optimizer, sharding
 from workload.config import Config
-from workload.model import attention, decoder, loss, points
+from workload.model import attention, decoder, kernels, loss
 from workload.model.decoder import Params
+from workload.model.remat import training_tap
 from workload.sharding import BATCH, DATA, FSDP
 
 State = dict[str, Any]
@@ -42,7 +43,7 @@ class Step:
         self.state = jax.tree.map(_placed, abstract, self.shardings)
         self.by_example = NamedSharding(mesh, BATCH)
         length = config.data.sequence_length
-        self.attention, self.attention_reason = attention.choose(
+        self.attention, self.attention_reason = kernels.choose(
             config.compute.attention, platform, length, config.compute.dtype
         )
         shape = (config.train.batch_size, length + 1)
@@ -153,7 +154,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
         read,
         config.compute.remat,
         config.compute.examples_at_once,
-        points.training_tap(config.compute.remat, attention.named_inside(step.attention)),
+        training_tap(config.compute.remat, attention.named_inside(step.attention)),
     )
     x_BxLxD = decoder.final_norm(x_BxLxD, params["final_norm_D"].astype(dtype), arch)
     unembed = decoder.unembedding(params, arch)

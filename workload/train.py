@@ -142,13 +142,15 @@ class Run:
         mine = {"exact": exact, "rounding": {**self._config.arithmetic(), "mesh": mesh}}
         try:
             theirs = json.loads(self._store.read(IDENTITY))
+            if "exact" not in theirs:
+                raise ValueError("lacks what this version writes")
         except MissingObjectError:
             theirs = None
-        if theirs is not None and "exact" not in theirs:
+        except ValueError as error:
             raise RunError(
-                f"{self._store.url}: begun by an older version of the trainer\n"
+                f"{self._store.url}/{IDENTITY}: damaged, or by another version of the trainer: {error}\n"
                 "    fix: give the new run another --name, or go on with that version"
-            )
+            ) from None
         if theirs is not None:
             was, now = _flat(theirs["exact"]), _flat(exact)
             changed = [

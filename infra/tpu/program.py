@@ -5,7 +5,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import names, upstream
+from infra import names, preflight, upstream
 from infra.nodes import Node, nodes
 from infra.settings import Settings
 from infra.tpu import bundle, startup
@@ -18,6 +18,9 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
     """All slices. Returns the outputs of the stack."""
     wanted = nodes(settings)
     bucket = upstream.read("storage", "bucketName", settings.storage.bucket_name)
+    for run, kind in dict.fromkeys((node.run, node.kind.name) for node in wanted if node.run):
+        if pulumi.runtime.is_dry_run() and (words := preflight.said(run, kind)):
+            (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if wanted:
         bundle.require(settings, bucket if upstream.is_up("storage") else None, provider)
     script = startup.render()

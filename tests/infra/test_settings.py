@@ -14,14 +14,18 @@ from tests.infra.engine import BASE
 
 
 @pytest.mark.parametrize(
-    ("environment", "kind", "hosts", "spot"), [("dev", "v6e-16", 4, True), ("prod", "v6e-256", 64, False)]
+    ("environment", "kind", "hosts", "spot", "run"),
+    [
+        ("dev", "v6e-16", 4, True, "train tiny.toml"),
+        ("prod", "v6e-256", 64, False, "train llama-3.1-8b-v6e-256.toml"),
+    ],
 )
-def test_the_committed_environments(environment: str, kind: str, hosts: int, spot: bool) -> None:
+def test_the_committed_environments(environment: str, kind: str, hosts: int, spot: bool, run: str) -> None:
     from infra.nodes import nodes
 
     (node,) = nodes(from_file(environment))
     assert (node.kind.name, node.kind.hosts, node.spot) == (kind, hosts, spot)
-    assert node.run == "train tiny.toml"
+    assert node.run == run
 
 
 def test_dev_is_what_the_rehearsal_runs() -> None:

@@ -12,7 +12,7 @@ import pytest
 from workload import config as configs
 from workload import optimizer
 from workload.flops import matmul_parameters, mfu, model_flops
-from workload.model import attention, decoder, loss, points, rope
+from workload.model import attention, decoder, kernels, loss, points, remat, rope
 from workload.model.architecture import Architecture
 
 SMALL = Architecture(layers=2, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=50)
@@ -96,23 +96,23 @@ def test_capture_stops_after_the_last_layer_that_is_wanted(tokens_BxL: jax.Array
     np.testing.assert_allclose(whole["resid_post"][1], seen["resid_post"][0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("remat", ["none", "full"])
-def test_points_cost_nothing_in_training(remat: str, tokens_BxL: jax.Array) -> None:
+@pytest.mark.parametrize("kept", ["none", "full"])
+def test_points_cost_nothing_in_training(kept: str, tokens_BxL: jax.Array) -> None:
     """The compiled program is the one of a decoder without points, operation for operation."""
     params, segments_BxL = parameters(SMALL), jnp.zeros_like(tokens_BxL)
 
-    def compiled(tap: points.Tap | None) -> list[str]:
+    def compiled(tap: remat.Tap | None) -> list[str]:
         def total(params: Any) -> jax.Array:
             x = params["embed_VxD"][tokens_BxL]
             layers = params["layers"]
             y = decoder.run_layers(
-                x, layers, segments_BxL, SMALL, attention.einsum, lambda _, w: w, (remat,), tap=tap
+                x, layers, segments_BxL, SMALL, attention.einsum, lambda _, w: w, (kept,), tap=tap
             )
             return jnp.sum(y)
 
         return _operations(jax.jit(jax.grad(total)).lower(params).compile().as_text())
 
-    without = compiled(lambda point, value: points.named(point, value) if point == points.GATHERED else value)
+    without = compiled(lambda point, value: remat.named(point, value) if point == points.GATHERED else value)
     assert len(without) > 50
     assert compiled(None) == without
 
@@ -180,7 +180,7 @@ def test_keys_and_values_are_never_repeated() -> None:
 def test_attention_is_the_platforms_best(
     kind: str, platform: str, length: int, dtype: str, chosen: str
 ) -> None:
-    found, reason = attention.choose(kind, platform, length, dtype)
+    found, reason = kernels.choose(kind, platform, length, dtype)
     assert found == chosen
     assert reason
 
@@ -206,7 +206,7 @@ def test_splash_agrees_with_the_reference() -> None:
     ("length", "block"), [(128, 128), (384, 384), (8192, 2048), (2176, 128), (5120, 1280)]
 )
 def test_splash_takes_the_largest_block_that_divides(length: int, block: int) -> None:
-    assert attention.block_size(length) == block
+    assert kernels.block_size(length) == block
 
 
 def test_parameters_depend_on_the_seed_and_their_name_alone() -> None:

@@ -36,7 +36,7 @@ BAD = [
         'model.rope_scaling.kind = "ntk": must be one of none, linear',
         '"none"',
     ),
-    (["train.accumulate=3"], "train.accumulate = 3: must divide train.batch_size, 8", "1, or a divisor"),
+    (["train.accumulate=3"], "train.accumulate = 3: must divide train.batch_size, 16", "1, or a divisor"),
     (["compute.remat=[]"], "compute.remat = []: is empty", '"save:attn_z"'),
     (["compute.remat=most"], "'most' is none of none, full, dots", '["full"]'),
     (["compute.remat=[1]"], "compute.remat = [1]: must be a list of words, not a list", "default"),

@@ -22,7 +22,7 @@ from workload.model import attention as attentions
 from workload.model import points, rope
 from workload.model.architecture import Architecture
 from workload.model.attention import Attend
-from workload.model.points import Tap
+from workload.model.remat import Tap, remat_layer, training_tap
 
 Params = dict[str, Any]
 Weights = Callable[[str], Array]
@@ -119,11 +119,11 @@ def run_layers(
         arch: the model.
         attend: the attention to use.
         read: makes a kept parameter, named without N, whole and ready to compute with.
-        remat: see `points.remat`.
+        remat: see `remat.remat_layer`.
         examples_at_once: divides the batch; 0 for all.
-        tap: sees every point; `points.training_tap`, unless given.
+        tap: sees every point; `remat.training_tap`, unless given.
     """
-    tap = tap or points.training_tap(remat)
+    tap = tap or training_tap(remat)
     B = x_BxLxD.shape[0]
     at_once = examples_at_once or B
     cos, sin = rope.turns(attentions.positions(segments_BxL), arch)
@@ -138,11 +138,11 @@ def run_layers(
         if at_once == B:
             return run(x_BxLxD, segments_BxL, cos, sin)
         pieces = [x.reshape(-1, at_once, *x.shape[1:]) for x in (x_BxLxD, segments_BxL, cos, sin)]
-        some = points.remat(run, remat)
+        some = remat_layer(run, remat)
         y: Array = jax.lax.map(lambda piece: some(*piece), pieces)
         return y.reshape(x_BxLxD.shape)
 
-    step = points.remat(body, remat)
+    step = remat_layer(body, remat)
     x_BxLxD, _ = jax.lax.scan(lambda x, kept: (step(x, kept), None), x_BxLxD, layers)
     return x_BxLxD
 

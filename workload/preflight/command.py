@@ -12,7 +12,7 @@ from workload.config import Config
 from workload.errors import ConfigError, Problem
 from workload.preflight import report
 from workload.preflight import search as searching
-from workload.preflight.compiler import Compiled, compile_step
+from workload.preflight.compiler import Compiled, compile_step, lookup
 from workload.preflight.slices import price, slices
 from workload.preflight.verdict import Verdict, judge
 
@@ -42,6 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the whole answer, for programs")
     parser.add_argument("--fresh", action="store_true", help="compile although the answer is kept already")
 
+    text = "say only what was found before; exit status 4 if nobody has asked yet"
+    parser.add_argument("--kept", action="store_true", help=text)
     return _run(parser.parse_args(arguments))
 
 
@@ -54,6 +56,12 @@ def _run(options: argparse.Namespace) -> int:
     def judged(config: Config, compiled: Compiled) -> Verdict:
         return judge(config, wanted, paid, compiled, options.recovery_min * 60)
 
+    if options.kept:
+        known = lookup(config, wanted)
+        if known is None:
+            _say(f"nobody has asked about {options.config} on {wanted.title} yet: leave out --kept")
+            return 4
+        return _tell(judged(config, known), options)
     ask = partial(compile_step, use_cache=not options.fresh)
     if options.search:
         found = searching.search(config, wanted, judged, say=_say, compile_with=ask)
@@ -70,7 +78,10 @@ def _run(options: argparse.Namespace) -> int:
             print(f"\nnext: {' '.join(f'--set {word!r}' for word in best.settings.split(' '))}")
         return 0 if best.verdict and best.verdict.fits == "yes" else 3
     _say(f"compiling for {wanted.title}: a minute for a small model, five for a large one; then it is kept")
-    verdict = judged(config, ask(config, wanted))
+    return _tell(judged(config, ask(config, wanted)), options)
+
+
+def _tell(verdict: Verdict, options: argparse.Namespace) -> int:
     print(json.dumps(verdict.as_json(), indent=2) if options.json else report.text(verdict, options.config))
     return 0 if verdict.fits == "yes" else 3
 

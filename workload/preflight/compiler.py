@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from workload import flags
 from workload.config import Config
 from workload.errors import WorkloadError
 from workload.preflight.program import Collective, Program
@@ -115,6 +114,15 @@ def key(config: Config, slices: Slices) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def lookup(config: Config, slices: Slices) -> Compiled | None:
+    """What was found before, if it was asked before; needs no compiler and no JAX."""
+    try:
+        path = cache_folder() / f"{key(config, slices)}.json"
+        return _from_json(json.loads(path.read_text()))
+    except (OSError, ValueError, PreflightError):
+        return None
+
+
 def compile_step(config: Config, slices: Slices, use_cache: bool = True) -> Compiled:
     """What the compiler says of the config's step on the slices; compiles at most once.
 
@@ -122,9 +130,9 @@ def compile_step(config: Config, slices: Slices, use_cache: bool = True) -> Comp
         ConfigError: the config doesn't divide over the slices.
         PreflightError: the compiler failed for another reason than size.
     """
+    if use_cache and (known := lookup(config, slices)):
+        return known
     path = cache_folder() / f"{key(config, slices)}.json"
-    if use_cache and path.is_file():
-        return _from_json(json.loads(path.read_text()))
     compiled = _compile(config, slices)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -150,6 +158,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         import jax
         from jax.experimental import topologies
 
+        from workload import flags
         from workload.sharding import make_mesh
         from workload.step import Step
 

@@ -6,6 +6,7 @@ from workload.preflight.roofline import Prediction
 from workload.preflight.slices import CHIP, GIB, PRICES_READ
 from workload.preflight.verdict import NOTICE_S, Money, Verdict
 
+_SHORT_S = 0.05
 _WORDS = {"yes": "FITS", "no": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
 
 
@@ -50,11 +51,19 @@ def _memory(verdict: Verdict) -> list[str]:
         ("code", compiled.code_bytes),
         ("together", compiled.hbm_bytes),
     ):
-        lines.append(f"  {size / GIB:7.2f} GiB  {label}")
+        lines.append(f"  {_size(size):>11}  {label}")
     lines.append("  largest temporaries (they share room where they don't live at once)")
     for buffer in compiled.largest[:5]:
-        lines.append(f"  {buffer.size_bytes / GIB:7.2f} GiB  {_short(buffer.shapes)}")
+        lines.append(f"  {_size(buffer.size_bytes):>11}  {_short(buffer.shapes)}")
     return lines
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB / 100 else f"{size_bytes / 2**20:.2f} MiB"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds >= 0.1 or not seconds else f"{seconds * 1e3:.3g} ms"
 
 
 def _short(shapes: str) -> str:
@@ -72,14 +81,17 @@ def _time(verdict: Verdict, prediction: Prediction) -> list[str]:
         ("dcn", f"network between slices, against {CHIP.dcn_bytes_per_s_per_host / 1e9:.0f} GB/s a host"),
     ):
         mark = "  <- binds" if bounds.binding == name else ""
-        lines.append(f"  {getattr(bounds, name):8.3f} s  {label}{mark}")
+        lines.append(f"  {_seconds(getattr(bounds, name)):>11}  {label}{mark}")
     slow, likely, fast = prediction.step_s
-    lines.append(f"  {likely:8.3f} s  a step, likely ({fast:.3f} to {slow:.3f})")
+    lines.append(f"  {_seconds(likely):>11}  a step, likely ({_seconds(fast)} to {_seconds(slow)})")
     slow, likely, fast = prediction.tokens_per_s_per_chip
-    lines.append(f"  {likely:8,.0f}    tokens/s/chip ({slow:,.0f} to {fast:,.0f})")
+    lines.append(f"  {likely:>11,.0f}  tokens/s/chip ({slow:,.0f} to {fast:,.0f})")
     shares = ", ".join(f"{share:.1%} {name}" for name, share in prediction.mfu.items())
-    lines.append(f"            MFU {shares}")
-    lines += [f"            {line}" for line in _exchanges(verdict)]
+    lines.append(f"               MFU {shares}")
+    lines += [f"               {line}" for line in _exchanges(verdict)]
+    if prediction.step_s[1] < _SHORT_S:
+        text = f"a step below {_SHORT_S * 1e3:.0f} ms waits for launches and latencies, which are not in here"
+        lines.append(f"               {text}")
     return lines
 
 
@@ -87,7 +99,7 @@ def _exchanges(verdict: Verdict) -> list[str]:
     sizes: Counter[tuple[str, str]] = Counter()
     for one in verdict.compiled.collectives:
         sizes[one.kind, "between slices" if one.across else "in a slice"] += one.size_bytes * one.times
-    return [f"{size / 1e9:.2f} GB {kind} {where} a step" for (kind, where), size in sizes.most_common()]
+    return [f"{size / 1e9:.3g} GB {kind} {where} a step" for (kind, where), size in sizes.most_common()]
 
 
 def _published(verdict: Verdict) -> list[str]:

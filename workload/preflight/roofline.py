@@ -16,7 +16,7 @@ from typing import Any
 from workload.config import Config
 from workload.flops import ModelFlops, mfu, model_flops
 from workload.model.architecture import Architecture
-from workload.model.attention import block_size
+from workload.model.kernels import block_size
 from workload.preflight.program import Collective
 from workload.preflight.slices import CHIP, Slices
 

@@ -91,7 +91,7 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
         compiled: what the compiler said.
         recovery_s: from a preemption until the run goes on, as the caller assumes it.
     """
-    fits, reason = _fit(compiled)
+    fits, reason = fit(compiled)
     prediction = None
     if not compiled.refused:
         prediction = roofline.predict(config, slices, compiled.attention, compiled.collectives)
@@ -103,8 +103,11 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
     return Verdict(slices, config, fits, reason, compiled, prediction, risk, price, money, roofline.method())
 
 
-def _fit(compiled: Compiled) -> tuple[str, str]:
-    """That it compiled is no proof: the compiler lets pass what no chip holds."""
+def fit(compiled: Compiled) -> tuple[str, str]:
+    """Whether a step fits a chip (yes, no, uncertain), and the sizes.
+
+    That it compiled is no proof: the compiler lets pass what no chip holds.
+    """
     if compiled.refused:
         return "no", f"the compiler refuses it: {compiled.refused}"
     share = compiled.hbm_bytes / CHIP.hbm_bytes

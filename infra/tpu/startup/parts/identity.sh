@@ -11,6 +11,15 @@ attribute() {
   remember "$2" "$VALUE"
 }
 
+# soon KEY: like optional, for what the TPU's own agent writes, which may come after this script's start.
+soon() {
+  local deadline=$((SECONDS + 6))
+  until optional "$1"; do
+    ((SECONDS < deadline)) || return 1
+    sleep 1
+  done
+}
+
 stage_identity() {
   local deadline=$((SECONDS + 60)) id workers worker address
   until id=$(metadata instance/id); do
@@ -28,7 +37,7 @@ stage_identity() {
   workers=$VALUE
 
   # Worker 0 leads: a host that doesn't know its number must never take it by default.
-  optional agent-worker-number ||
+  soon agent-worker-number ||
     fail "the metadata has no agent-worker-number: this host can't know which worker of $workers it is, and stops"
   worker=$VALUE
   [[ $worker =~ ^(0|[1-9][0-9]{0,4})$ ]] || fail "agent-worker-number is '$worker', not a number: this host stops"
@@ -36,7 +45,7 @@ stage_identity() {
   remember WORKER_ID "$worker"
 
   # unknown:unknown:IP, one for each worker, in their order.
-  optional worker-network-endpoints || fail "the metadata has no worker-network-endpoints"
+  soon worker-network-endpoints || fail "the metadata has no worker-network-endpoints"
   address=${VALUE%%,*}
   address=${address##*:}
   [[ $address =~ ^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+$ ]] ||

@@ -1,0 +1,51 @@
+"""What preflight said of the runs that the slices are to do; it is asked for, never run, here.
+
+The workload is another room: it is spoken to by its command line.
+"""
+
+import itertools
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from infra.settings.sources import ROOT
+
+_NOTHING_KEPT = 4  # `workload preflight --kept`: nobody has asked yet
+_WORDS = {"yes": "fits", "no": "does not fit", "uncertain": "may not fit"}
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line for people; `warn` if it should worry them."""
+
+    line: str
+    warn: bool
+
+
+def said(run: str, accelerator_type: str) -> Said | None:
+    """The verdict on a slice's `run`, or how to get one; None if it trains nothing.
+
+    Args:
+        run: what the slice runs, e.g. `train tiny.toml --set train.steps=20`.
+        accelerator_type: e.g. `v6e-16`.
+    """
+    words = shlex.split(run)
+    if words[:1] != ["train"] or len(words) < 2:
+        return None
+    chosen = [word for flag, word in itertools.pairwise(words) if flag == "--set"]
+    chosen += [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
+    asked = [words[1], "--slice", accelerator_type, *(f"--set={word}" for word in chosen)]
+    line = [sys.executable, "-m", "workload", "preflight", *asked, "--kept", "--json"]
+    answer = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    command = f"workload preflight {shlex.join(asked)}"
+    if answer.returncode == _NOTHING_KEPT:
+        return Said(f"no preflight of `{run}` on {accelerator_type} yet; ask it: {command}", warn=True)
+    try:
+        found = json.loads(answer.stdout)
+        verdict, reason = found["fits"], found["reason"]
+    except (ValueError, KeyError):
+        return Said(f"`{run}` can't be checked ({command}): {answer.stderr.strip()}", warn=True)
+    fits = f"{_WORDS[verdict]} {accelerator_type}: {reason}"
+    return Said(f"preflight of `{run}`: {fits}", warn=verdict != "yes")

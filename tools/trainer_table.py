@@ -1,0 +1,79 @@
+"""The trainer's settings as the table in docs/trainer.md: written again, or compared.
+
+python -m tools.trainer_table [--write]
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from workload.config import Config
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "trainer.md"
+BEGIN, END = "<!-- begin generated: settings -->", "<!-- end generated: settings -->"
+
+
+def rows(kind: type, prefix: str = "") -> Iterator[str]:
+    """One row a setting: its key, its default, what it means, its rule."""
+    hints, said = get_type_hints(kind), comments(kind)
+    for entry in fields(kind):
+        hint = hints[entry.name]
+        if is_dataclass(hint):
+            yield from rows(hint, f"{prefix}{entry.name}.")  # type: ignore[arg-type]
+            continue
+        default: Any = entry.default if entry.default is not MISSING else None
+        shown = json.dumps(list(default) if isinstance(default, tuple) else default)
+        rule = entry.metadata.get("rule", ("", None))[0].removeprefix("must ").removeprefix("be ")
+        about = "; ".join(part for part in (said.get(entry.name, ""), rule) if part)
+        yield f"| `{prefix}{entry.name}` | `{shown}` | {about} |".replace("||", "|")
+
+
+def comments(kind: type) -> dict[str, str]:
+    """The comment beside each field, or the lines right above it."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    lines = source.splitlines()
+    found = {}
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            beside = lines[(node.end_lineno or node.lineno) - 1][node.end_col_offset or 0 :].strip()
+            above = []
+            for line in reversed(lines[: node.lineno - 1]):
+                if not line.strip().startswith("#"):
+                    break
+                above.insert(0, line.strip().lstrip("# "))
+            found[node.target.id] = re.sub(r"\s*# noqa.*", "", beside.lstrip("# ")) or " ".join(above)
+    return found
+
+
+def block() -> str:
+    """The table."""
+    return "\n".join(["| setting | default | meaning and rule |", "| --- | --- | --- |", *rows(Config)])
+
+
+def written(document: str) -> str:
+    """The document with its table made anew."""
+    head, found, rest = document.partition(BEGIN)
+    _, closed, tail = rest.partition(END)
+    if not found or not closed:
+        raise SystemExit(f"{DOCUMENT.name} lacks the block between {BEGIN} and {END}")
+    return f"{head}{BEGIN}\n{block()}\n{END}{tail}"
+
+
+if __name__ == "__main__":
+    before = DOCUMENT.read_text(encoding="utf-8")
+    after = written(before)
+    if "--write" in sys.argv:
+        DOCUMENT.write_text(after, encoding="utf-8")
+    elif before != after:
+        sys.exit("docs/trainer.md: its table is out of date: run 'make docs'")

@@ -1,0 +1,35 @@
+"""Which attention a platform gets, and in which blocks: said without JAX, for preflight too."""
+
+KINDS = ("auto", "splash", "cudnn", "einsum")
+_LANES = 128  # a tile's width on TPU
+_LARGEST_BLOCK = 2048  # what MaxText's v6e recipes use; 8B at 8192 fits it
+
+
+def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]:
+    """The implementation for a platform and length, and the reason, for people.
+
+    Args:
+        kind: what the config asks for; `auto` leaves it to the platform.
+        platform: `tpu`, `gpu` or `cpu`, where the step will run.
+        length: tokens in an example.
+        dtype: of the activations.
+    """
+    if kind != "auto":
+        return kind, "compute.attention asks for it"
+    if platform == "tpu":
+        if length % _LANES:
+            return "einsum", f"splash needs a length that {_LANES} divides, not {length}"
+        return "splash", "the platform is tpu"
+    if platform in ("gpu", "cuda", "rocm"):
+        if dtype != "bfloat16":
+            return "einsum", f"cuDNN's kernel takes bfloat16, not {dtype}"
+        return "cudnn", f"the platform is {platform}"
+    return "einsum", f"no kernel for {platform}"
+
+
+def block_size(length: int) -> int:
+    """The largest block that divides the length, 2048 at most."""
+    block = min(_LARGEST_BLOCK, length)
+    while length % block or block % _LANES:
+        block -= _LANES if block % _LANES == 0 else block % _LANES
+    return block
