@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,25 @@ def test_a_host_without_its_number_stops(make_host: MakeHost, gcs: str, number: 
     assert status["worker"] is None
     names = {blob.name for blob in client_of(gcs).list_blobs(BUCKET, prefix="boot/")}
     assert names == {"boot/tpu-lab/worker-unknown-4711.json"}
+
+
+def test_keys_that_the_tpus_agent_writes_late_are_waited_for(make_host: MakeHost) -> None:
+    host = make_host(agent_worker_number=None, worker_network_endpoints=None)
+
+    def write() -> None:
+        for key, value in (
+            ("agent-worker-number", "0"),
+            ("worker-network-endpoints", "unknown:unknown:10.0.0.2"),
+        ):
+            while f"waiting for {key}" not in host.log():
+                time.sleep(0.1)
+            host.lab.metadata.set(key, value)
+
+    agent = threading.Thread(target=write, daemon=True)
+    agent.start()
+    assert ready(host)["worker"] == 0
+    agent.join(timeout=1)
+    assert not agent.is_alive(), "nothing was waited for"
 
 
 def test_a_missing_disk_says_what_is_there(make_host: MakeHost) -> None:

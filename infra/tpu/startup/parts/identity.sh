@@ -16,6 +16,7 @@ soon() {
   local deadline=$((SECONDS + 6))
   until optional "$1"; do
     ((SECONDS < deadline)) || return 1
+    log "waiting for $1"
     sleep 1
   done
 }
