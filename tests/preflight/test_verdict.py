@@ -1,0 +1,248 @@
+"""What preflight makes of what the compiler says: fit, time, price, risk, and the words for them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workload import config as configs
+from workload.config import Config
+from workload.errors import ConfigError
+from workload.preflight import command, compiler, report, roofline, search
+from workload.preflight.compiler import Buffer, Compiled
+from workload.preflight.program import Collective
+from workload.preflight.slices import CHIP, GIB, Slices, price, slices
+from workload.preflight.verdict import Verdict, judge
+
+V6E_256 = slices("v6e-256")
+
+
+def llama(*overrides: str) -> Config:
+    return configs.load("llama-3.1-8b-v6e-256.toml", overrides)
+
+
+def compiled(
+    temporaries_gib: float = 14.0, collectives: tuple[Collective, ...] = (), refused: str = ""
+) -> Compiled:
+    largest = (Buffer(8 * GIB, "bf16[32,4,8192,4096]"),)
+    return Compiled(
+        refused,
+        GIB,
+        int(temporaries_gib * GIB),
+        0,
+        0,
+        largest,
+        collectives,
+        "splash",
+        260.0,
+        "jax 0, libtpu 0",
+    )
+
+
+def asked(config: Config, found: Compiled, wanted: Slices = V6E_256) -> Verdict:
+    return judge(config, wanted, price("us-east5"), found, recovery_s=600.0)
+
+
+@pytest.mark.parametrize(
+    ("temporaries_gib", "fits"),
+    [(10.0, "yes"), (28.6, "yes"), (28.8, "uncertain"), (30.3, "no"), (40.0, "no")],
+)
+def test_that_it_compiled_is_no_proof(temporaries_gib: float, fits: str) -> None:
+    assert asked(llama(), compiled(temporaries_gib)).fits == fits
+
+
+def test_a_refusal_is_told_in_the_compilers_words() -> None:
+    verdict = asked(
+        llama(), compiled(refused="total memory required (41.01G) exceeds available HBM (31.25G)")
+    )
+    assert verdict.fits == "no"
+    assert verdict.prediction is None
+    said = report.text(verdict, "mine.toml")
+    assert "mine.toml on v6e-256: DOES NOT FIT" in said
+    assert "41.01G" in said
+    assert "time, predicted" not in said
+
+
+def test_published_runs_are_hit_within_the_error_that_is_told() -> None:
+    """Ten runs of MaxText; golden: they change with `published.toml` and with the roofline's arithmetic."""
+    method = roofline.method()
+    assert len(method.anchors) == 10
+    low, mean, high = method.shares
+    assert (low, mean, high) == pytest.approx((0.495, 0.525, 0.578), abs=2e-3)
+    assert method.error() == pytest.approx(0.101, abs=2e-3)
+    assert method.error_on_another_model() == pytest.approx(0.127, abs=2e-3)
+    for anchor in method.anchors:
+        assert low <= anchor.measured / anchor.roofline <= high
+
+
+def test_hardware_flops_are_the_models_and_what_remat_adds() -> None:
+    arch = llama().model
+    none = roofline.step_flops(arch, 8192, "einsum", ("none",))
+    full = roofline.step_flops(arch, 8192, "einsum", ("full",))
+    forward = roofline.forward_flops(arch, 8192, "einsum")
+    assert none == pytest.approx(3 * sum(forward.values()))
+    spared = forward["down"] + forward["unembedding"]
+    assert full - none == pytest.approx(sum(forward.values()) - spared)
+    kept = roofline.step_flops(arch, 8192, "einsum", ("save:attn_z", "save:query"))
+    assert full - kept == pytest.approx(forward["attention"] + forward["query"])
+    # Splash at 8192 does 10 of 16 blocks of 2048, and five products for four in its backward pass.
+    splash = roofline.forward_flops(arch, 8192, "splash")["attention"]
+    assert splash == pytest.approx(forward["attention"] * 10 / 16)
+
+
+def test_each_exchange_is_held_against_its_own_network() -> None:
+    config = llama()
+    two = slices("v6e-256", 2)
+    exchanges = (
+        Collective("all-gather", "a", 10**9, 256, False, 30),
+        Collective("all-reduce", "b", 10**9, 2, True, 4),
+    )
+    found = roofline.bounds(
+        replace(config, train=replace(config.train, batch_size=2048)), two, "splash", exchanges
+    )
+    assert found.ici == pytest.approx(30e9 * 255 / 256 / 400e9)
+    # Two slices: half of each array and back again; four chips share a host's cards.
+    assert found.dcn == pytest.approx(4e9 / 2 * 2 * 4 / 100e9)
+    assert found.binding == "compute"
+
+
+def test_the_price_of_a_run_follows_from_its_speed() -> None:
+    verdict = asked(llama("train.steps=1000"), compiled())
+    assert verdict.prediction is not None
+    likely = verdict.prediction.tokens_per_s_per_chip[1]
+    on_demand = verdict.money["on_demand"]
+    assert on_demand.an_hour == pytest.approx(256 * 2.70)
+    assert on_demand.a_billion_tokens == pytest.approx(2.70 / 3600 / likely * 1e9)
+    tokens = 1000 * 1024 * 8192
+    assert on_demand.a_run == pytest.approx(on_demand.a_billion_tokens * tokens / 1e9)
+    spot = verdict.money["spot"]
+    assert spot.a_billion_tokens == pytest.approx(1.4033 / 3600 / likely * 1e9 / verdict.risk.goodput)
+
+
+def test_one_machine_cant_promise_a_save_within_the_notice() -> None:
+    """96 GB from the single host of a v6e-8, 1.5 GB from each of 64."""
+    alone = asked(llama("train.batch_size=16"), compiled(), slices("v6e-8")).risk
+    many = asked(llama(), compiled()).risk
+    assert alone.save_s == pytest.approx((96.4, 20.9), abs=0.1)
+    assert (alone.notice, many.notice) == ("perhaps", "yes")
+    assert many.save_s[0] == pytest.approx(1.5, abs=0.1)
+    assert alone.goodput < many.goodput < 1
+    rare = asked(llama("checkpoint.preemption_every_h=2400"), compiled()).risk
+    assert rare.goodput > many.goodput
+
+
+def test_the_report_names_what_binds_and_what_it_is_worth() -> None:
+    said = report.text(asked(llama(), compiled()), "llama-3.1-8b-v6e-256.toml")
+    for words in (
+        "llama-3.1-8b-v6e-256.toml on v6e-256: FITS",
+        "15.00 of 31.25 GiB a chip, 48%",
+        "8.00 GiB  bf16[32,4,8192,4096]",
+        "against 918 TFLOP/s  <- binds",
+        "nothing here was measured on a TPU",
+        "a model left out within 13% (10 runs)",
+        "as read 2026-08",
+        "fits into the 30 s notice",
+    ):
+        assert words in said, said
+
+
+def test_the_answer_for_programs_holds_everything() -> None:
+    content = json.loads(json.dumps(asked(llama(), compiled()).as_json()))
+    assert content["fits"] == "yes"
+    assert content["chips"] == 256
+    assert content["prediction"]["bounds"]["binding"] == "compute"
+    assert content["method"]["error"] > 0
+    assert content["config"]["train"]["batch_size"] == 1024
+
+
+def test_a_search_ranks_what_fits_by_speed_and_stops_when_it_has_enough() -> None:
+    config, asked_about = llama(), []
+
+    def compile_with(changed: Config, _: Slices) -> Compiled:
+        size = search.estimate_bytes(changed, V6E_256) / GIB
+        asked_about.append(changed)
+        if size > 31.25:
+            return compiled(refused=f"total memory required ({size:.2f}G) exceeds available HBM (31.25G)")
+        return compiled(size - 1.0)
+
+    found = search.search(config, V6E_256, asked, enough=3, most=8, compile_with=compile_with)
+    fits = [one.verdict.fits for one in found if one.verdict]
+    assert fits[:3] == ["yes"] * 3
+    assert len(asked_about) == len(found) <= 8
+    speeds = [
+        one.verdict.prediction.tokens_per_s_per_chip[1]
+        for one in found[:3]
+        if one.verdict and one.verdict.prediction
+    ]
+    assert speeds == sorted(speeds, reverse=True)
+    text = search.table(found)
+    assert text.count("\n") == len(found)
+    assert "fits" in text.splitlines()[1]
+
+
+def test_a_search_where_nothing_fits_says_so() -> None:
+    giant = llama("model.layers=400", "model.d_model=16384", "model.d_ff=65536")
+    with pytest.raises(ConfigError, match="take a larger slice"):
+        search.search(giant, slices("v6e-8"), asked)
+
+
+def test_a_search_is_drawn(tmp_path: Path) -> None:
+    from workload.preflight.plot import draw
+
+    found = search.search(llama(), V6E_256, asked, enough=2, compile_with=lambda *_: compiled())
+    draw(found, tmp_path / "found.png", "a title")
+    assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--slice", "v5e-16"], "--slice = v5e-16: must be a type of v6e slice"),
+        (["--slice", "v6e-256", "--slices", "0"], "--slices = 0: must be at least 1"),
+        (
+            ["--slice", "v6e-256", "--region", "mars"],
+            "--region = mars: must be a region whose price is known",
+        ),
+        (["--slice", "v6e-256", "--set", "train.batch_size=1000"], "--set train.batch_size=1024"),
+        (["--slice", "v6e-256", "--set", "mesh.data=3"], "mesh.data = 3: must divide the chips, 256"),
+        (["--slice", "v6e-256", "--set", "model.vocab_size=0"], "preflight has no tokens to take it from"),
+        (["--slice", "v6e-256", "--set", "compute.examples_at_once=3"], "must divide the 4 examples"),
+        (["--slice", "v6e-256", "--set", "model.layer=3"], "did you mean model.layers?"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_compiles(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workload.__main__ import main
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it compiled")
+
+    monkeypatch.setattr(compiler, "_compile", never)
+    assert main(["preflight", "llama-3.1-8b-v6e-256.toml", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_real_step_is_compiled_for_a_slice_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XLA's TPU compiler, here, for a v6e-4: 15 s; the second look takes no compiler."""
+    monkeypatch.setenv("TPU_CACHE", str(tmp_path))
+    line = ["tiny.toml", "--slice", "v6e-4", "--json", "--set", "data.sequence_length=128"]
+    overrides = ["--set", "model.d_model=128", "--set", "model.heads=1", "--set", "compute.dtype=bfloat16"]
+    assert command.main([*line, *overrides]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["compiled"]["attention"] == "splash"
+    assert 0 < first["compiled"]["arguments_bytes"] < 0.01 * CHIP.hbm_bytes
+    assert {one["kind"] for one in first["compiled"]["collectives"]} >= {"all-gather"}
+    assert first["compiled"]["compile_s"] > 0.5
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it compiled again")
+
+    monkeypatch.setattr(compiler, "_compile", never)
+    assert command.main([*line, *overrides, "--kept"]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert command.main([*line, *overrides, "--kept", "--set", "model.layers=3"]) == 4
