@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 ENV ?= dev
 SCENARIO ?= default
+CONFIG ?= tiny.toml
+SLICE ?= v6e-16
 PYTHON ?= python3
 export PYTHON
 # The virtual environment holds the locked packages and links to the pinned programs.
@@ -11,11 +13,11 @@ export PULUMI_SKIP_UPDATE_CHECK := true
 export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tpu-pulumi)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup test lint rehearse preview publish up recover lock docs
+.PHONY: help doctor setup test lint rehearse preview preflight publish up recover lock docs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
-	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=default|kills|pod   PYTHON=python3.12"
+	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=default|kills|pod   CONFIG=tiny.toml   SLICE=v6e-16   PYTHON=python3.12"
 
 doctor: ## say what is here and what is missing, with a fix for each miss
 	@$(PYTHON) tools/doctor.py
@@ -38,6 +40,9 @@ rehearse: setup ## run the whole story on this machine against an emulated Googl
 
 preview: setup ## the plan and the price of all four stacks of ENV, before anything exists
 	python -m infra preview $(ENV)
+
+preflight: setup ## whether CONFIG fits SLICE, how fast, at what price; no TPU is needed
+	python -m workload preflight $(CONFIG) --slice $(SLICE)
 
 publish: setup ## build the bundle that hosts install and put it into the bucket of ENV
 	python -m infra.publish $(ENV)

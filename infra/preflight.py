@@ -39,7 +39,7 @@ def said(run: str, accelerator_type: str) -> Said | None:
     asked = [words[1], "--slice", accelerator_type, *(f"--set={word}" for word in chosen)]
     line = [sys.executable, "-m", "workload", "preflight", *asked, "--kept", "--json"]
     answer = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
-    command = f"workload preflight {shlex.join(asked)}"
+    command = f"python -m workload preflight {shlex.join(asked)}"
     if answer.returncode == _NOTHING_KEPT:
         return Said(f"no preflight of `{run}` on {accelerator_type} yet; ask it: {command}", warn=True)
     try:

@@ -36,6 +36,9 @@ RUN_BY_THE_STORY = {
 NOT_RUN = {"gcloud auth application-default login", "pulumi login", "pulumi login --local"}
 # 20 minutes, which CI doesn't have; that the command starts this story is looked at here.
 TOO_LONG = {"make rehearse SCENARIO=kills": "python -m rehearsal run kills"}
+# Five minutes on two cores; the small one beside it is run, and the config is loaded by its tests.
+COMPILES_LONG = {"make preflight CONFIG=llama-3.1-8b-v6e-256.toml SLICE=v6e-256"}
+PREFLIGHT = "make preflight CONFIG=tiny.toml SLICE=v6e-16"
 RUN_BY_EVERY_TARGET = {"make setup && export PATH=$PWD/.venv/bin:$PATH"}
 
 
@@ -50,11 +53,20 @@ def commands() -> set[str]:
 def test_every_command_of_the_readme_is_run_by_something() -> None:
     found = commands()
     assert len(found) >= 8
-    run = RUN_HERE | RUN_BY_CI | set(RUN_BY_THE_STORY) | RUN_BY_EVERY_TARGET
+    run = RUN_HERE | {PREFLIGHT} | COMPILES_LONG | RUN_BY_CI | set(RUN_BY_THE_STORY) | RUN_BY_EVERY_TARGET
     assert not found - run - set(TOO_LONG) - NOT_RUN
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert all(command in ci for command in RUN_BY_CI)
     assert set(RUN_BY_THE_STORY.values()) <= STEPS
+
+
+def test_the_preflight_of_the_readme(tmp_path: Path) -> None:
+    environment = {**os.environ, "TPU_CACHE": str(tmp_path)}
+    words = [*PREFLIGHT.split(), "-o", "setup"]
+    ran = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=True
+    )
+    assert "tiny.toml on v6e-16: FITS" in ran.stdout
 
 
 @pytest.mark.parametrize(("command", "starts"), TOO_LONG.items())

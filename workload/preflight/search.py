@@ -60,7 +60,7 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
     """Everything that is worth asking about, most promising first."""
     found = []
     for examples, remat, copies in product(BATCHES, KEPT, COPIES):
-        if slices.chips_each % copies:
+        if slices.chips_each % copies or examples % (config.compute.examples_at_once or 1):
             continue
         changed = replace(
             config,
