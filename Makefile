@@ -13,7 +13,7 @@ export PULUMI_SKIP_UPDATE_CHECK := true
 export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tpu-pulumi)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup test lint rehearse preview preflight publish up recover lock docs
+.PHONY: help doctor setup test prove lint rehearse preview preflight publish up recover lock docs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,10 @@ setup: ## install all that the other targets need (they call it themselves)
 
 test: setup lint ## run every test (no cloud account; some need root)
 	python -m pytest -n 4 --dist loadfile
+
+prove: setup ## that no kill leaves a trace: around every request of a save (6 min), 100 runs (1.5 h)
+	python -m tests.proofs saves
+	python -m tests.proofs runs
 
 lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
 	ruff check .

@@ -1,0 +1,126 @@
+"""A storage that kills its client just before or just after it serves a request, and a saver for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from tests.cloud.storage.storage_front import PROJECT, Front
+
+ROOT = Path(__file__).resolve().parents[2]
+BUCKET = "proofs"
+
+
+class KillingFront(Front):
+    """The rehearsal's storage; it counts from where the client says, and kills at a request."""
+
+    pid = 0
+    kill_at = 0
+    before = True
+    killed: str = ""
+    counted: list[str] | None = None
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/count-from-here":
+            self.counted = []
+            return web.Response()
+        if self.counted is None:
+            return await super()._handle(request)
+        self.counted.append(f"{request.method} {request.path_qs.partition('?')[0]}")
+        due = len(self.counted) == self.kill_at
+        if due and self.before:
+            self._kill()
+            return web.Response(status=500)
+        answer = await super()._handle(request)
+        if due:
+            self._kill()
+        return answer
+
+    def _kill(self) -> None:
+        assert self.counted
+        os.kill(self.pid, signal.SIGKILL)
+        self.killed = self.counted[-1]
+
+
+class Proof:
+    """Saves and restores against one storage, one run a case."""
+
+    def __init__(self, folder: Path):
+        self._requests: list[str] = []
+        self.front = KillingFront(folder)
+        self.front.request("POST", "b", {"name": BUCKET}, project=PROJECT)
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "STORAGE_EMULATOR_HOST": self.front.url,
+            "TENSORSTORE_GCS_HTTP_URL": self.front.url,
+        }
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "tests.proofs.zygote"],
+            env=environment,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def do(self, what: str, run: str, kill_at: int = 0, before: bool = True) -> dict[str, Any]:
+        """Runs one child; returns its wait status and its result, if it lived to tell."""
+        self._send({"do": what, "run": f"gs://{BUCKET}/{run}"})
+        self.front.pid = self._read()["pid"]
+        self.front.kill_at, self.front.before = kill_at, before
+        self.front.killed, self.front.counted = "", None
+        self._send({})
+        answer = self._read()
+        self.front.kill_at, self.front.counted = 0, self.front.counted if what == "save" else None
+        return answer
+
+    def case(self, number: int, before: bool) -> tuple[str, int]:
+        """Kills a save at a request and goes on; returns the request and the step that was found.
+
+        Raises:
+            AssertionError: nobody was killed, or what was found isn't what was saved.
+        """
+        run = f"{'before' if before else 'after'}-{number}"
+        done = self.do("save", run, number, before)
+        assert done["status"] == signal.SIGKILL, f"{run}: nobody was killed ({done})"
+        request = self.front.killed
+        found = self.do("restore", run)
+        assert found["status"] == 0, f"{run}, {request}: {found}"
+        assert found["result"]["step"] in (1, 2), f"{run}, {request}: {found}"
+        assert found["result"]["then"] == 3, f"{run}, {request}: {found}"
+        return request, int(found["result"]["step"])
+
+    def requests(self) -> list[str]:
+        """The requests of an undisturbed save."""
+        if not self._requests:
+            done = self.do("save", "undisturbed")
+            assert done["status"] == 0, done
+            assert self.front.counted
+            self._requests = list(self.front.counted)
+        return self._requests
+
+    def close(self) -> None:
+        assert self._zygote.stdin
+        self._zygote.stdin.close()
+        self._zygote.wait(20)
+        self.front.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._zygote.stdin
+        self._zygote.stdin.write(json.dumps(message) + "\n")
+        self._zygote.stdin.flush()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._zygote.stdout
+        line = self._zygote.stdout.readline()
+        assert line, "the zygote ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer

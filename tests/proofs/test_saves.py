@@ -1,0 +1,41 @@
+"""The short form of `make prove`: a save killed around some of its storage requests."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.proofs.killing import Proof
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+EVERY = 9  # of the requests; `make prove` takes each
+
+
+@pytest.fixture(scope="module")
+def proof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
+    made = Proof(tmp_path_factory.mktemp("proof"))
+    yield made
+    made.close()
+
+
+def test_a_save_killed_at_a_request_leaves_its_step_or_the_one_before(proof: Proof) -> None:
+    requests = proof.requests()
+    assert len(requests) > 30
+    # The last ones retire step 1; on a busy machine a save may send a few less.
+    found = [
+        (number, before, *proof.case(number, before))
+        for number in range(1, len(requests) - 10, EVERY)
+        for before in (True, False)
+    ]
+    assert {step for *_, step in found} <= {1, 2}
+    assert len(found) >= 8
+    first = found[0]
+    assert first[3] == 1, "killed before its first request, a save can't have made step 2"
+
+
+def test_a_save_killed_while_the_old_step_is_retired_keeps_its_own(proof: Proof) -> None:
+    requests = proof.requests()
+    retiring = [n for n, request in enumerate(requests, 1) if "%2F1%2Fcommit_success" in request]
+    assert len(retiring) == 1
+    for number in (retiring[0] + 3, retiring[0] + 6):
+        request, step = proof.case(number, before=True)
+        assert step == 2, request

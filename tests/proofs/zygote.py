@@ -1,0 +1,99 @@
+"""Starts savers and restorers quickly: everything is imported once, each one is a fork.
+
+Reads JSON lines, `{"do": "save", "run": URL}`; answers `{"pid": N}`, waits for a line that says go,
+and answers again with the child's exit status and what it printed.
+"""
+# mypy: allow-untyped-calls
+
+import json
+import os
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workload.checkpoints import Checkpoints
+from workload.cluster import Cluster, Membership
+from workload.config import CheckpointConfig
+from workload.store import open_store
+
+SHAPES = {"a": (64, 8), "b": (3,), "c": ()}
+
+
+def state(step: int) -> dict[str, Any]:
+    """What a run holds after a step: a function of the step."""
+    return {
+        name: jnp.asarray(np.random.default_rng([step, i]).standard_normal(shape).astype(np.float32))
+        for i, (name, shape) in enumerate(SHAPES.items())
+    }
+
+
+def checkpoints(run: str) -> Checkpoints:
+    return Checkpoints(open_store(run), Cluster(Membership()), CheckpointConfig(keep=1, timeout_s=60))
+
+
+def restored(kept: Checkpoints) -> int:
+    """The step that a start would go on from; its content must be that step's."""
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), state(0)
+    )
+    found = kept.restore(abstract)
+    expected = state(found.step)
+    if found.step and not all(np.array_equal(found.state[name], expected[name]) for name in SHAPES):
+        raise SystemExit(f"step {found.step} isn't what was saved")
+    return found.step
+
+
+def save(run: str, url: str) -> dict[str, Any]:
+    """Saves step 1 undisturbed, then step 2 while the storage counts."""
+    import urllib.request
+
+    kept = checkpoints(run)
+    restored(kept)
+    kept.save(1, state(1))
+    kept.wait()
+    urllib.request.urlopen(f"{url}/count-from-here", timeout=30).close()
+    kept.save(2, state(2))
+    kept.wait()
+    return {"saved": 2}
+
+
+def restore(run: str, url: str) -> dict[str, Any]:
+    """Goes on: restores, saves step 3, restores that."""
+    kept = checkpoints(run)
+    step = restored(kept)
+    kept.save(3, state(3))
+    kept.wait()
+    return {"step": step, "then": restored(checkpoints(run))}
+
+
+def main() -> None:
+    url = os.environ["STORAGE_EMULATOR_HOST"]
+    for line in sys.stdin:
+        asked = json.loads(line)
+        read_go, write_go = os.pipe()
+        read_result, write_result = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.read(read_go, 1)
+            do = {"save": save, "restore": restore}[asked["do"]]
+            os.write(write_result, json.dumps(do(asked["run"], url)).encode())
+            os._exit(0)
+        os.close(write_result)
+        print(json.dumps({"pid": pid}), flush=True)
+        sys.stdin.readline()
+        os.write(write_go, b"g")
+        result = b""
+        while part := os.read(read_result, 4096):
+            result += part
+        _, status = os.waitpid(pid, 0)
+        for pipe in (read_go, write_go, read_result):
+            os.close(pipe)
+        print(json.dumps({"status": status, "result": json.loads(result or b"null")}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
