@@ -166,9 +166,9 @@ def machine() -> Iterator[Finding]:
     free_gib = shutil.disk_usage(Path.home()).free / 2**30
     yield Finding(
         "disk",
-        OK if free_gib > 10 else MISSING,
+        OK if free_gib > 15 else MISSING,
         f"{free_gib:.0f} GiB free",
-        "" if free_gib > 15 else "free 15 GiB: 5 for the programs, 5.3 for the tests' torch, the rest for a world",
+        "" if free_gib > 15 else "free 15 GiB: 5 for programs, 5.3 for the tests' torch, the rest for a world",
     )
 
 
