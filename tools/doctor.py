@@ -168,7 +168,7 @@ def machine() -> Iterator[Finding]:
         "disk",
         OK if free_gib > 15 else MISSING,
         f"{free_gib:.0f} GiB free",
-        "" if free_gib > 15 else "free 15 GiB: 5 for programs, 5.3 for the tests' torch, the rest for a world",
+        "" if free_gib > 15 else "free 15 GiB: 5 for programs, 5 for the tests' torch, the rest for a world",
     )
 
 

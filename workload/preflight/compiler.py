@@ -186,7 +186,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
         temporaries, largest = _buffers(dump)
-        program = Program(compiled.as_text())
+        program = Program(compiled.as_text(), slices.count)
         return Compiled(
             refused="",
             arguments_bytes=memory.argument_size_in_bytes,

@@ -17,6 +17,8 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 
+# A sum over slices: the runtime between them is sent a part of an array and sends the sum back.
+_BETWEEN_SLICES = '_xla_host_transfer_handler_name="xla_megascale_runtime"'
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
 
@@ -58,7 +60,8 @@ class _Computation:
 class Program:
     """The computations of a program and how often each runs in one step."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, slices: int = 1):
+        self._slices = slices
         self._computations: dict[str, _Computation] = {}
         entry = ""
         current: _Computation | None = None
@@ -117,6 +120,12 @@ class Program:
             if not self.times[name] or _is_later_part(computation):
                 continue
             for instruction in computation.instructions:
+                if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.rest:
+                    size = _size(_ARRAYS(instruction.shape)[0])
+                    slices = self._slices
+                    found.append(
+                        Collective("all-reduce", instruction.name, size, slices, True, self.times[name])
+                    )
                 kind = instruction.opcode.removesuffix("-start")
                 if kind not in COLLECTIVES:
                     continue
