@@ -81,7 +81,13 @@ setup_parity() {
 setup_tools() {
   local dir official=
   [ "${TPU_BUILD_TOOLS:-}" = 1 ] || official=yes
-  PATH=$(printf %s "$PATH" | tr : '\n' | grep -vxF "$PWD/.venv/bin" | paste -sd :)
+  # What these links point at must not be the links themselves, by whatever name the folder stands on
+  # PATH: another clone's .venv is the same environment.
+  local kept=() entry
+  while IFS= read -r -d : entry; do
+    [ "$entry" -ef .venv/bin ] || kept+=("$entry")
+  done <<<"$PATH:"
+  PATH=$(IFS=:; echo "${kept[*]}")
 
   if [ $official ] && pulumi version >/dev/null 2>&1 && command -v pulumi-language-python >/dev/null; then
     [ -e .venv/bin/pulumi ] || echo "setup: using the Pulumi CLI on PATH: $(command -v pulumi) $(pulumi version)"
