@@ -41,7 +41,7 @@ def from_file(environment: str, root: Path = ROOT) -> Settings:
     try:
         content = yaml.load((root / name).read_text(encoding="utf-8"), _Loader)
         config = content.get("config") if isinstance(content, dict) else None
-        values = as_pulumi_hands_it_over(config, name) if isinstance(config, dict) else None
+        values, problems = _as_text(config) if isinstance(config, dict) else (None, [])
     except FileNotFoundError:
         known = sorted(path.name.split(".")[1] for path in root.glob("Pulumi.*.yaml"))
         start = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else "write it: see docs/settings.md"
@@ -56,11 +56,26 @@ def from_file(environment: str, root: Path = ROOT) -> Settings:
         raise InfraError(f"{name} is not YAML for settings: {said}") from None
     if values is None:
         raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
-    return parse(environment, values, name)
+    try:
+        settings = parse(environment, values, name)
+    except SettingsError as error:
+        told = {problem.path for problem in problems}
+        problems += [problem for problem in error.problems if problem.path not in told]
+    if problems:
+        raise SettingsError(name, sorted(problems))
+    return settings
 
 
 def as_pulumi_hands_it_over(config: dict[Any, Any], source: str) -> dict[str, str]:
-    """Keys → text, structures as JSON. Secrets are refused: no setting is one, and a file that holds
+    """Keys → text, structures as JSON; raises SettingsError for what can't be handed over."""
+    values, problems = _as_text(config)
+    if problems:
+        raise SettingsError(source, sorted(problems))
+    return values
+
+
+def _as_text(config: dict[Any, Any]) -> tuple[dict[str, str], list[Problem]]:
+    """Keys → text, and what has none. Secrets are refused: no setting is one, and a file that holds
     any can't be read without Pulumi.
     """
     values: dict[str, str] = {}
@@ -74,6 +89,4 @@ def as_pulumi_hands_it_over(config: dict[Any, Any], source: str) -> dict[str, st
             values[str(key)] = value
         else:
             values[str(key)] = json.dumps(value, default=str)
-    if problems:
-        raise SettingsError(source, sorted(problems))
-    return values
+    return values, problems

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.errors import Problem, SettingsError
-from infra.settings import parse
+from infra.settings import from_file, parse
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.engine import BASE, Recording, execute
 
@@ -83,3 +83,18 @@ def test_no_value_whatever_leads_to_a_traceback(key: str, value: Any) -> None:
 def test_no_value_in_a_slice_leads_to_a_traceback(field: str, value: Any) -> None:
     problems = judged({**BASE, "tpu:slices": [{**BASE["tpu:slices"][0], field: value}]})
     assert all(problem.path.startswith(("tpu:", "network:", "storage:")) for problem in problems)
+
+
+def test_a_key_without_a_value_hides_no_other_problem(tmp_path: Path) -> None:
+    text = "config:\n  gcp:project:\n  storage:location: {secure: abc}\n  network:mtu: nine\n"
+    (tmp_path / "Pulumi.dev.yaml").write_text(text)
+    with pytest.raises(SettingsError) as refusal:
+        from_file("dev", tmp_path)
+    found = [problem.path for problem in refusal.value.problems]
+    assert {"gcp:project", "storage:location", "network:mtu"} <= set(found)
+    assert found.count("gcp:project") == found.count("storage:location") == 1
+    for said in (
+        "gcp:project: found nothing. Rule: a key has a value. Fix: write one, or remove the key.",
+        "storage:location: found a secret. Rule: no setting is a secret. Fix: write it in plain text.",
+    ):
+        assert said in str(refusal.value)

@@ -89,16 +89,6 @@ def test_hierarchical_namespace_instead_of_versioning() -> None:
         ("config: " + "[" * 2000, "Pulumi.dev.yaml is not YAML for settings: maximum recursion depth"),
         ("", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
         ("config: 3", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
-        (
-            "config: {gcp:project: {secure: v1:abc}}",
-            "1 problem in Pulumi.dev.yaml:\n  gcp:project: found a secret. Rule: no setting is a secret. "
-            "Fix: write it in plain text.",
-        ),
-        (
-            "config: {gcp:project: }",
-            "1 problem in Pulumi.dev.yaml:\n  gcp:project: found nothing. Rule: a key has a value. "
-            "Fix: write one, or remove the key.",
-        ),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, content: str, said: str) -> None:
