@@ -40,8 +40,8 @@ def test_the_pack_runs_elsewhere_without_this_machines_python(
     packed: tuple[Path, tuple[str, ...]], tmp_path: Path
 ) -> None:
     archive, needs = packed
+    subprocess.run(["tar", "-xf", archive, "-C", tmp_path], check=True)  # Python 3.11.2's has no filter
     with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path, filter="tar")
         names = {part for name in tar.getnames() for part in Path(name).parts}
     assert not names & {"test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
     code = """if True:

@@ -67,6 +67,11 @@ def gone(root: Path, within_s: float = 20.0) -> list[str]:
     return left
 
 
+def _as_in_front() -> None:
+    """Tests that a shell started in the background would hand on an ignored SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start_shell(root: Path, line: str = "sleep 300") -> subprocess.Popen[bytes]:
     """A fresh world with a command running inside, in a process group of its own as a terminal has it."""
     child = subprocess.Popen(
@@ -74,6 +79,7 @@ def start_shell(root: Path, line: str = "sleep 300") -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=_as_in_front,
     )
     end = time.monotonic() + 120
     while True:
@@ -189,7 +195,9 @@ def test_a_story_that_is_interrupted_still_writes_its_report(
     scenario.write_text("title: t\nsteps:\n  - command: {run: sleep 100}\n")
     report = tmp_path / "report"
     command = [*COMMAND, "run", str(scenario), "--dir", str(folder), "--report", str(report)]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, start_new_session=True, preexec_fn=_as_in_front
+    )
     end = time.monotonic() + 120
     while not list(report.glob("logs/*")):
         assert child.poll() is None
