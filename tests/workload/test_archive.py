@@ -206,3 +206,43 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoin
 def test_a_batch_that_the_tokens_cannot_fill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command("big", 2, 1, "train.batch_size=100000"), "--dir", str(tmp_path)]) == 2
     assert "train.batch_size = 100000: must not be more than the" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_with_another_number_of_devices_and_says_so(tokens: Path, tmp_path: Path) -> None:
+    """Two devices, then four: the checkpoint is laid out anew, the examples stay what they were."""
+
+    def train(devices: int) -> str:
+        environment = {
+            **os.environ,
+            "DATA_DIR": str(tokens),
+            "GCE_METADATA_HOST": "127.0.0.1:1",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        }
+        line = [sys.executable, "-m", "workload", *command("moved", 6, 3), "--dir", str(tmp_path)]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def losses(run: str) -> dict[int, float]:
+        lines = [
+            json.loads(line)
+            for path in (tmp_path / "runs" / run / "metrics").iterdir()
+            for line in path.read_text().splitlines()
+        ]
+        return {entry["step"]: float.fromhex(entry["loss_hex"]) for entry in lines}
+
+    train(2)
+    run = tmp_path / "runs" / "moved"
+    before = losses("moved")
+    (run / "checkpoints" / "6" / "commit_success.txt").unlink()  # as if it had been killed while saving
+    (run / "final.json").unlink()
+    said = train(4)
+    assert 'moved {"step": 3' in said
+    assert 'restore {"step": 3}' in said
+    after = losses("moved")
+    assert sorted(after) == [1, 2, 3, 4, 5, 6]
+    assert [after[step] for step in (1, 2, 3)] == [before[step] for step in (1, 2, 3)]
+    assert max(abs(after[step] - before[step]) for step in (4, 5, 6)) < 1e-5
+    config = json.loads((run / "config.json").read_text())
+    assert config["rounding"]["mesh"] == {"data": 1, "fsdp": 4}
+    assert "moved {" not in train(4), "the same mesh is no move"
