@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 
 from infra.settings.sources import ROOT
 
@@ -24,6 +25,7 @@ class Said:
     warn: bool
 
 
+@cache  # asking takes a second, and a program asks about each slice
 def said(run: str, accelerator_type: str) -> Said | None:
     """The verdict on a slice's `run`, or how to get one; None if it trains nothing.
 

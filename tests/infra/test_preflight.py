@@ -16,6 +16,7 @@ RUN = "train tiny.toml --set train.steps=20 --set=model.layers=3"
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_CACHE", str(tmp_path))
+    preflight.said.cache_clear()
 
 
 # Keeps an answer where preflight keeps its own, as if it had compiled the step.

@@ -17,7 +17,7 @@ from workload.sharding import make_mesh
 from workload.step import Step
 
 SETTINGS = {
-    "model.layers": 2,
+    "model.layers": 1,
     "model.d_model": 64,
     "model.heads": 4,
     "model.kv_heads": 2,

@@ -245,4 +245,3 @@ def test_a_run_goes_on_with_another_number_of_devices_and_says_so(tokens: Path, 
     assert max(abs(after[step] - before[step]) for step in (4, 5, 6)) < 1e-5
     config = json.loads((run / "config.json").read_text())
     assert config["rounding"]["mesh"] == {"data": 1, "fsdp": 4}
-    assert "moved {" not in train(4), "the same mesh is no move"
