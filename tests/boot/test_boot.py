@@ -17,7 +17,7 @@ from infra.tpu.startup import STAGES, render
 from .lab import Host, failed, ready
 from .storage import BUCKET, Fault, client_of
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 MakeHost = Callable[..., Host]
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")

@@ -14,7 +14,7 @@ from infra.tpu.startup import STAGES
 
 from .lab import Host, fingerprint, ready
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 MakeHost = Callable[..., Host]
 

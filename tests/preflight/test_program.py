@@ -13,6 +13,8 @@ from workload.flops import model_flops
 from workload.model.architecture import Architecture
 from workload.preflight.program import Collective, Program
 
+pytestmark = pytest.mark.slow
+
 # As XLA's TPU compiler writes it, cut down: a loop whose bound stands in its condition, an
 # exchange split into a start and a later part, one over an iota of groups.
 TEXT = Path(__file__).with_name("program.txt").read_text()

@@ -18,7 +18,7 @@ import pytest
 from rehearsal.world import sweep
 from rehearsal.world.layout import Layout, State
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240), pytest.mark.slow]
 COMMAND = [sys.executable, "-m", "rehearsal"]
 CURL = "curl -sS -o /dev/null -w '%{http_code}'"
 

@@ -17,6 +17,8 @@ from tests.workload.test_training import command, damage
 from workload.__main__ import main
 from workload.model import huggingface
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 
 

@@ -14,6 +14,8 @@ from workload.errors import ConfigError
 from workload.model.architecture import Architecture
 from workload.sharding import make_mesh, split_axis
 
+pytestmark = pytest.mark.slow
+
 # The largest difference of a loss of 6 nats over 8 steps: sums in another order, in float32.
 REORDERED = 1e-5
 

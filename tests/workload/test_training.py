@@ -17,6 +17,8 @@ from workload.__main__ import main
 from workload.checkpoints import list_steps
 from workload.store import open_store
 
+pytestmark = pytest.mark.slow
+
 
 def command(run: str, steps: int, every: int, *overrides: str) -> list[str]:
     settings = [
