@@ -2,8 +2,7 @@
 
 For v6e they are the groups that MaxText's Llama-3.1-8B recipes for Trillium set, as of
 2026-08 (AI-Hypercomputer/maxtext benchmarks/xla_flags_library.py at e591f30cb), less those for
-host offload, which are added where a config offloads. They belong to a version of the compiler:
-JAX 0.10.2 with libtpu 0.0.42 and JAX 0.12.0.1 with libtpu 0.0.51 take them all.
+host offload, which are added where a config offloads. They belong to a version of the compiler.
 """
 
 import jax
@@ -21,7 +20,11 @@ V6E: Options = {
     "xla_tpu_use_minor_sharding_for_major_trivial_input": _ON,
     "xla_tpu_relayout_group_size_threshold_for_reduce_scatter": "1",
     "xla_tpu_assign_all_reduce_scatter_layout": _ON,
-    # Gathers of parameters run beside the matrix products before them.
+}
+
+# Gathers of parameters run beside the matrix products before them. MaxText sets these for v6e; libtpu
+# 0.0.50 (JAX 0.12) refuses them there as "not supported on platforms other than TPU v5e".
+GATHERS_BESIDE_PRODUCTS: Options = {
     "xla_tpu_enable_async_collective_fusion": _ON,
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": _ON,
     "xla_tpu_enable_async_collective_fusion_multiple_steps": _ON,
@@ -55,6 +58,8 @@ def options(config: Config, platform: str, slices: int = 1) -> Options | None:
     """
     if platform == "tpu":
         chosen = dict(V6E)
+        if jax.__version_info__ < (0, 11):
+            chosen |= GATHERS_BESIDE_PRODUCTS
         if slices > 1:
             chosen |= ACROSS_SLICES
         if any(word.startswith("offload:") for word in config.compute.remat):
