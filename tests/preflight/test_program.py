@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from workload.errors import WorkloadError
 from workload.flops import model_flops
 from workload.model.architecture import Architecture
-from workload.preflight.program import Collective, Program
+from workload.preflight.program import Collective, Program, _groups
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +39,29 @@ def test_every_exchange_is_found_once_with_its_size_and_group() -> None:
     ]
     across = [one.name for one in Program(TEXT, slices=2).collectives(devices_a_slice=4) if one.across]
     assert across == ["send.1"]
+
+
+@pytest.mark.parametrize(
+    ("spelled", "groups"),
+    [
+        ("{{0,1},{2,3}}", [[0, 1], [2, 3]]),
+        ("[2,2]<=[4]", [[0, 1], [2, 3]]),
+        ("[2,2]<=[2,2]T(1,0)", [[0, 2], [1, 3]]),
+        ("mesh['data'=2,'fsdp'=2] {'fsdp'}", [[0, 1], [2, 3]]),
+        ("mesh['data'=2,'fsdp'=2] {'data'}", [[0, 2], [1, 3]]),
+        ("mesh['data'=2,'fsdp'=2] {'data','fsdp'}", [[0, 1, 2, 3]]),
+        ("{}", []),
+    ],
+)
+def test_the_groups_of_an_exchange_are_read_however_they_are_spelled(
+    spelled: str, groups: list[list[int]]
+) -> None:
+    assert _groups(f"%x), channel_id=1, replica_groups={spelled}, dimensions={{0}}") == groups
+
+
+def test_groups_that_cannot_be_read_are_no_exchange_within_a_slice() -> None:
+    with pytest.raises(WorkloadError, match=r"new way: replica_groups=mesh\['a'=8\] \{'a':\(1\)2\}"):
+        _groups("%x), replica_groups=mesh['a'=8] {'a':(1)2}")
 
 
 ARCH = {"layers": 4, "d_model": 256, "heads": 4, "kv_heads": 2, "d_ff": 768, "vocab_size": 1024}

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
+from workload.errors import WorkloadError
+
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
@@ -196,14 +198,31 @@ def _is_later_part(computation: _Computation) -> bool:
 
 
 def _groups(rest: str) -> list[list[int]]:
-    """The groups of devices: spelled out, as an iota, or along the axes of a mesh."""
-    if listed := re.search(r"replica_groups=\{(\{[\d,{}]*\})\}", rest):
+    """The groups of devices: spelled out, as an iota, or along axes of a mesh; none where all take part.
+
+    Raises:
+        WorkloadError: they are spelled in a way that isn't known here.
+    """
+    if listed := re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", rest):
         return [_dims(group) for group in re.findall(r"\{([\d,]*)\}", listed[1])]
     if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest):
-        import numpy as np
-
-        grid = np.arange(prod(_dims(iota[3]))).reshape(_dims(iota[3]))
-        if iota[4]:
-            grid = grid.transpose(_dims(iota[4]))
-        return [[int(d) for d in row] for row in grid.reshape(int(iota[1]), int(iota[2]))]
+        return _grid(_dims(iota[3]), _dims(iota[4] or ""), int(iota[2]))
+    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", rest):  # since JAX 0.12
+        lengths = {name: int(length) for name, length in re.findall(r"'(\w+)'=(\d+)", mesh[1])}
+        names, along = list(lengths), re.findall(r"'(\w+)'", mesh[2])
+        if mesh[2] == ",".join(f"'{name}'" for name in along):
+            order = [names.index(name) for name in names if name not in along]
+            order += [names.index(name) for name in along]
+            return _grid(list(lengths.values()), order, prod(lengths[name] for name in along))
+    if "replica_groups=" in rest:
+        groups = rest[rest.index("replica_groups=") :][:120]
+        raise WorkloadError(f"the compiler spells the groups of an exchange in a new way: {groups}")
     return []
+
+
+def _grid(lengths: list[int], order: list[int], size: int) -> list[list[int]]:
+    """Devices 0, 1, … along a grid's axes, taken in another order of the axes, in groups of a size."""
+    import numpy as np
+
+    grid = np.arange(prod(lengths)).reshape(lengths).transpose(order or None).reshape(-1, size)
+    return [[int(device) for device in group] for group in grid]
