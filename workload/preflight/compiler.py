@@ -209,7 +209,7 @@ def _out_of_memory(message: str) -> str:
     return (lines or [message.splitlines()[0]])[0]
 
 
-_TEMPORARIES = re.compile(r"^allocation \d+: size (\d+), preallocated-temp", re.MULTILINE)
+_TEMPORARIES = re.compile(r"^allocation \d+: size (\d+)(?:, page \d+)?, preallocated-temp", re.MULTILINE)
 _LARGEST = re.compile(r"^ +\S+ *\( *\d+%\); +([\d.]+)([KMG]i?B|B); +(\d+); +\d+; (.*)$", re.MULTILINE)
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB}
 
@@ -219,18 +219,23 @@ def _buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
 
     `memory_analysis().temp_size_in_bytes` counts the arguments too, on TPU: the sum of all
     allocations. The compiler's own list of allocations tells them apart.
+
+    Raises:
+        PreflightError: that list is written in a way that isn't known here.
     """
     (report,) = dump.glob("*after_optimizations-memory-usage-report.txt")
     (assignment,) = dump.glob("*after_optimizations-buffer-assignment.txt")
     text = report.read_text()
     hbm = text.split("Memory Space:")[1]
     sizes = [int(size) for size in _TEMPORARIES.findall(assignment.read_text())]
+    if not sizes:
+        raise PreflightError("the compiler lists no temporaries, or in a new way: its memory can't be told")
     section = next((part for part in hbm.split("cumulative_size;") if "GiB(" in part or "MiB(" in part), "")
     found = [
         Buffer(round(float(size) * _UNITS[unit]), shapes)
         for size, unit, _, shapes in _LARGEST.findall(section)
     ]
-    return max(sizes, default=0), tuple(found[:8])
+    return max(sizes), tuple(found[:8])
 
 
 @dataclass
