@@ -137,9 +137,8 @@ class Run:
 
         Returns whether the run went on another mesh, or with other arithmetic, before.
         """
-        exact = {**self._config.identity(), "tokens": self._dataset.manifest.sha256}
-        mesh = {name: int(size) for name, size in self._step.mesh.shape.items()}
-        mine = {"exact": exact, "rounding": {**self._config.arithmetic(), "mesh": mesh}}
+        mine = self._identity()
+        exact = mine["exact"]
         try:
             theirs = json.loads(self._store.read(IDENTITY))
             if "exact" not in theirs:
@@ -163,10 +162,21 @@ class Run:
                 raise RunError(
                     f"{self._store.url}: begun with other settings: {'; '.join(changed)}\n    fix: {fix}"
                 )
-        moved = theirs is not None and theirs["rounding"] != mine["rounding"]
-        if theirs is None or moved:
-            self._store.write(IDENTITY, (json.dumps(mine, indent=2) + "\n").encode())
-        return moved
+        if theirs is None:
+            self._write_identity()
+        return theirs is not None and theirs["rounding"] != mine["rounding"]
+
+    def _identity(self) -> dict[str, Any]:
+        """What the losses depend on, and what changes them by rounding alone."""
+        mesh = {name: int(size) for name, size in self._step.mesh.shape.items()}
+        rounding = {**self._config.arithmetic(), "mesh": mesh}
+        return {
+            "exact": {**self._config.identity(), "tokens": self._dataset.manifest.sha256},
+            "rounding": rounding,
+        }
+
+    def _write_identity(self) -> None:
+        self._store.write(IDENTITY, (json.dumps(self._identity(), indent=2) + "\n").encode())
 
     def _first_state(self) -> State:
         """Before any update; each worker makes the parts that its devices hold."""
@@ -192,6 +202,8 @@ class Run:
             self._event("moved", step=restored.step, note="another mesh or remat: bits differ from here on")
         if self._journal:
             self._journal.begin(restored.step, forget=new_mesh)
+            if new_mesh:  # not before its losses are forgotten: a start killed between would keep them
+                self._write_identity()
         self._ledger.begin(restored.step)
         self._progress.begin(restored.step)
 

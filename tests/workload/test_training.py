@@ -14,7 +14,7 @@ import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder
 from workload.__main__ import main
-from workload.checkpoints import list_steps
+from workload.checkpoints import Checkpoints, list_steps
 from workload.store import open_store
 
 pytestmark = pytest.mark.slow
@@ -129,6 +129,22 @@ def test_a_run_that_is_done_or_has_other_settings(tmp_path: Path, capsys: pytest
     assert "compute.dtype was float32, is bfloat16; train.seed was 0, is 5" in refusal
     assert "give the new run another --name" in refusal
     assert run.json("final.json") == before[0]
+
+
+def test_a_start_killed_before_it_forgot_what_another_mesh_wrote_leaves_that_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = [*command("moved", 4, 2), "--dir", str(tmp_path)]
+    assert main(line) == 0
+    run = RunFolder(tmp_path / "runs" / "moved")
+    (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
+    line += ["--set", "compute.loss_chunk_tokens=100"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "restore", lambda *_: pytest.fail("stands for a kill"))
+        with pytest.raises(pytest.fail.Exception):
+            main(line)
+    assert main(line) == 0
+    assert [event["step"] for event in run.events("moved")] == [2]
 
 
 class Metadata(BaseHTTPRequestHandler):
