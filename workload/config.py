@@ -141,6 +141,7 @@ class Config:
             "remat": list(compute.remat),
             "examples_at_once": compute.examples_at_once,
             "loss_chunk_tokens": compute.loss_chunk_tokens,
+            "quick_compile": compute.quick_compile,
         }
 
 

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,14 @@ class Run:
     def _identity(self) -> dict[str, Any]:
         """What the losses depend on, and what changes them by rounding alone."""
         mesh = {name: int(size) for name, size in self._step.mesh.shape.items()}
-        rounding = {**self._config.arithmetic(), "mesh": mesh}
+        slices = len({getattr(device, "slice_index", None) for device in self._cluster.devices})
+        chip = self._cluster.devices[0]
+        program = {
+            "chip": chip.device_kind,
+            "slices": slices,
+            "compiler": f"jaxlib {version('jaxlib')}, {chip.client.platform_version}",
+        }
+        rounding = {**self._config.arithmetic(), "mesh": mesh, **program}
         return {
             "exact": {**self._config.identity(), "tokens": self._dataset.manifest.sha256},
             "rounding": rounding,
@@ -199,7 +207,8 @@ class Run:
         if restored.step:
             self._event("restore", step=restored.step)
         if new_mesh:
-            self._event("moved", step=restored.step, note="another mesh or remat: bits differ from here on")
+            note = "another mesh, chip, compiler or remat: bits differ from here on"
+            self._event("moved", step=restored.step, note=note)
         if self._journal:
             self._journal.begin(restored.step, forget=new_mesh)
             if new_mesh:  # not before its losses are forgotten: a start killed between would keep them

@@ -1,5 +1,6 @@
 """One worker: storage in a bucket, damaged checkpoints, notices, and runs that don't fit."""
 
+import json
 import os
 import re
 import signal
@@ -145,6 +146,20 @@ def test_a_start_killed_before_it_forgot_what_another_mesh_wrote_leaves_that_to_
             main(line)
     assert main(line) == 0
     assert [event["step"] for event in run.events("moved")] == [2]
+
+
+def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(tmp_path: Path) -> None:
+    line = [*command("upgraded", 4, 2), "--dir", str(tmp_path)]
+    assert main(line) == 0
+    run = RunFolder(tmp_path / "runs" / "upgraded")
+    was = run.json("config.json")
+    assert was["rounding"]["chip"] == "cpu"
+    was["rounding"]["compiler"] = "jaxlib 0.1"
+    (run.path / "config.json").write_text(json.dumps(was))
+    for override in ("compute.quick_compile=true", "compute.quick_compile=false"):
+        (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
+        assert main([*line, "--set", override]) == 0
+    assert len(run.events("moved")) == 2
 
 
 class Metadata(BaseHTTPRequestHandler):
