@@ -118,7 +118,8 @@ class Run:
                 self._report(step - 1)  # the step before, so that the devices never wait for us
             profiler.after(step, self._metrics.get(step))
             stop = preemption.reached(step)
-            if stop and not self._saves_on_notice():
+            # After the last step there is nothing to go on from: it is saved, and the run is done.
+            if stop and step < config.train.steps and not self._saves_on_notice():
                 break
             if stop or step == config.train.steps or interval.due(step):
                 self._save(step, state, interval)
