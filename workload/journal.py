@@ -21,7 +21,7 @@ from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from workload.errors import RunError, StoreError
 from workload.ledger import Ledger
-from workload.store import Store
+from workload.store import MissingObjectError, Store
 
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
 P = ParamSpec("P")
@@ -43,15 +43,20 @@ def read_losses(store: Store) -> dict[int, float]:
     for name in store.list("metrics/"):
         if not _SEGMENT.fullmatch(name):
             continue
-        for entry in map(json.loads, store.read(name).decode().splitlines()):
-            step, loss = entry["step"], float.fromhex(entry["loss_hex"])
-            if losses.setdefault(step, loss) != loss:
-                had = losses[step].hex()
-                raise RunError(
-                    f"{store.url}: step {step} was done twice with different losses, {had} and {loss.hex()}\n"
-                    "    fix: the run isn't reproducible; were its hosts or its program changed midway?"
-                )
+        _add(losses, store.read(name), store.url)
     return losses
+
+
+def _add(losses: dict[int, float], segment: bytes, url: str) -> None:
+    """Adds a segment's losses, each of which must be what is known of its step already."""
+    for entry in map(json.loads, segment.decode().splitlines()):
+        step, loss = entry["step"], float.fromhex(entry["loss_hex"])
+        if losses.setdefault(step, loss) != loss:
+            had = losses[step].hex()
+            raise RunError(
+                f"{url}: step {step} was done twice with different losses, {had} and {loss.hex()}\n"
+                "    fix: the run isn't reproducible; were its hosts or its program changed midway?"
+            )
 
 
 class Journal:
@@ -104,11 +109,12 @@ class Journal:
 
         Raises:
             StoreError: they aren't there; the checkpoint `to` must not be made.
+            RunError: an earlier start did these steps with other losses.
         """
         steps = range(self._from + 1, to + 1)
         if steps:
             text = "".join(line(step, self._pending.pop(step)) + "\n" for step in steps)
-            self._store.write(f"metrics/steps-{self._from}-{to}.jsonl", text.encode())
+            self._write_segment(f"metrics/steps-{self._from}-{to}.jsonl", text.encode())
             self._from = to
         if self._speeds:
             lines = "".join(f"{entry}\n" for entry in self._speeds).encode()
@@ -117,6 +123,17 @@ class Journal:
         if self._board:
             self._board.flush()
             self._upload_board()
+
+    def _write_segment(self, name: str, segment: bytes) -> None:
+        """Writes a segment, unless it is there; one that differs is evidence, and isn't replaced."""
+        try:
+            known = self._store.read(name)
+        except MissingObjectError:
+            self._store.write(name, segment)
+            return
+        losses: dict[int, float] = {}
+        _add(losses, known, self._store.url)
+        _add(losses, segment, self._store.url)
 
     def _upload_board(self) -> None:
         for path in Path(self._scratch.name).iterdir():

@@ -16,6 +16,7 @@ import pytest
 from tests.workload.slice import SETTINGS, RunFolder
 from workload.__main__ import main
 from workload.checkpoints import Checkpoints, list_steps
+from workload.preemption import Preemption
 from workload.store import open_store
 
 pytestmark = pytest.mark.slow
@@ -160,6 +161,36 @@ def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(tmp_
         (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
         assert main([*line, "--set", override]) == 0
     assert len(run.events("moved")) == 2
+
+
+def test_a_step_done_again_with_another_loss_is_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the losses lie in a segment of the same name, which a fixed interval makes."""
+    line = [*command("twice", 4, 2), "--dir", str(tmp_path)]
+    assert main(line) == 0
+    run = RunFolder(tmp_path / "runs" / "twice")
+    (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
+    (run.path / "final.json").unlink()
+    segment = run.path / "metrics" / "steps-2-4.jsonl"
+    evidence = segment.read_text().replace("0x1.", "0x1.0")
+    segment.write_text(evidence)
+    assert main(line) == 1
+    assert "step 3 was done twice with different losses" in capsys.readouterr().err
+    assert segment.read_text() == evidence
+    assert not (run.path / "final.json").exists()
+
+
+def test_a_notice_at_the_last_step_ends_the_run_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where a save wouldn't fit into the notice: there are no steps to come back for."""
+    monkeypatch.setattr(Preemption, "reached", lambda _, step: step == 3)
+    line = [*command("last", 3, 2, "checkpoint.notice_s=0"), "--dir", str(tmp_path)]
+    assert main(line) == 0
+    run = RunFolder(tmp_path / "runs" / "last")
+    assert run.json("final.json")["step"] == 3
+    assert run.complete() == [2, 3]
 
 
 class Metadata(BaseHTTPRequestHandler):
