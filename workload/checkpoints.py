@@ -6,9 +6,12 @@ written after everything else; a step without it doesn't exist.
 """
 # mypy: allow-untyped-calls
 
+import logging
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +28,9 @@ from workload.store import Store
 # gcsfs asks, by gRPC and before every call, whether the bucket is hierarchical. It serves either
 # kind without knowing, and a bucket reached through a private endpoint may not answer gRPC at all.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+# Orbax logs a failed save thrice, with tracebacks, and raises it too: `_told` says it once.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 FOLDER = "checkpoints"
 MARKER = "commit_success.txt"
@@ -142,13 +148,17 @@ class Checkpoints:
         """Begins to save; a step that is complete already is left as it is.
 
         Waits for the save before it, and retires what is too old once that is complete.
+
+        Raises:
+            StoreError: this save or the one before it failed.
         """
         asked = time.monotonic()
         self.wait()
         if step in self._complete:
             return False
         self._begun = time.monotonic()
-        self._saver.save(self._root / str(step), args=ocp.args.StandardSave(state), force=True)
+        with self._told(step):
+            self._saver.save(self._root / str(step), args=ocp.args.StandardSave(state), force=True)
         self._saving = step
         self.stall_s = time.monotonic() - asked
         return True
@@ -157,18 +167,37 @@ class Checkpoints:
         self.save_s = time.monotonic() - self._begun
 
     def wait(self) -> None:
-        """Returns once the save under way, if any, is complete."""
+        """Returns once the save under way, if any, is complete.
+
+        Raises:
+            StoreError: it failed.
+        """
         if self._saving is None:
             return
-        self._saver.wait_until_finished()
-        self._complete.add(self._saving)
-        self._saving = None
+        step, self._saving = self._saving, None
+        with self._told(step):
+            self._saver.wait_until_finished()
+        self._complete.add(step)
         readable = sorted(self._complete - self._unreadable)
         oldest_kept = readable[-self._keep :][0]
         for step in sorted(step for step in self._complete if step < oldest_kept):
             self._complete.discard(step)
             if self._cluster.leader:
                 self._retire(step)
+
+    @contextmanager
+    def _told(self, step: int) -> Iterator[None]:
+        """Turns what a save may raise, a full disk or a refusal, into one error that says what to do."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:
+            raise  # another worker was lost
+        except Exception as error:  # orbax and tensorstore raise what they like
+            safe = f"checkpoint {self.newest} is safe" if self.newest else "there is no checkpoint before it"
+            raise StoreError(
+                f"{self._root / str(step)}: can't be saved: {first_line(error)}\n    fix: make room, or let"
+                f" the account write there, and start the run again; {safe}"
+            ) from error
 
     def _retire(self, step: int) -> None:
         try:

@@ -12,6 +12,7 @@ complete checkpoint is computed again. On another mesh it goes on too, and diffe
 import hashlib
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +27,7 @@ from workload.cluster import Cluster, whole
 from workload.config import Config
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
-from workload.errors import RunError
+from workload.errors import RunError, StoreError
 from workload.fitting import check_batch, resolve
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
@@ -81,9 +82,10 @@ class Run:
 
         Raises:
             ConfigError: the batch doesn't divide over the devices.
-                WeightsError: `train.init_from` holds no weights of this model.
+            WeightsError: `train.init_from` holds no weights of this model.
             RunError: storage holds another run of this name, or no readable checkpoint of this
                 one; or the loss is no number any more.
+            StoreError: storage can't be written, or is full.
         """
         config, ledger = self._config, self._ledger
         new_mesh = self._cluster.agree(self._check_identity)
@@ -263,7 +265,8 @@ class Run:
 
     def _diverged(self, step: int, loss: float, norm: float) -> RunError:
         """A step after which nothing is worth keeping; no checkpoint is made of it."""
-        self._checkpoints.wait()
+        with suppress(StoreError):  # of the two, the loss is what to hear of
+            self._checkpoints.wait()
         good = self._checkpoints.newest
         last = f"checkpoint {good} is the last good one" if good else "there is no checkpoint before it"
         return RunError(

@@ -181,6 +181,22 @@ def test_a_step_done_again_with_another_loss_is_no_result(
     assert not (run.path / "final.json").exists()
 
 
+def test_storage_that_is_full_ends_the_run_with_one_error(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk's."""
+    line = [sys.executable, "-m", "workload", *command("full", 4, 2, "model.d_ff=512")]
+    limited = ["prlimit", "--fsize=16384", *line, "--dir", str(tmp_path)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    error, fix = done.stderr.splitlines()[-2:]
+    assert "checkpoints/2: can't be saved: OUT_OF_RANGE" in error
+    assert "fix: make room" in fix
+    assert "absl" not in done.stderr
+    run = RunFolder(tmp_path / "runs" / "full")
+    assert run.complete() == []
+    assert run.json("status.json")["state"] == "failed"
+    assert "can't be saved" in run.events("failed")[0]["reason"]
+
+
 def test_a_notice_at_the_last_step_ends_the_run_as_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
