@@ -68,5 +68,11 @@ class RunError(WorkloadError):
     """The run on storage and the run asked for don't fit together."""
 
 
+class HopelessError(RunError):
+    """The same start again would come to the same end."""
+
+    exit_code = 2
+
+
 class ClusterError(WorkloadError):
     """The workers couldn't meet, or one of them was lost."""

@@ -27,7 +27,7 @@ from workload.cluster import Cluster, whole
 from workload.config import Config
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
-from workload.errors import RunError, StoreError
+from workload.errors import HopelessError, RunError, StoreError
 from workload.fitting import check_batch, resolve
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
@@ -163,7 +163,7 @@ class Run:
             ]
             if changed:
                 fix = "give the new run another --name, or put the old settings back"
-                raise RunError(
+                raise HopelessError(
                     f"{self._store.url}: begun with other settings: {'; '.join(changed)}\n    fix: {fix}"
                 )
         if theirs is None:
@@ -263,13 +263,13 @@ class Run:
         if self._journal:
             self._journal.loss(step, loss, self._progress.did(step, metrics))
 
-    def _diverged(self, step: int, loss: float, norm: float) -> RunError:
+    def _diverged(self, step: int, loss: float, norm: float) -> HopelessError:
         """A step after which nothing is worth keeping; no checkpoint is made of it."""
         with suppress(StoreError):  # of the two, the loss is what to hear of
             self._checkpoints.wait()
         good = self._checkpoints.newest
         last = f"checkpoint {good} is the last good one" if good else "there is no checkpoint before it"
-        return RunError(
+        return HopelessError(
             f"step {step}: loss {loss}, gradient norm {norm}: not a number any more; {last}\n"
             "    fix: lower optimizer.learning_rate or warm up longer; look at the batch of this step."
             " With these settings the run comes to the same end again: give it another --name"

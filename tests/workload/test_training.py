@@ -126,7 +126,7 @@ def test_a_run_that_is_done_or_has_other_settings(tmp_path: Path, capsys: pytest
     assert main([*line, "--set", "checkpoint.keep=9"]) == 0
     assert (run.json("final.json"), run.complete()) == before
 
-    assert main([*line, "--set", "train.seed=5", "--set", "compute.dtype=bfloat16"]) == 1
+    assert main([*line, "--set", "train.seed=5", "--set", "compute.dtype=bfloat16"]) == 2
     refusal = capsys.readouterr().err
     assert "compute.dtype was float32, is bfloat16; train.seed was 0, is 5" in refusal
     assert "give the new run another --name" in refusal
