@@ -5,6 +5,7 @@ A field's rule stands beside it: `ruled(10, at_least(1))`.
 
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
@@ -97,6 +98,8 @@ def build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Prob
             problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
             continue
         rule, holds = entry.metadata.get("rule", ("", lambda _: True))
+        if hint is float and not math.isfinite(value):
+            rule, holds = "must be finite", math.isfinite
         if not holds(value):
             problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
             continue

@@ -43,6 +43,8 @@ BAD = [
     (['compute.remat=["save:logits"]'], "'save:logits' is none of", '["full"]'),
     (["mesh.data=0"], "mesh.data = 0: must be at least 1", "default"),
     (["checkpoint.preemption_every_h=0"], "checkpoint.preemption_every_h = 0.0: must be greater", "24"),
+    (["checkpoint.preemption_every_h=inf"], "preemption_every_h = Infinity: must be finite", "24"),
+    (["optimizer.weight_decay=nan"], "optimizer.weight_decay = NaN: must be finite", "0.1"),
     (["train.steps"], "--set = train.steps: must read key=value", "--set train.steps=20"),
     (["train.steps.more=2"], "--set = train.steps.more=2: steps is not a table", "name a table.key"),
 ]
