@@ -177,7 +177,13 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _on_this_host() -> None:
+    """Keeps JAX off the chips: they may be busy with the run, and none holds a whole state."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+
 def _verify(options: argparse.Namespace) -> int:
+    _on_this_host()
     from workload.archive import verify
     from workload.store import open_store
 
@@ -190,6 +196,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
+    _on_this_host()
     from workload.archive import export
     from workload.store import open_store
 
@@ -204,7 +211,11 @@ def _goodput(options: argparse.Namespace) -> int:
     from workload.ledger import ACCOUNTS, read, summary
     from workload.store import open_store
 
-    total = summary(read(open_store(options.run)))
+    starts = read(open_store(options.run))
+    if not starts:
+        print(f"{options.run}: no start of a run has left its account here")
+        return 1
+    total = summary(starts)
     if options.json:
         print(json.dumps({**vars(total), "goodput": total.goodput}))
         return 0

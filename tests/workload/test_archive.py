@@ -71,6 +71,13 @@ def test_verify_sees_a_checkpoint_that_isnt_the_runs_end(
     assert "4  isn't what final.json says of it" in capsys.readouterr().out
 
 
+def test_checkpoints_are_looked_at_beside_a_run_that_holds_the_chips(kept: Path) -> None:
+    line = [sys.executable, "-m", "workload", "checkpoints", "verify", str(kept)]
+    environment = {**os.environ, "JAX_PLATFORMS": "tpu"}  # there is none, as where they are taken
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_exported_checkpoint_holds_the_runs_parameters(kept: Path, tmp_path: Path) -> None:
     out = tmp_path / "hf"
     assert main(["checkpoints", "export", str(kept), "--out", str(out), "--dtype", "float32"]) == 0
@@ -133,6 +140,8 @@ def test_the_account_of_a_runs_time(kept: Path, capsys: pytest.CaptureFixture[st
     assert (total["starts"], total["steps"]) == (1, STEPS)
     assert main(["goodput", str(kept)]) == 0
     assert "4 steps in 1 starts" in capsys.readouterr().out
+    assert main(["goodput", str(kept.parent)]) == 1
+    assert "no start of a run has left its account here" in capsys.readouterr().out
 
 
 def test_a_profile_of_the_steps_that_were_named(kept: Path) -> None:
