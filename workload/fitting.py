@@ -7,7 +7,7 @@ from pathlib import Path
 from workload.config import Config
 from workload.data.tokens import Dataset
 from workload.errors import ConfigError, Problem
-from workload.model import huggingface
+from workload.model import huggingface, kernels
 from workload.model.architecture import Architecture
 
 
@@ -54,11 +54,12 @@ def resolve(config: Config, dataset: Dataset) -> Config:
     return replace(config, model=replace(config.model, vocab_size=vocab_size))
 
 
-def check_batch(config: Config, devices: int, examples: int) -> None:
-    """Refuses a batch that doesn't divide over the devices, or that the tokens can't fill.
+def check(config: Config, devices: int, platform: str, examples: int) -> None:
+    """Refuses a batch that doesn't divide over the devices or that the tokens can't fill, and a kernel
+    that the platform hasn't.
 
     Raises:
-        ConfigError: with the sizes that would do.
+        ConfigError: with what would do.
     """
     batch, parts = config.train.batch_size, devices * config.train.accumulate
     problems = []
@@ -68,6 +69,14 @@ def check_batch(config: Config, devices: int, examples: int) -> None:
             rule += f", times train.accumulate, {config.train.accumulate}"
         fix = f"--set train.batch_size={-(-batch // parts) * parts}"
         problems.append(Problem("train.batch_size", str(batch), rule, fix))
+    at_once = config.compute.examples_at_once
+    if at_once and not batch % parts and batch // parts % at_once:
+        rule = f"must divide the {batch // parts} examples that a device has at a time"
+        problems.append(Problem("compute.examples_at_once", str(at_once), rule, "1, or 0 for all"))
+    if unfit := kernels.problem(
+        config.compute.attention, platform, config.data.sequence_length, config.compute.dtype
+    ):
+        problems.append(Problem("compute.attention", config.compute.attention, unfit, "auto"))
     if batch > examples:
         rule = f"must not be more than the {examples} examples that the token files hold"
         problems.append(Problem("train.batch_size", str(batch), rule, "prepare more text, or lower it"))

@@ -28,7 +28,7 @@ from workload.config import Config
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, RunError, StoreError
-from workload.fitting import check_batch, resolve
+from workload.fitting import check, resolve
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
 from workload.ledger import Ledger
@@ -69,7 +69,7 @@ class Run:
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
         self._journal, self._ledger = journal, ledger  # the journal is worker 0's
         mesh = make_mesh(config.mesh, cluster.devices)
-        check_batch(config, mesh.size, len(dataset))
+        check(config, mesh.size, jax.default_backend(), len(dataset))
         self._step = Step(config, mesh, jax.default_backend())
         self._checkpoints = Checkpoints(store, cluster, config.checkpoint)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)

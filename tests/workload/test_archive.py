@@ -214,6 +214,18 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoin
     assert expected in said
 
 
+def test_what_a_device_cannot_compute_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfit = ("compute.examples_at_once=3", "compute.attention=splash")
+    assert main([*command("unfit", 2, 1, *unfit), "--dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "compute.examples_at_once = 3: must divide the 16 examples that a device has at a time" in said
+    assert "compute.attention = splash: is a kernel for TPUs, and this is a cpu\n    fix: auto" in said
+    assert main([*command("unfit", 2, 1, "compute.attention=cudnn"), "--dir", str(tmp_path)]) == 2
+    assert "is a kernel for GPUs" in capsys.readouterr().err
+
+
 def test_a_batch_that_the_tokens_cannot_fill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command("big", 2, 1, "train.batch_size=100000"), "--dir", str(tmp_path)]) == 2
     assert "train.batch_size = 100000: must not be more than the" in capsys.readouterr().err

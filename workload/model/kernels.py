@@ -2,6 +2,7 @@
 
 KINDS = ("auto", "splash", "cudnn", "einsum")
 _LANES = 128  # a tile's width on TPU
+_GPUS = ("gpu", "cuda", "rocm")
 _LARGEST_BLOCK = 2048  # what MaxText's v6e recipes use; 8B at 8192 fits it
 
 
@@ -20,11 +21,24 @@ def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]
         if length % _LANES:
             return "einsum", f"splash needs a length that {_LANES} divides, not {length}"
         return "splash", "the platform is tpu"
-    if platform in ("gpu", "cuda", "rocm"):
+    if platform in _GPUS:
         if dtype != "bfloat16":
             return "einsum", f"cuDNN's kernel takes bfloat16, not {dtype}"
         return "cudnn", f"the platform is {platform}"
     return "einsum", f"no kernel for {platform}"
+
+
+def problem(kind: str, platform: str, length: int, dtype: str) -> str:
+    """Why a config can't have the attention that it asks for; empty if it can. See `choose`."""
+    if kind == "splash" and platform != "tpu":
+        return f"is a kernel for TPUs, and this is a {platform}"
+    if kind == "splash" and length % _LANES:
+        return f"needs a data.sequence_length that {_LANES} divides, not {length}"
+    if kind == "cudnn" and platform not in _GPUS:
+        return f"is a kernel for GPUs, and this is a {platform}"
+    if kind == "cudnn" and dtype != "bfloat16":
+        return f"needs compute.dtype bfloat16, not {dtype}"
+    return ""
 
 
 def block_size(length: int) -> int:
