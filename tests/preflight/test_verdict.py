@@ -182,6 +182,25 @@ def test_a_search_ranks_what_fits_by_speed_and_stops_when_it_has_enough() -> Non
     assert "fits" in text.splitlines()[1]
 
 
+def test_a_search_takes_lengths_that_splash_doesnt() -> None:
+    found = search.candidates(llama("data.sequence_length=1000"), V6E_256)
+    assert found[0].roofline_speed > 0
+
+
+def test_a_search_recommends_what_it_asked_about_and_only_what_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 14.0
+    monkeypatch.setattr(command, "compile_step", lambda *_, **__: compiled(size))
+    line = ["llama-3.1-8b-v6e-256.toml", "--slice", "v6e-256", "--search", "--set", "train.accumulate=2"]
+    assert command.main(line) == 0
+    next_step = capsys.readouterr().out.splitlines()[-1]
+    assert "--set 'train.accumulate=1'" in next_step
+    size = 40.0
+    assert command.main(line) == 3
+    assert "none of these is sure to fit" in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_a_search_where_nothing_fits_says_so() -> None:
     giant = llama("model.layers=400", "model.d_model=16384", "model.d_ff=65536")
     with pytest.raises(ConfigError, match="take a larger slice"):
@@ -206,7 +225,13 @@ def test_a_search_is_drawn(tmp_path: Path) -> None:
             "--region = mars: must be a region whose price is known",
         ),
         (["--slice", "v6e-256", "--set", "train.batch_size=1000"], "--set train.batch_size=1024"),
-        (["--slice", "v6e-256", "--set", "mesh.data=3"], "mesh.data = 3: must divide the chips, 256"),
+        (["--slice", "v6e-256", "--set", "mesh.data=3"], "mesh.data = 3: must divide the chips of a slice"),
+        (["--slice", "v6e-8", "--slices", "128", "--set", "mesh.data=16"], "the chips of a slice, 8"),
+        (["--slice", "v6e-256", "--set", "compute.attention=cudnn"], "= cudnn: is a kernel for GPUs"),
+        (
+            ["--slice", "v6e-256", "--set=compute.attention=splash", "--set=data.sequence_length=1000"],
+            "splash: needs a data.sequence_length that 128 divides, not 1000",
+        ),
         (["--slice", "v6e-256", "--set", "model.vocab_size=0"], "preflight has no tokens to take it from"),
         (["--slice", "v6e-256", "--set", "compute.examples_at_once=3"], "must divide the 4 examples"),
         (["--slice", "v6e-256", "--set", "model.layer=3"], "did you mean model.layers?"),

@@ -10,10 +10,11 @@ from pathlib import Path
 from workload import config as configs
 from workload.config import Config
 from workload.errors import ConfigError, Problem
+from workload.model import kernels
 from workload.preflight import report
 from workload.preflight import search as searching
 from workload.preflight.compiler import Compiled, compile_step, lookup
-from workload.preflight.slices import price, slices
+from workload.preflight.slices import Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
 
 _EXAMPLES = """  workload preflight llama-3.1-8b-v6e-256.toml --slice v6e-256
@@ -51,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     config = configs.load(options.config, options.overrides)
     wanted = slices(options.slice, options.slices)
     paid = price(options.region)
-    _check(config, wanted.chips)
+    _check(config, wanted)
 
     def judged(config: Config, compiled: Compiled) -> Verdict:
         return judge(config, wanted, paid, compiled, options.recovery_min * 60)
@@ -66,6 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.search:
         found = searching.search(config, wanted, judged, say=_say, compile_with=ask)
         best = found[0]
+        fits = best.verdict is not None and best.verdict.fits == "yes"
         if options.plot:
             from workload.preflight.plot import draw
 
@@ -75,8 +77,9 @@ def _run(options: argparse.Namespace) -> int:
             print(json.dumps(answers, indent=2))
         else:
             print(searching.table(found))
-            print(f"\nnext: {' '.join(f'--set {word!r}' for word in best.settings.split(' '))}")
-        return 0 if best.verdict and best.verdict.fits == "yes" else 3
+            words = " ".join(f"--set {word!r}" for word in best.settings.split(" "))
+            print(f"\nnext: {words if fits else 'none of these is sure to fit: take a larger slice'}")
+        return 0 if fits else 3
     _say(f"compiling for {wanted.title}: a minute for a small model, five for a large one; then it is kept")
     return _tell(judged(config, ask(config, wanted)), options)
 
@@ -86,9 +89,9 @@ def _tell(verdict: Verdict, options: argparse.Namespace) -> int:
     return 0 if verdict.fits == "yes" else 3
 
 
-def _check(config: Config, chips: int) -> None:
+def _check(config: Config, slices: Slices) -> None:
     """What the compiler would refuse in words of its own."""
-    problems = []
+    problems, chips = [], slices.chips
     if not config.model.vocab_size:
         fix = "set it to the tokenizer's; a run may leave it to the tokens"
         problems.append(Problem("model.vocab_size", "0", "preflight has no tokens to take it from", fix))
@@ -99,14 +102,17 @@ def _check(config: Config, chips: int) -> None:
             rule += f", times train.accumulate, {config.train.accumulate}"
         fix = f"--set train.batch_size={-(-config.train.batch_size // parts) * parts}"
         problems.append(Problem("train.batch_size", str(config.train.batch_size), rule, fix))
-    if chips % config.mesh.data:
-        rule = f"must divide the chips, {chips}"
+    if slices.chips_each % config.mesh.data:
+        rule = f"must divide the chips of a slice, {slices.chips_each}"
         problems.append(Problem("mesh.data", str(config.mesh.data), rule, "1, or a divisor"))
     examples = config.train.batch_size // parts
     at_once = config.compute.examples_at_once
     if not problems and at_once and examples % at_once:
         rule = f"must divide the {examples} examples that a chip has at a time"
         problems.append(Problem("compute.examples_at_once", str(at_once), rule, "1, or 0 for all"))
+    kind, length, dtype = config.compute.attention, config.data.sequence_length, config.compute.dtype
+    if unfit := kernels.problem(kind, "tpu", length, dtype):
+        problems.append(Problem("compute.attention", kind, unfit, "auto"))
     if problems:
         raise ConfigError("workload preflight", problems)
 

@@ -10,6 +10,7 @@ from itertools import product
 
 from workload.config import Config
 from workload.errors import ConfigError, Problem
+from workload.model import kernels
 from workload.model.points import LAYER_POINTS
 from workload.preflight import roofline
 from workload.preflight.compiler import Compiled, compile_step
@@ -51,14 +52,15 @@ class Candidate:
         """What to give to `--set` for this one."""
         compute, config = self.config.compute, self.config
         remat = ",".join(f'"{word}"' for word in compute.remat)
-        return (
-            f"train.batch_size={config.train.batch_size} compute.remat=[{remat}] mesh.data={config.mesh.data}"
-        )
+        train = f"train.batch_size={config.train.batch_size} train.accumulate={config.train.accumulate}"
+        return f"{train} compute.remat=[{remat}] mesh.data={config.mesh.data}"
 
 
 def candidates(config: Config, slices: Slices) -> list[Candidate]:
     """Everything that is worth asking about, most promising first."""
     found = []
+    length, dtype = config.data.sequence_length, config.compute.dtype
+    attention, _ = kernels.choose(config.compute.attention, "tpu", length, dtype)
     for examples, remat, copies in product(BATCHES, KEPT, COPIES):
         if slices.chips_each % copies or examples % (config.compute.examples_at_once or 1):
             continue
@@ -71,7 +73,7 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
         size = estimate_bytes(changed, slices)
         if size > 1.1 * CHIP.hbm_bytes:
             continue
-        bounds = roofline.bounds(changed, slices, "splash", ())
+        bounds = roofline.bounds(changed, slices, attention, ())
         speed = examples * config.data.sequence_length / bounds.roofline_s
         found.append(Candidate(changed, examples, size, speed))
     return sorted(found, key=lambda one: (-one.roofline_speed, one.estimated_bytes))
