@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -25,6 +24,7 @@ from workload.store import MissingObjectError, Store
 
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
 P = ParamSpec("P")
+_STATUS = "status.json"
 _STATUS_EVERY_S = 2.0  # Cloud Storage takes one write a second to one object
 
 
@@ -72,7 +72,7 @@ class Journal:
         self._loss: float | None = None
         self._speeds: list[str] = []  # lines of progress/
         self._numbers: dict[str, float] = {}
-        self._status = _Latest(partial(store.write, "status.json"))
+        self._latest = _Latest(store.write)
 
     def begin(self, step: int, forget: bool = False) -> None:
         """Says after which step the losses to come begin.
@@ -101,8 +101,8 @@ class Journal:
         self.status("running", step, loss)
 
     def ledger(self, ledger: Ledger) -> None:
-        """Keeps the accounts of this start."""
-        _best_effort(self._store.write, ledger.name(), _json(ledger.content()))
+        """Keeps the accounts of this start; in storage within a few seconds, a kill costs no more."""
+        self._latest.put(ledger.name(), _json(ledger.content()))
 
     def flush(self, to: int) -> None:
         """Puts the losses up to step `to` into storage.
@@ -149,7 +149,7 @@ class Journal:
     def status(self, state: str, step: int, loss: float | None) -> None:
         """Says where the run is; in storage within a few seconds."""
         self._step, self._loss = step, loss
-        self._status.put(_json(self._status_of(state, step, loss)))
+        self._latest.put(_STATUS, _json(self._status_of(state, step, loss)))
 
     def fail(self, reason: str) -> None:
         """Says that the run ended at the last step reported, and why."""
@@ -158,7 +158,7 @@ class Journal:
 
     def end(self, state: str, step: int, loss: float | None) -> None:
         """Says how the run ended; in storage on return."""
-        self._status.close(_json(self._status_of(state, step, loss)))
+        self._latest.close(_STATUS, _json(self._status_of(state, step, loss)))
         if self._board:
             self._board.close()
             self._upload_board()
@@ -178,25 +178,25 @@ class Journal:
 
 
 class _Latest:
-    """Writes the newest of the contents it is given, in a thread, at most every few seconds."""
+    """Writes the newest content of each object, in a thread, at most every few seconds."""
 
-    def __init__(self, write: Callable[[bytes], None]):
+    def __init__(self, write: Callable[[str, bytes], None]):
         self._write = write
-        self._content: bytes | None = None
+        self._contents: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="status", daemon=True)
         self._thread.start()
 
-    def put(self, content: bytes) -> None:
+    def put(self, name: str, content: bytes) -> None:
         with self._changed:
-            self._content = content
+            self._contents[name] = content
             self._changed.notify()
 
-    def close(self, content: bytes) -> None:
+    def close(self, name: str, content: bytes) -> None:
         """Writes a last content, after any write under way."""
         with self._changed:
-            self._content, self._closed = content, True
+            self._contents[name], self._closed = content, True
             self._changed.notify()
         self._thread.join()
 
@@ -204,10 +204,10 @@ class _Latest:
         closed = False
         while not closed:
             with self._changed:
-                self._changed.wait_for(lambda: self._content is not None)
-                content, self._content, closed = self._content, None, self._closed
-            if content is not None:
-                _best_effort(self._write, content)
+                self._changed.wait_for(lambda: self._contents)
+                contents, self._contents, closed = self._contents, {}, self._closed
+            for name, content in contents.items():
+                _best_effort(self._write, name, content)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, timeout=_STATUS_EVERY_S)
 

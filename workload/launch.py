@@ -47,13 +47,13 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
             journal.end(outcome.state, outcome.step, outcome.loss)
         cluster.leave()
     except WorkloadError as error:
-        _record_failure(journal, first_line(error))
+        _record_failure(journal, ledger, first_line(error))
         if membership.workers == 1:
             raise
         print(f"workload: {error}", file=sys.stderr)
         _end_now(error.exit_code)
     except Exception as error:
-        _record_failure(journal, first_line(error))
+        _record_failure(journal, ledger, first_line(error))
         if membership.workers == 1:
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):
@@ -89,8 +89,9 @@ def _process_began() -> float:
     return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _record_failure(journal: Journal | None, reason: str) -> None:
+def _record_failure(journal: Journal | None, ledger: Ledger, reason: str) -> None:
     if journal:
+        journal.ledger(ledger)
         journal.fail(reason)
 
 

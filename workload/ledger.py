@@ -34,7 +34,8 @@ class Ledger:
         self._clock = clock
         self.begun = clock() if begun is None else begun
         self.seconds = dict.fromkeys(ACCOUNTS, 0.0)
-        self.first = self.last = 0
+        self.first: int | None = None  # unknown until the checkpoint is read
+        self.last = 0
 
     @contextmanager
     def doing(self, account: str) -> Iterator[None]:
@@ -104,21 +105,24 @@ def read(store: Store) -> list[dict[str, Any]]:
 def summary(starts: list[dict[str, Any]]) -> Summary:
     """Adds starts up; see the module.
 
-    A start that ended after step `to` while the next went on from `from` < `to` lost the steps
-    between: their share of its `step` account, as steps of one run take equally long.
+    A start that ended after step `to` while a later one went on from `from` < `to` lost the steps
+    between: their share of its `step` account, as steps of one run take equally long. One that
+    ended before it had read a checkpoint went on from nowhere, and says nothing of the others.
     """
     accounts = dict.fromkeys([*ACCOUNTS, "lost", "down"], 0.0)
     for number, start in enumerate(starts):
         for name, value in start["accounts"].items():
             accounts[name] += value
         following = starts[number + 1] if number + 1 < len(starts) else None
-        done = start["to"] - start["from"]
-        if following and done:
-            again = max(0, start["to"] - max(following["from"], start["from"]))
+        done = start["to"] - (start["from"] or 0)
+        went_on = [later["from"] for later in starts[number + 1 :] if later["from"] is not None]
+        if went_on and done:
+            again = max(0, start["to"] - max(min(went_on), start["from"]))
             lost = start["accounts"]["step"] * again / done
             accounts["step"] -= lost
             accounts["lost"] += lost
         if following:
             accounts["down"] += max(0.0, following["begun"] - start["begun"] - start["seconds"])
     wall = sum(accounts.values())
-    return Summary(wall, accounts, len(starts), starts[-1]["to"] if starts else 0)
+    reached = [start["to"] for start in starts if start["from"] is not None]
+    return Summary(wall, accounts, len(starts), reached[-1] if reached else 0)

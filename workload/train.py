@@ -262,6 +262,7 @@ class Run:
         self._ledger.did(step)
         if self._journal:
             self._journal.loss(step, loss, self._progress.did(step, metrics))
+            self._keep_ledger()
 
     def _diverged(self, step: int, loss: float, norm: float) -> HopelessError:
         """A step after which nothing is worth keeping; no checkpoint is made of it."""
@@ -287,7 +288,6 @@ class Run:
             self._event("save", step=step)
         if reason := interval.saved(step, self._checkpoints.stall_s, self._checkpoints.save_s):
             self._event("interval", every_steps=interval.every_steps, reason=reason)
-        self._keep_ledger()
 
     def _finish(self, step: int, state: State) -> None:
         digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
@@ -295,7 +295,6 @@ class Run:
             self._last_loss = read_losses(self._store)[step]
             final = {"step": step, "loss_hex": self._last_loss.hex(), **digests}
             self._store.write("final.json", (json.dumps(final) + "\n").encode())
-        self._keep_ledger()
         self._event("done", step=step)
 
     def _keep_ledger(self) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from safetensors.numpy import load_file
 from tests.workload.test_tokens import tokenizer_json
 from tests.workload.test_training import command, damage
 from workload.__main__ import main
+from workload.ledger import read
 from workload.model import huggingface
+from workload.store import open_store
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +145,25 @@ def test_the_account_of_a_runs_time(kept: Path, capsys: pytest.CaptureFixture[st
     assert "4 steps in 1 starts" in capsys.readouterr().out
     assert main(["goodput", str(kept.parent)]) == 1
     assert "no start of a run has left its account here" in capsys.readouterr().out
+
+
+def test_a_kill_loses_no_more_than_seconds_of_the_account(tokens: Path, tmp_path: Path) -> None:
+    """Steps after the last save were done too, and are lost: they aren't the time between two starts."""
+    line = [sys.executable, "-m", "workload", *command("killed", 100_000, 100_000), "--dir", str(tmp_path)]
+    environment = {**os.environ, "DATA_DIR": str(tokens), "GCE_METADATA_HOST": "127.0.0.1:1"}
+    run = tmp_path / "runs" / "killed"
+    with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as process:
+        try:
+            give_up = time.monotonic() + 120
+            while sum(entry["to"] for entry in read(open_store(str(run)))) < 20:
+                assert process.poll() is None
+                assert time.monotonic() < give_up
+                time.sleep(0.1)
+        finally:
+            process.kill()
+    (start,) = read(open_store(str(run)))
+    assert start["from"] == 0
+    assert start["accounts"]["step"] > 0
 
 
 def test_a_profile_of_the_steps_that_were_named(kept: Path) -> None:

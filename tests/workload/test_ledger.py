@@ -60,6 +60,19 @@ def test_steps_done_again_are_lost_and_the_time_between_starts_is_down() -> None
     assert summary([]).goodput == 0
 
 
+def test_a_later_start_may_go_back_behind_the_one_before_it() -> None:
+    starts = [
+        start(0, 0, 50, step=100.0),
+        start(100, 50, 60, step=20.0),
+        start(120, 0, 0, init=5.0) | {"from": None},  # it couldn't read its checkpoint
+        start(125, 40, 100, step=120.0),  # 50 was damaged
+    ]
+    total = summary(starts)
+    assert total.accounts_s["lost"] == pytest.approx(20 + 20)
+    assert total.accounts_s["step"] == pytest.approx(80 + 120)
+    assert summary(starts[:3]).steps == 60
+
+
 @pytest.mark.parametrize(
     ("stall_s", "save_s", "between_h", "seconds", "reason"),
     [
