@@ -9,8 +9,10 @@ written after everything else; a step without it doesn't exist.
 import logging
 import os
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +37,7 @@ logging.getLogger("absl").setLevel(logging.CRITICAL)
 FOLDER = "checkpoints"
 MARKER = "commit_success.txt"
 _STEP = re.compile(rf"{FOLDER}/(\d+)/(.+)")
+_REMOVED_AT_ONCE = 8  # objects; as many connections as the client keeps open, and two to spare
 _BY_MARKER = AtomicityOptions(mode=AtomicityMode.COMMIT_FILE)
 
 
@@ -96,6 +99,7 @@ class Checkpoints:
         self._complete: set[int] = set()
         self._unreadable: set[int] = set()  # complete, and left alone; they don't count as kept
         self._saving: int | None = None
+        self._retiring: threading.Thread | None = None
         self._begun = 0.0
         self.stall_s = 0.0  # that the last call of `save` took
         self.save_s = 0.0  # from the begin of a save until it was complete; 0 while none is
@@ -147,13 +151,13 @@ class Checkpoints:
     def save(self, step: int, state: Any) -> bool:
         """Begins to save; a step that is complete already is left as it is.
 
-        Waits for the save before it, and retires what is too old once that is complete.
+        Waits for the save before it; what is then too old is retired in the background.
 
         Raises:
             StoreError: this save or the one before it failed.
         """
         asked = time.monotonic()
-        self.wait()
+        self._complete_save()
         if step in self._complete:
             return False
         self._begun = time.monotonic()
@@ -167,11 +171,16 @@ class Checkpoints:
         self.save_s = time.monotonic() - self._begun
 
     def wait(self) -> None:
-        """Returns once the save under way, if any, is complete.
+        """Returns once the save under way, if any, is complete and what is too old is gone.
 
         Raises:
-            StoreError: it failed.
+            StoreError: the save failed.
         """
+        self._complete_save()
+        if self._retiring:
+            self._retiring.join()
+
+    def _complete_save(self) -> None:
         if self._saving is None:
             return
         step, self._saving = self._saving, None
@@ -180,10 +189,13 @@ class Checkpoints:
         self._complete.add(step)
         readable = sorted(self._complete - self._unreadable)
         oldest_kept = readable[-self._keep :][0]
-        for step in sorted(step for step in self._complete if step < oldest_kept):
-            self._complete.discard(step)
-            if self._cluster.leader:
-                self._retire(step)
+        old = sorted(step for step in self._complete if step < oldest_kept)
+        self._complete.difference_update(old)
+        if old and self._cluster.leader:
+            if self._retiring:
+                self._retiring.join()
+            self._retiring = threading.Thread(target=self._retire, args=(old,), name="retire", daemon=True)
+            self._retiring.start()
 
     @contextmanager
     def _told(self, step: int) -> Iterator[None]:
@@ -199,14 +211,17 @@ class Checkpoints:
                 f" the account write there, and start the run again; {safe}"
             ) from error
 
-    def _retire(self, step: int) -> None:
-        try:
-            self._remove(step)
-        except StoreError as error:  # costs room, not correctness
-            print(f"step {step} stays in storage: {first_line(error)}", flush=True)
+    def _retire(self, steps: Sequence[int]) -> None:
+        """A step of many hosts is a thousand objects: training doesn't stand still for them."""
+        for step in steps:
+            try:
+                self._remove(step)
+            except StoreError as error:  # costs room, not correctness
+                print(f"step {step} stays in storage: {first_line(error)}", flush=True)
 
     def _remove(self, step: int) -> None:
         """The marker goes first: what a crash leaves behind is incomplete, and known as such."""
         self._store.delete(f"{FOLDER}/{step}/{MARKER}")
-        for name in self._store.list(f"{FOLDER}/{step}/"):
-            self._store.delete(name)
+        names = self._store.list(f"{FOLDER}/{step}/")
+        with ThreadPoolExecutor(_REMOVED_AT_ONCE, "remove") as pool:
+            list(pool.map(self._store.delete, names))

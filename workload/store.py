@@ -3,7 +3,9 @@
 Checkpoints don't pass through here, orbax writes them; retiring one does.
 """
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -98,10 +100,13 @@ class FolderStore:
         try:
             path.unlink(missing_ok=True)
             for folder in path.parents:
-                if folder == self._root or not folder.is_dir() or any(folder.iterdir()):
+                if folder == self._root:
                     break
-                folder.rmdir()
+                with suppress(FileNotFoundError):  # another thread has removed it
+                    folder.rmdir()
         except OSError as error:
+            if error.errno == errno.ENOTEMPTY:
+                return
             raise StoreError(f"{path}: can't be removed: {error.strerror}") from error
 
 

@@ -1,0 +1,40 @@
+"""Checkpoints on their own: what a save waits for."""
+
+import threading
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from workload.checkpoints import Checkpoints, list_steps
+from workload.cluster import Cluster, Membership
+from workload.config import CheckpointConfig
+from workload.store import FolderStore
+
+pytestmark = pytest.mark.slow
+
+
+class Slow(FolderStore):
+    """A storage whose deletions wait for a gate."""
+
+    def __init__(self, root: Path):
+        super().__init__(root)
+        self.gate, self.asked = threading.Event(), threading.Event()
+
+    def delete(self, name: str) -> None:
+        self.asked.set()
+        assert self.gate.wait(60)
+        super().delete(name)
+
+
+def test_a_save_does_not_wait_until_an_old_step_is_gone(tmp_path: Path) -> None:
+    store = Slow(tmp_path)
+    checkpoints = Checkpoints(store, Cluster(Membership()), CheckpointConfig(keep=1))
+    for step in (1, 2, 3):
+        checkpoints.save(step, {"a": jnp.full((64, 8), step)})
+    assert store.asked.wait(60)
+    assert not store.gate.is_set(), "the third save began while the first step was still being retired"
+    store.gate.set()
+    checkpoints.wait()
+    assert list_steps(store).complete == (3,)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
