@@ -101,7 +101,6 @@ class Checkpoints:
         self._saving: int | None = None
         self._retiring: threading.Thread | None = None
         self._begun = 0.0
-        self.stall_s = 0.0  # that the last call of `save` took
         self.save_s = 0.0  # from the begin of a save until it was complete; 0 while none is
 
     @property
@@ -156,7 +155,6 @@ class Checkpoints:
         Raises:
             StoreError: this save or the one before it failed.
         """
-        asked = time.monotonic()
         self._complete_save()
         if step in self._complete:
             return False
@@ -164,7 +162,6 @@ class Checkpoints:
         with self._told(step):
             self._saver.save(self._root / str(step), args=ocp.args.StandardSave(state), force=True)
         self._saving = step
-        self.stall_s = time.monotonic() - asked
         return True
 
     def _committed(self) -> None:

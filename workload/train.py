@@ -12,6 +12,7 @@ complete checkpoint is computed again. On another mesh it goes on too, and diffe
 import hashlib
 import json
 import math
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -280,13 +281,14 @@ class Run:
         """The losses first: a complete checkpoint never stands without those before it."""
         with self._ledger.doing("step"):
             self._report(step)
+        asked = time.monotonic()
         with self._ledger.doing("save"):
             if self._journal:
                 self._journal.flush(step)
-            begun = self._checkpoints.save(step, state)
-        if begun:
-            self._event("save", step=step)
-        if reason := interval.saved(step, self._checkpoints.stall_s, self._checkpoints.save_s):
+            if self._checkpoints.save(step, state):
+                self._event("save", step=step)
+        stall_s = time.monotonic() - asked  # the devices have nothing to do until here
+        if reason := interval.saved(step, stall_s, self._checkpoints.save_s):
             self._event("interval", every_steps=interval.every_steps, reason=reason)
 
     def _finish(self, step: int, state: State) -> None:

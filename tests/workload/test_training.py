@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from tests.workload.slice import SETTINGS, RunFolder
 from workload.__main__ import main
 from workload.checkpoints import Checkpoints, list_steps
+from workload.journal import Journal
 from workload.preemption import Preemption
 from workload.store import open_store
 
@@ -195,6 +197,24 @@ def test_storage_that_is_full_ends_the_run_with_one_error(tmp_path: Path) -> Non
     assert run.complete() == []
     assert run.json("status.json")["state"] == "failed"
     assert "can't be saved" in run.events("failed")[0]["reason"]
+
+
+def test_the_interval_counts_all_that_training_stands_still_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses go into storage before a checkpoint does, and the devices wait for them too."""
+    flush = Journal.flush
+
+    def slow(journal: Journal, to: int) -> None:
+        time.sleep(1.0)
+        flush(journal, to)
+
+    monkeypatch.setattr(Journal, "flush", slow)
+    assert main([*command("stalled", 12, 0), "--dir", str(tmp_path)]) == 0
+    (event, *_) = RunFolder(tmp_path / "runs" / "stalled").events("interval")
+    stall = re.search(r"stall of ([\d.]+) s", event["reason"])
+    assert stall
+    assert float(stall[1]) >= 1.0
 
 
 def test_a_notice_at_the_last_step_ends_the_run_as_done(
