@@ -64,8 +64,14 @@ def test_every_token_but_the_first_of_a_shard_is_a_target_once(tmp_path: Path) -
 def test_prepare_refuses(text: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such file or folder"):
         prepare([tmp_path / "nowhere"], tmp_path / "out")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
     with pytest.raises(DataError, match="is there and not empty"):
-        prepare([text], text)
+        prepare([text], tmp_path / "taken")
+    with pytest.raises(DataError, match=r"lies in --source .*, and would be read"):
+        prepare([text], text / "out")
+    with pytest.raises(DataError, match=r"can't be written: Not a directory\n    fix: make room"):
+        prepare([text], text / ".." / "taken" / "file" / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no UTF-8 text"):
         prepare([tmp_path / "empty"], tmp_path / "out")
@@ -199,6 +205,45 @@ def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: st
         (folder / "tokenizer.json").write_text(content)
     with pytest.raises(DataError, match=says):
         open_tokenizer(str(folder), end)
+
+
+def test_a_vocabulary_with_gaps_finds_room_for_its_largest_token(tmp_path: Path) -> None:
+    folder = tokenizer_json(tmp_path / "words")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"]["fox"] = 70_000
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "text").write_text("the fox")
+    prepare([tmp_path / "text"], tmp_path / "out", open_tokenizer(str(folder)))
+    manifest = Manifest.read(tmp_path / "out")
+    assert manifest.vocab_size == 70_001
+    assert np.fromfile(tmp_path / "out" / "tokens-00000.bin", manifest.dtype).tolist() == [2, 70_000, 1]
+
+
+def test_half_a_character_of_json_becomes_a_mark(tmp_path: Path) -> None:
+    (tmp_path / "lines.jsonl").write_text('{"text": "a\\ud800b\\ud83d\\ude00"}\n')
+    prepare([tmp_path / "lines.jsonl"], tmp_path / "out")
+    tokens = np.fromfile(tmp_path / "out" / "tokens-00000.bin", "<u2")[:-1]
+    assert bytes(tokens.tolist()).decode() == "a\ufffdb😀"
+
+
+def test_a_disk_that_fills_up_at_the_manifest_loses_no_shard(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_text
+
+    def full(path: Path, content: str) -> int:
+        if "manifest" in path.name:
+            write(path, content[:5])
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(DataError, match="No space left on device\n    fix: make room and call again"):
+            prepare([text], tmp_path / "out")
+    prepare([text], tmp_path / "out")
+    assert Manifest.read(tmp_path / "out").documents == 2
+    assert not list((tmp_path / "out").glob(".*"))
 
 
 class InterruptedHereError(Exception):

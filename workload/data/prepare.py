@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,10 @@ def prepare(
     """
     tokenizer = tokenizer or Bytes()
     reading = Sources(sources, field_name)
+    for source in sources:
+        if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+            fix = "name a folder elsewhere"
+            raise DataError(f"--out {out}: lies in --source {source}, and would be read\n    fix: {fix}")
     files = [str(path) for path in reading.files()]
     asked = [files, tokenizer.identity, tokenizer.end_of_document, field_name, shard_tokens]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
@@ -114,9 +119,22 @@ def prepare(
         "tokens": summary.tokens,
         "shards": [asdict(shard) for shard in done.shards],
     }
-    (out / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    (out / PROGRESS).unlink(missing_ok=True)
+    with _room(out / MANIFEST):
+        part = out / f".{MANIFEST}.part"
+        part.write_text(json.dumps(manifest, indent=2) + "\n")
+        part.replace(out / MANIFEST)
+        (out / PROGRESS).unlink(missing_ok=True)
     return summary
+
+
+@contextmanager
+def _room(path: Path) -> Iterator[None]:
+    """Turns a full or read-only disk into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        fix = "make room and call again: it goes on after the last whole shard"
+        raise DataError(f"{path}: can't be written: {error.strerror}\n    fix: {fix}") from None
 
 
 def _begin(out: Path, key: str) -> _Done:
@@ -135,7 +153,8 @@ def _begin(out: Path, key: str) -> _Done:
             if path.name not in known:
                 path.unlink()  # the shard that was being written
         return _Done(left["documents"], left["offset"], shards)
-    out.mkdir(parents=True, exist_ok=True)
+    with _room(out):
+        out.mkdir(parents=True, exist_ok=True)
     return _Done()
 
 
@@ -149,7 +168,7 @@ class _Unique:
     def __iter__(self) -> Iterator[str]:
         seen: set[bytes] = set()
         for text in self._documents:
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+            digest = hashlib.sha256(text.encode()).digest()[:16]
             if digest in seen:
                 self.repeated += 1
             else:
@@ -214,7 +233,7 @@ class _Writer:
     def _finish_shard(self, documents: int, offset: int) -> None:
         raw = b"".join(piece.tobytes() for piece in self._pending)
         file = f"tokens-{len(self._done.shards):05}.bin"
-        try:
+        with _room(self._out / file):
             (self._out / file).write_bytes(raw)
             self._done.shards.append(Shard(file, self._count, hashlib.sha256(raw).hexdigest()))
             self._done.documents, self._done.offset = documents, offset
@@ -222,11 +241,6 @@ class _Writer:
             part = self._out / f".{PROGRESS}.part"
             part.write_text(json.dumps(progress) + "\n")
             part.replace(self._out / PROGRESS)
-        except OSError as error:
-            fix = "make room and call again: it goes on after the last whole shard"
-            raise DataError(
-                f"{self._out / file}: can't be written: {error.strerror}\n    fix: {fix}"
-            ) from None
         self._pending, self._count = [], 0
 
 

@@ -101,7 +101,12 @@ class Sources:
             known = ", ".join(entry) if isinstance(entry, dict) else "nothing"
             raise DataError(f"{where}: has no text in {self.field!r}\n    fix: --field one of {known}")
         if text:
-            yield text
+            yield _whole(text)
+
+
+def _whole(text: str) -> str:
+    """The text with a mark for each half of a character: JSON can spell one alone, UTF-8 can't."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _text(path: Path) -> str | None:

@@ -72,7 +72,8 @@ class HuggingFace:
         self._tokenizer.encode_special_tokens = True
         self.name = file.parent.name or file.name
         self.identity = hashlib.sha256(raw).hexdigest()
-        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        # Not their count: a vocabulary may have gaps, and every id must find room in a token file.
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
         known = json.loads(raw).get("added_tokens", [])
         specials = [token["content"] for token in known if token.get("special")]
         ends = [end] if end else [name for name in _ENDS if self._tokenizer.token_to_id(name) is not None]
