@@ -309,12 +309,15 @@ class Run:
 
 
 def digest(tree: Any) -> str:
-    """sha256 over each leaf's path, dtype, shape and bytes, in the tree's order. All workers call it."""
+    """sha256 over each leaf's path, dtype, shape and bytes, in the tree's order. All workers call it.
+
+    A layer at a time: no chip has room for a matrix of all layers of a large model.
+    """
     sha = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        value = whole(leaf)
-        sha.update(f"{jax.tree_util.keystr(path)} {value.dtype} {value.shape}\n".encode())
-        sha.update(np.ascontiguousarray(value).tobytes())
+        sha.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}\n".encode())
+        for part in (leaf[n] for n in range(len(leaf))) if leaf.ndim > 2 else (leaf,):
+            sha.update(np.ascontiguousarray(whole(part)).tobytes())
     return sha.hexdigest()
 
 

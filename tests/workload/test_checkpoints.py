@@ -1,15 +1,19 @@
-"""Checkpoints on their own: what a save waits for."""
+"""Checkpoints on their own: what a save waits for, and what is said of a state at the end."""
 
+import hashlib
 import threading
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from workload.checkpoints import Checkpoints, list_steps
 from workload.cluster import Cluster, Membership
 from workload.config import CheckpointConfig
 from workload.store import FolderStore
+from workload.train import digest
 
 pytestmark = pytest.mark.slow
 
@@ -38,3 +42,19 @@ def test_a_save_does_not_wait_until_an_old_step_is_gone(tmp_path: Path) -> None:
     checkpoints.wait()
     assert list_steps(store).complete == (3,)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
+
+
+def test_a_digest_takes_a_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    gathered: list[tuple[int, ...]] = []
+
+    def whole(part: Any) -> np.ndarray[Any, Any]:
+        gathered.append(part.shape)
+        return np.asarray(part)
+
+    monkeypatch.setattr("workload.train.whole", whole)
+    found = digest({"gate_NxDxF": jnp.asarray(matrix), "steps": jnp.int32(7)})
+    expected = hashlib.sha256(b"['gate_NxDxF'] float32 (2, 3, 4)\n" + matrix.tobytes())
+    expected.update(b"['steps'] int32 ()\n" + np.int32(7).tobytes())
+    assert found == expected.hexdigest()
+    assert gathered == [(3, 4), (3, 4), ()]
