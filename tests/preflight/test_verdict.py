@@ -129,6 +129,9 @@ def test_one_machine_cant_promise_a_save_within_the_notice() -> None:
     assert (alone.notice, many.notice) == ("perhaps", "yes")
     assert many.save_s[0] == pytest.approx(1.5, abs=0.1)
     assert alone.goodput < many.goodput < 1
+    short = asked(llama("checkpoint.notice_s=1"), compiled())
+    assert short.risk.notice == "perhaps"
+    assert "may not fit into the 1 s notice" in report.text(short, "mine.toml")
     rare = asked(llama("checkpoint.preemption_every_h=2400"), compiled()).risk
     assert rare.goodput > many.goodput
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from workload.preflight.roofline import Prediction
 from workload.preflight.slices import CHIP, GIB, PRICES_READ
-from workload.preflight.verdict import NOTICE_S, Money, Verdict
+from workload.preflight.verdict import Money, Verdict
 
 _SHORT_S = 0.05
 _WORDS = {"yes": "FITS", "no": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
@@ -134,11 +134,13 @@ def _amounts(money: Money, steps: int) -> str:
 def _risk(verdict: Verdict) -> list[str]:
     risk, config = verdict.risk, verdict.config
     slow, fast = risk.save_s
+    notice_s = config.checkpoint.notice_s
     fit = {"yes": "fits into", "no": "doesn't fit into", "perhaps": "may not fit into"}[risk.notice]
+    fit += f" the {notice_s:g} s notice"
     relies = "" if risk.notice == "yes" else "; without it the run goes back to its last interval"
     return [
         "risk",
-        f"  a checkpoint takes {fast:.1f} to {slow:.1f} s to write: it {fit} the {NOTICE_S} s notice{relies}",
+        f"  a checkpoint takes {fast:.1f} to {slow:.1f} s to write: it {fit}{relies}",
         f"  a save every {risk.interval_s:.0f} s: {risk.interval_reason}",
         f"  goodput {risk.goodput:.1%} with a preemption every {config.checkpoint.preemption_every_h:g} h"
         f" and {risk.recovery_s / 60:g} min until the run goes on (assumed)",

@@ -12,7 +12,6 @@ from workload.preflight.roofline import Method, Prediction
 from workload.preflight.slices import CHIP, GIB, PRICES_READ, Price, Slices
 
 MARGIN = 0.95  # of a chip's memory: what runs beside the step isn't in the compiler's sum
-NOTICE_S = 30  # that Compute Engine gives a Spot VM
 # What one machine writes to a bucket, GB/s: cautious, and the most that gcsfuse's own benchmarks
 # saw on a machine with a 200 Gbit/s card (docs/benchmarks.md of gcsfuse 3.4.3).
 HOST_WRITE_GB_PER_S = (1.0, 4.6)
@@ -123,7 +122,8 @@ def _risk(config: Config, slices: Slices, recovery_s: float) -> Risk:
     size = config.model.parameters() * BYTES_A_PARAMETER[config.optimizer.moment_dtype]
     hosts = slices.hosts * slices.count
     slow, fast = (size / (hosts * rate * 1e9) for rate in HOST_WRITE_GB_PER_S)
-    notice = "yes" if slow <= NOTICE_S else "no" if fast > NOTICE_S else "perhaps"
+    notice_s = config.checkpoint.notice_s
+    notice = "yes" if slow <= notice_s else "no" if fast > notice_s else "perhaps"
     between_s = config.checkpoint.preemption_every_h * 3600
     # Training stands still while a state is copied to the host: PCIe, 32 GB/s a chip.
     stall_s = size / slices.chips / 32e9
