@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
+from safetensors import SafetensorError
 
 from workload import settings
 from workload.checkpoints import FOLDER, list_steps
@@ -144,7 +145,8 @@ def export(
     """Writes a checkpoint's parameters as a Hugging Face folder; returns its step and the files.
 
     Raises:
-        RunError: there is no complete checkpoint, or it can't be read; or `out` isn't empty.
+        RunError: there is no complete checkpoint, or it can't be read; or `out` isn't empty or
+            can't be written.
     """
     past = Past.read(store)
     complete = list_steps(store).complete
@@ -155,4 +157,9 @@ def export(
         raise RunError(f"--out {out}: is there and not empty\n    fix: name a new folder, or remove it")
     chosen = complete[-1] if step is None else step
     params = past.restore(chosen, whole_state=False)["params"]
-    return chosen, huggingface.save(out, params, past.model, dtype, past.sequence_length, progress=progress)
+    try:
+        files = huggingface.save(out, params, past.model, dtype, past.sequence_length, progress=progress)
+    except (OSError, SafetensorError) as error:
+        fix = f"make room, remove {out}, and export again"
+        raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from error
+    return chosen, files

@@ -93,6 +93,24 @@ def test_an_exported_checkpoint_holds_the_runs_parameters(kept: Path, tmp_path: 
     assert main(["checkpoints", "export", str(tmp_path), "--out", str(tmp_path / "no")]) == 1
 
 
+def test_an_export_to_a_full_disk_ends_with_one_error(kept: Path, tmp_path: Path) -> None:
+    line = [
+        sys.executable,
+        "-m",
+        "workload",
+        "checkpoints",
+        "export",
+        str(kept),
+        "--out",
+        str(tmp_path / "hf"),
+    ]
+    limited = ["prlimit", "--fsize=1024", *line]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "hf: can't be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_run_begins_with_the_weights_that_it_is_given(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
