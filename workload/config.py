@@ -220,6 +220,11 @@ def _cross_checks(config: Config) -> list[Problem]:
     if model.heads % model.J:
         rule = f"must divide model.heads, {model.heads}: each serves as many heads of queries"
         problems.append(Problem("model.kv_heads", str(model.kv_heads), rule, "a divisor, or 0 for all heads"))
+    scaling = model.rope_scaling
+    if scaling.kind == "llama3" and scaling.low_frequency_factor >= scaling.high_frequency_factor:
+        rule = f"must be less than high_frequency_factor, {scaling.high_frequency_factor:g}"
+        key, value = "model.rope_scaling.low_frequency_factor", f"{scaling.low_frequency_factor:g}"
+        problems.append(Problem(key, value, rule, "1 and 4 are Llama 3.1's"))
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"

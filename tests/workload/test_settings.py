@@ -36,6 +36,11 @@ BAD = [
         'model.rope_scaling.kind = "ntk": must be one of none, linear',
         '"none"',
     ),
+    (
+        ["model.rope_scaling={kind='llama3',low_frequency_factor=4}"],
+        "low_frequency_factor = 4: must be less than high_frequency_factor, 4",
+        "1 and 4",
+    ),
     (["train.accumulate=3"], "train.accumulate = 3: must divide train.batch_size, 16", "1, or a divisor"),
     (["compute.remat=[]"], "compute.remat = []: is empty", '"save:attn_z"'),
     (["compute.remat=most"], "'most' is none of none, full, dots", '["full"]'),
