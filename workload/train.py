@@ -98,6 +98,10 @@ class Run:
             mesh=dict(mesh.shape),
             attention=f"{self._step.attention}: {self._step.attention_reason}",
         )
+        observe, worker = config.observe, self._cluster.membership.worker
+        last = observe.profile_from + observe.profile_steps - 1
+        # Before a start's long parts: SIGUSR1 to a worker that nobody has told how to take it ends it.
+        profiler = Profiler(self._store, worker, observe.profile_from, last)
         with ledger.doing("restore"):
             restored = self._checkpoints.restore(self._step.state)
             self._begin(restored, new_mesh)
@@ -105,9 +109,6 @@ class Run:
         with ledger.doing("compile"):
             update = self._step.compile()
         preemption = Preemption(self._cluster.membership.workers)
-        observe, worker = config.observe, self._cluster.membership.worker
-        last = observe.profile_from + observe.profile_steps - 1
-        profiler = Profiler(self._store, worker, observe.profile_from, last)
         self._say_what_a_notice_does()
         interval = Interval(config.checkpoint, self._cluster, restored.step)
         step, stop = restored.step, False

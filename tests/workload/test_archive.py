@@ -16,6 +16,8 @@ from safetensors.numpy import load_file
 from tests.workload.test_tokens import tokenizer_json
 from tests.workload.test_training import command, damage
 from workload.__main__ import main
+from workload.checkpoints import Checkpoints
+from workload.errors import RunError
 from workload.ledger import read
 from workload.model import huggingface
 from workload.store import open_store
@@ -187,6 +189,25 @@ def test_a_kill_loses_no_more_than_seconds_of_the_account(tokens: Path, tmp_path
 def test_a_profile_of_the_steps_that_were_named(kept: Path) -> None:
     files = [path.name for path in (kept / "profile" / "worker-0").rglob("*") if path.is_file()]
     assert any(name.endswith(".xplane.pb") for name in files)
+
+
+def test_a_trace_may_be_asked_for_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that nobody handles ends the process."""
+    handler = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    handlers = []
+
+    def restore(*_: object) -> None:
+        handlers.append(signal.getsignal(signal.SIGUSR1))
+        raise RunError("far enough")
+
+    monkeypatch.setattr(Checkpoints, "restore", restore)
+    try:
+        assert main([*command("asked", 2, 1), "--dir", str(tmp_path)]) == 1
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+    assert handlers != [signal.SIG_DFL]
 
 
 def test_a_notice_too_short_for_a_save_leaves_the_last_one(
