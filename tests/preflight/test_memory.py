@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from workload.preflight.compiler import Buffer, PreflightError, _buffers
+from workload.preflight.compiler import Buffer, PreflightError, buffers
 
 REPORT = """
 Memory Space: default (color=0)
@@ -31,7 +31,7 @@ def dump(folder: Path, page: str, kind: str = "preallocated-temp") -> Path:
 
 @pytest.mark.parametrize("page", ["", ", page 0"], ids=["libtpu 0.0.42", "libtpu 0.0.50"])
 def test_the_heap_in_hbm_is_counted_and_other_memories_are_not(page: str, tmp_path: Path) -> None:
-    size, largest = _buffers(dump(tmp_path, page))
+    size, largest = buffers(dump(tmp_path, page))
     assert size == 108412960
     assert largest == (
         Buffer(64 * 2**20, "f32[2048,8192], 5×bf16[1,2048,1024]"),
@@ -41,4 +41,4 @@ def test_the_heap_in_hbm_is_counted_and_other_memories_are_not(page: str, tmp_pa
 
 def test_a_report_that_cannot_be_read_is_no_step_without_temporaries(tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match="in a new way"):
-        _buffers(dump(tmp_path, "", kind="something else"))
+        buffers(dump(tmp_path, "", kind="something else"))

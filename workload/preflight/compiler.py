@@ -185,7 +185,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             return Compiled(refused, 0, 0, 0, 0, (), (), step.attention, took, versions)
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
-        temporaries, largest = _buffers(dump)
+        temporaries, largest = buffers(dump)
         program = Program(compiled.as_text(), slices.count)
         return Compiled(
             refused="",
@@ -214,7 +214,7 @@ _LARGEST = re.compile(r"^ +\S+ *\( *\d+%\); +([\d.]+)([KMG]i?B|B); +(\d+); +\d+;
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB}
 
 
-def _buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
+def buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
     """The size of the heap of temporaries in HBM, and its largest entries.
 
     `memory_analysis().temp_size_in_bytes` counts the arguments too, on TPU: the sum of all

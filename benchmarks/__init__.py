@@ -1,0 +1,4 @@
+"""Measurements, a command each: results/NAME.json holds the figures, docs/benchmarks.md shows them.
+
+See `python -m benchmarks --help`.
+"""

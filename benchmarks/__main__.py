@@ -1,0 +1,84 @@
+"""python -m benchmarks: measures, a command each, and draws the page."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def memory(_: argparse.Namespace) -> dict[str, Any]:
+    """T2: an 8B step's memory and exchanges on v6e-256, beside MaxText's; 20 min."""
+    from benchmarks.memory import measure
+
+    return measure()
+
+
+def small(options: argparse.Namespace) -> dict[str, Any]:
+    """tokens a second of a 42 M model on this CPU, beside MaxText, Levanter, transformers; 10 min."""
+    from benchmarks.small import measure
+
+    return measure(options.rounds)
+
+
+def saves(options: argparse.Namespace) -> dict[str, Any]:
+    """T4: what a checkpoint costs: the share of time that training stands still, and bytes; 5 min."""
+    from benchmarks.storage import saves as measure
+
+    return measure(options.rounds)
+
+
+def loader(options: argparse.Namespace) -> dict[str, Any]:
+    """T5: tokens a second that the loader delivers, against what chips could take; 1 min."""
+    from benchmarks.loader import measure
+
+    return measure(options.rounds)
+
+
+def restarts(options: argparse.Namespace) -> dict[str, Any]:
+    """T7: from a start to its first step, with the compiled step in the bucket and without; 3 min."""
+    from benchmarks.storage import restarts as measure
+
+    return measure(options.rounds)
+
+
+def page(_: argparse.Namespace) -> None:
+    """docs/benchmarks.md and its pictures, from the results."""
+    from benchmarks.page import write
+
+    write()
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
+    "memory": memory,
+    "small": small,
+    "saves": saves,
+    "loader": loader,
+    "restarts": restarts,
+    "page": page,
+}
+
+
+def main() -> None:
+    """Runs one command; a measurement's result becomes results/COMMAND.json."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
+    for name, run in COMMANDS.items():
+        command = commands.add_parser(name, help=run.__doc__)
+        command.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
+    options = parser.parse_args()
+    begun = time.monotonic()
+    found = COMMANDS[options.command](options)
+    if found is not None:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{options.command}.json"
+        path.write_text(json.dumps(found | {"took_s": round(time.monotonic() - begun)}, indent=2) + "\n")
+        print(path, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""T2: Llama 3.1 8B at sequence 8192 for v6e-256: memory and exchanges of a step, beside MaxText's.
+
+Both are compiled here for the same topology, batch and remat (all of a layer computed again, no
+host offload), each by the compiler that it brings. Sizes are of the compilers' own lists of
+allocations: the arguments, and the heap of temporaries.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import described
+from benchmarks.peers import PINS, maxtext_base, python
+from workload import config as configs
+from workload.preflight.compiler import buffers, compile_step
+from workload.preflight.program import Program
+from workload.preflight.slices import GIB, slices
+
+BATCHES = (1, 4)  # examples a chip
+
+
+def measure() -> dict[str, Any]:
+    """Ours and MaxText's at every batch."""
+    found: dict[str, Any] = {"ours": {}, "MaxText": {}}
+    for batch in BATCHES:
+        for name, compiled in (("ours", ours), ("MaxText", maxtext)):
+            found[name][str(batch)] = one = compiled(batch)
+            print(f"{name}, {batch} a chip: {one['total_gib']:.2f} GiB", file=sys.stderr, flush=True)
+    return found | {
+        "what": "Llama-3.1-8B, sequence 8192, v6e-256, remat of all, no host offload",
+        "on": described(["jax", "libtpu"]) | {"peers": {"maxtext": PINS["maxtext"]}},
+    }
+
+
+def ours(batch: int) -> dict[str, Any]:
+    """Our recipe, with everything of a layer computed again."""
+    overrides = [f"train.batch_size={256 * batch}", 'compute.remat=["full"]']
+    compiled = compile_step(configs.load("llama-3.1-8b-v6e-256.toml", overrides), slices("v6e-256"))
+    if compiled.refused:
+        raise SystemExit(compiled.refused)
+    return {
+        "total_gib": (compiled.arguments_bytes + compiled.temporaries_bytes) / GIB,
+        "arguments_gib": compiled.arguments_bytes / GIB,
+        "exchanged_gb": sum(one.size_bytes * one.times for one in compiled.collectives) / 1e9,
+        "compile_s": compiled.compile_s,
+    }
+
+
+def maxtext(batch: int) -> dict[str, Any]:
+    """MaxText's train_compile with the sizes of its own recipe, but for host offload."""
+    interpreter = python("maxtext")
+    blocks = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        line = [
+            str(interpreter), "-m", "maxtext.trainers.pre_train.train_compile", maxtext_base(interpreter),
+            "compile_topology=v6e-256", "compile_topology_num_slices=1", "model_name=llama3.1-8b",
+            f"per_device_batch_size={batch}", "max_target_length=8192", "remat_policy=full",
+            "ici_fsdp_parallelism=-1", "dataset_type=synthetic", "enable_checkpointing=false",
+            "attention=flash", *(f"sa_block_{name}=2048" for name in blocks),
+            f"compile_xla_flags=--xla_dump_to={folder}",
+        ]  # fmt: skip
+        quiet = {"TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+        begun = time.monotonic()
+        done = subprocess.run(line, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
+        compile_s = time.monotonic() - begun
+        said = done.stdout + done.stderr
+        arguments = re.search(r"argument_size_in_bytes=(\d+)", said)
+        if done.returncode or not arguments:
+            raise SystemExit(f"MaxText's train_compile failed:\n{said[-3000:]}")
+        (text,) = Path(folder).glob("*jit_train_step*after_optimizations.txt")
+        temporaries, _ = buffers(Path(folder))
+        exchanges = Program(text.read_text()).collectives(256)
+    return {
+        "total_gib": (int(arguments[1]) + temporaries) / GIB,
+        "arguments_gib": int(arguments[1]) / GIB,
+        "exchanged_gb": sum(one.size_bytes * one.times for one in exchanges) / 1e9,
+        "compile_s": compile_s,
+    }

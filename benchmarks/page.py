@@ -1,0 +1,147 @@
+"""The tables of docs/benchmarks.md from results/*.json, and the picture of the side by side.
+
+`python -m benchmarks page` writes them; the words between the tables are written by hand.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
+Result = dict[str, Any]
+
+
+def written() -> dict[Path, str]:
+    """The page with its tables made anew, and the picture."""
+    page = PAGE.read_text()
+    for name, table in TABLES.items():
+        begin, end = (f"<!-- {word} generated: {name} -->" for word in ("begin", "end"))
+        head, found, rest = page.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not found or not closed:
+            raise SystemExit(f"{PAGE.name} lacks the block between {begin} and {end}")
+        result = json.loads((RESULTS / f"{name}.json").read_text())
+        page = "\n".join([head + begin, *table(result), "", *_machine(result), end + tail])
+    return {PAGE: page, PICTURE: picture(json.loads((RESULTS / "small.json").read_text()))}
+
+
+def write() -> None:
+    """Writes them."""
+    for path, text in written().items():
+        path.write_text(text)
+
+
+def _memory(result: Result) -> list[str]:
+    return [
+        "| examples a chip | trainer | arguments and heap, GiB | of it arguments | exchanged a step, GB |",
+        "| ---: | --- | ---: | ---: | ---: |",
+        *(
+            f"| {batch} | {name} | {one[batch]['total_gib']:.2f} | {one[batch]['arguments_gib']:.2f}"
+            f" | {one[batch]['exchanged_gb']:.1f} |"
+            for batch in result["ours"]
+            for name, one in (("ours", result["ours"]), ("MaxText", result["MaxText"]))
+        ),
+    ]
+
+
+def _small(result: Result) -> list[str]:
+    rates = sorted(result["tokens_per_s"].items(), key=lambda entry: -entry[1]["median"])
+    return [
+        "| trainer | tokens/s, median | range | ours is faster by |",
+        "| --- | ---: | ---: | ---: |",
+        *(
+            f"| {name} | {rate['median']:,.0f} | {rate['min']:,.0f} to {rate['max']:,.0f}"
+            f" | {result['tokens_per_s']['ours']['median'] / rate['median']:.2f} |"
+            for name, rate in rates
+        ),
+    ]
+
+
+def _saves(result: Result) -> list[str]:
+    stall, size = result["stall_share"], result["bytes_a_parameter"]
+    return [
+        "| | goal | median | range |",
+        "| --- | ---: | ---: | ---: |",
+        f"| share of the time that training stands still | {result['stall_share_at_most']:.0%}"
+        f" | {stall['median']:.2%} | {stall['min']:.2%} to {stall['max']:.2%} |",
+        f"| bytes written a parameter | {12 * 1.02:.2f} | {size['median']:.3f}"
+        f" | {size['min']:.3f} to {size['max']:.3f} |",
+    ]
+
+
+def _loader(result: Result) -> list[str]:
+    return [
+        "| what the chips of a host take | goal, times | slowest run, times |",
+        "| --- | ---: | ---: |",
+        *(
+            f"| {name} | {result['goal_times_needed']} | {times:,.0f} |"
+            for name, times in result["times_needed"].items()
+        ),
+    ]
+
+
+def _restarts(result: Result) -> list[str]:
+    def row(title: str, of: Result) -> str:
+        cells = (
+            f"{of[kind]['median']:.1f} ({of[kind]['min']:.1f} to {of[kind]['max']:.1f})"
+            for kind in ("without", "with")
+        )
+        return f"| {title} | {' | '.join(cells)} |"
+
+    return [
+        "| seconds, median (range) | without the compiled step | with it |",
+        "| --- | ---: | ---: |",
+        row("from the start of the process to the end of its first step", result["first_step_s"]),
+        row("of it tracing and compiling, or reading", result["compile_s"]),
+    ]
+
+
+TABLES: dict[str, Callable[[Result], list[str]]] = {
+    "memory": _memory,
+    "small": _small,
+    "saves": _saves,
+    "loader": _loader,
+    "restarts": _restarts,
+}
+
+
+def _machine(result: Result) -> list[str]:
+    on = result["on"]
+    versions = ", ".join(f"{name} {version}" for name, version in on["versions"].items())
+    peers = "".join(f", {pin}" for pin in on.get("peers", {}).values())
+    return [
+        f"{on['day']}: {on['cores']} cores of {on['cpu']}, {on['memory_gib']} GiB, Python {on['python']},",
+        f"{versions}{peers}; {result['took_s']} s.",
+    ]
+
+
+def picture(result: Result) -> str:
+    """Bars of tokens a second with their range, as SVG."""
+    rates = sorted(result["tokens_per_s"].items(), key=lambda entry: -entry[1]["median"])
+    most = max(rate["max"] for _, rate in rates)
+    left, width, row = 220, 460, 30
+    parts = []
+    for number, (name, rate) in enumerate(rates):
+        y, scale = 10 + number * row, width / most
+        color = "#1a73e8" if name == "ours" else "#9aa0a6"
+        low, high = left + rate["min"] * scale, left + rate["max"] * scale
+        parts += [
+            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{escape(name)}</text>',
+            f'<rect x="{left}" y="{y}" width="{rate["median"] * scale:.1f}" height="20" fill="{color}"/>',
+            f'<path d="M{low:.1f} {y + 10}H{high:.1f}" stroke="black"/>',
+            f'<text x="{left + width + 8}" y="{y + 15}">{rate["median"]:,.0f}</text>',
+        ]
+    size = f'width="{left + width + 80}" height="{20 + len(rates) * row}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
+    title = "<title>Tokens a second of a small model on CPU; the line is the range over rounds</title>"
+    return "\n".join([head, title, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        write()

@@ -1,0 +1,48 @@
+"""The peers that a measurement stands beside, each in an environment of its own, outside the tree."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+# What is compared with, by name: pinned, so that a figure says what it is of.
+PINS = {
+    "maxtext": "maxtext[tpu]==0.2.5",  # needs Python 3.12; 2.9 GB
+    "levanter": "marin-levanter==0.2.227.dev40316220070",  # where its authors go on with it
+}
+PYTHON312 = os.environ.get("PYTHON312", "python3.12")
+
+
+def python(name: str) -> Path:
+    """The interpreter that has a peer; installs it where it isn't there yet: 2 min.
+
+    Raises:
+        SystemExit: there is no Python 3.12, or the packages can't be had.
+    """
+    cache = Path(os.environ.get("TPU_CACHE") or Path.home() / ".cache" / "tpu-pulumi")
+    folder = cache / f"peer-{re.sub(r'[^a-z0-9.]+', '-', PINS[name])}"
+    found = folder / "bin" / "python"
+    if (folder / ".complete").exists():
+        return found
+    print(f"installing {PINS[name]} into {folder}: about 2 min, 3 GB", file=sys.stderr, flush=True)
+    steps = [
+        [PYTHON312, "-m", "venv", "--clear", str(folder)],
+        ["uv", "pip", "install", "--quiet", "--python", str(found), PINS[name]],
+    ]
+    for step in steps:
+        try:
+            done = subprocess.run(step, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise SystemExit(f"no {PYTHON312}\n    fix: PYTHON312=/path/to/python3.12 …") from None
+        if done.returncode:
+            raise SystemExit(f"{' '.join(step)}: {(done.stderr or done.stdout)[-1000:]}")
+    (folder / ".complete").touch()
+    return found
+
+
+def maxtext_base(interpreter: Path) -> str:
+    """The path of MaxText's base.yml."""
+    where = "import maxtext.configs, pathlib; print(pathlib.Path(maxtext.configs.__path__[0]) / 'base.yml')"
+    done = subprocess.run([interpreter, "-c", where], capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]

@@ -1,0 +1,124 @@
+"""A small model trained on the CPUs at hand, by ours and by peers in turn: tokens a second.
+
+All train the same Llama in float32 with AdamW and clipping, the same batch, keeping all
+activations. Ours is the trainer as users start it; of each, the steps after the second count.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.machine import described, spread
+from benchmarks.peers import PINS, maxtext_base, python
+from benchmarks.storage import sum_of_parameters
+from tests.parity import environment
+from workload import config as configs
+from workload.data.prepare import prepare
+
+HERE = Path(__file__).parent
+CONFIG = HERE / "small.toml"
+SIZES = ("layers", "d_model", "heads", "kv_heads", "d_ff", "vocab_size")
+STEPS, WARM_UP = 14, 2
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    """Tokens a second of each, over some rounds in which all take their turn."""
+    config = configs.load(str(CONFIG))
+    tokens = config.train.batch_size * config.data.sequence_length
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        root = Path(folder)
+        sizes = {
+            "model": {name: getattr(config.model, name) for name in SIZES},
+            "batch_size": config.train.batch_size,
+            "sequence_length": config.data.sequence_length,
+            "steps": STEPS,
+        }  # fmt: skip
+        (root / "sizes.json").write_text(json.dumps(sizes))
+        prepare([Path(os.__file__).parent / "email", Path(os.__file__).parent / "asyncio"], root / "tokens")
+        runs: dict[str, Callable[[int], list[float]]] = {
+            "ours": lambda number: ours(root, f"run-{number}"),
+            "transformers + torch": lambda _: torch(root, "eager"),
+            "transformers + torch.compile": lambda _: torch(root, "compile"),
+            "Levanter": lambda _: levanter(root),
+            "MaxText": lambda _: maxtext(root, sizes),
+        }
+        found: dict[str, list[float]] = {name: [] for name in runs}
+        for number in range(rounds):
+            for name, run in runs.items():
+                found[name].append(tokens / median(run(number)[WARM_UP:]))
+                print(f"round {number + 1}: {name} {found[name][-1]:,.0f} tokens/s", file=sys.stderr)
+    return {
+        "tokens_per_s": {name: spread(values) for name, values in found.items()},
+        "params": sum_of_parameters(),
+        "batch": config.train.batch_size,
+        "length": config.data.sequence_length,
+        "on": described(["jax", "jaxlib"]) | {"peers": PINS},
+    }
+
+
+def ours(root: Path, run: str) -> list[float]:
+    """The trainer as a process of its own; the seconds between the ends of steps."""
+    line = [sys.executable, "-m", "workload", "train", str(CONFIG), "--dir", str(root), "--name", run]
+    said = _run([*line, f"--set=train.steps={STEPS}"], {"DATA_DIR": str(root / "tokens")})
+    found = [
+        json.loads(entry)
+        for path in (root / "runs" / run / "progress").glob("*.jsonl")
+        for entry in path.read_text().splitlines()
+    ]
+    assert len(found) == STEPS, said
+    ends = [datetime.fromisoformat(entry["time"]).timestamp() for entry in found]
+    return [later - before for before, later in pairwise(ends)]
+
+
+def torch(root: Path, mode: str) -> list[float]:
+    """Seconds of each step."""
+    line = [environment.python(), str(HERE / "peers" / "torch_steps.py"), str(root / "sizes.json"), mode]
+    return _last(_run(line))
+
+
+def levanter(root: Path) -> list[float]:
+    """Seconds of each step."""
+    line = [str(python("levanter")), str(HERE / "peers" / "levanter_steps.py"), str(root / "sizes.json")]
+    return _last(_run(line))
+
+
+def maxtext(root: Path, sizes: dict[str, Any]) -> list[float]:
+    """Seconds of each step, from MaxText's own log."""
+    interpreter, model = python("maxtext"), sizes["model"]
+    line = [
+        str(interpreter), "-m", "maxtext.trainers.pre_train.train", maxtext_base(interpreter),
+        f"base_output_directory={root}", "run_name=small", "hardware=cpu", "dataset_type=synthetic",
+        "enable_checkpointing=false", "enable_goodput_recording=false", "attention=dot_product",
+        "dtype=float32", "remat_policy=none", f"steps={sizes['steps']}", "sharding_tolerance=1.0",
+        f"per_device_batch_size={sizes['batch_size']}", f"max_target_length={sizes['sequence_length']}",
+        f"base_emb_dim={model['d_model']}", f"base_mlp_dim={model['d_ff']}",
+        f"vocab_size={model['vocab_size']}",
+        f"base_num_query_heads={model['heads']}", f"base_num_kv_heads={model['kv_heads']}",
+        f"base_num_decoder_layers={model['layers']}", f"head_dim={model['d_model'] // model['heads']}",
+    ]  # fmt: skip
+    said = _run(line, {"DECOUPLE_GCLOUD": "TRUE"})
+    return [float(seconds) for seconds in re.findall(r"completed step: \d+, seconds: ([\d.]+)", said)]
+
+
+def _run(line: list[str], more: dict[str, str] | None = None) -> str:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **(more or {})}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(line)}\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout + done.stderr
+
+
+def _last(said: str) -> list[float]:
+    """The seconds in the last line that is JSON."""
+    lines = [line for line in said.splitlines() if line.startswith("{")]
+    seconds: list[float] = json.loads(lines[-1])["seconds"]
+    return seconds
