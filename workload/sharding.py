@@ -58,6 +58,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any]) -> Mesh:
 
 def split_axis(name: str, shape: tuple[int, ...], parts: int) -> int | None:
     """The axis of a parameter that is cut into `parts`; None if it is kept whole."""
+    if parts == 1:
+        return None
     letters = name.rpartition("_")[2].split("x")
     for letter in SPLIT.get(name, ""):
         axis = letters.index(letter)

@@ -33,30 +33,54 @@ def attend(kind: str) -> Attend:
 
 
 def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
-    """The reference: whole score matrices, softmax in float32."""
-    B, L, H, K = q_BxLxHxK.shape
-    J = k_BxLxJxK.shape[2]
-    q_BxLxJxGxK = q_BxLxHxK.reshape(B, L, J, H // J, K)
-    scores = jnp.einsum("bqjgk,bsjk->bjgqs", q_BxLxJxGxK, k_BxLxJxK, preferred_element_type=jnp.float32)
-    seen_Bx1x1xLxL = _seen(segments_BxL)[:, None, None]
-    scores = jnp.where(seen_Bx1x1xLxL, scores * K**-0.5, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v_BxLxJxK.dtype)
-    return jnp.einsum("bjgqs,bsjk->bqjgk", weights, v_BxLxJxK).reshape(B, L, H, K)
+    """Plain products, softmax in float32: in blocks of queries, each with the keys up to its end.
+
+    So what lies above the diagonal is mostly never computed, and a block's scores are computed
+    again in the backward pass instead of kept.
+    """
+    L = q_BxLxHxK.shape[1]
+    size = max(_LEAST_BLOCK, -(-L // _MOST_BLOCKS))
+    if size >= L:
+        return _rows(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL)
+    rows = jax.checkpoint(_rows)
+    blocks = [
+        rows(
+            q_BxLxHxK[:, first : first + size],
+            *(x[:, : first + size] for x in (k_BxLxJxK, v_BxLxJxK, segments_BxL)),
+        )
+        for first in range(0, L, size)
+    ]
+    return jnp.concatenate(blocks, axis=1)
+
+
+_LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # fewer queries make thin products, more blocks long programs
+
+
+def _rows(q_BxRxHxK: Array, k_BxSxJxK: Array, v_BxSxJxK: Array, segments_BxS: Array) -> Array:
+    """Attention of the last R of S positions."""
+    B, R, H, K = q_BxRxHxK.shape
+    J = k_BxSxJxK.shape[2]
+    q_BxRxJxGxK = q_BxRxHxK.reshape(B, R, J, H // J, K)
+    scores = jnp.einsum("brjgk,bsjk->bjgrs", q_BxRxJxGxK, k_BxSxJxK, preferred_element_type=jnp.float32)
+    seen_Bx1x1xRxS = _seen(segments_BxS, R)[:, None, None]
+    scores = jnp.where(seen_Bx1x1xRxS, scores * K**-0.5, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v_BxSxJxK.dtype)
+    return jnp.einsum("bjgrs,bsjk->brjgk", weights, v_BxSxJxK).reshape(B, R, H, K)
 
 
 def cudnn(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
     """cuDNN's fused kernel; segments enter as a mask, which it reads as a bias."""
-    mask_Bx1xLxL = _seen(segments_BxL)[:, None]
+    mask_Bx1xLxL = _seen(segments_BxL, segments_BxL.shape[1])[:, None]
     return jax.nn.dot_product_attention(
         q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, mask=mask_Bx1xLxL, implementation="cudnn"
     )
 
 
-def _seen(segments_BxL: Array) -> Array:
-    """Which positions (last axis) a position (axis before) may look at."""
-    L = segments_BxL.shape[1]
-    causal_LxL = jnp.tril(jnp.ones((L, L), bool))
-    return causal_LxL & (segments_BxL[:, :, None] == segments_BxL[:, None, :])
+def _seen(segments_BxS: Array, rows: int) -> Array:
+    """Which positions (last axis) the last `rows` ones (axis before) may look at."""
+    S = segments_BxS.shape[1]
+    causal_RxS = jnp.tril(jnp.ones((rows, S), bool), S - rows)
+    return causal_RxS & (segments_BxS[:, S - rows :, None] == segments_BxS[:, None, :])
 
 
 def splash(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
