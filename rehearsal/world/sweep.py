@@ -77,20 +77,21 @@ def _detach(root: Path) -> Iterator[str]:
 def _kill(name: str) -> None:
     """What still runs in the world's groups, where nobody knew its first process any more."""
     for mount in cgroup_mounts():
-        for members in (mount / name).rglob("cgroup.procs"):
+        for group in _groups(mount / name):
             with contextlib.suppress(OSError):  # gone meanwhile
                 # 0 is a process of a pid namespace that isn't below ours; for kill(2), our own group.
-                for pid in filter(None, map(int, members.read_text().split())):
+                for pid in filter(None, map(int, (group / "cgroup.procs").read_text().split())):
                     os.kill(pid, signal.SIGKILL)
+
+
+def _groups(top: Path) -> list[Path]:
+    """A control group and those below it, as far as they don't vanish while they are listed."""
+    return [Path(folder) for folder, _, _ in os.walk(top)]
 
 
 def _remove_groups(name: str) -> Iterator[str]:
     for mount in cgroup_mounts():
-        top = mount / name
-        if not top.exists():
-            continue
-        groups = [top, *(path for path in top.rglob("*") if path.is_dir())]
-        for group in sorted(groups, key=lambda path: len(path.parts), reverse=True):
+        for group in sorted(_groups(mount / name), key=lambda path: len(path.parts), reverse=True):
             try:
                 group.rmdir()
             except FileNotFoundError:

@@ -194,9 +194,16 @@ def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any) -> Any:
     return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(scores), v)
 
 
+@partial(jax.jit, static_argnums=0)
+def both(attend: Any, q: Any, k: Any, v: Any, segments: Any, g: Any) -> Any:
+    """What an attention computes, and its gradients."""
+    z, backward = jax.vjp(lambda *x: attend(*x, segments), q, k, v)
+    return z, backward(g)
+
+
 @pytest.mark.parametrize(
     ("kind", "L", "K"),
-    [("splash", 256, 128), ("einsum", 100, 24), ("einsum", 300, 24), ("einsum", 2100, 8)],
+    [("splash", 256, 128), ("einsum", 100, 24), ("einsum", 300, 24)],
 )
 def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
     """Grouped heads, two documents, forward and backward; the TPU's kernel is interpreted."""
@@ -207,11 +214,10 @@ def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
     )
     segments = jnp.where(jnp.arange(L) < L * 2 // 5, 0, 1)[None]
     with attention.interpreted():
-        ours, backward = jax.vjp(lambda *x: attention.attend(kind)(*x, segments), q, k, v)
-        gradients = backward(g)
-    theirs, backward = jax.vjp(lambda *x: whole_attention(*x, segments), q, k, v)
+        ours, of_ours = both(attention.attend(kind), q, k, v, segments, g)
+    theirs, of_theirs = both(whole_attention, q, k, v, segments, g)
     np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
-    for a, b in zip(gradients, backward(g), strict=True):
+    for a, b in zip(of_ours, of_theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
