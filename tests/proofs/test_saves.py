@@ -7,7 +7,7 @@ import pytest
 from tests.proofs.killing import Proof
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-EVERY = 15  # of the requests; `make prove` takes each
+EVERY = 30  # of the requests; `make prove` takes each
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_a_save_killed_at_a_request_leaves_its_step_or_the_one_before(proof: Pro
         for before in (True, False)
     ]
     assert {step for *_, step in found} <= {1, 2}
-    assert len(found) >= 6
+    assert len(found) >= 4
     first = found[0]
     assert first[3] == 1, "killed before its first request, a save can't have made step 2"
 

@@ -1,9 +1,9 @@
 """Four workers, taken away in every way there is, end bit for bit where undisturbed ones do.
 
 Two runs are made once for the whole file. `whole` is left alone. `disturbed` is, in turn:
-killed on all workers at a random moment; killed on one worker, so that the others have to
-notice; told of a preemption on one worker; bereft of its newest checkpoint's marker; left to
-finish. About two minutes on two cores, nearly all of them spent starting JAX.
+killed on one worker, so that the others have to notice; told of a preemption on one worker;
+killed on all workers at a random moment and bereft of its newest checkpoint's marker; left to
+finish. About 80 s on two cores, nearly all of them spent starting JAX.
 """
 
 import random
@@ -17,7 +17,7 @@ import pytest
 from tests.workload.slice import SETTINGS, RunFolder, Workers
 
 WORKERS = 4
-STEPS, EVERY = 70, 10
+STEPS, EVERY = 50, 10
 ARGUMENTS = ["tiny.toml", f"--set=train.steps={STEPS}", f"--set=checkpoint.every_steps={EVERY}"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -72,10 +72,10 @@ def disturbed(root: Path, tokens: Path) -> Story:
         assert not (story.run.path / "final.json").exists(), "the run was over before it was disturbed"
         story.complete_after[how] = story.run.complete()
 
-    leave("all killed", 10, signal.SIGKILL, list(range(WORKERS)))
-    leave("one killed", 20, signal.SIGKILL, [moments.randrange(WORKERS)])
-    leave("preempted", 30, signal.SIGTERM, [moments.randrange(WORKERS)])
+    leave("one killed", 10, signal.SIGKILL, [moments.randrange(WORKERS)])
+    leave("preempted", 20, signal.SIGTERM, [moments.randrange(WORKERS)])
     story.status_when_preempted = story.run.json("status.json")
+    leave("all killed", 30, signal.SIGKILL, list(range(WORKERS)))
     story.unmarked = story.run.complete()[-1]
     (story.run.path / "checkpoints" / str(story.unmarked) / "commit_success.txt").unlink()
     workers = start("disturbed", root, tokens, "finish")
@@ -127,8 +127,8 @@ def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Story) -> None:
     assert disturbed.exits["preempted"] == [0] * WORKERS
     (event,) = disturbed.run.events("preempted")
     step = event["step"]
-    assert 30 < step < STEPS
-    assert disturbed.complete_after["preempted"][-1] == step == disturbed.unmarked
+    assert 20 < step < STEPS
+    assert disturbed.complete_after["preempted"][-1] == step
     assert disturbed.status_when_preempted["state"] == "preempted"
     assert disturbed.status_when_preempted["step"] == step
     assert disturbed.seconds["preempted"] < 28
@@ -137,12 +137,10 @@ def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Story) -> None:
 def test_each_start_goes_on_from_the_newest_complete_step(disturbed: Story) -> None:
     after = disturbed.complete_after
     restored = [event["step"] for event in disturbed.run.events("restore")]
-    began_anew = not after["all killed"]
-    newest = [after[how][-1] for how in ("all killed", "one killed") if after[how]]
-    assert restored[: len(newest)] == newest
-    assert len(restored) == (2 if began_anew else 3)
+    of_one = after["one killed"][-1:]  # none, if it was killed while it saved its first
+    assert restored == [*of_one, after["preempted"][-1], after["all killed"][-2]]
     # The last start passed over the step whose marker was gone, and said so.
-    assert restored[-1] == after["preempted"][-2]
+    assert disturbed.unmarked == after["all killed"][-1]
     (passed_over,) = [
         event for event in disturbed.run.events("passed-over") if event["step"] == disturbed.unmarked
     ]
