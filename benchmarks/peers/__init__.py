@@ -8,8 +8,9 @@ from pathlib import Path
 
 # What is compared with, by name: pinned, so that a figure says what it is of.
 PINS = {
-    "maxtext": "maxtext[tpu]==0.2.5",  # needs Python 3.12; 2.9 GB
-    "levanter": "marin-levanter==0.2.227.dev40316220070",  # where its authors go on with it
+    # Python 3.12, 2.9 GB. It would bring libtpu 0.0.51, which now and then can't read JAX 0.12's kernels.
+    "maxtext": "maxtext[tpu]==0.2.5 libtpu==0.0.50.1",
+    "levanter": "marin-levanter==0.2.227.dev40316220070",  # where its authors go on with it; 1.6 GB
 }
 PYTHON312 = os.environ.get("PYTHON312", "python3.12")
 
@@ -28,7 +29,7 @@ def python(name: str) -> Path:
     print(f"installing {PINS[name]} into {folder}: about 2 min, 3 GB", file=sys.stderr, flush=True)
     steps = [
         [PYTHON312, "-m", "venv", "--clear", str(folder)],
-        ["uv", "pip", "install", "--quiet", "--python", str(found), PINS[name]],
+        ["uv", "pip", "install", "--quiet", "--python", str(found), *PINS[name].split()],
     ]
     for step in steps:
         try:
