@@ -1,8 +1,8 @@
 """T2: Llama 3.1 8B at sequence 8192 for v6e-256: memory and exchanges of a step, beside MaxText's.
 
 Both are compiled here for the same topology, batch and remat (all of a layer computed again, no
-host offload). Under Python 3.12 and 3.13, whose lock has JAX 0.12, by the same compiler. Sizes are of the compilers' own lists of
-allocations: the arguments, and the heap of temporaries.
+host offload); under Python 3.12 and 3.13, whose lock has JAX 0.12, by the same compiler. Sizes are
+of the compiler's own list of allocations: the arguments, and the heap of temporaries.
 """
 
 import os
