@@ -1,7 +1,9 @@
 """Token files: the same bytes each time, every token where it belongs."""
 
+import errno
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +75,30 @@ def test_prepare_refuses(text: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"can't be written: Not a directory\n    fix: make room"):
         prepare([text], text / ".." / "taken" / "file" / "out")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no UTF-8 text"):
+    with pytest.raises(DataError, match="holds no UTF-8 text in 0 files"):
         prepare([tmp_path / "empty"], tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/proc/self/mem")  # refuses even root
+    with pytest.raises(DataError, match=rf"{name}: can't be read: .*\n    fix: "):
+        prepare([tmp_path / name], tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_not_passed_over(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Path.iterdir
+
+    def refusing(folder: Path) -> Iterator[Path]:
+        if folder.name == "b":
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return iter(list(plain(folder)))
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+    with pytest.raises(DataError, match=r"text/b: can't be read: Permission denied"):
+        prepare([text], tmp_path / "out")
 
 
 def test_a_damaged_folder_is_refused(tokens: Path, tmp_path: Path) -> None:
@@ -171,6 +195,12 @@ def test_parquet_rows_are_documents(tmp_path: Path) -> None:
     assert bytes(first.tolist()).decode() == rows[0]
     with pytest.raises(DataError, match=r"has no column 'body'\n    fix: --field one of text, id"):
         prepare([tmp_path / "rows.parquet"], tmp_path / "other", field_name="body")
+    with pytest.raises(DataError, match=r"row 0: has no text in 'id'\n    fix: mend it"):
+        prepare([tmp_path / "rows.parquet"], tmp_path / "other", field_name="id")
+    raw = (tmp_path / "rows.parquet").read_bytes()
+    (tmp_path / "torn.parquet").write_bytes(raw[:100] + bytes(8000) + raw[8100:])
+    with pytest.raises(DataError, match=r"torn.parquet: (can't be read|is not Parquet): .*\n    fix: "):
+        prepare([tmp_path / "torn.parquet"], tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +209,7 @@ def test_parquet_rows_are_documents(tmp_path: Path) -> None:
         ("{\n", r"lines.jsonl:1: is not JSON"),
         ('{"text": "a"}\n[1]\n', r"lines.jsonl:2: has no text in 'text'"),
         ('{"body": "a"}\n', r"has no text in 'text'\n    fix: --field one of body"),
-        ('{"text": 3}\n', r"lines.jsonl:1: has no text in 'text'"),
+        ('{"text": 3}\n', r"lines.jsonl:1: has no text in 'text'\n    fix: mend it, or leave the file out"),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, content: str, says: str) -> None:
@@ -239,7 +269,7 @@ def test_a_disk_that_fills_up_at_the_manifest_loses_no_shard(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", full)
-        with pytest.raises(DataError, match="No space left on device\n    fix: make room and call again"):
+        with pytest.raises(DataError, match="No space left on device\n    fix: make room, or"):
             prepare([text], tmp_path / "out")
     prepare([text], tmp_path / "out")
     assert Manifest.read(tmp_path / "out").documents == 2
@@ -286,6 +316,29 @@ def test_prepare_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: py
     assert len(written) > 5
     with pytest.raises(DataError, match="is there and not empty"):
         prepare([source], out, shard_tokens=700)
+
+
+def test_prepare_goes_on_where_no_shard_was_whole_yet(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InterruptedHereError):
+        prepare([text], out, Failing(0))
+    (out / "tokens-00000.bin").write_bytes(b"half a shard")
+    (tmp_path / "lines.jsonl").write_text('{"body": "abc"}')
+    with pytest.raises(DataError, match="has no text in 'text'"):
+        prepare([tmp_path / "lines.jsonl"], out)
+    assert prepare([tmp_path / "lines.jsonl"], out, field_name="body").tokens == 4
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json", "tokens-00000.bin"]
+
+
+def test_prepare_does_not_mix_sources(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("other")
+    shard = {"file": "tokens-00000.bin", "tokens": 4, "sha256": ""}
+    left = {"key": "another", "documents": 1, "offset": 0, "shards": [shard]}
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "unfinished.json").write_text(json.dumps(left))
+    with pytest.raises(DataError, match="holds 1 shards of other sources, or by another tokenizer"):
+        prepare([text], out)
 
 
 def test_segments_end_with_the_last_token_of_a_document(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.data.sources import Sources
+from workload.data.sources import LINES, PARQUET, Sources
 from workload.data.tokenizers import Bytes, Tokenizer
 from workload.data.tokens import MANIFEST, Shard, token_dtype
 from workload.errors import DataError
@@ -89,7 +89,8 @@ def prepare(
     files = [str(path) for path in reading.files()]
     asked = [files, tokenizer.identity, tokenizer.end_of_document, field_name, shard_tokens]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
-    done = _begin(out, key)
+    with _room(out):
+        done = _begin(out, key)
     if say and done.shards:
         say(f"goes on after {len(done.shards)} shards, {done.documents} documents")
     unique = _Unique(reading.documents())
@@ -107,7 +108,9 @@ def prepare(
     if not summary.documents:
         (out / PROGRESS).unlink(missing_ok=True)
         names = ", ".join(map(str, sources))
-        raise DataError(f"--source {names}: holds no UTF-8 text\n    fix: name another")
+        of = f"in {len(files)} files, {summary.not_text} of which are empty or no text"
+        fix = f"name text, {' '.join(LINES)} or {' '.join(PARQUET)}, not compressed"
+        raise DataError(f"--source {names}: holds no UTF-8 text {of}\n    fix: {fix}")
     manifest = {
         "version": 2,
         "tokenizer": tokenizer.name,
@@ -120,9 +123,7 @@ def prepare(
         "shards": [asdict(shard) for shard in done.shards],
     }
     with _room(out / MANIFEST):
-        part = out / f".{MANIFEST}.part"
-        part.write_text(json.dumps(manifest, indent=2) + "\n")
-        part.replace(out / MANIFEST)
+        _write_whole(out / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         (out / PROGRESS).unlink(missing_ok=True)
     return summary
 
@@ -133,29 +134,48 @@ def _room(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = "make room and call again: it goes on after the last whole shard"
+        fix = "make room, or let this user write there, and call again: it goes on after the last whole shard"
         raise DataError(f"{path}: can't be written: {error.strerror}\n    fix: {fix}") from None
 
 
 def _begin(out: Path, key: str) -> _Done:
-    """What an earlier call finished, if it had the same arguments; else a new folder."""
+    """What an earlier call finished, if it had the same arguments; else a new folder.
+
+    Where an earlier call finished no shard there is nothing to go on with, and nothing to lose.
+    """
+    done = _Done()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         try:
             left = json.loads((out / PROGRESS).read_text())
         except (OSError, ValueError):
             left = {}
-        if left.get("key") != key or (out / MANIFEST).exists():
+        if "shards" not in left or (out / MANIFEST).exists():
             fix = "name a new folder, or remove it"
             raise DataError(f"--out {out}: is there and not empty\n    fix: {fix}")
-        shards = [Shard(**shard) for shard in left["shards"]]
-        known = {shard.file for shard in shards} | {PROGRESS}
+        if left["shards"] and left["key"] != key:
+            was = f"{len(left['shards'])} shards of other sources, or by another tokenizer, --end or --field"
+            fix = "call with the same arguments as before to go on, or name a new folder"
+            raise DataError(f"--out {out}: holds {was}\n    fix: {fix}")
+        if left["shards"]:
+            shards = [Shard(**shard) for shard in left["shards"]]
+            done = _Done(left["documents"], left["offset"], shards)
+        known = {shard.file for shard in done.shards} | {PROGRESS}
         for path in out.iterdir():
             if path.name not in known:
                 path.unlink()  # the shard that was being written
-        return _Done(left["documents"], left["offset"], shards)
-    with _room(out):
-        out.mkdir(parents=True, exist_ok=True)
-    return _Done()
+    out.mkdir(parents=True, exist_ok=True)
+    _note(out, key, done)  # at once, so that the folder is known for ours before a shard is whole
+    return done
+
+
+def _note(out: Path, key: str, done: _Done) -> None:
+    _write_whole(out / PROGRESS, json.dumps({"key": key, **asdict(done)}) + "\n")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 class _Unique:
@@ -237,10 +257,7 @@ class _Writer:
             (self._out / file).write_bytes(raw)
             self._done.shards.append(Shard(file, self._count, hashlib.sha256(raw).hexdigest()))
             self._done.documents, self._done.offset = documents, offset
-            progress = {"key": self._key, **asdict(self._done)}
-            part = self._out / f".{PROGRESS}.part"
-            part.write_text(json.dumps(progress) + "\n")
-            part.replace(self._out / PROGRESS)
+            _note(self._out, self._key, self._done)
         self._pending, self._count = [], 0
 
 

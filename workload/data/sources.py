@@ -32,19 +32,22 @@ class Sources:
         """Every file, in order.
 
         Raises:
-            DataError: a path that isn't there.
+            DataError: a path that isn't there, or a folder that can't be looked into.
         """
-        missing = [str(path) for path in self.paths if not path.exists()]
-        if missing:
-            fix = "name existing ones"
-            raise DataError(f"--source {', '.join(missing)}: no such file or folder\n    fix: {fix}")
         found: list[Path] = []
-        for source in self.paths:
-            if source.is_file():
-                found.append(source)
-            else:
-                inside = [path for path in source.rglob("*") if path.is_file()]
-                found += sorted(inside, key=lambda path: path.relative_to(source).as_posix())
+        try:
+            missing = [str(path) for path in self.paths if not path.exists()]
+            if missing:
+                fix = "name existing ones"
+                raise DataError(f"--source {', '.join(missing)}: no such file or folder\n    fix: {fix}")
+            for source in self.paths:
+                if source.is_file():
+                    found.append(source)
+                else:
+                    inside = [path for path in _inside(source) if path.is_file()]
+                    found += sorted(inside, key=lambda path: path.relative_to(source).as_posix())
+        except OSError as error:
+            raise _unreadable(Path(error.filename), error) from None
         return found
 
     def documents(self) -> Iterator[str]:
@@ -55,16 +58,22 @@ class Sources:
         """
         self.not_text = 0
         for path in self.files():
-            if path.suffix in LINES:
-                yield from self._lines(path)
-            elif path.suffix in PARQUET:
-                yield from self._rows(path)
+            try:
+                yield from self._documents(path)
+            except OSError as error:
+                raise _unreadable(path, error) from None
+
+    def _documents(self, path: Path) -> Iterator[str]:
+        if path.suffix in LINES:
+            yield from self._lines(path)
+        elif path.suffix in PARQUET:
+            yield from self._rows(path)
+        else:
+            text = _text(path)
+            if text is None:
+                self.not_text += 1
             else:
-                text = _text(path)
-                if text is None:
-                    self.not_text += 1
-                else:
-                    yield text
+                yield text
 
     def _lines(self, path: Path) -> Iterator[str]:
         with path.open("rb") as file:
@@ -98,8 +107,10 @@ class Sources:
         if text is None and isinstance(entry, dict) and self.field in entry:
             return  # a null is no document
         if not isinstance(text, str):
-            known = ", ".join(entry) if isinstance(entry, dict) else "nothing"
-            raise DataError(f"{where}: has no text in {self.field!r}\n    fix: --field one of {known}")
+            fields = entry.items() if isinstance(entry, dict) else ()
+            known = [name for name, value in fields if isinstance(value, str)]
+            fix = f"--field one of {', '.join(known)}" if known else "mend it, or leave the file out"
+            raise DataError(f"{where}: has no text in {self.field!r}\n    fix: {fix}")
         if text:
             yield _whole(text)
 
@@ -107,6 +118,19 @@ class Sources:
 def _whole(text: str) -> str:
     """The text with a mark for each half of a character: JSON can spell one alone, UTF-8 can't."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """All that a folder holds; unlike `rglob`, it doesn't pass over what it may not look into."""
+    for entry in folder.iterdir():
+        yield entry
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _inside(entry)
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    reason = error.strerror or error
+    return DataError(f"{path}: can't be read: {reason}\n    fix: let this user read it, or get it again")
 
 
 def _text(path: Path) -> str | None:
