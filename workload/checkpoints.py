@@ -9,12 +9,14 @@ written after everything else; a step without it doesn't exist.
 import logging
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -31,14 +33,37 @@ from workload.store import Store
 # kind without knowing, and a bucket reached through a private endpoint may not answer gRPC at all.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
-# Orbax logs a failed save thrice, with tracebacks, and raises it too: `_told` says it once.
-logging.getLogger("absl").setLevel(logging.CRITICAL)
-
 FOLDER = "checkpoints"
 MARKER = "commit_success.txt"
 _STEP = re.compile(rf"{FOLDER}/(\d+)/(.+)")
 _REMOVED_AT_ONCE = 8  # objects; as many connections as the client keeps open, and two to spare
 _BY_MARKER = AtomicityOptions(mode=AtomicityMode.COMMIT_FILE)
+
+
+def _by_others(record: logging.LogRecord) -> bool:
+    if record.name == "asyncio":
+        return "orbax" not in record.getMessage()  # which names the task that failed
+    return "orbax" not in record.pathname or not record.exc_info
+
+
+@cache
+def _quiet_failures() -> None:
+    """A save that fails is told once, by `_told`.
+
+    Orbax logs it several times over, a traceback each; asyncio adds one for each write that was
+    under way, and the write one more, from below Python, that the event loop is closed.
+    """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_by_others)
+    told = sys.unraisablehook
+
+    def tell(ignored: "sys.UnraisableHookArgs") -> None:
+        code = getattr(ignored.object, "cr_code", None)  # of a coroutine
+        orbaxs = code is not None and "orbax" in code.co_filename
+        if str(ignored.exc_value) != "Event loop is closed" and not orbaxs:
+            told(ignored)
+
+    sys.unraisablehook = tell
 
 
 @dataclass(frozen=True)
@@ -81,6 +106,7 @@ class Checkpoints:
     """Saves in the background, restores the newest complete step."""
 
     def __init__(self, store: Store, cluster: Cluster, config: CheckpointConfig):
+        _quiet_failures()
         self._store, self._cluster, self._keep = store, cluster, config.keep
         self._root = epath.Path(store.url) / FOLDER
         self._saver = ocp.AsyncCheckpointer(
@@ -101,6 +127,7 @@ class Checkpoints:
         self._saving: int | None = None
         self._retiring: threading.Thread | None = None
         self._begun = 0.0
+        self._size_gb = 0.0  # of a checkpoint
         self.save_s = 0.0  # from the begin of a save until it was complete; 0 while none is
 
     @property
@@ -159,6 +186,7 @@ class Checkpoints:
         if step in self._complete:
             return False
         self._begun = time.monotonic()
+        self._size_gb = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / 1e9
         with self._told(step):
             self._saver.save(self._root / str(step), args=ocp.args.StandardSave(state), force=True)
         self._saving = step
@@ -204,8 +232,8 @@ class Checkpoints:
         except Exception as error:  # orbax and tensorstore raise what they like
             safe = f"checkpoint {self.newest} is safe" if self.newest else "there is no checkpoint before it"
             raise StoreError(
-                f"{self._root / str(step)}: can't be saved: {first_line(error)}\n    fix: make room, or let"
-                f" the account write there, and start the run again; {safe}"
+                f"{self._root / str(step)}: can't be saved: {first_line(error)}\n    fix: make room for"
+                f" {self._size_gb:.3g} GB, or let the account write there, and start the run again; {safe}"
             ) from error
 
     def _retire(self, steps: Sequence[int]) -> None:

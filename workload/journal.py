@@ -217,7 +217,7 @@ def _best_effort(write: Callable[P, None], *arguments: P.args, **named: P.kwargs
     try:
         write(*arguments, **named)
     except StoreError as error:
-        print(f"not written: {error}", flush=True)
+        print(f"not written: {str(error).splitlines()[0]}", flush=True)
 
 
 def _json(content: Any) -> bytes:

@@ -76,7 +76,8 @@ class FolderStore:
                 os.fsync(file.fileno())
             part.replace(path)
         except OSError as error:
-            raise StoreError(f"{path}: can't be written: {error.strerror}") from error
+            fix = "make room, or let this user write there, then start again"
+            raise StoreError(f"{path}: can't be written: {error.strerror}\n    fix: {fix}") from error
 
     def read(self, name: str) -> bytes:
         """See `Store.read`."""
@@ -85,7 +86,8 @@ class FolderStore:
         except FileNotFoundError:
             raise MissingObjectError(f"{self.url}/{name}: no such object") from None
         except OSError as error:
-            raise StoreError(f"{self.url}/{name}: can't be read: {error.strerror}") from error
+            fix = "name a folder that this user may read"
+            raise StoreError(f"{self.url}/{name}: can't be read: {error.strerror}\n    fix: {fix}") from error
 
     def list(self, prefix: str) -> list[str]:
         """See `Store.list`."""

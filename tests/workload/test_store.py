@@ -53,5 +53,5 @@ def test_a_bucket_that_is_not_there_is_named(storage_url: str, monkeypatch: pyte
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="can't be written: Not a directory"):
+    with pytest.raises(StoreError, match=r"can't be written: Not a directory\n    fix: make room, or"):
         open_store(str(tmp_path / "file")).write("a/b", b"x")
