@@ -29,7 +29,7 @@ _EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns its exit status: 0 fine, 1 failed, 2 wrongly asked."""
+    """Runs a command line; returns its exit status: 0 fine, 1 failed, 2 wrongly asked, 130 Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["host"]:
         return _host(arguments[1:])
@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WorkloadError as error:
         print(f"workload: {error}", file=sys.stderr, flush=True)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("workload: broken off; the same command begins again, or goes on", file=sys.stderr, flush=True)
+        return 130
     return status
 
 

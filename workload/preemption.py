@@ -28,9 +28,16 @@ class Preemption:
         self._noticed = False
         if self._alone:  # with others JAX has its own handler in place
             signal.signal(signal.SIGTERM, self._notice)
+            signal.signal(signal.SIGINT, self._interrupt)
 
     def _notice(self, *_: object) -> None:
         self._noticed = True
+
+    def _interrupt(self, *_: object) -> None:
+        """Ctrl-C: saves as on a notice; the next one doesn't wait for that."""
+        self._noticed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("Ctrl-C: leaves a checkpoint after this step; once more ends it at once", flush=True)
 
     def reached(self, step: int) -> bool:
         """True at the one step where every worker saves and leaves.

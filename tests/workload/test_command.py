@@ -1,5 +1,6 @@
 """The command line: what it says when it is used wrongly, and what comes of it when rightly."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from workload import __version__
 from workload.__main__ import main
 from workload.errors import RunError
 from workload.journal import line, read_losses
+from workload.preemption import Preemption
 from workload.store import open_store
 
 
@@ -97,3 +99,28 @@ def test_losses_are_joined_from_segments_and_must_agree(tmp_path: Path) -> None:
     store.write("metrics/steps-2-3.jsonl", f"{line(3, 4.25)}\n".encode())
     with pytest.raises(RunError, match=r"step 3 was done twice with different losses, 0x1.0.*p\+2 and 0x1.1"):
         read_losses(store)
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("workload.config.load", interrupted)
+    assert main(["train", "tiny.toml", "--dir", "d"]) == 130
+    assert capsys.readouterr().err.startswith("workload: broken off")
+
+
+def test_ctrl_c_is_a_notice_to_a_run_that_is_alone_and_a_second_one_an_end() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        preemption = Preemption(workers=1)
+        assert not preemption.reached(1)
+        signal.raise_signal(signal.SIGINT)
+        assert preemption.reached(2)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
