@@ -185,6 +185,23 @@ def test_attention_is_the_platforms_best(
     assert reason
 
 
+@pytest.mark.parametrize(
+    ("kind", "platform", "length", "dtype", "says"),
+    [
+        ("splash", "cpu", 1024, "bfloat16", "is a kernel for TPUs, and this is a cpu"),
+        ("splash", "tpu", 64, "bfloat16", "needs a data.sequence_length that 128 divides, not 64"),
+        ("cudnn", "tpu", 1024, "bfloat16", "is a kernel for GPUs, and this is a tpu"),
+        ("cudnn", "gpu", 1024, "float32", "needs compute.dtype bfloat16, not float32"),
+        ("cudnn", "rocm", 1000, "bfloat16", ""),
+        ("einsum", "cpu", 1000, "float32", ""),
+    ],
+)
+def test_attention_that_cannot_run_is_refused(
+    kind: str, platform: str, length: int, dtype: str, says: str
+) -> None:
+    assert kernels.problem(kind, platform, length, dtype) == says
+
+
 def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any) -> Any:
     """The reference: every query against every key, keys repeated."""
     L, H, K = q.shape[1:]
