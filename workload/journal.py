@@ -151,14 +151,33 @@ class Journal:
         self._step, self._loss = step, loss
         self._latest.put(_STATUS, _json(self._status_of(state, step, loss)))
 
-    def fail(self, reason: str) -> None:
-        """Says that the run ended at the last step reported, and why."""
+    def fail(self, reason: str, refused: bool = False) -> None:
+        """Says that the run ended at the last step reported, and why.
+
+        Args:
+            reason: for people.
+            refused: what was asked for can't be done. If that is known before anything was, the status
+                stays that of the start before this one: its run is none the worse.
+        """
         self.event("failed", step=self._step, reason=reason)
-        self.end("failed", self._step, self._loss)
+        if refused and not self._board and self._has_status():
+            self._close()
+        else:
+            self.end("failed", self._step, self._loss)
 
     def end(self, state: str, step: int, loss: float | None) -> None:
         """Says how the run ended; in storage on return."""
-        self._latest.close(_STATUS, _json(self._status_of(state, step, loss)))
+        self.status(state, step, loss)
+        self._close()
+
+    def _has_status(self) -> bool:
+        try:
+            return bool(self._store.read(_STATUS))
+        except StoreError:
+            return False
+
+    def _close(self) -> None:
+        self._latest.close()
         if self._board:
             self._board.close()
             self._upload_board()
@@ -193,10 +212,10 @@ class _Latest:
             self._contents[name] = content
             self._changed.notify()
 
-    def close(self, name: str, content: bytes) -> None:
-        """Writes a last content, after any write under way."""
+    def close(self) -> None:
+        """Writes what there is still to write; in storage on return."""
         with self._changed:
-            self._contents[name], self._closed = content, True
+            self._closed = True
             self._changed.notify()
         self._thread.join()
 
@@ -204,7 +223,7 @@ class _Latest:
         closed = False
         while not closed:
             with self._changed:
-                self._changed.wait_for(lambda: self._contents)
+                self._changed.wait_for(lambda: self._contents or self._closed)
                 contents, self._contents, closed = self._contents, {}, self._closed
             for name, content in contents.items():
                 _best_effort(self._write, name, content)

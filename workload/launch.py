@@ -12,7 +12,7 @@ import jax
 
 from workload.cluster import Cluster, Membership, first_line
 from workload.config import Config
-from workload.errors import WorkloadError
+from workload.errors import ConfigError, WorkloadError
 from workload.journal import Journal
 from workload.ledger import Ledger
 from workload.preemption import watch_metadata
@@ -47,13 +47,13 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
             journal.end(outcome.state, outcome.step, outcome.loss)
         cluster.leave()
     except WorkloadError as error:
-        _record_failure(journal, ledger, first_line(error))
+        _record_failure(journal, ledger, error)
         if membership.workers == 1:
             raise
         print(f"workload: {error}", file=sys.stderr)
         _end_now(error.exit_code)
     except Exception as error:
-        _record_failure(journal, ledger, first_line(error))
+        _record_failure(journal, ledger, error)
         if membership.workers == 1:
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):
@@ -89,10 +89,13 @@ def _process_began() -> float:
     return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _record_failure(journal: Journal | None, ledger: Ledger, reason: str) -> None:
+def _record_failure(journal: Journal | None, ledger: Ledger, error: Exception) -> None:
+    reason = first_line(error)
+    if isinstance(error, ConfigError):
+        reason = "; ".join(str(problem).splitlines()[0] for problem in error.problems)
     if journal:
         journal.ledger(ledger)
-        journal.fail(reason)
+        journal.fail(reason, refused=isinstance(error, WorkloadError) and error.exit_code == 2)
 
 
 def _end_now(status: int) -> None:

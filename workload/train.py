@@ -28,7 +28,7 @@ from workload.cluster import Cluster, whole
 from workload.config import Config
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
-from workload.errors import HopelessError, RunError, StoreError
+from workload.errors import HopelessError, StoreError
 from workload.fitting import check, resolve
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
@@ -84,8 +84,8 @@ class Run:
         Raises:
             ConfigError: the batch doesn't divide over the devices.
             WeightsError: `train.init_from` holds no weights of this model.
-            RunError: storage holds another run of this name, or no readable checkpoint of this
-                one; or the loss is no number any more.
+            HopelessError: storage holds another run of this name, or the loss is no number any more.
+            RunError: there is no readable checkpoint.
             StoreError: storage can't be written, or is full.
         """
         config, ledger = self._config, self._ledger
@@ -152,7 +152,7 @@ class Run:
         except MissingObjectError:
             theirs = None
         except ValueError as error:
-            raise RunError(
+            raise HopelessError(
                 f"{self._store.url}/{IDENTITY}: damaged, or by another version of the trainer: {error}\n"
                 "    fix: give the new run another --name, or go on with that version"
             ) from None
@@ -252,7 +252,7 @@ class Run:
         """Fetches the numbers of a step, once, and hands them on.
 
         Raises:
-            RunError: the loss or the gradient is no number.
+            HopelessError: the loss or the gradient is no number.
         """
         if step not in self._metrics:
             return

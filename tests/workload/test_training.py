@@ -133,6 +133,9 @@ def test_a_run_that_is_done_or_has_other_settings(tmp_path: Path, capsys: pytest
     assert "compute.dtype was float32, is bfloat16; train.seed was 0, is 5" in refusal
     assert "give the new run another --name" in refusal
     assert run.json("final.json") == before[0]
+    assert main([*line, "--set", "train.batch_size=100000"]) == 2
+    assert "train.batch_size = 100000: must not be more" in run.events("failed")[-1]["reason"]
+    assert run.json("status.json")["state"] == "done", "a start that was refused is no failure of the run"
 
 
 def test_a_start_killed_before_it_forgot_what_another_mesh_wrote_leaves_that_to_the_next(
