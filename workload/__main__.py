@@ -169,9 +169,9 @@ def _prepare(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from workload.checkpoints import list_steps
-    from workload.store import open_store
+    from workload.store import open_run
 
-    steps = list_steps(open_store(options.run))
+    steps = list_steps(open_run(options.run))
     for step in sorted(steps.complete + steps.incomplete):
         verdict = "complete" if step in steps.complete else "incomplete: no marker, will not be used"
         print(f"{step:>8}  {verdict}")
@@ -188,9 +188,9 @@ def _on_this_host() -> None:
 def _verify(options: argparse.Namespace) -> int:
     _on_this_host()
     from workload.archive import verify
-    from workload.store import open_store
+    from workload.store import open_run
 
-    checked = verify(open_store(options.run), options.step)
+    checked = verify(open_run(options.run), options.step)
     for one in checked:
         print(f"{one.step:>8}  {one.problem or 'right'}  {one.digests.get('params_sha256', '')[:12]}")
     if not checked:
@@ -201,9 +201,9 @@ def _verify(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     _on_this_host()
     from workload.archive import export
-    from workload.store import open_store
+    from workload.store import open_run
 
-    step, files = export(open_store(options.run), options.out, options.step, options.dtype, print)
+    step, files = export(open_run(options.run), options.out, options.step, options.dtype, print)
     print(f"{options.out}: step {step}, config.json and {len(files)} files of {options.dtype} weights")
     return 0
 
@@ -212,15 +212,14 @@ def _goodput(options: argparse.Namespace) -> int:
     import json
 
     from workload.ledger import ACCOUNTS, read, summary
-    from workload.store import open_store
+    from workload.store import open_run
 
-    starts = read(open_store(options.run))
-    if not starts:
-        print(f"{options.run}: no start of a run has left its account here")
-        return 1
-    total = summary(starts)
+    total = summary(read(open_run(options.run)))
     if options.json:
         print(json.dumps({**vars(total), "goodput": total.goodput}))
+        return 0
+    if not total.starts:
+        print(f"{options.run}: no start has left its account yet")
         return 0
     explained = ACCOUNTS | {"lost": "steps that were done again", "down": "between two starts"}
     print(f"{options.run}: {total.steps} steps in {total.starts} starts, {total.wall_s:.0f} s")

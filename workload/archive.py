@@ -40,16 +40,13 @@ class Past:
 
     @classmethod
     def read(cls, store: Store) -> "Past":
-        """Reads what the run wrote down of itself.
+        """Reads what the run wrote down of itself; see `open_run`.
 
         Raises:
-            RunError: there is no such run, or another version's.
+            RunError: it is another version's.
         """
         try:
             exact = json.loads(store.read(IDENTITY))["exact"]
-        except MissingObjectError:
-            fix = "name the folder that holds config.json, e.g. gs://BUCKET/runs/RUN"
-            raise RunError(f"{store.url}: no run was begun here\n    fix: {fix}") from None
         except (ValueError, KeyError):
             fix = "use the version of the trainer that began it"
             raise RunError(f"{store.url}/{IDENTITY}: not written by this version\n    fix: {fix}") from None
@@ -112,6 +109,9 @@ def verify(store: Store, step: int | None = None) -> list[Checked]:
         final = json.loads(store.read("final.json"))
     except MissingObjectError:
         final = {}
+    except ValueError as error:
+        fix = "remove it; starting the run again writes it anew"
+        raise RunError(f"{store.url}/final.json: is damaged: {error}\n    fix: {fix}") from None
     complete = list_steps(store).complete
     checked = []
     for one in [s for s in complete if step in (None, s)]:
@@ -123,7 +123,7 @@ def verify(store: Store, step: int | None = None) -> list[Checked]:
         digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
         bad = _not_finite(state)
         problem = f"{bad[0]} and {len(bad) - 1} more hold no numbers" if bad else ""
-        if final.get("step") == one and any(final[name] != value for name, value in digests.items()):
+        if final.get("step") == one and any(final.get(name) != value for name, value in digests.items()):
             problem = "isn't what final.json says of it"
         checked.append(Checked(one, problem, digests))
     if step is not None and not checked:
@@ -158,8 +158,10 @@ def export(
     chosen = complete[-1] if step is None else step
     params = past.restore(chosen, whole_state=False)["params"]
     try:
-        files = huggingface.save(out, params, past.model, dtype, past.sequence_length, progress=progress)
+        length = past.sequence_length
+        return chosen, huggingface.save(out, params, past.model, dtype, length, progress=progress)
     except (OSError, SafetensorError) as error:
-        fix = f"make room, remove {out}, and export again"
-        raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from error
-    return chosen, files
+        width = {"bfloat16": 2, "float32": 4}[dtype]
+        size_gb = sum(leaf.size for leaf in jax.tree.leaves(params)) * width / 1e9
+        fix = f"remove what was begun, make room for {size_gb:.3g} GB, or name a folder that may be written"
+        raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from None

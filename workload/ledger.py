@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from workload.errors import RunError
 from workload.store import Store
 
 ACCOUNTS = {
@@ -96,10 +97,19 @@ class Summary:
 
 
 def read(store: Store) -> list[dict[str, Any]]:
-    """The starts of a run, oldest first."""
-    return sorted(
-        (json.loads(store.read(name)) for name in store.list("goodput/")), key=lambda start: start["begun"]
-    )
+    """The starts of a run, oldest first.
+
+    Raises:
+        RunError: what one of them wrote is damaged.
+    """
+    starts = []
+    for name in store.list("goodput/"):
+        try:
+            starts.append(json.loads(store.read(name)))
+        except ValueError as error:
+            fix = "remove it; the time of that start then counts as none"
+            raise RunError(f"{store.url}/{name}: is damaged: {error}\n    fix: {fix}") from None
+    return sorted(starts, key=lambda start: start["begun"])
 
 
 def summary(starts: list[dict[str, Any]]) -> Summary:

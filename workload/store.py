@@ -16,7 +16,7 @@ from google.auth import exceptions as auth
 from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from workload.errors import StoreError
+from workload.errors import RunError, StoreError
 
 # Every write here is a whole object by the run's only writer: sending it twice changes nothing.
 _RETRY: Retry = DEFAULT_RETRY.with_timeout(60.0)
@@ -55,6 +55,21 @@ def open_store(url: str) -> Store:
     except auth.GoogleAuthError as error:
         fix = "run on a VM with a service account, or `gcloud auth application-default login`"
         raise StoreError(f"{url}: no credentials: {error}\n    fix: {fix}") from error
+
+
+def open_run(url: str) -> Store:
+    """The store of a run that was begun.
+
+    Raises:
+        RunError: there is none.
+    """
+    store = open_store(url)
+    try:
+        store.read("config.json")
+    except MissingObjectError:
+        fix = "name the folder that holds config.json, e.g. gs://BUCKET/runs/RUN"
+        raise RunError(f"{store.url}: no run was begun here\n    fix: {fix}") from None
+    return store
 
 
 class FolderStore:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,9 @@ def test_verify_sees_a_checkpoint_that_isnt_the_runs_end(
     subprocess.run(["cp", "-r", run / "checkpoints" / "2", run / "checkpoints" / "4"], check=True)
     assert main(["checkpoints", "verify", str(run)]) == 1
     assert "4  isn't what final.json says of it" in capsys.readouterr().out
+    (run / "final.json").write_text("{")
+    assert main(["checkpoints", "verify", str(run)]) == 1
+    assert "final.json: is damaged" in capsys.readouterr().err
 
 
 def test_checkpoints_are_looked_at_beside_a_run_that_holds_the_chips(kept: Path) -> None:
@@ -83,7 +87,9 @@ def test_checkpoints_are_looked_at_beside_a_run_that_holds_the_chips(kept: Path)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_exported_checkpoint_holds_the_runs_parameters(kept: Path, tmp_path: Path) -> None:
+def test_an_exported_checkpoint_holds_the_runs_parameters(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "hf"
     assert main(["checkpoints", "export", str(kept), "--out", str(out), "--dtype", "float32"]) == 0
     arch = huggingface.read_architecture(out)
@@ -91,8 +97,13 @@ def test_an_exported_checkpoint_holds_the_runs_parameters(kept: Path, tmp_path: 
     weights = load_file(out / "model.safetensors")
     assert weights["lm_head.weight"].shape == (257, 32)
     assert main(["checkpoints", "export", str(kept), "--out", str(out)]) == 1, "it isn't empty any more"
+    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
     assert main(["checkpoints", "export", str(kept), "--out", str(tmp_path / "no"), "--step", "1"]) == 1
     assert main(["checkpoints", "export", str(tmp_path), "--out", str(tmp_path / "no")]) == 1
+    capsys.readouterr()
+    within_a_file = out / "config.json" / "no"
+    assert main(["checkpoints", "export", str(kept), "--out", str(within_a_file)]) == 1
+    assert re.search("can't be written: .*\n    fix: remove what was begun", capsys.readouterr().err)
 
 
 def test_an_export_to_a_full_disk_ends_with_one_error(kept: Path, tmp_path: Path) -> None:
@@ -109,7 +120,7 @@ def test_an_export_to_a_full_disk_ends_with_one_error(kept: Path, tmp_path: Path
     limited = ["prlimit", "--fsize=1024", *line]
     done = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert "hf: can't be written" in done.stderr
+    assert re.search(r"hf: can't be written: .*\n    fix: remove what was begun, make room for", done.stderr)
     assert "Traceback" not in done.stderr
 
 
@@ -164,7 +175,7 @@ def test_the_account_of_a_runs_time(kept: Path, capsys: pytest.CaptureFixture[st
     assert main(["goodput", str(kept)]) == 0
     assert "4 steps in 1 starts" in capsys.readouterr().out
     assert main(["goodput", str(kept.parent)]) == 1
-    assert "no start of a run has left its account here" in capsys.readouterr().out
+    assert "no run was begun here" in capsys.readouterr().err
 
 
 def test_a_kill_loses_no_more_than_seconds_of_the_account(tokens: Path, tmp_path: Path) -> None:

@@ -82,6 +82,15 @@ def test_prepare_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["data", "prepare", "--source", str(tmp_path / "text"), "--out", str(out)]) == 0
     assert "1 documents, 11 tokens" in capsys.readouterr().out
     run = open_store(str(tmp_path / "run"))
+    for command in (["checkpoints", "list"], ["checkpoints", "verify"], ["goodput"]):
+        assert main([*command, run.url]) == 1
+        assert f"{run.url}: no run was begun here\n    fix: name the folder" in capsys.readouterr().err
+    run.write("config.json", b"{}")
+    assert main(["goodput", run.url]) == 0
+    assert "no start has left its account yet" in capsys.readouterr().out
+    run.write("goodput/1.json", b"{")
+    assert main(["goodput", run.url]) == 1
+    assert "goodput/1.json: is damaged" in capsys.readouterr().err
     assert main(["checkpoints", "list", run.url]) == 0
     assert "no complete checkpoint" in capsys.readouterr().out
     run.write("checkpoints/10/commit_success.txt", b"")

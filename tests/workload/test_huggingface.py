@@ -141,6 +141,9 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(WeightsError, match="is not JSON"):
         huggingface.read_architecture(tmp_path)
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(WeightsError, match="holds no settings"):
+        huggingface.read_architecture(tmp_path)
 
 
 def test_another_kind_of_model_is_refused_with_every_reason() -> None:

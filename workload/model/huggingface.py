@@ -75,6 +75,8 @@ def read_architecture(folder: Path) -> Architecture:
         raise WeightsError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None
     except ValueError as error:
         raise WeightsError(f"{path}: is not JSON: {error}\n    fix: get the file again") from None
+    if not isinstance(content, dict):
+        raise WeightsError(f"{path}: holds no settings\n    fix: get the file again")
     return architecture(content, str(path))
 
 
@@ -380,4 +382,6 @@ def save(
         index = {"metadata": {"total_size": total}, "weight_map": where}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
     (folder / CONFIG).write_text(json.dumps(config_json(arch, dtype, length), indent=2) + "\n")
+    for file in names:  # safetensors keeps others out, among them the user that the hosts train as
+        (folder / file).chmod((folder / CONFIG).stat().st_mode)
     return names
