@@ -21,21 +21,10 @@ def resolve(config: Config, dataset: Dataset) -> Config:
             tokens', or these were made with another tokenizer.
         WeightsError: the weights' config.json can't be used.
     """
-    problems = []
+    problems: list[Problem] = []
     if config.train.init_from:
         folder = Path(config.train.init_from)
-        theirs = huggingface.read_architecture(folder)
-        mine = theirs if config.model == Architecture() else config.model
-        filled = replace(
-            mine, kv_heads=mine.J, head_dim=mine.K, vocab_size=mine.vocab_size or theirs.vocab_size
-        )
-        for key, value in asdict(filled).items():
-            if value != (known := asdict(theirs)[key]):
-                rule = f"must be {known!r}, as in {folder}/config.json"
-                problems.append(
-                    Problem(f"model.{key}", repr(value), rule, "leave [model] out to take theirs")
-                )
-        config = replace(config, model=filled)
+        config = take_model(config, problems)
         tokenizer = folder / "tokenizer.json"
         made_with = dataset.manifest.tokenizer_sha256
         if tokenizer.is_file() and hashlib.sha256(tokenizer.read_bytes()).hexdigest() != made_with:
@@ -52,6 +41,23 @@ def resolve(config: Config, dataset: Dataset) -> Config:
     if config.model.vocab_size:
         return config
     return replace(config, model=replace(config.model, vocab_size=vocab_size))
+
+
+def take_model(config: Config, problems: list[Problem]) -> Config:
+    """The config with the model of `train.init_from`; what differs from it is added to `problems`.
+
+    Raises:
+        WeightsError: the weights' config.json can't be used.
+    """
+    folder = Path(config.train.init_from)
+    theirs = huggingface.read_architecture(folder)
+    mine = theirs if config.model == Architecture() else config.model
+    filled = replace(mine, kv_heads=mine.J, head_dim=mine.K, vocab_size=mine.vocab_size or theirs.vocab_size)
+    for key, value in asdict(filled).items():
+        if value != (known := asdict(theirs)[key]):
+            rule = f"must be {known!r}, as in {folder}/config.json"
+            problems.append(Problem(f"model.{key}", repr(value), rule, "leave [model] out to take theirs"))
+    return replace(config, model=filled)
 
 
 def check(config: Config, devices: int, platform: str, examples: int) -> None:

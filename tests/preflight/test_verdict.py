@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from workload import config as configs
+from workload.__main__ import main
 from workload.config import Config
 from workload.errors import ConfigError
+from workload.model import huggingface
 from workload.preflight import command, compiler, report, roofline, search
 from workload.preflight.compiler import Buffer, Compiled
 from workload.preflight.program import Collective
@@ -136,6 +138,43 @@ def test_one_machine_cant_promise_a_save_within_the_notice() -> None:
     assert rare.goodput > many.goodput
 
 
+def test_an_interval_that_the_config_gives_is_the_one_that_counts() -> None:
+    verdict = asked(llama("checkpoint.every_steps=7"), compiled())
+    assert verdict.prediction
+    assert verdict.risk.interval_s == pytest.approx(7 * verdict.prediction.step_s[1])
+    assert "s: checkpoint.every_steps = 7" in report.text(verdict, "mine.toml")
+
+
+def test_a_model_comes_with_the_weights_that_a_run_begins_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a fine-tuning config would be answered for the default model, of two layers."""
+    arch = llama().model
+    (tmp_path / "config.json").write_text(json.dumps(huggingface.config_json(arch, "bfloat16", 8192)))
+    monkeypatch.setattr(command, "lookup", lambda config, _: seen.append(config))
+    seen: list[Config] = []
+    mine = tmp_path / "mine.toml"
+    mine.write_text(f'[train]\nbatch_size = 4\ninit_from = "{tmp_path}"\n')
+    line = ["preflight", str(mine), "--slice", "v6e-4", "--kept"]
+    assert main(line) == 4
+    assert seen[0].model == replace(arch, head_dim=arch.K)
+    assert main([*line, "--set", "model.layers=3"]) == 2
+    assert "model.layers = 3: must be 32, as in" in capsys.readouterr().err
+    (tmp_path / "config.json").unlink()
+    assert main(line) == 2
+    assert "config.json: can't be read" in capsys.readouterr().err
+
+
+def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TPU_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(compiler, "_compile", lambda *_: compiled())
+    assert compiler.compile_step(llama(), V6E_256) == compiled()
+    assert "can't be written: Not a directory" in capsys.readouterr().err
+
+
 def test_the_report_names_what_binds_and_what_it_is_worth() -> None:
     said = report.text(asked(llama(), compiled()), "llama-3.1-8b-v6e-256.toml")
     for words in (
@@ -238,13 +277,13 @@ def test_a_search_is_drawn(tmp_path: Path) -> None:
         (["--slice", "v6e-256", "--set", "model.vocab_size=0"], "preflight has no tokens to take it from"),
         (["--slice", "v6e-256", "--set", "compute.examples_at_once=3"], "must divide the 4 examples"),
         (["--slice", "v6e-256", "--set", "model.layer=3"], "did you mean model.layers?"),
+        (["--slice", "v6e-256", "--recovery-min", "-5"], "--recovery-min = -5: must be 0 minutes or more"),
+        (["--slice", "v6e-256", "--plot", "x.png"], "--plot = x.png: draws what --search finds"),
     ],
 )
 def test_bad_input_is_refused_before_anything_compiles(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workload.__main__ import main
-
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("it compiled")
 

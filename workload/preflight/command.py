@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from workload import config as configs
 from workload.config import Config
 from workload.errors import ConfigError, Problem
 from workload.model import kernels
+from workload.model.architecture import Architecture
 from workload.preflight import report
 from workload.preflight import search as searching
 from workload.preflight.compiler import Compiled, compile_step, lookup
@@ -49,10 +51,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    config = configs.load(options.config, options.overrides)
+    config = _with_weights(configs.load(options.config, options.overrides))
     wanted = slices(options.slice, options.slices)
     paid = price(options.region)
     _check(config, wanted)
+    _check_options(options)
 
     def judged(config: Config, compiled: Compiled) -> Verdict:
         return judge(config, wanted, paid, compiled, options.recovery_min * 60)
@@ -87,6 +90,35 @@ def _run(options: argparse.Namespace) -> int:
 def _tell(verdict: Verdict, options: argparse.Namespace) -> int:
     print(json.dumps(verdict.as_json(), indent=2) if options.json else report.text(verdict, options.config))
     return 0 if verdict.fits == "yes" else 3
+
+
+def _with_weights(config: Config) -> Config:
+    """The config with the model of the weights that it begins with, if they are at hand.
+
+    Where they aren't, a [model] that is given stands for theirs.
+    """
+    folder = config.train.init_from
+    if not folder or (config.model != Architecture() and not Path(folder).exists()):
+        return config
+    from workload.fitting import take_model  # imports JAX
+
+    problems: list[Problem] = []
+    config = take_model(config, problems)
+    if problems:
+        raise ConfigError("workload preflight", problems)
+    return config
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    problems = []
+    if not 0 <= options.recovery_min < math.inf:
+        rule = "must be 0 minutes or more"
+        problems.append(Problem("--recovery-min", f"{options.recovery_min:g}", rule, "10 is usual"))
+    if options.plot and not options.search:
+        rule = "draws what --search finds"
+        problems.append(Problem("--plot", str(options.plot), rule, "add --search, or leave --plot out"))
+    if problems:
+        raise ConfigError("workload preflight", problems)
 
 
 def _check(config: Config, slices: Slices) -> None:

@@ -119,7 +119,7 @@ def lookup(config: Config, slices: Slices) -> Compiled | None:
     try:
         path = cache_folder() / f"{key(config, slices)}.json"
         return _from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, PreflightError):
+    except (OSError, ValueError, KeyError, TypeError, PreflightError):
         return None
 
 
@@ -134,10 +134,13 @@ def compile_step(config: Config, slices: Slices, use_cache: bool = True) -> Comp
         return known
     path = cache_folder() / f"{key(config, slices)}.json"
     compiled = _compile(config, slices)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(asdict(compiled)) + "\n")
-    part.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        part.write_text(json.dumps(asdict(compiled)) + "\n")
+        part.replace(path)
+    except OSError as error:  # costs time, not the answer
+        print(f"  … not kept: {path}: can't be written: {error.strerror}", file=sys.stderr, flush=True)
     return compiled
 
 

@@ -137,11 +137,12 @@ def _risk(verdict: Verdict) -> list[str]:
     notice_s = config.checkpoint.notice_s
     fit = {"yes": "fits into", "no": "doesn't fit into", "perhaps": "may not fit into"}[risk.notice]
     fit += f" the {notice_s:g} s notice"
+    digits = 0 if risk.interval_s >= 10 else 1
     relies = "" if risk.notice == "yes" else "; without it the run goes back to its last interval"
     return [
         "risk",
         f"  a checkpoint takes {fast:.1f} to {slow:.1f} s to write: it {fit}{relies}",
-        f"  a save every {risk.interval_s:.0f} s: {risk.interval_reason}",
+        f"  a save every {risk.interval_s:.{digits}f} s: {risk.interval_reason}",
         f"  goodput {risk.goodput:.1%} with a preemption every {config.checkpoint.preemption_every_h:g} h"
         f" and {risk.recovery_s / 60:g} min until the run goes on (assumed)",
     ]

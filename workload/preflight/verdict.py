@@ -94,7 +94,7 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
     prediction = None
     if not compiled.refused:
         prediction = roofline.predict(config, slices, compiled.attention, compiled.collectives)
-    risk = _risk(config, slices, recovery_s)
+    risk = _risk(config, slices, recovery_s, prediction.step_s[1] if prediction else None)
     money = {
         kind: _money(config, slices, value, prediction, risk.goodput if kind == "spot" else 1.0)
         for kind, value in (("on_demand", price.on_demand), ("spot", price.spot))
@@ -118,7 +118,7 @@ def fit(compiled: Compiled) -> tuple[str, str]:
     return "no", f"{need}, though it compiles"
 
 
-def _risk(config: Config, slices: Slices, recovery_s: float) -> Risk:
+def _risk(config: Config, slices: Slices, recovery_s: float, step_s: float | None) -> Risk:
     size = config.model.parameters() * BYTES_A_PARAMETER[config.optimizer.moment_dtype]
     hosts = slices.hosts * slices.count
     slow, fast = (size / (hosts * rate * 1e9) for rate in HOST_WRITE_GB_PER_S)
@@ -128,6 +128,8 @@ def _risk(config: Config, slices: Slices, recovery_s: float) -> Risk:
     # Training stands still while a state is copied to the host: PCIe, 32 GB/s a chip.
     stall_s = size / slices.chips / 32e9
     interval_s, reason = best_interval_s(stall_s, slow, between_s)
+    if step_s and (every := config.checkpoint.every_steps):
+        interval_s, reason = every * step_s, f"checkpoint.every_steps = {every}"
     lost_s = recovery_s + (0.0 if notice == "yes" else interval_s / 2)
     goodput = max(0.0, 1 - lost_s / (between_s + recovery_s)) / (1 + stall_s / interval_s)
     return Risk((slow, fast), notice, interval_s, reason, goodput, recovery_s)
