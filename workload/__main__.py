@@ -17,6 +17,7 @@ from pathlib import Path
 from workload import __version__
 from workload.errors import ConfigError, Problem, WorkloadError
 
+_GOOGLE = "0x1ae0"  # who made a PCI device
 _RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _EXAMPLES = """examples:
   workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
@@ -129,6 +130,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _leave_tpu_out() -> None:
+    """Tells JAX to use the CPU where there is nothing else, before it is imported.
+
+    libtpu, which preflight needs, complains at length on a machine without a TPU. A slice's host
+    is known by its name, so that it fails rather than trains on its CPU.
+    """
+    gpus = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+    if os.environ.get("TPU_NAME") or any(map(os.path.exists, gpus)):
+        return
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    if all(vendor.read_text().strip() != _GOOGLE for vendor in vendors):
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
 def _train(options: argparse.Namespace) -> int:
     from workload import config as configs
 
@@ -148,6 +163,7 @@ def _train(options: argparse.Namespace) -> int:
     if not root.startswith("gs://"):
         root = str(Path(root).absolute())
 
+    _leave_tpu_out()
     from workload.launch import launch
 
     return launch(config, run, f"{root.rstrip('/')}/runs/{run}", os.environ)

@@ -175,7 +175,12 @@ def _read(name: str, within: tuple[str, ...]) -> dict[str, Any]:
     """The tables of a config on top of those of its base."""
     path = Path(name)
     if path.is_file():
-        text = path.read_text()
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            rule = f"can't be read: {error.strerror if isinstance(error, OSError) else error}"
+            fix = "let this user read it; a config is text in UTF-8"
+            raise ConfigError(name, [Problem("CONFIG", name, rule, fix)]) from None
     elif path.name in packaged() and (name == path.name or within):
         text = (resources.files("workload") / "configs" / path.name).read_text()
     else:

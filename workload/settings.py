@@ -24,7 +24,7 @@ def at_least(low: float) -> Rule:
 
 def between(low: float, high: float) -> Rule:
     """Holds from `low` to `high`, both included."""
-    return f"must lie between {low:g} and {high:g}", lambda value: low <= value <= high
+    return f"must lie between {low:.10g} and {high:.10g}", lambda value: low <= value <= high
 
 
 def one_of(*choices: str) -> Rule:

@@ -1,12 +1,13 @@
 """The command line: what it says when it is used wrongly, and what comes of it when rightly."""
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
 from workload import __version__
-from workload.__main__ import main
+from workload.__main__ import _leave_tpu_out, main
 from workload.errors import RunError
 from workload.journal import line, read_losses
 from workload.preemption import Preemption
@@ -108,6 +109,33 @@ def test_losses_are_joined_from_segments_and_must_agree(tmp_path: Path) -> None:
     store.write("metrics/steps-2-3.jsonl", f"{line(3, 4.25)}\n".encode())
     with pytest.raises(RunError, match=r"step 3 was done twice with different losses, 0x1.0.*p\+2 and 0x1.1"):
         read_losses(store)
+
+
+@pytest.mark.parametrize(
+    ("set_before", "platform"),
+    [({}, "cpu"), ({"TPU_NAME": "tpu-0"}, None), ({"JAX_PLATFORMS": "cuda"}, "cuda")],
+)
+def test_without_a_tpu_jax_is_told_so_but_never_on_a_host(
+    set_before: dict[str, str], platform: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.path.exists", lambda path: False)  # no GPU here
+    monkeypatch.setenv("JAX_PLATFORMS", "")  # so that it is put back
+    monkeypatch.delenv("JAX_PLATFORMS")
+    for name, value in set_before.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("workload.__main__._GOOGLE", "nobody")
+    _leave_tpu_out()
+    assert os.environ.get("JAX_PLATFORMS") == platform
+
+
+def test_a_chip_on_the_bus_is_left_to_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "")  # so that it is put back
+    monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setattr("os.path.exists", lambda path: False)
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([Path("vendor")]))
+    monkeypatch.setattr(Path, "read_text", lambda *_: "0x1ae0\n")
+    _leave_tpu_out()
+    assert "JAX_PLATFORMS" not in os.environ
 
 
 def test_ctrl_c_ends_a_command_without_a_traceback(

@@ -100,6 +100,22 @@ def test_unreadable_file(tmp_path: Path, text: str | None, says: str) -> None:
         configs.load(str(path))
 
 
+def test_a_config_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"CONFIG = \S+broken.toml: can't be read: 'utf-8' codec"):
+        configs.load(str(path))
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # refuses even root
+    with pytest.raises(ConfigError, match=r"can't be read: Input/output error\n    fix: "):
+        configs.load(str(path))
+
+
+def test_a_rule_tells_its_numbers_in_full() -> None:
+    with pytest.raises(ConfigError, match="must lie between 0 and 2147483647"):
+        configs.load("tiny.toml", ["train.seed=-1"])
+
+
 def test_identity_holds_what_the_losses_depend_on() -> None:
     one = configs.load("tiny.toml").identity()
     assert one == configs.load("tiny.toml", ["checkpoint.keep=9", "data.path=elsewhere"]).identity()

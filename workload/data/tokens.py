@@ -73,7 +73,10 @@ class Manifest:
                 sha256=hashlib.sha256(raw).hexdigest(),
             )
         except OSError as error:
-            fix = "make token files with `workload data prepare --source DIR --out DIR`, or set data.path"
+            fix = (
+                "make token files with `workload data prepare --source DIR --out DIR`,"
+                " and name their folder by $DATA_DIR or data.path"
+            )
             raise DataError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None
         except (ValueError, KeyError, TypeError) as error:
             fix = "prepare the data again with this version"
