@@ -237,6 +237,11 @@ def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: st
         open_tokenizer(str(folder), end)
 
 
+def test_bytes_have_their_own_end() -> None:
+    with pytest.raises(DataError, match=r"--end <stop>: bytes end a document with a token of their own"):
+        open_tokenizer("bytes", "<stop>")
+
+
 def test_a_vocabulary_with_gaps_finds_room_for_its_largest_token(tmp_path: Path) -> None:
     folder = tokenizer_json(tmp_path / "words")
     content = json.loads((folder / "tokenizer.json").read_text())

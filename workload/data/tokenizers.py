@@ -92,5 +92,12 @@ class HuggingFace:
 
 
 def open_tokenizer(name: str, end: str = "") -> Tokenizer:
-    """`bytes`, or the path of a tokenizer.json."""
+    """`bytes`, or the path of a tokenizer.json.
+
+    Raises:
+        DataError: the file can't be used, or has no such end.
+    """
+    if name == "bytes" and end:
+        fix = "leave --end out, or name a tokenizer.json by --tokenizer"
+        raise DataError(f"--end {end}: bytes end a document with a token of their own\n    fix: {fix}")
     return Bytes() if name == "bytes" else HuggingFace(Path(name), end)
