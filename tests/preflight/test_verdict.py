@@ -224,8 +224,9 @@ def test_a_search_ranks_what_fits_by_speed_and_stops_when_it_has_enough() -> Non
     assert "fits" in text.splitlines()[1]
 
 
-def test_a_search_takes_lengths_that_splash_doesnt() -> None:
-    found = search.candidates(llama("data.sequence_length=1000"), V6E_256)
+@pytest.mark.parametrize("length", [64, 1000])
+def test_a_search_takes_lengths_that_splash_doesnt(length: int) -> None:
+    found = search.candidates(llama(f"data.sequence_length={length}"), V6E_256)
     assert found[0].roofline_speed > 0
 
 
@@ -279,6 +280,7 @@ def test_a_search_is_drawn(tmp_path: Path) -> None:
         (["--slice", "v6e-256", "--set", "model.layer=3"], "did you mean model.layers?"),
         (["--slice", "v6e-256", "--recovery-min", "-5"], "--recovery-min = -5: must be 0 minutes or more"),
         (["--slice", "v6e-256", "--plot", "x.png"], "--plot = x.png: draws what --search finds"),
+        (["--slice", "v6e-256", "--search", "--plot", "no/x.png"], "must lie in a folder that is there"),
     ],
 )
 def test_bad_input_is_refused_before_anything_compiles(

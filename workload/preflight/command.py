@@ -71,10 +71,6 @@ def _run(options: argparse.Namespace) -> int:
         found = searching.search(config, wanted, judged, say=_say, compile_with=ask)
         best = found[0]
         fits = best.verdict is not None and best.verdict.fits == "yes"
-        if options.plot:
-            from workload.preflight.plot import draw
-
-            draw(found, options.plot, f"{options.config} on {wanted.title}")
         if options.json:
             answers = [one.verdict.as_json() for one in found if one.verdict]
             print(json.dumps(answers, indent=2))
@@ -82,6 +78,10 @@ def _run(options: argparse.Namespace) -> int:
             print(searching.table(found))
             words = " ".join(f"--set {word!r}" for word in best.settings.split(" "))
             print(f"\nnext: {words if fits else 'none of these is sure to fit: take a larger slice'}")
+        if options.plot:
+            from workload.preflight.plot import draw
+
+            draw(found, options.plot, f"{options.config} on {wanted.title}")
         return 0 if fits else 3
     _say(f"compiling for {wanted.title}: a minute for a small model, five for a large one; then it is kept")
     return _tell(judged(config, ask(config, wanted)), options)
@@ -117,6 +117,9 @@ def _check_options(options: argparse.Namespace) -> None:
     if options.plot and not options.search:
         rule = "draws what --search finds"
         problems.append(Problem("--plot", str(options.plot), rule, "add --search, or leave --plot out"))
+    elif options.plot and not options.plot.absolute().parent.is_dir():
+        rule = "must lie in a folder that is there"
+        problems.append(Problem("--plot", str(options.plot), rule, "make the folder, or name another"))
     if problems:
         raise ConfigError("workload preflight", problems)
 
