@@ -15,7 +15,7 @@ from typing import Any
 from workload.errors import ConfigError, Problem
 from workload.model import points
 from workload.model.architecture import Architecture
-from workload.settings import WORDS, above, at_least, between, build, one_of, override, ruled
+from workload.settings import WORDS, above, at_least, below, between, build, one_of, override, ruled
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class OptimizerConfig:
     warmup_steps: int = ruled(10, at_least(0))
     schedule: str = ruled("cosine", one_of("cosine", "linear", "constant"))  # after the warm-up
     weight_decay: float = ruled(0.1, at_least(0))  # not on norms and biases
-    beta1: float = ruled(0.9, between(0, 1))
-    beta2: float = ruled(0.95, between(0, 1))
+    beta1: float = ruled(0.9, below(1))
+    beta2: float = ruled(0.95, below(1))
     epsilon: float = ruled(1e-8, above(0))
     clip_norm: float = ruled(1.0, above(0))
     # Of the first moment. bfloat16 saves 2 of the 12 bytes that a parameter takes in HBM and checkpoints.

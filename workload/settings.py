@@ -27,6 +27,11 @@ def between(low: float, high: float) -> Rule:
     return f"must lie between {low:.10g} and {high:.10g}", lambda value: low <= value <= high
 
 
+def below(high: float) -> Rule:
+    """Holds from 0 to what is less than `high`."""
+    return f"must be at least 0 and less than {high:g}", lambda value: 0 <= value < high
+
+
 def one_of(*choices: str) -> Rule:
     """Holds for the words given."""
     return f"must be one of {', '.join(choices)}", lambda value: value in choices
