@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from workload.data.prepare import prepare
+from workload.data.sources import Sources
 from workload.data.tokenizers import Bytes, HuggingFace, open_tokenizer
 from workload.data.tokens import Dataset, Manifest
 from workload.errors import DataError
@@ -201,6 +202,24 @@ def test_parquet_rows_are_documents(tmp_path: Path) -> None:
     (tmp_path / "torn.parquet").write_bytes(raw[:100] + bytes(8000) + raw[8100:])
     with pytest.raises(DataError, match=r"torn.parquet: (can't be read|is not Parquet): .*\n    fix: "):
         prepare([tmp_path / "torn.parquet"], tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("content", "documents"),
+    [
+        ('{"text": "a", "url": "b"}\n{"text": "c"}\n', ["a", "c"]),  # as C4 has them
+        ('{"text": "a"}', ["a"]),
+        ('{"name": "a"}\n', ['{"name": "a"}\n']),
+        ('{\n  "text": "a"\n}\n', ['{\n  "text": "a"\n}\n']),
+        ('["text"]\n["a"]\n', ['["text"]\n["a"]\n']),
+    ],
+)
+def test_a_json_file_may_hold_lines(tmp_path: Path, content: str, documents: list[str]) -> None:
+    (tmp_path / "c4-train.json").write_text(content)
+    assert list(Sources([tmp_path]).documents()) == documents
+    if len(documents) > 1:
+        with pytest.raises(DataError, match=r"c4-train.json:1: has no text in 'body'"):
+            list(Sources([tmp_path], "body").documents())
 
 
 @pytest.mark.parametrize(

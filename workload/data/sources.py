@@ -15,8 +15,8 @@ LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
 class Sources:
     """Files and folders that hold documents.
 
-    A `.jsonl` file holds one a line and a `.parquet` file one a row, in the field named; any
-    other file is one document, if it is UTF-8 text.
+    A `.jsonl` file holds one a line, as does a `.json` file of JSON lines, and a `.parquet` file
+    one a row, in the field named; any other file is one document, if it is UTF-8 text.
 
     Attributes:
         paths: files and folders; a folder's files come in the order of their paths.
@@ -64,7 +64,7 @@ class Sources:
                 raise _unreadable(path, error) from None
 
     def _documents(self, path: Path) -> Iterator[str]:
-        if path.suffix in LINES:
+        if path.suffix in LINES or (path.suffix == ".json" and self._holds_lines(path)):
             yield from self._lines(path)
         elif path.suffix in PARQUET:
             yield from self._rows(path)
@@ -74,6 +74,16 @@ class Sources:
                 self.not_text += 1
             else:
                 yield text
+
+    def _holds_lines(self, path: Path) -> bool:
+        """Whether each line is an object: the first is one, and has the field or isn't alone."""
+        with path.open("rb") as file:
+            first, second = file.readline(), file.readline()
+        try:
+            entry = json.loads(first)
+        except ValueError:
+            return False
+        return isinstance(entry, dict) and (self.field in entry or bool(second.strip()))
 
     def _lines(self, path: Path) -> Iterator[str]:
         with path.open("rb") as file:
