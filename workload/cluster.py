@@ -82,7 +82,7 @@ class Cluster:
         `heartbeat_timeout_s` ends all the others: a slice goes on whole or not at all.
 
         Raises:
-            ClusterError: the workers didn't all arrive in time.
+            ClusterError: the workers didn't all arrive in time, or JAX numbers them otherwise.
         """
         if membership.workers > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -101,6 +101,12 @@ class Cluster:
                     f" {config.start_timeout_s} s: {first_line(error)}\n"
                     "    fix: start every worker, and let the firewall pass the coordinator's port"
                 ) from error
+        if jax.process_index() != membership.worker:  # `agree` takes process 0 for worker 0
+            raise ClusterError(
+                f"this is worker {membership.worker} by $WORKER_ID, but process {jax.process_index()} to"
+                " JAX\n"
+                "    fix: set $WORKER_ID and $WORKER_COUNT on every host as the slice numbers its hosts"
+            )
         return cls(membership)
 
     def leave(self) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from workload import config as configs
-from workload.cluster import Membership
-from workload.errors import ConfigError
+from workload.cluster import Cluster, Membership
+from workload.config import ClusterConfig
+from workload.errors import ClusterError, ConfigError
 
 BAD = [
     (["model.layer=2"], "model.layer = 2: unknown key", "did you mean model.layers?"),
@@ -150,3 +151,13 @@ def test_a_worker_that_does_not_know_who_it_is_stops(change: dict[str, str | Non
     environment = {key: value for key, value in (GOOD | change).items() if value is not None}
     with pytest.raises(ConfigError, match=says):
         Membership.from_environment(environment)
+
+
+def test_a_worker_that_jax_numbers_otherwise_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `agree` tells would come from one worker and be taken for another's."""
+    monkeypatch.setattr("jax.distributed.initialize", lambda *_, **__: None)
+    monkeypatch.setattr("jax.config.update", lambda *_: None)
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+    with pytest.raises(ClusterError, match=r"worker 2 by \$WORKER_ID, but process 1 to JAX\n    fix: set"):
+        Cluster.join(Membership.from_environment(GOOD), ClusterConfig())
+    assert Cluster.join(Membership(1, 4, "10.0.0.2:8476"), ClusterConfig()).membership.worker == 1
