@@ -169,6 +169,8 @@ class Run:
                     f"{self._store.url}: begun with other settings: {'; '.join(changed)}\n    fix: {fix}"
                 )
         if theirs is None:
+            if self._config.train.init_from:  # before the run's name is taken for these weights
+                huggingface.check(Path(self._config.train.init_from), self._config.model)
             self._write_identity()
         return theirs is not None and theirs["rounding"] != mine["rounding"]
 

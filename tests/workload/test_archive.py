@@ -164,6 +164,14 @@ def test_weights_of_another_model_or_tokenizer_are_refused_before_a_step(
     assert "the tokens were made with another tokenizer, bytes" in said
     assert main([*line, "--set", f"train.init_from={tmp_path}"]) == 2
     assert "config.json: can't be read" in capsys.readouterr().err
+    (weights / "tokenizer.json").unlink()
+    (weights / "model.safetensors").write_bytes(b"cut short")
+    assert main(line) == 2
+    assert "model.safetensors: is damaged or cut short" in capsys.readouterr().err
+    (weights / "model.safetensors").unlink()
+    assert main(line) == 2
+    assert "holds neither model.safetensors nor" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "tuned" / "config.json").exists(), "its name is still free"
 
 
 def test_the_account_of_a_runs_time(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:

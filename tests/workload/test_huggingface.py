@@ -138,6 +138,9 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
         huggingface.read_architecture(tmp_path)
     with pytest.raises(WeightsError, match=r"holds neither model.safetensors nor"):
         huggingface.Weights(tmp_path)
+    (tmp_path / "model.safetensors.index.json").symlink_to("/proc/self/mem")
+    with pytest.raises(WeightsError, match=r"index.json: can't be read"):
+        huggingface.Weights(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(WeightsError, match="is not JSON"):
         huggingface.read_architecture(tmp_path)

@@ -226,6 +226,9 @@ class Weights:
         if (self.folder / INDEX).is_file():
             try:
                 return dict(json.loads((self.folder / INDEX).read_text())["weight_map"])
+            except OSError as error:
+                message = f"{self.folder / INDEX}: can't be read: {error.strerror}"
+                raise WeightsError(f"{message}\n    fix: let this user read it") from None
             except (ValueError, KeyError) as error:
                 message = f"{self.folder / INDEX}: is not an index: {error!r}\n    fix: get the file again"
                 raise WeightsError(message) from None
@@ -266,10 +269,9 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
         abstract: shapes, dtypes and shardings of the parameters.
 
     Raises:
-        WeightsError: tensors are missing or of another shape; all of them are named.
+        WeightsError: see `check`.
     """
-    weights = Weights(folder)
-    _check(weights, arch)
+    weights = check(folder, arch)
 
     def leaf(path: tuple[Any, ...], shape: Any) -> jax.Array:
         tensor = TENSORS[path[-1].key]
@@ -292,7 +294,13 @@ def _ours(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, ...])
     return weights.read(name, index[::-1]).T if tensor.transposed else weights.read(name, index)
 
 
-def _check(weights: Weights, arch: Architecture) -> None:
+def check(folder: Path, arch: Architecture) -> Weights:
+    """Opens the weights in a folder, if they are this model's.
+
+    Raises:
+        WeightsError: tensors are missing or of another shape; all of them are named.
+    """
+    weights = Weights(folder)
     problems = []
     for name, shape in _theirs(arch):
         found = weights.shape(name)
@@ -308,6 +316,7 @@ def _check(weights: Weights, arch: Architecture) -> None:
         raise WeightsError(
             f"{weights.folder}: {len(problems)} tensors don't fit\n    {shown}\n    fix: {fix}"
         )
+    return weights
 
 
 def _theirs(arch: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
