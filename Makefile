@@ -26,7 +26,7 @@ setup: ## install all that the other targets need (they call it themselves)
 	@tools/setup.sh
 
 test: setup lint ## run every test (no cloud account; some need root)
-	python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 prove: setup ## that no kill leaves a trace: around every request of a save (6 min), 100 runs (1.5 h)
 	python -m tests.proofs saves

@@ -69,7 +69,8 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, run in COMMANDS.items():
         command = commands.add_parser(name, help=run.__doc__)
-        command.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
+        if name not in ("memory", "page"):
+            command.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
     options = parser.parse_args()
     begun = time.monotonic()
     found = COMMANDS[options.command](options)

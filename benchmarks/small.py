@@ -27,7 +27,7 @@ from workload.data.prepare import prepare
 HERE = Path(__file__).parent
 CONFIG = HERE / "small.toml"
 SIZES = ("layers", "d_model", "heads", "kv_heads", "d_ff", "vocab_size")
-STEPS, WARM_UP = 14, 2
+STEPS, WARM_UP = 10, 2
 
 
 def measure(rounds: int) -> dict[str, Any]:
