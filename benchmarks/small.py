@@ -105,7 +105,9 @@ def maxtext(root: Path, sizes: dict[str, Any]) -> list[float]:
         f"base_num_query_heads={model['heads']}", f"base_num_kv_heads={model['kv_heads']}",
         f"base_num_decoder_layers={model['layers']}", f"head_dim={model['d_model'] // model['heads']}",
     ]  # fmt: skip
-    said = _run(line, {"DECOUPLE_GCLOUD": "TRUE"})
+    # On CPU it asks for what a launcher would set, even for one process.
+    alone = {"JOB_INDEX": "0", "JOB_COMPLETION_INDEX": "0", "PROCESSES_IN_JOB": "1", "JAX_PROCESS_COUNT": "1"}
+    said = _run(line, {**alone, "JAX_COORDINATOR_ADDRESS": "127.0.0.1", "DECOUPLE_GCLOUD": "TRUE"})
     return [float(seconds) for seconds in re.findall(r"completed step: \d+, seconds: ([\d.]+)", said)]
 
 

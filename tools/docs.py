@@ -25,6 +25,7 @@ README = ROOT / "README.md"
 OTHERS = (
     "infra.settings.table",
     "tools.trainer_table",
+    "benchmarks.page",
     "rehearsal.standin.document",
     "rehearsal.story.handbook",
 )
