@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from tools.blocks import filled
+
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
@@ -18,16 +20,12 @@ Result = dict[str, Any]
 
 def written() -> dict[Path, str]:
     """The page with its tables made anew, and the picture."""
-    page = PAGE.read_text()
-    for name, table in TABLES.items():
-        begin, end = (f"<!-- {word} generated: {name} -->" for word in ("begin", "end"))
-        head, found, rest = page.partition(begin)
-        _, closed, tail = rest.partition(end)
-        if not found or not closed:
-            raise SystemExit(f"{PAGE.name} lacks the block between {begin} and {end}")
-        result = json.loads((RESULTS / f"{name}.json").read_text())
-        page = "\n".join([head + begin, *table(result), "", *_machine(result), end + tail])
-    return {PAGE: page, PICTURE: picture(json.loads((RESULTS / "small.json").read_text()))}
+    results = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in TABLES}
+    blocks = {
+        name: "\n".join([*table(results[name]), "", *_machine(results[name])])
+        for name, table in TABLES.items()
+    }
+    return {PAGE: filled(PAGE.read_text(), blocks, PAGE.name), PICTURE: picture(results["small"])}
 
 
 def write() -> None:

@@ -18,14 +18,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks.machine import described, spread
+from benchmarks.model import CONFIG, make_tokens
 from benchmarks.peers import PINS, maxtext_base, python
-from benchmarks.storage import sum_of_parameters
 from tests.parity import environment
 from workload import config as configs
-from workload.data.prepare import prepare
 
 HERE = Path(__file__).parent
-CONFIG = HERE / "small.toml"
 SIZES = ("layers", "d_model", "heads", "kv_heads", "d_ff", "vocab_size")
 STEPS, WARM_UP = 10, 2
 
@@ -43,7 +41,7 @@ def measure(rounds: int) -> dict[str, Any]:
             "steps": STEPS,
         }  # fmt: skip
         (root / "sizes.json").write_text(json.dumps(sizes))
-        prepare([Path(os.__file__).parent / "email", Path(os.__file__).parent / "asyncio"], root / "tokens")
+        make_tokens(root / "tokens")
         runs: dict[str, Callable[[int], list[float]]] = {
             "ours": lambda number: ours(root, f"run-{number}"),
             "transformers + torch": lambda _: torch(root, "eager"),
@@ -58,7 +56,7 @@ def measure(rounds: int) -> dict[str, Any]:
                 print(f"round {number + 1}: {name} {found[name][-1]:,.0f} tokens/s", file=sys.stderr)
     return {
         "tokens_per_s": {name: spread(values) for name, values in found.items()},
-        "params": sum_of_parameters(),
+        "params": config.model.parameters(),
         "batch": config.train.batch_size,
         "length": config.data.sequence_length,
         "on": described(["jax", "jaxlib"]) | {"peers": PINS},

@@ -13,17 +13,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described, spread
+from benchmarks.model import CONFIG, make_tokens
 from tests.cloud.storage.storage_front import PROJECT, Front
 from workload import config as configs
-from workload.data.prepare import prepare
 from workload.interval import STALL_SHARE
 
-CONFIG = Path(__file__).with_name("small.toml")
 BUCKET = "bucket"
 SHORT = ["--set=data.sequence_length=128", "--set=train.batch_size=1"]  # steps of a fraction of a second
 SAVED_STEPS = 200
@@ -36,7 +34,7 @@ class Bench:
         self.folder = folder
         self.front = Front(folder / "storage")
         self.front.request("POST", "b", {"name": BUCKET}, project=PROJECT)
-        prepare([Path(os.__file__).parent / "email", Path(os.__file__).parent / "asyncio"], folder / "tokens")
+        make_tokens(folder / "tokens")
 
     def start(self, run: str, *more: str) -> "subprocess.Popen[str]":
         """Starts the trainer."""
@@ -87,7 +85,7 @@ def bench() -> Iterator[Bench]:
 
 def saves(rounds: int) -> dict[str, Any]:
     """T4: how long training stands still for saves at the interval that it chose, and what they write."""
-    params = sum_of_parameters()
+    params = configs.load(str(CONFIG)).model.parameters()
     stalls, bytes_each, intervals = [], [], []
     with bench() as here:
         for number in range(rounds):
@@ -154,9 +152,3 @@ def _first_step_s(here: Bench) -> float:
     if not first_step_s or "preempted" not in said:
         raise SystemExit(said[-3000:])
     return first_step_s
-
-
-def sum_of_parameters() -> int:
-    """Of the small model."""
-    shapes = configs.load(str(CONFIG)).model.shapes()
-    return sum(prod(shape) for group in shapes.values() for shape in group.values())

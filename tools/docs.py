@@ -2,8 +2,7 @@
 
 make docs
 
-A block stands between `<!-- begin generated: NAME -->` and `<!-- end generated: NAME -->`. Other
-documents have generators of their own, which this one calls with --write: see OTHERS.
+Other documents have generators of their own, which this one calls with --write: see OTHERS.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from infra.catalog import CATALOG, SliceType  # noqa: E402
 from infra.settings.rules import Rule  # noqa: E402
 from infra.settings.schema import SECTIONS, SliceSettings, keys_of  # noqa: E402
 from infra.settings.table import default_of  # noqa: E402
+from tools.blocks import filled  # noqa: E402
 
 README = ROOT / "README.md"
 OTHERS = (
@@ -72,14 +72,7 @@ BLOCKS: dict[str, Callable[[], str]] = {"prices": prices, "settings": settings}
 
 def written(document: str) -> str:
     """`document` with all its blocks made anew."""
-    for name, make in BLOCKS.items():
-        begin, end = (f"<!-- {word} generated: {name} -->" for word in ("begin", "end"))
-        head, found, rest = document.partition(begin)
-        _, closed, tail = rest.partition(end)
-        if not found or not closed:
-            raise SystemExit(f"README.md lacks the block between {begin} and {end}")
-        document = f"{head}{begin}\n{make()}\n{end}{tail}"
-    return document
+    return filled(document, {name: make() for name, make in BLOCKS.items()}, README.name)
 
 
 def main(arguments: list[str]) -> int:

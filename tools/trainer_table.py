@@ -16,10 +16,10 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from tools.blocks import filled
 from workload.config import Config
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "trainer.md"
-BEGIN, END = "<!-- begin generated: settings -->", "<!-- end generated: settings -->"
 
 
 def rows(kind: type, prefix: str = "") -> Iterator[str]:
@@ -63,11 +63,7 @@ def block() -> str:
 
 def written(document: str) -> str:
     """The document with its table made anew."""
-    head, found, rest = document.partition(BEGIN)
-    _, closed, tail = rest.partition(END)
-    if not found or not closed:
-        raise SystemExit(f"{DOCUMENT.name} lacks the block between {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n{block()}\n{END}{tail}"
+    return filled(document, {"settings": block()}, DOCUMENT.name)
 
 
 if __name__ == "__main__":

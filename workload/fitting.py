@@ -4,10 +4,11 @@ import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from workload import division
 from workload.config import Config
 from workload.data.tokens import Dataset
 from workload.errors import ConfigError, Problem
-from workload.model import huggingface, kernels
+from workload.model import huggingface
 from workload.model.architecture import Architecture
 
 
@@ -67,22 +68,8 @@ def check(config: Config, devices: int, platform: str, examples: int) -> None:
     Raises:
         ConfigError: with what would do.
     """
-    batch, parts = config.train.batch_size, devices * config.train.accumulate
-    problems = []
-    if batch % parts:
-        rule = f"must be a multiple of the number of devices, {devices}"
-        if config.train.accumulate > 1:
-            rule += f", times train.accumulate, {config.train.accumulate}"
-        fix = f"--set train.batch_size={-(-batch // parts) * parts}"
-        problems.append(Problem("train.batch_size", str(batch), rule, fix))
-    at_once = config.compute.examples_at_once
-    if at_once and not batch % parts and batch // parts % at_once:
-        rule = f"must divide the {batch // parts} examples that a device has at a time"
-        problems.append(Problem("compute.examples_at_once", str(at_once), rule, "1, or 0 for all"))
-    if unfit := kernels.problem(
-        config.compute.attention, platform, config.data.sequence_length, config.compute.dtype
-    ):
-        problems.append(Problem("compute.attention", config.compute.attention, unfit, "auto"))
+    problems = division.problems(config, devices, platform, "the number of devices", "device")
+    batch = config.train.batch_size
     if batch > examples:
         rule = f"must not be more than the {examples} examples that the token files hold"
         problems.append(Problem("train.batch_size", str(batch), rule, "prepare more text, or lower it"))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from workload.preflight.compiler import cache_folder
+
 # What is compared with, by name: pinned, so that a figure says what it is of.
 PINS = {
     # Python 3.12, 2.9 GB. It would bring libtpu 0.0.51, which now and then can't read JAX 0.12's kernels.
@@ -21,8 +23,7 @@ def python(name: str) -> Path:
     Raises:
         SystemExit: there is no Python 3.12, or the packages can't be had.
     """
-    cache = Path(os.environ.get("TPU_CACHE") or Path.home() / ".cache" / "tpu-pulumi")
-    folder = cache / f"peer-{re.sub(r'[^a-z0-9.]+', '-', PINS[name])}"
+    folder = cache_folder().parent / f"peer-{re.sub(r'[^a-z0-9.]+', '-', PINS[name])}"
     found = folder / "bin" / "python"
     if (folder / ".complete").exists():
         return found

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from workload import config as configs
+from workload import division
 from workload.config import Config
 from workload.errors import ConfigError, Problem
-from workload.model import kernels
 from workload.model.architecture import Architecture
 from workload.preflight import report
 from workload.preflight import search as searching
@@ -126,28 +126,14 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _check(config: Config, slices: Slices) -> None:
     """What the compiler would refuse in words of its own."""
-    problems, chips = [], slices.chips
+    problems = []
     if not config.model.vocab_size:
         fix = "set it to the tokenizer's; a run may leave it to the tokens"
         problems.append(Problem("model.vocab_size", "0", "preflight has no tokens to take it from", fix))
-    parts = chips * config.train.accumulate
-    if config.train.batch_size % parts:
-        rule = f"must be a multiple of the chips, {chips}"
-        if config.train.accumulate > 1:
-            rule += f", times train.accumulate, {config.train.accumulate}"
-        fix = f"--set train.batch_size={-(-config.train.batch_size // parts) * parts}"
-        problems.append(Problem("train.batch_size", str(config.train.batch_size), rule, fix))
     if slices.chips_each % config.mesh.data:
         rule = f"must divide the chips of a slice, {slices.chips_each}"
         problems.append(Problem("mesh.data", str(config.mesh.data), rule, "1, or a divisor"))
-    examples = config.train.batch_size // parts
-    at_once = config.compute.examples_at_once
-    if not problems and at_once and examples % at_once:
-        rule = f"must divide the {examples} examples that a chip has at a time"
-        problems.append(Problem("compute.examples_at_once", str(at_once), rule, "1, or 0 for all"))
-    kind, length, dtype = config.compute.attention, config.data.sequence_length, config.compute.dtype
-    if unfit := kernels.problem(kind, "tpu", length, dtype):
-        problems.append(Problem("compute.attention", kind, unfit, "auto"))
+    problems += division.problems(config, slices.chips, "tpu", "the chips", "chip")
     if problems:
         raise ConfigError("workload preflight", problems)
 
