@@ -23,6 +23,7 @@ class KillingFront(Front):
 
     pid = 0
     kill_at = 0
+    since = ""  # counted to kill_at from the first request that names this
     before = True
     killed: str = ""
     counted: list[str] | None = None
@@ -34,7 +35,8 @@ class KillingFront(Front):
         if self.counted is None:
             return await super()._handle(request)
         self.counted.append(f"{request.method} {request.path_qs.partition('?')[0]}")
-        due = len(self.counted) == self.kill_at
+        first = next((n for n, seen in enumerate(self.counted) if self.since in seen), len(self.counted))
+        due = len(self.counted) - first == self.kill_at
         if due and self.before:
             self._kill()
             return web.Response(status=500)
@@ -71,25 +73,30 @@ class Proof:
             text=True,
         )
 
-    def do(self, what: str, run: str, kill_at: int = 0, before: bool = True) -> dict[str, Any]:
+    def do(
+        self, what: str, run: str, kill_at: int = 0, before: bool = True, since: str = ""
+    ) -> dict[str, Any]:
         """Runs one child; returns its wait status and its result, if it lived to tell."""
         self._send({"do": what, "run": f"gs://{BUCKET}/{run}"})
         self.front.pid = self._read()["pid"]
-        self.front.kill_at, self.front.before = kill_at, before
+        self.front.kill_at, self.front.before, self.front.since = kill_at, before, since
         self.front.killed, self.front.counted = "", None
         self._send({})
         answer = self._read()
         self.front.kill_at, self.front.counted = 0, self.front.counted if what == "save" else None
         return answer
 
-    def case(self, number: int, before: bool) -> tuple[str, int]:
+    def case(self, number: int, before: bool, since: str = "") -> tuple[str, int]:
         """Kills a save at a request and goes on; returns the request and the step that was found.
+
+        Requests are counted from the first that names `since`: how many come before it depends on how
+        busy the machine is.
 
         Raises:
             AssertionError: nobody was killed, or what was found isn't what was saved.
         """
-        run = f"{'before' if before else 'after'}-{number}"
-        done = self.do("save", run, number, before)
+        run = f"{'before' if before else 'after'}-{number}{'-since' if since else ''}"
+        done = self.do("save", run, number, before, since)
         assert done["status"] == signal.SIGKILL, f"{run}: nobody was killed ({done})"
         request = self.front.killed
         found = self.do("restore", run)

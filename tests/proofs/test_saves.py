@@ -9,6 +9,8 @@ from tests.proofs.killing import Proof
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 TAKEN = (0.0, 0.25, 0.5)  # of the way through its requests; `make prove` takes each
 
+STEP_1_IS_RETIRED = "%2F1%2Fcommit_success"
+
 
 @pytest.fixture(scope="module")
 def proof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
@@ -33,9 +35,7 @@ def test_a_save_killed_at_a_request_leaves_its_step_or_the_one_before(proof: Pro
 
 
 def test_a_save_killed_while_the_old_step_is_retired_keeps_its_own(proof: Proof) -> None:
-    requests = proof.requests()
-    retiring = [n for n, request in enumerate(requests, 1) if "%2F1%2Fcommit_success" in request]
-    assert len(retiring) == 1
-    for number in (retiring[0] + 3, retiring[0] + 6):
-        request, step = proof.case(number, before=True)
+    assert sum(STEP_1_IS_RETIRED in request for request in proof.requests()) == 1
+    for number in (4, 7):
+        request, step = proof.case(number, before=True, since=STEP_1_IS_RETIRED)
         assert step == 2, request
