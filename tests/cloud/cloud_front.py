@@ -7,8 +7,9 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,17 @@ class CloudFront:
                 return operation
             time.sleep(0.01)
         raise AssertionError(f"{name} is not done")
+
+    @contextmanager
+    def stopped_clock(self) -> Iterator[None]:
+        """No virtual time passes within."""
+        rate = self.world.clock.rate
+        self.call(self._set_rate(0.0))
+        yield
+        self.call(self._set_rate(rate))
+
+    async def _set_rate(self, rate: float) -> None:
+        self.world.clock.rate = rate
 
     def let_pass(self, virtual_s: float) -> None:
         """Let virtual time pass."""

@@ -13,8 +13,8 @@ from rehearsal.cloud.service import ApiError, JsonObject, World
 
 
 def test_time_passes_at_the_rate() -> None:
-    clock = VirtualClock(rate=100, start=1000)
     begun = time.monotonic()
+    clock = VirtualClock(rate=100, start=1000)
     time.sleep(0.05)
     passed_s = clock.now() - 1000
     assert 5 <= passed_s <= (time.monotonic() - begun) * 100

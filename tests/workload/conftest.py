@@ -30,16 +30,6 @@ STEERING = (
 )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What one trainer compiled the others read, over all test processes: a second of a start's five."""
-    shared = tmp_path_factory.getbasetemp()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(shared.parent / "compiled"))
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-        yield
-
-
 @pytest.fixture(autouse=True)
 def _no_steering(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in STEERING:
