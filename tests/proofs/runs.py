@@ -81,13 +81,18 @@ class Slice:
 
     def _start(self, run: str, start: int) -> Workers:
         arguments = ["tiny.toml", f"--set=train.steps={STEPS}", f"--set=checkpoint.every_steps={EVERY}"]
-        arguments += [*(f"--set={setting}" for setting in SETTINGS), "--name", run]
+        # A worker killed before it has joined is otherwise waited for for two minutes.
+        settings = [*SETTINGS, "cluster.start_timeout_s=25"]
+        arguments += [*(f"--set={setting}" for setting in settings), "--name", run]
         environment = {
             "DATA_DIR": str(self.folder / "tokens"),
             "CHECKPOINT_BUCKET": BUCKET,
             "STORAGE_EMULATOR_HOST": self.front.url,
             "TENSORSTORE_GCS_HTTP_URL": self.front.url,
             "JAX_PLATFORMS": "cpu",
+            # The first run fills it: a start is then not mostly compiling.
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
         return Workers(WORKERS, arguments, environment, self.folder / "logs" / f"{run}-{start}")
 
