@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from workload import flags
 from workload.errors import ConfigError, Problem
 from workload.model import points
 from workload.model.architecture import Architecture
@@ -66,6 +67,8 @@ class ComputeConfig:
     # and costs nothing while an example alone fills the matrix unit (2048 tokens and more).
     examples_at_once: int = ruled(0, at_least(0))
     loss_chunk_tokens: int = ruled(2048, at_least(1))  # tokens whose logits exist at once
+    # For TPUs: groups of the table in `flags.py`, "auto" for those that the run calls for, or "none".
+    flags: WORDS = ("auto",)
     quick_compile: bool = False  # on CPU: a fifth of the time to compile, for slower steps
 
 
@@ -141,6 +144,7 @@ class Config:
             "remat": list(compute.remat),
             "examples_at_once": compute.examples_at_once,
             "loss_chunk_tokens": compute.loss_chunk_tokens,
+            "flags": list(compute.flags),
             "quick_compile": compute.quick_compile,
         }
 
@@ -240,4 +244,7 @@ def _cross_checks(config: Config) -> list[Problem]:
     if problem := points.remat_problem(config.compute.remat):
         fix = 'e.g. ["full"], or ["save:attn_z", "save:mlp_act"]'
         problems.append(Problem("compute.remat", str(list(config.compute.remat)), problem, fix))
+    if problem := flags.problem(config.compute.flags):
+        fix = 'e.g. ["vmem", "layouts"]'
+        problems.append(Problem("compute.flags", str(list(config.compute.flags)), problem, fix))
     return problems

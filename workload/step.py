@@ -70,7 +70,7 @@ class Step:
     def compile(self) -> Callable[[State, Batch], tuple[State, dict[str, Array]]]:
         """The update, ready to run on the devices at hand."""
         slices = len({getattr(device, "slice_index", None) for device in self.mesh.devices.flat})
-        chosen = flags.options(self.config, self.platform, slices)
+        chosen = flags.options(self.config.compute, self.platform, slices)
         compiled: Callable[[State, Batch], tuple[State, dict[str, Array]]] = self.lower().compile(
             compiler_options=chosen
         )

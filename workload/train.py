@@ -214,7 +214,7 @@ class Run:
         if restored.step:
             self._event("restore", step=restored.step)
         if new_mesh:
-            note = "another mesh, chip, compiler or remat: bits differ from here on"
+            note = "another mesh, chip, compiler, flags or remat: bits differ from here on"
             self._event("moved", step=restored.step, note=note)
         if self._journal:
             self._journal.begin(restored.step, forget=new_mesh)

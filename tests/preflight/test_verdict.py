@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from workload import config as configs
+from workload import flags
 from workload.__main__ import main
 from workload.config import Config
 from workload.errors import ConfigError
@@ -212,7 +213,7 @@ def test_a_search_ranks_what_fits_by_speed_and_stops_when_it_has_enough() -> Non
     found = search.search(config, V6E_256, asked, enough=3, most=8, compile_with=compile_with)
     fits = [one.verdict.fits for one in found if one.verdict]
     assert fits[:3] == ["yes"] * 3
-    assert len(asked_about) == len(found) <= 8
+    assert len(asked_about) == len(found) <= 8 + len(flags.GROUPS)
     speeds = [
         one.verdict.prediction.tokens_per_s_per_chip[1]
         for one in found[:3]
@@ -222,6 +223,25 @@ def test_a_search_ranks_what_fits_by_speed_and_stops_when_it_has_enough() -> Non
     text = search.table(found)
     assert text.count("\n") == len(found)
     assert "fits" in text.splitlines()[1]
+
+
+def test_a_search_asks_about_the_best_without_each_group_of_flags() -> None:
+    def compile_with(changed: Config, _: Slices) -> Compiled:
+        assert flags.options(changed.compute, "tpu") is not None
+        return compiled(14.0 if "layouts" in changed.compute.flags else 20.0)
+
+    found = search.search(llama(), V6E_256, asked, enough=1, compile_with=compile_with)
+    default = flags.groups(llama().compute)
+    tried = [set(one.config.compute.flags) for one in found if one.config.compute.flags != ("auto",)]
+    assert sorted(map(sorted, tried)) == sorted(sorted(set(default) - {name}) for name in default)
+    assert found[0].config.compute.flags == ("auto",), "what changes nothing isn't recommended"
+    fewer = next(one for one in found if one.config.compute.flags != ("auto",))
+    assert 'compute.flags=["' in fewer.settings
+
+
+def test_a_search_that_finds_nothing_that_fits_tries_no_flags() -> None:
+    found = search.search(llama(), V6E_256, asked, most=2, compile_with=lambda *_: compiled(40.0))
+    assert [one.config.compute.flags for one in found] == [("auto",)] * 2
 
 
 @pytest.mark.parametrize("length", [64, 1000])

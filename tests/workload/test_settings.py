@@ -46,6 +46,8 @@ BAD = [
     ),
     (["train.accumulate=3"], "train.accumulate = 3: must divide train.batch_size, 16", "1, or a divisor"),
     (["compute.remat=[]"], "compute.remat = []: is empty", '"save:attn_z"'),
+    (["compute.flags=vmen"], "compute.flags = ['vmen']: must be auto, none, or some of vmem", "e.g."),
+    (["compute.flags=[]"], "compute.flags = []: must be auto, none, or some of", "e.g."),
     (["compute.remat=most"], "'most' is none of none, full, dots", '["full"]'),
     (["compute.remat=[1]"], "compute.remat = [1]: must be a list of words, not a list", "default"),
     (['compute.remat=["save:logits"]'], "'save:logits' is none of", '["full"]'),

@@ -40,7 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--region", default="us-east5", help="whose price counts (default: us-east5)")
     text = "assumed, from a preemption until the run goes on (default: 10)"
     parser.add_argument("--recovery-min", type=float, default=10.0, metavar="MIN", help=text)
-    parser.add_argument("--search", action="store_true", help="try batches, remat and meshes; rank them")
+    parser.add_argument(
+        "--search", action="store_true", help="try batches, remat, meshes and flags; rank them"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --search: draw what was found")
     parser.add_argument("--json", action="store_true", help="the whole answer, for programs")
     parser.add_argument("--fresh", action="store_true", help="compile although the answer is kept already")

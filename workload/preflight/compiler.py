@@ -165,6 +165,8 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         from workload.sharding import make_mesh
         from workload.step import Step
 
+        # An executable for chips that aren't here can be kept there but not read again.
+        jax.config.update("jax_enable_compilation_cache", False)
         begun = time.monotonic()
         try:
             several = {"num_slices": slices.count} if slices.count > 1 else {}
@@ -175,7 +177,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             lowered = step.lower()
             dump = Path(scratch) / "dump"
             chosen = {
-                **(flags.options(config, "tpu", slices.count) or {}),
+                **(flags.options(config.compute, "tpu", slices.count) or {}),
                 "xla_dump_to": str(dump),
                 "xla_dump_hlo_as_text": True,
             }

@@ -1,13 +1,15 @@
-"""Tries batches, what to keep, and meshes; ranks what fits.
+"""Tries batches, what to keep, meshes and compiler flags; ranks what fits.
 
 Compiling a step for a slice takes minutes, so every candidate is first estimated from shapes
-alone; the compiler is asked about the most promising, best first, until enough of them fit.
+alone; the compiler is asked about the most promising, best first, until enough of them fit. The
+best is then asked about once more without each group of flags.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from workload import flags
 from workload.config import Config
 from workload.errors import ConfigError, Problem
 from workload.model import kernels
@@ -52,8 +54,14 @@ class Candidate:
         """What to give to `--set` for this one."""
         compute, config = self.config.compute, self.config
         remat = ",".join(f'"{word}"' for word in compute.remat)
-        train = f"train.batch_size={config.train.batch_size} train.accumulate={config.train.accumulate}"
-        return f"{train} compute.remat=[{remat}] mesh.data={config.mesh.data}"
+        words = [
+            f"train.batch_size={config.train.batch_size} train.accumulate={config.train.accumulate}",
+            f"compute.remat=[{remat}] mesh.data={config.mesh.data}",
+        ]
+        if compute.flags != ("auto",):
+            named = ",".join(f'"{word}"' for word in compute.flags)
+            words.append(f"compute.flags=[{named}]")
+        return " ".join(words)
 
 
 def candidates(config: Config, slices: Slices) -> list[Candidate]:
@@ -123,7 +131,7 @@ def search(
     say: Callable[[str], None] = lambda line: None,
     compile_with: Callable[[Config, Slices], Compiled] = compile_step,
 ) -> list[Candidate]:
-    """Asks the compiler, best estimate first, until `enough` fit or `most` were asked.
+    """Asks the compiler, best estimate first, until `enough` fit or `most` were asked; then about flags.
 
     Returns:
         Those asked about, the fastest that fit first.
@@ -132,21 +140,37 @@ def search(
         ConfigError: nothing comes near to fitting.
     """
     asked: list[Candidate] = []
-    for one in _one_a_batch_and_remat(candidates(config, slices)):
-        if (
-            len(asked) == most
-            or sum(entry.verdict is not None and entry.verdict.fits == "yes" for entry in asked) == enough
-        ):
-            break
+
+    def ask(one: Candidate) -> None:
         say(f"compiling {one.settings}, estimated {one.estimated_bytes / GIB:.1f} GiB")
-        asked.append(replace(one, verdict=judge(one.config, compile_with(one.config, slices))))
-        say(f"  {asked[-1].verdict.fits}: {asked[-1].verdict.reason}" if asked[-1].verdict else "")
+        verdict = judge(one.config, compile_with(one.config, slices))
+        asked.append(replace(one, verdict=verdict))
+        say(f"  {verdict.fits}: {verdict.reason}")
+
+    for one in _one_a_batch_and_remat(candidates(config, slices)):
+        fitting = sum(entry.verdict is not None and entry.verdict.fits == "yes" for entry in asked)
+        if len(asked) == most or fitting == enough:
+            break
+        ask(one)
     if not asked:
         rule = f"not even one example a chip comes near {MARGIN * CHIP.hbm_bytes / GIB:.1f} GiB"
         raise ConfigError(
             "workload preflight", [Problem("--slice", slices.title, rule, "take a larger slice")]
         )
+    best = min(asked, key=_rank)
+    if best.verdict and best.verdict.fits != "no":
+        for one in _with_fewer_flags(best, slices):
+            ask(one)
     return sorted(asked, key=_rank)
+
+
+def _with_fewer_flags(best: Candidate, slices: Slices) -> Iterator[Candidate]:
+    """The best found, without each group of flags that it was compiled with."""
+    compute = best.config.compute
+    chosen = flags.groups(compute, slices.count)
+    for left_out in chosen:
+        rest = tuple(name for name in chosen if name != left_out) or ("none",)
+        yield replace(best, config=replace(best.config, compute=replace(compute, flags=rest)), verdict=None)
 
 
 def _one_a_batch_and_remat(found: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -169,7 +193,19 @@ def _rank(one: Candidate) -> tuple[int, float]:
 
 def table(found: Sequence[Candidate]) -> str:
     """For a terminal, the best first."""
-    rows = [("", "GiB", "tokens/s/chip", "range", "batch", "a chip", "data", "kept for the backward pass")]
+    rows = [
+        (
+            "",
+            "GiB",
+            "tokens/s/chip",
+            "range",
+            "batch",
+            "a chip",
+            "data",
+            "flags",
+            "kept for the backward pass",
+        )
+    ]
     for one in found:
         verdict, prediction = one.verdict, one.verdict.prediction if one.verdict else None
         size = f"{verdict.compiled.hbm_bytes / GIB:.1f}" if verdict and not verdict.compiled.refused else "-"
@@ -183,6 +219,7 @@ def table(found: Sequence[Candidate]) -> str:
                 str(one.config.train.batch_size),
                 str(one.examples),
                 str(one.config.mesh.data),
+                " ".join(one.config.compute.flags),
                 " ".join(one.config.compute.remat),
             )
         )
