@@ -52,6 +52,11 @@ class Step:
             for name in ("tokens_BxL1", "segments_BxL1")
         }
 
+    @property
+    def slices(self) -> int:
+        """How many slices the mesh spans."""
+        return len({getattr(device, "slice_index", None) for device in self.mesh.devices.flat})
+
     def first_optimizer_state(self, params: Params) -> Any:
         """The optimizer's state before any update, placed."""
         return jax.jit(self._optimizer.init, out_shardings=self.shardings["opt_state"])(params)
@@ -69,8 +74,7 @@ class Step:
 
     def compile(self) -> Callable[[State, Batch], tuple[State, dict[str, Array]]]:
         """The update, ready to run on the devices at hand."""
-        slices = len({getattr(device, "slice_index", None) for device in self.mesh.devices.flat})
-        chosen = flags.options(self.config.compute, self.platform, slices)
+        chosen = flags.options(self.config.compute, self.platform, self.slices)
         compiled: Callable[[State, Batch], tuple[State, dict[str, Array]]] = self.lower().compile(
             compiler_options=chosen
         )

@@ -177,11 +177,10 @@ class Run:
     def _identity(self) -> dict[str, Any]:
         """What the losses depend on, and what changes them by rounding alone."""
         mesh = {name: int(size) for name, size in self._step.mesh.shape.items()}
-        slices = len({getattr(device, "slice_index", None) for device in self._cluster.devices})
         chip = self._cluster.devices[0]
         program = {
             "chip": chip.device_kind,
-            "slices": slices,
+            "slices": self._step.slices,
             "compiler": f"jaxlib {version('jaxlib')}, {chip.client.platform_version}",
         }
         rounding = {**self._config.arithmetic(), "mesh": mesh, **program}

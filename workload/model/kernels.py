@@ -17,15 +17,12 @@ def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]
     """
     if kind != "auto":
         return kind, "compute.attention asks for it"
-    if platform == "tpu":
-        if length % _LANES:
-            return "einsum", f"splash needs a length that {_LANES} divides, not {length}"
-        return "splash", "the platform is tpu"
-    if platform in _GPUS:
-        if dtype != "bfloat16":
-            return "einsum", f"cuDNN's kernel takes bfloat16, not {dtype}"
-        return "cudnn", f"the platform is {platform}"
-    return "einsum", f"no kernel for {platform}"
+    best = "splash" if platform == "tpu" else "cudnn" if platform in _GPUS else ""
+    if not best:
+        return "einsum", f"no kernel for {platform}"
+    if unfit := problem(best, platform, length, dtype):
+        return "einsum", f"{best} {unfit}"
+    return best, f"the platform is {platform}"
 
 
 def problem(kind: str, platform: str, length: int, dtype: str) -> str:
