@@ -28,7 +28,7 @@ setup: ## install all that the other targets need (they call it themselves)
 test: setup lint ## run every test (no cloud account; some need root)
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-prove: setup ## that no kill leaves a trace: around every request of a save (6 min), 100 runs (1.5 h)
+prove: setup ## that no kill leaves a trace: around every request of a save (6 min), 100 runs (1 h)
 	python -m tests.proofs saves
 	python -m tests.proofs runs
 

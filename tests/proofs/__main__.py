@@ -1,9 +1,10 @@
 """make prove: that no kill leaves a trace, shown by killing.
 
     python -m tests.proofs saves            kill before and after each storage request of a save: 6 min
-    python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1.5 h
+    python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
 
-Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace.
+Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
+every run, and goes on from there when it is called again.
 """
 
 import argparse
@@ -25,6 +26,7 @@ OUT = Path("proofs")
 
 def saves(_: argparse.Namespace) -> dict[str, Any]:
     """R2: restore finds the step that was being saved or the one before it, whole, and goes on."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         proof = Proof(Path(folder))
         try:
@@ -46,31 +48,61 @@ def saves(_: argparse.Namespace) -> dict[str, Any]:
             proof.close()
     kills = found["step 1"] + found["step 2"]
     assert kills > len(requests), found
-    return {"requests": len(requests), "kills": kills, "found": dict(found)}
+    took = round(time.monotonic() - begun, 1)
+    return {"requests": len(requests), "kills": kills, "found": dict(found), "seconds": took, "on": _on()}
 
 
 def runs(options: argparse.Namespace) -> dict[str, Any]:
-    """R1: every loss, parameter and moment as undisturbed."""
+    """R1: every loss, parameter and moment as undisturbed. Goes on where an earlier call was ended."""
+    found, begun = _so_far(options.seed), time.monotonic()
+    earlier_s = found["seconds"]
+    if found["runs"]:
+        say(f"{found['runs']} runs of seed {options.seed} are done already")
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         workers = Slice(Path(folder))
         try:
             whole = workers.whole()
-            different, kills, starts = [], 0, 0
-            for number in range(options.runs):
+            for number in range(found["runs"], options.runs):
                 one = workers.disturbed(number, options.seed)
-                kills, starts = kills + len(one.kills), starts + one.starts
                 came_to = "the same" if same(one, whole) else "DIFFERENT"
                 if came_to != "the same":
-                    different.append(number)
+                    found["different"].append(number)
+                found["runs"] += 1
+                found["kills"] += len(one.kills)
+                found["starts"] += one.starts
+                found["seconds"] = round(earlier_s + time.monotonic() - begun, 1)
+                _write("runs", found)
                 say(f"run {number + 1}/{options.runs}: {len(one.kills)} kills, {came_to}")
         finally:
             workers.close()
-    assert kills >= options.runs, f"{kills} kills in {options.runs} runs"
-    found: dict[str, Any] = {"runs": options.runs, "seed": options.seed, "kills": kills, "starts": starts}
-    found["different"] = different
-    if different:
+    assert found["kills"] >= found["runs"], f"{found['kills']} kills in {found['runs']} runs"
+    if found["different"]:
         raise SystemExit(f"{found}")
     return found
+
+
+def _so_far(seed: int) -> dict[str, Any]:
+    """What is on record for a seed and these packages."""
+    try:
+        known: dict[str, Any] = json.loads((OUT / "runs.json").read_text())
+    except FileNotFoundError:
+        known = {}
+    if known.get("seed") == seed and known.get("on") == _on():
+        return known
+    none: dict[str, Any] = {"runs": 0, "kills": 0, "starts": 0, "different": [], "seconds": 0.0}
+    return {"seed": seed, **none, "on": _on()}
+
+
+def _on() -> dict[str, str]:
+    packages = ("jax", "orbax-checkpoint", "tensorstore")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def _write(name: str, found: dict[str, Any]) -> Path:
+    OUT.mkdir(exist_ok=True)
+    path = OUT / f"{name}.json"
+    path.write_text(json.dumps(found, indent=2) + "\n")
+    return path
 
 
 def say(line: str) -> None:
@@ -86,16 +118,8 @@ def main() -> None:
     of_runs.add_argument("--seed", type=int, default=20261121)
     of_runs.set_defaults(prove=runs)
     options = parser.parse_args()
-    begun = time.monotonic()
     found = options.prove(options)
-    found["seconds"] = round(time.monotonic() - begun, 1)
-    found["on"] = {
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("jax", "orbax-checkpoint", "tensorstore")},
-    }
-    OUT.mkdir(exist_ok=True)
-    path = OUT / f"{options.prove.__name__}.json"
-    path.write_text(json.dumps(found, indent=2) + "\n")
+    path = _write(options.prove.__name__, found)
     print(f"{json.dumps(found)}\n{path}")
 
 
