@@ -165,9 +165,10 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         from workload.sharding import make_mesh
         from workload.step import Step
 
-        # An executable for chips that aren't here can be kept there but not read again.
-        jax.config.update("jax_enable_compilation_cache", False)
         begun = time.monotonic()
+        # JAX's own cache can keep an executable for chips that aren't here, but not read it again.
+        cached = jax.config.values["jax_enable_compilation_cache"]
+        jax.config.update("jax_enable_compilation_cache", False)
         try:
             several = {"num_slices": slices.count} if slices.count > 1 else {}
             topology = topologies.get_topology_desc(
@@ -188,6 +189,8 @@ def _compile(config: Config, slices: Slices) -> Compiled:
                 raise PreflightError(f"the compiler failed: {error}\n    fix: {log.hint()}") from error
             took = time.monotonic() - begun
             return Compiled(refused, 0, 0, 0, 0, (), (), step.attention, took, versions)
+        finally:
+            jax.config.update("jax_enable_compilation_cache", cached)
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
         temporaries, largest = buffers(dump)
