@@ -197,8 +197,10 @@ class CloudFront:
         """No virtual time passes within."""
         rate = self.world.clock.rate
         self.call(self._set_rate(0.0))
-        yield
-        self.call(self._set_rate(rate))
+        try:
+            yield
+        finally:  # others share this cloud: a test that fails must not stop it for them
+            self.call(self._set_rate(rate))
 
     async def _set_rate(self, rate: float) -> None:
         self.world.clock.rate = rate

@@ -101,8 +101,9 @@ def _on() -> dict[str, str]:
 def _write(name: str, found: dict[str, Any]) -> Path:
     OUT.mkdir(exist_ok=True)
     path = OUT / f"{name}.json"
-    path.write_text(json.dumps(found, indent=2) + "\n")
-    return path
+    part = path.with_suffix(".part")  # ended in the middle, a call leaves what was on record
+    part.write_text(json.dumps(found, indent=2) + "\n")
+    return part.replace(path)
 
 
 def say(line: str) -> None:

@@ -54,10 +54,8 @@ class Candidate:
         """What to give to `--set` for this one."""
         compute, config = self.config.compute, self.config
         remat = ",".join(f'"{word}"' for word in compute.remat)
-        words = [
-            f"train.batch_size={config.train.batch_size} train.accumulate={config.train.accumulate}",
-            f"compute.remat=[{remat}] mesh.data={config.mesh.data}",
-        ]
+        words = [f"train.batch_size={config.train.batch_size}", f"train.accumulate={config.train.accumulate}"]
+        words += [f"compute.remat=[{remat}]", f"mesh.data={config.mesh.data}"]
         if compute.flags != ("auto",):
             named = ",".join(f'"{word}"' for word in compute.flags)
             words.append(f"compute.flags=[{named}]")
@@ -193,19 +191,8 @@ def _rank(one: Candidate) -> tuple[int, float]:
 
 def table(found: Sequence[Candidate]) -> str:
     """For a terminal, the best first."""
-    rows = [
-        (
-            "",
-            "GiB",
-            "tokens/s/chip",
-            "range",
-            "batch",
-            "a chip",
-            "data",
-            "flags",
-            "kept for the backward pass",
-        )
-    ]
+    figures = ("", "GiB", "tokens/s/chip", "range")
+    rows = [(*figures, "batch", "a chip", "data", "flags", "kept for the backward pass")]
     for one in found:
         verdict, prediction = one.verdict, one.verdict.prediction if one.verdict else None
         size = f"{verdict.compiled.hbm_bytes / GIB:.1f}" if verdict and not verdict.compiled.refused else "-"
