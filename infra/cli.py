@@ -56,6 +56,15 @@ class Pulumi:
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said.strip()}")
         return answer.stdout
 
+    def hear(self, layer: str, *arguments: str) -> tuple[bool, str]:
+        """Whether a command went well, and all that it printed, for when several run at once."""
+        call = [self.program, "-C", str(self.directory(layer)), *arguments]
+        call += ["--color", "always" if sys.stdout.isatty() else "never"]
+        done = subprocess.run(
+            call, env=self.variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        return done.returncode == 0, done.stdout
+
     def stacks(self, layer: str) -> set[str]:
         """Names of a layer's stacks in the backend that is logged in."""
         listed = json.loads(self.ask(layer, "stack", "ls", "--json", "--non-interactive"))

@@ -7,6 +7,7 @@ needs no login to one.
 
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,30 +20,38 @@ from infra.settings.sources import ROOT
 
 
 def preview(environment: str, root: Path = ROOT) -> int:
-    """Print prices, then `pulumi preview` of each layer. Raises InfraError at the first failure."""
+    """Print prices, then `pulumi preview` of each layer. Raises InfraError if one of them failed."""
     checked = settings.from_file(environment, root)
     print(prices.table(checked), flush=True)
     real = Pulumi(environment, root)
-    up = _layers_that_are_up(real)
-    with empty_state(environment, root) as empty:
-        for layer in names.LAYERS:
-            if layer in up:
-                print(f"\n== {layer}: changes to what is up ==", flush=True)
-            else:
-                print(f"\n== {layer}: no stack known, planned from nothing ==", flush=True)
+    print("\nPlanning all layers ...", flush=True)
+    # No layer's plan needs another's, and each spends its seconds on starting up.
+    with empty_state(environment, root) as empty, ThreadPoolExecutor(len(names.LAYERS)) as pool:
+        up = _layers_that_are_up(real, pool)
+
+        def plan(layer: str) -> tuple[bool, str]:
+            pulumi = real if layer in up else empty
+            if pulumi is empty:
                 empty.ask(layer, "stack", "init", environment, "--non-interactive")
-            (real if layer in up else empty).show(
-                layer, "preview", "--stack", environment, "--non-interactive"
-            )
+            return pulumi.hear(layer, "preview", "--stack", environment, "--non-interactive")
+
+        failed = []
+        for layer, (fine, said) in zip(names.LAYERS, pool.map(plan, names.LAYERS), strict=True):
+            against = "changes to what is up" if layer in up else "no stack known, planned from nothing"
+            print(f"\n== {layer}: {against} ==\n{said.rstrip()}", flush=True)
+            failed += [] if fine else [layer]
+    if failed:
+        raise CommandError(f"`pulumi preview` of {', '.join(failed)} failed; what it said is above")
     first = next((layer for layer in names.LAYERS if layer not in up), names.LAYERS[-1])
     print(f"\nNext: {names.up_command(first, environment)}")
     return 0
 
 
-def _layers_that_are_up(pulumi: Pulumi) -> set[str]:
+def _layers_that_are_up(pulumi: Pulumi, pool: Executor) -> set[str]:
     """The layers with a stack of this environment. Where no backend answers: none, and a line on why."""
     try:
-        return {layer for layer in names.LAYERS if pulumi.environment in pulumi.stacks(layer)}
+        stacks = zip(names.LAYERS, pool.map(pulumi.stacks, names.LAYERS), strict=True)
+        return {layer for layer, known in stacks if pulumi.environment in known}
     except CommandError as error:
         print(f"\nNo Pulumi state to compare with (`pulumi login` chooses one): {error}")
         return set()

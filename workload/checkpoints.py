@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,8 +42,10 @@ _BY_MARKER = AtomicityOptions(mode=AtomicityMode.COMMIT_FILE)
 
 
 def _by_others(record: logging.LogRecord) -> bool:
-    if record.name == "asyncio":
-        return "orbax" not in record.getMessage()  # which names the task that failed
+    if record.name == "asyncio":  # names the task that failed, but of several gathered ones only their error
+        error = record.exc_info[1] if record.exc_info else None
+        frames = traceback.extract_tb(error.__traceback__) if error else []
+        return not any("orbax" in where for where in [record.getMessage(), *(one.filename for one in frames)])
     return "orbax" not in record.pathname or not record.exc_info
 
 

@@ -1,6 +1,7 @@
 """Starts a run on this worker and sees that it ends, whatever happens to the others."""
 # mypy: allow-untyped-calls
 
+import hashlib
 import os
 import sys
 import time
@@ -72,11 +73,19 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
 def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:
     """Keeps compiled steps beside the runs, so that a slice made anew starts without compiling.
 
-    Not on CPU, where compiling depends on the machine's instructions, unless it is asked for.
+    What is compiled for a CPU needs its instructions, which JAX's key doesn't hold: one folder for each kind.
     """
-    if environment.get("JAX_COMPILATION_CACHE_DIR") or jax.default_backend() == "cpu":
+    if environment.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    jax.config.update("jax_compilation_cache_dir", f"{url.rpartition('/runs/')[0]}/compilation-cache")
+    folder = f"{url.rpartition('/runs/')[0]}/compilation-cache"
+    if jax.default_backend() == "cpu":
+        try:
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+        except OSError:  # not Linux
+            return
+        instructions = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        folder += f"/cpu-{hashlib.sha256(instructions.encode()).hexdigest()[:16]}"
+    jax.config.update("jax_compilation_cache_dir", folder)
 
 
 def _process_began() -> float:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from infra.errors import InfraError
-from infra.publish import interpreter, wheels
+from infra.publish import bytecode, interpreter, wheels
 from infra.publish.bundle import Bundle, assemble
 from infra.publish.environment import record_bundle, target_of
 from infra.publish.errors import PublishError
@@ -131,6 +131,9 @@ def _build(lock: str, tensorflow: bool, python: Path, work: Path, console: Conso
         "requirements.txt": requirements,
         **{f"wheels/{wheel.name}": wheel for wheel in [*locked, own]},
     }
+    if locked:
+        with console.status("compiling what the trainer imports (once for each lock)"):
+            sources["bytecode.tar.gz"] = bytecode.compiled(python, locked)
     return assemble(sources)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from infra.publish import archive as archives
 from infra.publish import elf, pack
 from infra.publish.bundle import sha256_of
 from infra.publish.errors import PublishError
@@ -108,7 +109,7 @@ def _packed(unreachable: str) -> Interpreter:
     facts = [
         sys.version,
         sys.base_prefix,
-        *map(sha256_of, (executable, Path(pack.__file__), Path(elf.__file__))),
+        *map(sha256_of, (executable, *(Path(str(module.__file__)) for module in (pack, elf, archives)))),
     ]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
     archive = cache_dir("interpreters") / f"packed-{key}.tar.gz"

@@ -8,8 +8,6 @@ that has no search path to rewrite (Debian's) leaves those libraries to the host
 
 from __future__ import annotations
 
-import gzip
-import io
 import re
 import subprocess
 import sys
@@ -18,6 +16,7 @@ import tarfile
 from pathlib import Path
 
 from infra.publish import elf
+from infra.publish.archive import write
 from infra.publish.errors import PublishError
 
 __all__ = ["glibc_minor", "pack_running"]
@@ -59,7 +58,12 @@ def pack_running(archive: Path) -> tuple[str, ...]:
             if _is_object(name):
                 members[name] = elf.with_search_path(content, _search_path(name))
     links = {"bin/python3": version, "bin/python": version}
-    _write(archive, members, links)
+    write(
+        archive,
+        {f"python/{name}": content for name, content in members.items()},
+        {f"python/{name}": target for name, target in links.items()},
+        executable={f"python/{name}" for name in members if _is_object(name)},
+    )
     return () if movable else tuple(sorted(shared))
 
 
@@ -111,20 +115,3 @@ def _search_path(name: str) -> str:
     if folders[0] == "bin":
         return "$ORIGIN/../lib"
     return "/".join(["$ORIGIN", *[".."] * (len(folders) - 1)])
-
-
-def _write(archive: Path, members: dict[str, bytes], links: dict[str, str]) -> None:
-    with (
-        archive.open("wb") as raw,
-        gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar,
-    ):
-        for name in sorted(members | links):
-            entry = tarfile.TarInfo(f"python/{name}")
-            if name in links:
-                entry.type, entry.linkname = tarfile.SYMTYPE, links[name]
-                tar.addfile(entry)
-                continue
-            entry.size = len(members[name])
-            entry.mode = 0o755 if _is_object(name) else 0o644
-            tar.addfile(entry, io.BytesIO(members[name]))

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from rehearsal.errors import StoryFailed
 from rehearsal.story import steps
@@ -53,8 +54,10 @@ def up(scene: Scene, step: steps.Up) -> None:
 
 
 def unchanged(scene: Scene, step: steps.Unchanged) -> None:
-    """What is up is what the program says."""
-    scene.shell.run(pulumi(step.layer, "preview", "-s", scene.environment, "--expect-no-changes"))
+    """What is up is what the program says; all layers are asked at once."""
+    words = ("preview", "-s", scene.environment, "--expect-no-changes")
+    with ThreadPoolExecutor(len(step.layers)) as pool:
+        list(pool.map(lambda layer: scene.shell.run(pulumi(layer, *words)), step.layers))
 
 
 def destroy(scene: Scene, step: steps.Destroy) -> None:

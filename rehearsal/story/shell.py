@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ class Shell:
     def __init__(self, folder: Path, logs: Path) -> None:
         self._folder = folder
         self._logs = logs
-        self._number = 0
+        self._numbers = itertools.count(1)
         logs.mkdir(parents=True, exist_ok=True)
 
     def run(
@@ -37,8 +38,7 @@ class Shell:
         StoryFailed unless it succeeds and prints a match of `prints`; with `refused`, unless it fails and
         prints a match of that.
         """
-        self._number += 1
-        log = self._logs / f"{self._number:03d}-{_slug(command)}.log"
+        log = self._logs / f"{next(self._numbers):03d}-{_slug(command)}.log"
         with log.open("wb") as sink:
             child = subprocess.Popen(
                 list(command),

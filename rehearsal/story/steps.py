@@ -45,11 +45,11 @@ class Up:
 class Unchanged:
     """`pulumi preview --expect-no-changes`: what is up is what the program says."""
 
-    scalar: ClassVar[str] = "layer"
-    layer: Layer
+    scalar: ClassVar[str] = "layers"
+    layers: tuple[Layer, ...]
 
     def __str__(self) -> str:
-        return f"pulumi preview --expect-no-changes: {self.layer}"
+        return f"pulumi preview --expect-no-changes: {', '.join(self.layers)}"
 
 
 @dataclass(frozen=True)

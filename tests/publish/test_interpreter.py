@@ -17,6 +17,7 @@ import numpy
 import pytest
 
 from infra.publish import elf, interpreter, pack
+from infra.publish.archive import write
 from infra.publish.errors import PublishError
 
 
@@ -147,7 +148,7 @@ def test_a_pack_that_no_tpu_host_can_run_is_refused(
     content = b""
 
     def pack_that(archive: Path) -> tuple[str, ...]:
-        pack._write(archive, {"lib/libx.so.1": content}, {})
+        write(archive, {"python/lib/libx.so.1": content})
         return ()
 
     monkeypatch.setattr(pack, "pack_running", pack_that)

@@ -17,8 +17,10 @@ stage_python() {
     "${install[@]}" --require-hashes --requirements "$bundle/requirements.txt"
     # The workload's own hash stands in the manifest, and its dependencies are all there.
     "${install[@]}" --no-deps "$bundle"/wheels/tpu_workload-*.whl
-    # Imported once by root: the job's user can't write bytecode here and would compile all
-    # of it at every start. And what can't be imported fails now, by name.
+    [[ ! -f $bundle/bytecode.tar.gz ]] ||
+      tar --extract --gzip --file="$bundle/bytecode.tar.gz" --directory="$home" --no-same-owner
+    # Imported once by root: the job's user can't write bytecode here and would compile the
+    # workload's own at every start. And what can't be imported fails now, by name.
     ! grep -q == "$bundle/requirements.txt" || "$home/venv/bin/python" -c 'import workload.train'
     rm -rf "$home/cache"
     touch "$home/complete"

@@ -1,0 +1,109 @@
+"""What the trainer imports, compiled once here instead of on every host.
+
+A new host has no bytecode, and its 1,500 modules take 5 CPU seconds to compile: at each
+preemption, on every worker. The files are unchecked hash-based pycs (PEP 552): they hold
+whatever the times of the sources are, and are right because a host checks them, like the
+sources, against the bundle's manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import py_compile
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from importlib.util import cache_from_source
+from pathlib import Path
+
+from infra.publish import archive
+from infra.publish.bundle import sha256_of
+from infra.publish.errors import PublishError
+from infra.publish.wheels import ROOT, cache_dir
+
+__all__ = ["compiled", "imported"]
+
+# Tracing imports modules of its own, the largest among them.
+_IMPORT = """if True:
+    import json, sys
+    import jax, workload.__main__, workload.launch, workload.train
+    jax.jit(lambda x: x + 1)(1.0)
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    print(json.dumps(sorted({file for file in files if file and file.endswith(".py")})))
+"""
+
+
+def compiled(python: Path, wheels: Iterable[Path]) -> Path:
+    """Return a tar.gz of pycs for the interpreter in `python` and the packages in `wheels`.
+
+    It unpacks beside a host's `python/` and `venv/`. A module that a host will have in
+    another version than this machine is compiled from the host's source; one that it won't
+    have is left out. Made once for the same sources and list of modules.
+    """
+    wheels = sorted(wheels)
+    names = imported()
+    facts = [sys.version, sha256_of(Path(__file__)), *names, *map(sha256_of, [python, *wheels])]
+    key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+    made = cache_dir("bytecode") / f"{key}.tar.gz"
+    if not made.exists():
+        part = made.with_suffix(".part")
+        archive.write(part, _compiled(_sources(names, python, wheels)))
+        part.rename(made)
+    return made
+
+
+def imported() -> list[str]:
+    """Import the trainer in a Python like this one; return its modules' files below a host's environment."""
+    environment = {"JAX_PLATFORMS": "cpu", "PATH": ""}
+    command = [sys.executable, "-c", _IMPORT]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        why = done.stderr.strip().splitlines()[-1]
+        raise PublishError(f"the trainer can't be imported here, so not on a host either: {why}")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    base = {"installed_base": sys.base_prefix, "base": sys.base_prefix}
+    places = {
+        Path(sysconfig.get_path("purelib")): f"venv/lib/{version}/site-packages",
+        Path(sysconfig.get_path("platlib")): f"venv/lib/{version}/site-packages",
+        Path(sysconfig.get_path("stdlib", vars=base)): f"python/lib/{version}",
+    }
+    names = set()
+    for file in map(Path, json.loads(done.stdout)):
+        for folder, place in places.items():
+            if file.is_relative_to(folder):
+                names.add(f"{place}/{file.relative_to(folder)}")
+                break
+    return sorted(names)
+
+
+def _sources(names: list[str], python: Path, wheels: Iterable[Path]) -> dict[str, bytes]:
+    """Name → source, of those names that the interpreter or a wheel has."""
+    wanted, sources = set(names), {}
+    with tarfile.open(python) as tar:
+        for member in tar:
+            if member.name in wanted and (file := tar.extractfile(member)):
+                sources[member.name] = file.read()
+    packages = next((name.partition("/site-packages/")[0] for name in names if "/site-packages/" in name), "")
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as unpacked:
+            for inner in unpacked.namelist():
+                if (name := f"{packages}/site-packages/{inner}") in wanted:
+                    sources[name] = unpacked.read(inner)
+    return sources
+
+
+def _compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    made = {}
+    with tempfile.TemporaryDirectory(prefix="bytecode.") as folder:
+        source, target = Path(folder, "source.py"), Path(folder, "target.pyc")
+        for name, content in sources.items():
+            source.write_bytes(content)
+            py_compile.compile(str(source), str(target), dfile=name, doraise=True, invalidation_mode=mode)
+            made[cache_from_source(name)] = target.read_bytes()
+    return made
