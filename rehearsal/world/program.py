@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -69,13 +69,3 @@ def change_settings(program: Path, environment: str, changes: Mapping[str, objec
         else:
             config[key] = value
     path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
-
-
-def text_files(sources: Iterable[str]) -> list[Path]:
-    """Files below folders, or files themselves, sorted: the same text gives the same tokens."""
-    found: list[Path] = []
-    for source in map(Path, sources):
-        found += (
-            [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
-        )
-    return found

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rehearsal.errors import WorldError
 from rehearsal.hosts.disks import image_from_folder
 from rehearsal.world.layout import cache_dir
-from rehearsal.world.program import TREE, text_files
+from rehearsal.world.program import TREE
 
 # Text that every machine with this project's requirements has: licences, and Python's own library.
 LICENSES = "/usr/share/common-licenses"
@@ -36,9 +37,8 @@ class Text:
         stdlib = sysconfig.get_paths()["stdlib"]
         chosen: list[Path] = []
         size_bytes = 0
-        for path in text_files(stdlib if source == STDLIB else source for source in self.sources):
-            vendored = "site-packages" in path.parts or "__pycache__" in path.parts
-            if vendored or path.suffix not in self.suffixes:
+        for path in _below(stdlib if source == STDLIB else source for source in self.sources):
+            if path.suffix not in self.suffixes:
                 continue
             size_bytes += path.stat().st_size
             if size_bytes > self.limit_bytes:
@@ -47,6 +47,17 @@ class Text:
         if not chosen:
             raise WorldError(f"no text below {', '.join(self.sources)}", "name other folders in the scenario")
         return chosen
+
+
+def _below(sources: Iterable[str]) -> Iterator[Path]:
+    """Files below folders, or files themselves, in one order: the same text gives the same tokens."""
+    for source in sources:
+        if Path(source).is_file():
+            yield Path(source)
+        for folder, folders, names in os.walk(source):
+            # Not even looked into: a user's packages are 50,000 files.
+            folders[:] = sorted(set(folders) - {"site-packages", "__pycache__"})
+            yield from (path for name in sorted(names) if (path := Path(folder, name)).is_file())
 
 
 def snapshot_image(text: Text) -> Path:

@@ -112,13 +112,15 @@ class Host:
     def _make_disk(self) -> None:
         self.disk.mkdir()
         _sh("mount", "-t", "tmpfs", "-o", "size=3g", "tmpfs", self.disk)
-        for name in ("upper", "work", "root", "units", "opt"):
+        for name in ("upper", "work", "root", "units", "opt", "tmp"):
             (self.disk / name).mkdir()
         layers = f"lowerdir=/,upperdir={self.disk}/upper,workdir={self.disk}/work"
         _sh("mount", "-t", "overlay", "-o", layers, "overlay", self._mounted)
-        # No unit of this machine's own may start in there, and nothing of its /opt be found.
+        # No unit of this machine's own may start in there, nothing of its /opt be found, and its /tmp,
+        # which a boot empties, be copied file by file to be removed.
         _sh("mount", "--bind", self.disk / "units", self._mounted / "etc/systemd/system")
         _sh("mount", "--bind", self.disk / "opt", self._mounted / "opt")
+        _sh("mount", "--bind", self.disk / "tmp", self._mounted / "tmp")
 
     @property
     def init(self) -> int:

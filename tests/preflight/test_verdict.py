@@ -1,10 +1,13 @@
 """What preflight makes of what the compiler says: fit, time, price, risk, and the words for them."""
 
 import json
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from workload import config as configs
@@ -327,6 +330,12 @@ def test_a_real_step_is_compiled_for_a_slice_once(
     assert 0 < first["compiled"]["arguments_bytes"] < 0.01 * CHIP.hbm_bytes
     assert {one["kind"] for one in first["compiled"]["collectives"]} >= {"all-gather"}
     assert first["compiled"]["compile_s"] > 0.5
+
+    # What else this process compiles goes into JAX's own cache, as if nothing had been.
+    kept = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    before = {path.name for path in kept.iterdir()}
+    jax.jit(lambda x: x * time.time())(1.0)  # a constant that no program had
+    assert {path.name for path in kept.iterdir()} > before
 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("it compiled again")

@@ -18,7 +18,7 @@ import pytest
 from tests.workload.slice import SETTINGS, RunFolder, Workers
 
 WORKERS = 2
-STEPS, EVERY = 50, 10
+STEPS, EVERY = 80, 10
 ARGUMENTS = ["tiny.toml", f"--set=train.steps={STEPS}", f"--set=checkpoint.every_steps={EVERY}"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -59,10 +59,12 @@ def disturbed(root: Path, tokens: Path) -> Story:
     story = Story(RunFolder(root / "runs" / "disturbed"))
     moments = random.Random(20261120)
 
-    def leave(how: str, after: int, what: signal.Signals, on: list[int]) -> None:
+    def leave(how: str, what: signal.Signals, on: list[int]) -> None:
+        """While it saves what no start before it saved, or in the half second after that."""
+        newest = max(story.run.complete(), default=0)
         workers = start("disturbed", root, tokens, how)
         try:
-            workers.wait_until(lambda: story.run.has_begun_to_save(after))
+            workers.wait_until(lambda: story.run.has_begun_to_save(newest - newest % EVERY + EVERY))
             time.sleep(moments.uniform(0, 0.5))
             workers.send(what, on)
             begin = time.monotonic()
@@ -73,10 +75,10 @@ def disturbed(root: Path, tokens: Path) -> Story:
         assert not (story.run.path / "final.json").exists(), "the run was over before it was disturbed"
         story.complete_after[how] = story.run.complete()
 
-    leave("one killed", 10, signal.SIGKILL, [moments.randrange(WORKERS)])
-    leave("preempted", 20, signal.SIGTERM, [moments.randrange(WORKERS)])
+    leave("one killed", signal.SIGKILL, [moments.randrange(WORKERS)])
+    leave("preempted", signal.SIGTERM, [moments.randrange(WORKERS)])
     story.status_when_preempted = story.run.json("status.json")
-    leave("all killed", 30, signal.SIGKILL, list(range(WORKERS)))
+    leave("all killed", signal.SIGKILL, list(range(WORKERS)))
     story.unmarked = story.run.complete()[-1]
     (story.run.path / "checkpoints" / str(story.unmarked) / "commit_success.txt").unlink()
     workers = start("disturbed", root, tokens, "finish")
@@ -128,7 +130,7 @@ def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Story) -> None:
     assert disturbed.exits["preempted"] == [0] * WORKERS
     (event,) = disturbed.run.events("preempted")
     step = event["step"]
-    assert 20 < step < STEPS
+    assert EVERY <= step < STEPS
     assert disturbed.complete_after["preempted"][-1] == step
     assert disturbed.status_when_preempted["state"] == "preempted"
     assert disturbed.status_when_preempted["step"] == step

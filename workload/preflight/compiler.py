@@ -166,9 +166,6 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         from workload.step import Step
 
         begun = time.monotonic()
-        # JAX's own cache can keep an executable for chips that aren't here, but not read it again.
-        cached = jax.config.values["jax_enable_compilation_cache"]
-        jax.config.update("jax_enable_compilation_cache", False)
         try:
             several = {"num_slices": slices.count} if slices.count > 1 else {}
             topology = topologies.get_topology_desc(
@@ -182,15 +179,14 @@ def _compile(config: Config, slices: Slices) -> Compiled:
                 "xla_dump_to": str(dump),
                 "xla_dump_hlo_as_text": True,
             }
-            compiled = lowered.compile(compiler_options=chosen)
+            with _without_cache():
+                compiled = lowered.compile(compiler_options=chosen)
         except jax.errors.JaxRuntimeError as error:
             refused = _out_of_memory(str(error))
             if not refused:
                 raise PreflightError(f"the compiler failed: {error}\n    fix: {log.hint()}") from error
             took = time.monotonic() - begun
             return Compiled(refused, 0, 0, 0, 0, (), (), step.attention, took, versions)
-        finally:
-            jax.config.update("jax_enable_compilation_cache", cached)
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
         temporaries, largest = buffers(dump)
@@ -207,6 +203,28 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             compile_s=took,
             compiler=versions,
         )
+
+
+@contextmanager
+def _without_cache() -> Iterator[None]:
+    """JAX's own cache can keep an executable for chips that aren't here, but not read it again.
+
+    Whether it is in use JAX asks itself once, so it has to be told to forget the answer.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    before = jax.config.values["jax_enable_compilation_cache"]
+
+    def enable(value: bool) -> None:
+        jax.config.update("jax_enable_compilation_cache", value)
+        compilation_cache.reset_cache()
+
+    enable(False)
+    try:
+        yield
+    finally:
+        enable(before)
 
 
 def _out_of_memory(message: str) -> str:
