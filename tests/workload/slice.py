@@ -96,6 +96,11 @@ class RunFolder:
     def has_begun_to_save(self, step: int) -> bool:
         return (self.path / "checkpoints" / str(step)).exists()
 
+    def begun(self) -> list[int]:
+        """Steps that have a folder, whole or not."""
+        folders = (self.path / "checkpoints").glob("*")
+        return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+
     def complete(self) -> list[int]:
         markers = (self.path / "checkpoints").glob("*/commit_success.txt")
         return sorted(int(marker.parent.name) for marker in markers)

@@ -1,6 +1,7 @@
 """Checkpoints on their own: what a save waits for, and what is said of a state at the end."""
 
 import hashlib
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from workload import checkpoints as saves
 from workload.checkpoints import Checkpoints, list_steps
 from workload.cluster import Cluster, Membership
 from workload.config import CheckpointConfig
@@ -58,3 +60,19 @@ def test_a_digest_takes_a_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     expected.update(b"['steps'] int32 ()\n" + np.int32(7).tobytes())
     assert found == expected.hexdigest()
     assert gathered == [(3, 4), (3, 4), ()]
+
+
+@pytest.mark.parametrize(
+    ("where", "shown"), [("/x/orbax/checkpoint/serialization.py", False), ("/x/mine.py", True)]
+)
+def test_of_a_failed_save_asyncio_says_nothing_of_its_own(
+    where: str, shown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of several writes that were gathered it names only the error; what others fail at is told."""
+    saves._quiet_failures()
+    try:
+        exec(compile("raise ValueError('full')", where, "exec"), {})
+    except ValueError as error:
+        said = "_GatheringFuture exception was never retrieved"
+        logging.getLogger("asyncio").error(said, exc_info=(ValueError, error, error.__traceback__))
+    assert ("full" in caplog.text) is shown

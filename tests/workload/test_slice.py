@@ -61,10 +61,11 @@ def disturbed(root: Path, tokens: Path) -> Story:
 
     def leave(how: str, what: signal.Signals, on: list[int]) -> None:
         """While it saves what no start before it saved, or in the half second after that."""
-        newest = max(story.run.complete(), default=0)
+        newest = max(story.run.begun(), default=0)
+        step = newest - newest % EVERY + EVERY
         workers = start("disturbed", root, tokens, how)
         try:
-            workers.wait_until(lambda: story.run.has_begun_to_save(newest - newest % EVERY + EVERY))
+            workers.wait_until(lambda: story.run.has_begun_to_save(step))
             time.sleep(moments.uniform(0, 0.5))
             workers.send(what, on)
             begin = time.monotonic()
