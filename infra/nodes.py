@@ -21,6 +21,7 @@ class Node:
     runtime_version: str
     run: str | None
     labels: Mapping[str, str]
+    partners: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
 
     @property
     def region(self) -> str:
@@ -47,6 +48,8 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
     for one in settings.tpu.slices:
         kind = CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")
         assert kind is not None, "the settings were checked"
+        named = members(one)
+        partners = tuple(name for name, _ in named) if one.multislice else ()
         found += [
             Node(
                 slice=one.name,
@@ -58,8 +61,9 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
                 runtime_version=one.runtime_version or settings.tpu.runtime_version,
                 run=one.run,
                 labels=one.labels,
+                partners=partners,
             )
-            for name, zone in members(one)
+            for name, zone in named
         ]
     return tuple(found)
 

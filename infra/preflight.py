@@ -26,28 +26,31 @@ class Said:
 
 
 @cache  # asking takes a second, and a program asks about each slice
-def said(run: str, accelerator_type: str) -> Said | None:
+def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
     """The verdict on a slice's `run`, or how to get one; None if it trains nothing.
 
     Args:
         run: what the slice runs, e.g. `train tiny.toml --set train.steps=20`.
         accelerator_type: e.g. `v6e-16`.
+        slices: how many of them run it together.
     """
     words = shlex.split(run)
     if words[:1] != ["train"] or len(words) < 2:
         return None
     chosen = [word for flag, word in itertools.pairwise(words) if flag == "--set"]
     chosen += [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
-    asked = [words[1], "--slice", accelerator_type, *(f"--set={word}" for word in chosen)]
+    several = ["--slices", str(slices)] if slices > 1 else []
+    asked = [words[1], "--slice", accelerator_type, *several, *(f"--set={word}" for word in chosen)]
+    where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
     line = [sys.executable, "-m", "workload", "preflight", *asked, "--kept", "--json"]
     answer = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     command = f"python -m workload preflight {shlex.join(asked)}"
     if answer.returncode == _NOTHING_KEPT:
-        return Said(f"no preflight of `{run}` on {accelerator_type} yet; ask it: {command}", warn=True)
+        return Said(f"no preflight of `{run}` on {where} yet; ask it: {command}", warn=True)
     try:
         found = json.loads(answer.stdout)
         verdict, reason = found["fits"], found["reason"]
     except (ValueError, KeyError):
         return Said(f"`{run}` can't be checked ({command}): {answer.stderr.strip()}", warn=True)
-    fits = f"{_WORDS[verdict]} {accelerator_type}: {reason}"
+    fits = f"{_WORDS[verdict]} {where}: {reason}"
     return Said(f"preflight of `{run}`: {fits}", warn=verdict != "yes")

@@ -2,7 +2,7 @@
 
 The environment says who is who (`/etc/tpu/environment` on a host):
 
-    COORDINATOR_ADDRESS=10.0.0.2:8476  WORKER_COUNT=4  WORKER_ID=0
+    COORDINATOR_ADDRESS=10.0.0.2:8476  WORKER_COUNT=4  WORKER_ID=0  [SLICE_COUNT=2]
 
 Without WORKER_COUNT, or with 1, the process is alone. A worker that doesn't know its id is
 refused: two workers with one id would corrupt a run in silence.
@@ -29,10 +29,11 @@ class Membership:
     worker: int = 0
     workers: int = 1
     coordinator: str = ""  # host:port of worker 0; empty when alone
+    slices: int = 1  # that the workers stand in, as many in each; those of the first come first
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Membership":
-        """Reads WORKER_COUNT, WORKER_ID and COORDINATOR_ADDRESS.
+        """Reads WORKER_COUNT, WORKER_ID, COORDINATOR_ADDRESS and SLICE_COUNT.
 
         Raises:
             ConfigError: a variable is missing or makes no sense.
@@ -57,9 +58,15 @@ class Membership:
         if not host or not port.isdecimal():
             fix = "the address of worker 0 and JAX's port, e.g. 10.0.0.2:8476"
             problems.append(Problem("$COORDINATOR_ADDRESS", repr(coordinator), "must read host:port", fix))
+        slices = number("SLICE_COUNT", 1, workers) if "SLICE_COUNT" in environment else 1
+        if workers % slices:
+            fix = "as many hosts in each slice"
+            problems.append(
+                Problem("$SLICE_COUNT", str(slices), f"must divide $WORKER_COUNT, {workers}", fix)
+            )
         if problems:
             raise ConfigError("environment", problems)
-        return cls(worker, workers, coordinator)
+        return cls(worker, workers, coordinator, slices)
 
 
 class Cluster:

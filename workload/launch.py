@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import jax
 
@@ -16,13 +17,18 @@ from workload.config import Config
 from workload.errors import ConfigError, WorkloadError
 from workload.journal import Journal
 from workload.ledger import Ledger
-from workload.preemption import watch_metadata
+from workload.preemption import taken, watch_metadata
 from workload.store import open_store
 from workload.train import Run, open_dataset
+
+_ANOTHER_SLICE = 75  # "try again later" of sysexits.h: no success to systemd, which starts the job again
 
 
 def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -> int:
     """Trains run `run`, kept at `url`; returns 0 when it is done or saved before a preemption.
+
+    Where it is another slice of the job that is taken away, 75: this one stays, and its service
+    starts again and waits at the barrier for the other to come back.
 
     With other workers a failure doesn't return but ends the process at once: an orderly
     exit would wait for workers that may be gone.
@@ -47,6 +53,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
             journal.ledger(ledger)
             journal.end(outcome.state, outcome.step, outcome.loss)
         cluster.leave()
+        status = _exit_status(outcome.state, membership, environment)
     except WorkloadError as error:
         _record_failure(journal, ledger, error)
         if membership.workers == 1:
@@ -67,7 +74,14 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
         else:
             traceback.print_exc()
         _end_now(1)
-    return 0
+    return status
+
+
+def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
+    if state != "preempted" or membership.slices == 1 or taken(environment):
+        return 0
+    print("workload: another slice is taken away; the job goes on when it is back", flush=True)
+    return _ANOTHER_SLICE
 
 
 def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:
@@ -107,7 +121,7 @@ def _record_failure(journal: Journal | None, ledger: Ledger, error: Exception) -
         journal.fail(reason, refused=isinstance(error, WorkloadError) and error.exit_code == 2)
 
 
-def _end_now(status: int) -> None:
+def _end_now(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -55,11 +55,23 @@ def watch_metadata(environment: Mapping[str, str]) -> threading.Thread:
     The server is $GCE_METADATA_HOST or metadata.google.internal; where nobody answers,
     the thread ends.
     """
-    host = environment.get("GCE_METADATA_HOST", "metadata.google.internal")
-    url = f"http://{host}/computeMetadata/v1/instance/preempted"
-    thread = threading.Thread(target=_watch, args=(url,), name="preemption-watch", daemon=True)
+    arguments = (_url(environment),)
+    thread = threading.Thread(target=_watch, args=arguments, name="preemption-watch", daemon=True)
     thread.start()
     return thread
+
+
+def taken(environment: Mapping[str, str]) -> bool:
+    """Whether it is this machine that is taken away, and not one of another slice of the job."""
+    try:
+        return _get(_url(environment), "")[0] == "TRUE"
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _url(environment: Mapping[str, str]) -> str:
+    host = environment.get("GCE_METADATA_HOST", "metadata.google.internal")
+    return f"http://{host}/computeMetadata/v1/instance/preempted"
 
 
 def _watch(url: str) -> None:

@@ -35,23 +35,43 @@ SPLIT = {
 }
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[Any]) -> Mesh:
-    """The mesh of some devices, which may belong to several slices.
+def by_slice(devices: Sequence[Any], slices: int = 1) -> list[list[Any]]:
+    """The devices of each slice, slices in their order.
+
+    Chips know their slice, if the TPU runtimes of several were told of one another. CPU devices
+    don't: they are dealt out in their order, which is that of the workers.
+
+    Args:
+        devices: all of them, in JAX's order.
+        slices: how many there must be; 1 takes what is there.
+
+    Raises:
+        ConfigError: the chips are of another number of slices.
+    """
+    found: dict[int, list[Any]] = {}
+    for device in devices:
+        found.setdefault(getattr(device, "slice_index", None) or 0, []).append(device)
+    if len(found) == 1 and slices > 1 and devices[0].platform == "cpu" and len(devices) % slices == 0:
+        each = len(devices) // slices
+        return [list(devices[start : start + each]) for start in range(0, len(devices), each)]
+    if slices > 1 and len(found) != slices:
+        rule = f"the {len(devices)} devices are of {len(found)} slice{'s'[: len(found) > 1]}"
+        fix = "start the job by its unit on every host: its barrier sets the MEGASCALE variables"
+        raise ConfigError("environment", [Problem("$SLICE_COUNT", str(slices), rule, fix)])
+    return [found[index] for index in sorted(found)]
+
+
+def make_mesh(config: MeshConfig, slices: Sequence[Sequence[Any]]) -> Mesh:
+    """The mesh of some devices, slice by slice.
 
     Raises:
         ConfigError: `mesh.data` doesn't divide a slice's devices.
     """
-    by_slice: dict[int, list[Any]] = {}
-    for device in devices:
-        by_slice.setdefault(getattr(device, "slice_index", None) or 0, []).append(device)
-    a_slice = len(devices) // len(by_slice)
+    a_slice = len(slices[0])
     if a_slice % config.data:
         rule = f"must divide the devices of a slice, {a_slice}"
         raise ConfigError("config", [Problem("mesh.data", str(config.data), rule, "1, or a divisor")])
-    grids = [
-        np.array(by_slice[index], dtype=object).reshape(config.data, a_slice // config.data)
-        for index in sorted(by_slice)
-    ]
+    grids = [np.array(one, dtype=object).reshape(config.data, a_slice // config.data) for one in slices]
     grid = np.concatenate(grids, axis=0 if config.across_slices == "data" else 1)
     return Mesh(grid, (DATA, FSDP), axis_types=(AxisType.Auto, AxisType.Auto))
 

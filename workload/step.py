@@ -30,10 +30,10 @@ Batch = dict[str, Array]
 
 
 class Step:
-    """The program of a config on a mesh: its state's shape, its first state, its update."""
+    """The program of a config on a mesh of some slices: its state's shape, its first state, its update."""
 
-    def __init__(self, config: Config, mesh: Mesh, platform: str):
-        self.config, self.mesh, self.platform = config, mesh, platform
+    def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
+        self.config, self.mesh, self.platform, self.slices = config, mesh, platform, slices
         self._optimizer = optimizer.build(config)
         params = decoder.shapes(config.model)
         abstract = {"params": params, "opt_state": jax.eval_shape(self._optimizer.init, params)}
@@ -51,11 +51,6 @@ class Step:
             name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.by_example)
             for name in ("tokens_BxL1", "segments_BxL1")
         }
-
-    @property
-    def slices(self) -> int:
-        """How many slices the mesh spans."""
-        return len({getattr(device, "slice_index", None) for device in self.mesh.devices.flat})
 
     def first_optimizer_state(self, params: Params) -> Any:
         """The optimizer's state before any update, placed."""

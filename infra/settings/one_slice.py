@@ -35,6 +35,8 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
             "only members of a fleet have worker ids",
             "remove it, or set count",
         )
+    if one.multislice and fine("count", "zones"):
+        yield from _together(path, one)
     if fine("labels"):
         yield from set_by_us(f"{path}.labels", one.labels, {"environment", "layer", "slice"})
     if one.runtime_version in CATALOG.refused_runtimes:
@@ -89,6 +91,23 @@ def _zones(path: str, one: SliceSettings) -> Iterator[Problem]:
             yield Problem(
                 f"{path}.zones", f'"{zone}" {times} times', "each zone once", "remove the repetition"
             )
+
+
+def _together(path: str, one: SliceSettings) -> Iterator[Problem]:
+    if (one.count or 1) < 2:
+        yield Problem(
+            f"{path}.multislice",
+            "true without a fleet",
+            "several slices run one job together",
+            "add count: 2 or more, or remove it",
+        )
+    if len(one.zones) > 1:
+        yield Problem(
+            f"{path}.zones",
+            f"{len(one.zones)} zones",
+            "the slices of one job talk at every step, so they are in one zone",
+            "keep one zone, or remove multislice",
+        )
 
 
 def wrong_runtime(path: str, found: str) -> Problem:

@@ -207,13 +207,14 @@ def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
         if run := _trained(node.run or ""):
             writers[run].append(node)
     for run, several in writers.items():
-        if len(several) > 1:
+        if len({node.slice if node.partners else node.name for node in several}) > 1:
             slices = sorted({node.slice for node in several})
             yield Problem(
                 "tpu:slices",
                 f'run "{run}" on {len(several)} nodes of {" and ".join(slices)}',
                 "one node trains a run: a second would overwrite and remove its checkpoints",
-                "add --name to the run of one of the slices; members of a fleet can't train",
+                "add --name to the run of one of the slices; members of a fleet can't train, unless"
+                " multislice: true makes one job of them",
             )
 
 

@@ -210,6 +210,9 @@ class SliceSettings:
         "zones; a fleet is dealt out over them in turn", rule=rules.ZONE, example="[us-east5-b]"
     )
     count: int | None = setting("number of slices in a fleet", default=None, rule=rules.between(1, 1000))
+    multislice: bool = setting(
+        "a fleet's slices run one job together, over the datacenter network", default=False
+    )
     first_worker_id: int = setting(
         "worker id of a fleet's first member in each zone", default=0, rule=rules.between(0, 9999)
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from workload.host import barrier
+from workload.host import barrier, places
 from workload.host import metadata as metadata_module
 from workload.host.bucket import Bucket
 from workload.host.errors import BarrierTimeoutError, MetadataError, StorageError
@@ -108,6 +108,56 @@ def test_what_earlier_boots_left_behind_opens_nothing() -> None:
         boot.start(numbers[3])
         boot.join()
         assert (set(boot.passed), boot.failed) == ({0, 1, 2, 3}, {})
+
+
+@pytest.mark.usefixtures("here")
+def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_listens() -> None:
+    slices, passed, said = ("tpu-b-3", "tpu-b-4"), {}, []
+
+    def arrive(name: str, worker: int) -> None:
+        node = Node(name, worker, 2, BUCKET, 20.0, "big", slices)
+        word = f"10.0.{slices.index(name)}.{worker}:8476"
+        told = barrier.wait(node, "job", word=word, say=said.append, poll_s=0.05)
+        passed[name, worker] = dict(line.split("=") for line in places.environment(node, told).splitlines())
+
+    everybody = [(name, worker) for name in slices for worker in (0, 1)]
+    threads = [threading.Thread(target=arrive, args=one) for one in everybody]
+    for thread in threads[:-1]:
+        thread.start()
+    time.sleep(1)
+    assert passed == {}
+    assert "barrier: waiting for worker 1 of tpu-b-4" in said
+    threads[-1].start()
+    for thread in threads:
+        thread.join(60)
+    assert [passed[one]["WORKER_ID"] for one in everybody] == ["0", "1", "2", "3"]
+    assert [passed[one]["SLICE_ID"] for one in everybody] == ["0", "0", "1", "1"]
+    assert [passed[one]["MEGASCALE_SLICE_ID"] for one in everybody] == ["0", "0", "1", "1"]
+    alike = {
+        "WORKER_COUNT": "4",
+        "SLICE_COUNT": "2",
+        "COORDINATOR_ADDRESS": "10.0.0.0:8476",
+        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.0:8080",
+        "MEGASCALE_NUM_SLICES": "2",
+    }
+    assert all(alike.items() <= passed[one].items() for one in everybody)
+
+
+def test_a_slice_alone_has_its_place_from_its_boot() -> None:
+    assert places.environment(Node("tpu-lab", 1, 4, BUCKET, 20.0), "10.0.0.2:8476") == ""
+
+
+def test_what_is_no_address_never_becomes_a_variable() -> None:
+    node = Node("a", 0, 1, BUCKET, 20.0, "big", ("a", "b"))
+    with pytest.raises(MetadataError, match="not ip:port"):
+        places.environment(node, "10.0.0.2:8476\nLD_PRELOAD=/tmp/x.so")
+
+
+@pytest.mark.parametrize("wrong", ["tpu-other", "tpu-lab,tpu-lab", "tpu-lab,x,x"])
+def test_slices_without_this_one_once_among_them_are_refused(here: Metadata, wrong: str) -> None:
+    here.set("tpu-slices", wrong)
+    with pytest.raises(MetadataError, match="tpu-slices"):
+        Node.from_metadata()
 
 
 @pytest.mark.usefixtures("here")

@@ -75,7 +75,10 @@ def test_the_job_is_stopped_within_the_notice_of_a_preemption() -> None:
     lines = job_unit("train").splitlines()
     assert "KillSignal=SIGTERM" in lines
     assert "TimeoutStopSec=28" in lines
-    assert "ExecStartPre=/opt/tpu/venv/bin/python -m workload.host barrier --phase job" in lines
+    assert (
+        "ExecStartPre=/opt/tpu/venv/bin/python -m workload.host barrier --phase job"
+        " --environment /run/tpu-job/environment"
+    ) in lines
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,21 @@ def test_a_fleet() -> None:
     assert all("tpu:tpu:TpuSlice" in node.options["parent"] for node in nodes)
 
 
+def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
+    together = {"name": "big", "acceleratorType": "v6e-256", "count": 2, "run": "train tiny.toml"}
+    nodes = run("tpu", only_slice(**together, multislice=True)).of(NODE)
+    for node in nodes:
+        assert node.inputs["metadata"]["tpu-job"] == "big"
+        assert node.inputs["metadata"]["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
+        assert node.inputs["metadata"]["tpu-workers"] == "64", "of its own hosts alone"
+    assert [node.inputs["metadata"]["tpu-slice"] for node in nodes] == [
+        "tpu-us-east5-b-0",
+        "tpu-us-east5-b-1",
+    ]
+    alone = run("tpu").only(NODE).inputs["metadata"]
+    assert not {"tpu-job", "tpu-slices"} & alone.keys()
+
+
 def test_outputs() -> None:
     exports = run("tpu").exports
     assert exports["bundle"] == "ab" * 32

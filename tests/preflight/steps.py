@@ -12,7 +12,7 @@ import jax
 from workload.config import Config, DataConfig, TrainConfig
 from workload.model.architecture import Architecture
 from workload.preflight.program import Program
-from workload.sharding import make_mesh
+from workload.sharding import by_slice, make_mesh
 from workload.step import Step
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     found = {}
     for remat in ("none", "full"):
         changed = replace(config, compute=replace(config.compute, remat=(remat,)))
-        step = Step(changed, make_mesh(changed.mesh, jax.devices()), "cpu")
+        step = Step(changed, make_mesh(changed.mesh, by_slice(jax.devices())), "cpu")
         program = Program(step.lower().compile().as_text())
         found[remat] = {
             "flops": program.matmul_flops(),

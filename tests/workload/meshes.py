@@ -13,7 +13,7 @@ import numpy as np
 
 from workload import config as configs
 from workload.model import decoder
-from workload.sharding import make_mesh
+from workload.sharding import by_slice, make_mesh
 from workload.step import Step
 
 SETTINGS = {
@@ -36,7 +36,7 @@ def losses(settings: dict[str, Any]) -> list[float]:
     overrides = [f"{key}={json.dumps(value)}" for key, value in {**SETTINGS, **settings}.items()]
     config = configs.load("tiny.toml", overrides)
     devices = jax.devices()[:count]
-    mesh = make_mesh(config.mesh, devices)
+    mesh = make_mesh(config.mesh, by_slice(devices))
     if slices > 1:  # CPU devices know no slices: give the mesh the shape that they would
         shape = (slices, count // slices) if config.mesh.across_slices == "data" else (1, count)
         mesh = jax.sharding.Mesh(

@@ -12,7 +12,7 @@ import pytest
 from workload.config import Config, MeshConfig
 from workload.errors import ConfigError
 from workload.model.architecture import Architecture
-from workload.sharding import make_mesh, split_axis
+from workload.sharding import by_slice, make_mesh, split_axis
 
 pytestmark = pytest.mark.slow
 
@@ -67,12 +67,12 @@ def test_the_same_mesh_gives_the_same_bits(losses: dict[str, list[float]]) -> No
 class Device:
     """What a mesh needs to know of a chip."""
 
-    def __init__(self, slice_index: int):
-        self.slice_index = slice_index
+    def __init__(self, slice_index: int | None, platform: str = "tpu"):
+        self.slice_index, self.platform = slice_index, platform
 
 
 def test_slices_lengthen_the_axis_that_the_setting_names() -> None:
-    devices = [Device(index) for index in (0, 0, 0, 0, 1, 1, 1, 1)]
+    devices = by_slice([Device(index) for index in (0, 0, 0, 0, 1, 1, 1, 1)])
     assert dict(make_mesh(MeshConfig(), devices).shape) == {"data": 2, "fsdp": 4}
     mesh = make_mesh(MeshConfig(data=2), devices)
     assert dict(mesh.shape) == {"data": 4, "fsdp": 2}
@@ -81,6 +81,18 @@ def test_slices_lengthen_the_axis_that_the_setting_names() -> None:
     assert dict(make_mesh(MeshConfig(across_slices="fsdp"), devices).shape) == {"data": 1, "fsdp": 8}
     with pytest.raises(ConfigError, match=r"mesh.data = 3: must divide the devices of a slice, 4"):
         make_mesh(MeshConfig(data=3), devices)
+
+
+def test_chips_that_know_of_another_number_of_slices_are_refused() -> None:
+    chips = [Device(0) for _ in range(8)]
+    assert by_slice(chips) == [chips]
+    with pytest.raises(ConfigError, match=r"SLICE_COUNT = 2: the 8 devices are of 1 slice\n.*MEGASCALE"):
+        by_slice(chips, 2)
+
+
+def test_cpu_devices_are_dealt_out_over_the_slices_in_the_order_of_their_workers() -> None:
+    devices = [Device(None, "cpu") for _ in range(6)]
+    assert by_slice(devices, 3) == [devices[:2], devices[2:4], devices[4:]]
 
 
 def test_every_large_parameter_is_split_and_the_small_ones_are_not() -> None:

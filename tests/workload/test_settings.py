@@ -133,6 +133,7 @@ GOOD = {"WORKER_COUNT": "4", "WORKER_ID": "2", "COORDINATOR_ADDRESS": "10.0.0.2:
 
 def test_membership() -> None:
     assert Membership.from_environment(GOOD) == Membership(2, 4, "10.0.0.2:8476")
+    assert Membership.from_environment({**GOOD, "SLICE_COUNT": "2"}).slices == 2
     assert Membership.from_environment({}) == Membership(0, 1, "")
     assert Membership.from_environment({"WORKER_COUNT": "1"}) == Membership(0, 1, "")
 
@@ -145,6 +146,8 @@ def test_membership() -> None:
         ({"WORKER_ID": "4"}, r"\$WORKER_ID = '4': must be a whole number from 0 to 3"),
         ({"WORKER_ID": "-1"}, r"\$WORKER_ID = '-1'"),
         ({"WORKER_COUNT": "many"}, r"\$WORKER_COUNT = 'many'"),
+        ({**GOOD, "SLICE_COUNT": "3"}, r"\$SLICE_COUNT = 3: must divide \$WORKER_COUNT, 4"),
+        ({**GOOD, "SLICE_COUNT": "none"}, r"\$SLICE_COUNT = 'none': must be a whole number from 1 to 4"),
         ({"COORDINATOR_ADDRESS": None}, r"\$COORDINATOR_ADDRESS = '': must read host:port"),
         ({"COORDINATOR_ADDRESS": "10.0.0.2"}, r"\$COORDINATOR_ADDRESS = '10.0.0.2'"),
     ],

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder
+from workload import launch
 from workload.__main__ import main
 from workload.checkpoints import Checkpoints, list_steps
+from workload.cluster import Membership
 from workload.journal import Journal
 from workload.preemption import Preemption
 from workload.store import open_store
@@ -283,6 +285,38 @@ def test_the_metadata_servers_notice_saves_and_ends_the_run(
     assert run.complete()[-1] == event["step"]
     assert sorted(run.losses()) == list(range(1, event["step"] + 1))
     assert not (run.path / "final.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "slices", "mine", "status"),
+    [
+        ("preempted", 2, False, 75),
+        ("preempted", 2, True, 0),
+        ("preempted", 1, False, 0),
+        ("done", 2, False, 0),
+    ],
+)
+def test_a_slice_that_stays_is_started_again_when_another_was_taken(
+    state: str, slices: int, mine: bool, status: int
+) -> None:
+    """`mine`: whether this machine's own metadata says that it is taken away."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/computeMetadata/v1/instance/preempted"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"TRUE" if mine else b"FALSE")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        membership = Membership(0, 2, "10.0.0.2:8476", slices)
+        host = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
+        assert launch._exit_status(state, membership, host) == status
+        server.shutdown()
 
 
 def _take_at(run: RunFolder, step: int) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from workload.host import barrier
+from workload.host import barrier, places
 from workload.host.errors import HostError
 from workload.host.metadata import Node
 from workload.host.unit import job_unit
@@ -23,15 +25,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: python -m workload.host barrier --phase boot",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    waiting = commands.add_parser("barrier", help="wait until every worker of the slice is here")
+    waiting = commands.add_parser(
+        "barrier", help="wait until every worker of the slice, or of its job's slices, is here"
+    )
     waiting.add_argument("--phase", choices=("boot", "job"), required=True, help="which meeting this is")
+    waiting.add_argument(
+        "--environment", type=Path, metavar="FILE", help="where the job finds its place among several slices"
+    )
     commands.add_parser("unit", help="print the systemd unit for the run on standard input")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "unit":
             print(job_unit(sys.stdin.read().strip()), end="")
         else:
-            barrier.wait(Node.from_metadata(), chosen.phase, say=functools.partial(print, flush=True))
+            node, here = Node.from_metadata(), os.environ.get("COORDINATOR_ADDRESS", "")
+            told = barrier.wait(node, chosen.phase, word=here, say=functools.partial(print, flush=True))
+            if chosen.environment:
+                chosen.environment.write_text(places.environment(node, told))
     except HostError as error:
         print(f"workload host {chosen.command}: {error}", file=sys.stderr)
         return 1

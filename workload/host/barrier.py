@@ -1,6 +1,6 @@
-"""All workers of a slice meet before any goes on.
+"""All workers of a slice, or of a job's slices, meet before any goes on.
 
-Worker 0 coordinates over objects below `barrier/<node>/<phase>/`; docs/architecture.md
+Worker 0 coordinates over objects below `barrier/<slice or job>/<phase>/`; docs/architecture.md
 ("The barrier") says why nothing that an earlier boot left behind can open it. In a poll
 worker 0 lists once and reads what changed, the others read one object.
 """
@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from workload.host.bucket import Bucket
 from workload.host.errors import BarrierTimeoutError
-from workload.host.metadata import Node
+from workload.host.metadata import Meeting, Node
 
 __all__ = ["Phase", "wait"]
 
@@ -27,40 +29,56 @@ def wait(
     node: Node,
     phase: Phase,
     *,
+    word: str = "",
     say: Callable[[str], None] = print,
     poll_s: float = _POLL_S,
-) -> None:
-    """Return once all workers of `node` are here; `BarrierTimeoutError` names who is not."""
-    if node.workers == 1:
+) -> str:
+    """Return worker 0's `word` once all are here; `BarrierTimeoutError` names who is not."""
+    meeting = node.meeting(phase)
+    if meeting.workers == 1:
         say("barrier: a single worker waits for nobody")
-        return
+        return word
     began = time.monotonic()
     bucket = Bucket(node.bucket)
-    prefix = f"barrier/{node.name}/{phase}/"
-    if node.worker == 0:
-        _lead(bucket, prefix, node, say, poll_s)
+    prefix = f"barrier/{meeting.name}/{phase}/"
+    timing = _Timing(began + node.barrier_timeout_s, node.barrier_timeout_s, poll_s)
+    if meeting.worker == 0:
+        _lead(bucket, prefix, meeting, word, say, timing)
     else:
-        _follow(bucket, prefix, node, say, poll_s)
-    say(f"barrier: all {node.workers} workers are here, after {time.monotonic() - began:.1f} s")
+        word = _follow(bucket, prefix, meeting, say, timing)
+    say(f"barrier: all {meeting.workers} workers are here, after {time.monotonic() - began:.1f} s")
+    return word
 
 
-def _lead(bucket: Bucket, prefix: str, node: Node, say: Callable[[str], None], poll_s: float) -> None:
-    deadline = time.monotonic() + node.barrier_timeout_s
+@dataclass(frozen=True)
+class _Timing:
+    deadline: float
+    patience_s: float
+    poll_s: float
+
+    def pause(self, overdue: Callable[[float], str]) -> None:
+        """Sleep until the next poll; `BarrierTimeoutError` past the deadline."""
+        if time.monotonic() > self.deadline:
+            raise BarrierTimeoutError(overdue(self.patience_s))
+        time.sleep(self.poll_s)
+
+
+def _lead(
+    bucket: Bucket, prefix: str, meeting: Meeting, word: str, say: Callable[[str], None], timing: _Timing
+) -> None:
     round_id = str(uuid.uuid4())
-    missing = list(range(1, node.workers))
+    missing = list(range(1, meeting.workers))
     tokens: dict[int, str] = {}
     seen: dict[str, str] = {}
     published: list[int] | None = None
     while missing:
         if missing != published:
             bucket.write_json(prefix + "coordinator", {"round": round_id, "missing": missing, "go": []})
-            say(f"barrier: waiting for {_workers(missing)}")
+            say(f"barrier: waiting for {_workers(meeting, missing)}")
             published = missing
-        if time.monotonic() > deadline:
-            raise BarrierTimeoutError(_overdue(node, missing))
-        time.sleep(poll_s)
+        timing.pause(partial(_overdue, bucket, meeting, missing))
         generations = bucket.generations(prefix + "worker-")
-        for worker in range(1, node.workers):
+        for worker in range(1, meeting.workers):
             name = f"{prefix}worker-{worker}"
             if name not in generations or generations[name] == seen.get(name):
                 continue
@@ -71,31 +89,30 @@ def _lead(bucket: Bucket, prefix: str, node: Node, say: Callable[[str], None], p
                 tokens[worker] = str(written["token"])
             else:
                 tokens.pop(worker, None)
-        missing = [worker for worker in range(1, node.workers) if worker not in tokens]
+        missing = [worker for worker in range(1, meeting.workers) if worker not in tokens]
     go = [tokens[worker] for worker in sorted(tokens)]
-    bucket.write_json(prefix + "coordinator", {"round": round_id, "missing": [], "go": go})
+    bucket.write_json(prefix + "coordinator", {"round": round_id, "missing": [], "go": go, "word": word})
 
 
-def _follow(bucket: Bucket, prefix: str, node: Node, say: Callable[[str], None], poll_s: float) -> None:
-    deadline = time.monotonic() + node.barrier_timeout_s
+def _follow(
+    bucket: Bucket, prefix: str, meeting: Meeting, say: Callable[[str], None], timing: _Timing
+) -> str:
     token = str(uuid.uuid4())
     acknowledged: str | None = None
     said: list[int] | None = None
-    bucket.write_json(f"{prefix}worker-{node.worker}", {"token": token, "ack": None})
+    bucket.write_json(f"{prefix}worker-{meeting.worker}", {"token": token, "ack": None})
     while True:
         coordinator = bucket.read_json(prefix + "coordinator") or {}
         if token in coordinator.get("go", ()):
-            return
+            return str(coordinator.get("word", ""))
         if coordinator and coordinator["round"] != acknowledged:
             acknowledged = coordinator["round"]
-            bucket.write_json(f"{prefix}worker-{node.worker}", {"token": token, "ack": acknowledged})
-        missing = _missing_of(coordinator, node.worker)
+            bucket.write_json(f"{prefix}worker-{meeting.worker}", {"token": token, "ack": acknowledged})
+        missing = _missing_of(coordinator, meeting.worker)
         if missing != said:
-            say(f"barrier: waiting for {_workers(missing)}")
+            say(f"barrier: waiting for {_workers(meeting, missing)}")
             said = missing
-        if time.monotonic() > deadline:
-            raise BarrierTimeoutError(_overdue(node, missing))
-        time.sleep(poll_s)
+        timing.pause(partial(_overdue, bucket, meeting, missing))
 
 
 def _missing_of(coordinator: dict[str, object], worker: int) -> list[int]:
@@ -110,13 +127,23 @@ def _missing_of(coordinator: dict[str, object], worker: int) -> list[int]:
     return missing
 
 
-def _workers(missing: Collection[int]) -> str:
-    numbers = ", ".join(str(worker) for worker in missing)
-    return f"worker{'s' if len(missing) > 1 else ''} {numbers}"
+def _workers(meeting: Meeting, missing: Collection[int]) -> str:
+    of: dict[str, list[int]] = {}
+    for worker in missing:
+        name, number = meeting.who(worker)
+        of.setdefault(name, []).append(number)
+    said = {
+        name: f"worker{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}" for name, some in of.items()
+    }
+    if len(meeting.slices) == 1:
+        return said[meeting.slices[0]]
+    return "; ".join(f"{some} of {name}" for name, some in said.items())
 
 
-def _overdue(node: Node, missing: Collection[int]) -> str:
+def _overdue(bucket: Bucket, meeting: Meeting, missing: Collection[int], patience_s: float) -> str:
+    name, _ = meeting.who(min(missing))
+    of = f" of {meeting.workers}" if len(meeting.slices) == 1 else ""
     return (
-        f"{_workers(missing)} of {node.workers} did not arrive within {node.barrier_timeout_s:g} s: look at "
-        f"gs://{node.bucket}/boot/{node.name}/worker-<k>.json for what holds them up"
+        f"{_workers(meeting, missing)}{of} did not arrive within {patience_s:g} s: look at "
+        f"gs://{bucket.name}/boot/{name}/worker-<k>.json for what holds them up"
     )

@@ -17,7 +17,7 @@ from typing import Self
 
 from workload.host.errors import MetadataError
 
-__all__ = ["Node", "access_token", "read"]
+__all__ = ["Meeting", "Node", "access_token", "read"]
 
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 10.0
@@ -64,6 +64,21 @@ def access_token() -> str:
 
 
 @dataclass(frozen=True)
+class Meeting:
+    """Who meets at a barrier: the workers of one slice, or of several that run one job."""
+
+    name: str
+    worker: int
+    workers: int
+    slices: tuple[str, ...]  # slice-major: the workers of the first slice come first
+
+    def who(self, worker: int) -> tuple[str, int]:
+        """A worker's slice, and its number there."""
+        a_slice = self.workers // len(self.slices)
+        return self.slices[worker // a_slice], worker % a_slice
+
+
+@dataclass(frozen=True)
 class Node:
     """One worker of one slice, as its metadata describes it."""
 
@@ -72,6 +87,8 @@ class Node:
     workers: int
     bucket: str
     barrier_timeout_s: float
+    job: str = ""  # what the slices of one job are called together; empty for a slice alone
+    slices: tuple[str, ...] = ()  # all of them, this one too, in the order that all of them are given
 
     @classmethod
     def from_metadata(cls) -> Self:
@@ -81,13 +98,32 @@ class Node:
         if not 0 <= worker < workers:
             raise MetadataError(f"agent-worker-number is {worker}, but tpu-workers is {workers}")
         timeout = read("instance/attributes/tpu-barrier-timeout-s")
+        name = _required("tpu-slice")
+        listed = read("instance/attributes/tpu-slices") or ""
+        slices = tuple(listed.split(",")) if listed else ()
+        if slices and (slices.count(name) != 1 or len(set(slices)) != len(slices)):
+            raise MetadataError(f"the node's metadata has tpu-slices='{listed}', without '{name}' once in it")
         return cls(
-            name=_required("tpu-slice"),
+            name=name,
             worker=worker,
             workers=workers,
             bucket=_required("tpu-bucket"),
             barrier_timeout_s=_DEFAULT_BARRIER_TIMEOUT_S if timeout is None else _seconds(timeout),
+            job=_required("tpu-job") if slices else "",
+            slices=slices,
         )
+
+    @property
+    def slice_id(self) -> int:
+        """This slice's place among those of its job."""
+        return self.slices.index(self.name) if self.slices else 0
+
+    def meeting(self, phase: str) -> Meeting:
+        """The boot's is the slice's own; a job starts when the workers of all its slices are there."""
+        if phase == "boot" or not self.slices:
+            return Meeting(self.name, self.worker, self.workers, (self.name,))
+        worker = self.slice_id * self.workers + self.worker
+        return Meeting(self.job, worker, self.workers * len(self.slices), self.slices)
 
 
 def _required(key: str) -> str:

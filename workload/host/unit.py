@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import PurePosixPath
 
 from workload.host.errors import RunError
 
@@ -18,6 +19,9 @@ _PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
 
 # Preemption gives 30 s of notice; two are left for the machine to unmount.
 STOP_TIMEOUT_S = 28
+
+# systemd makes its folder for the job's user, and anew at every start.
+_PLACE = PurePosixPath("/run/tpu-job/environment")
 
 _UNIT = """\
 [Unit]
@@ -35,9 +39,12 @@ StateDirectory=tpu/job
 WorkingDirectory=/opt/training
 Environment=HOME=/var/lib/tpu/job
 EnvironmentFile=/etc/tpu/environment
+# What the barrier finds out, for a job of several slices; read after it, and over the former.
+RuntimeDirectory={place.parent.name}
+EnvironmentFile=-{place}
 # The barrier bounds its own wait and says who is missing.
 TimeoutStartSec=infinity
-ExecStartPre=/opt/tpu/venv/bin/python -m workload.host barrier --phase job
+ExecStartPre=/opt/tpu/venv/bin/python -m workload.host barrier --phase job --environment {place}
 ExecStart={command}
 # The trainer saves on SIGTERM; its children get theirs from it, or SIGKILL at the end.
 KillMode=mixed
@@ -84,6 +91,7 @@ def job_unit(run: str) -> str:
     command += [_quoted(word) for word in arguments]
     return _UNIT.format(
         program=program,
+        place=_PLACE,
         command=" ".join(command),
         stop_timeout_s=STOP_TIMEOUT_S,
     )

@@ -162,7 +162,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         from jax.experimental import topologies
 
         from workload import flags
-        from workload.sharding import make_mesh
+        from workload.sharding import by_slice, make_mesh
         from workload.step import Step
 
         begun = time.monotonic()
@@ -171,7 +171,8 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             topology = topologies.get_topology_desc(
                 topology_name=f"v6e:{slices.topology}", platform="tpu", **several
             )
-            step = Step(config, make_mesh(config.mesh, topology.devices), "tpu")
+            grouped = by_slice(topology.devices, slices.count)
+            step = Step(config, make_mesh(config.mesh, grouped), "tpu", len(grouped))
             lowered = step.lower()
             dump = Path(scratch) / "dump"
             chosen = {
