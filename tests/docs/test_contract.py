@@ -1,6 +1,7 @@
 """docs/architecture.md says what the code does: each table is compared with what it describes."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from infra import settings
@@ -9,6 +10,8 @@ from infra.nodes import nodes
 from infra.tpu import startup
 from infra.tpu.metadata import metadata
 from rehearsal.cloud.tpu.catalog import SLICES, ZONES
+from workload.host import places
+from workload.host.metadata import Node
 
 ROOT = Path(__file__).resolve().parents[2]
 COORDINATOR_PORT = 8476
@@ -36,7 +39,7 @@ def test_node_metadata_is_the_table() -> None:
     checked = settings.from_file("dev")
     written = metadata(
         checked,
-        nodes(checked)[0],
+        replace(nodes(checked)[0], partners=("a", "b")),
         script="#!",
         bucket="b",
         data_disk_id="projects/p/zones/z/disks/d",
@@ -52,6 +55,14 @@ def test_environment_of_services_and_logins_is_the_list() -> None:
     names = set(re.findall(r"`([A-Z_]+)(?:=[^`]*)?`", listed[1]))
     part = (ROOT / "infra/tpu/startup/parts/environment.sh").read_text(encoding="utf-8")
     assert names == set(re.findall(r"^([A-Z_]+)=", part, re.MULTILINE)) - {"PATH", "VARIABLES"}
+
+
+def test_what_a_job_of_several_slices_gets_is_the_list() -> None:
+    listed = re.search(r"A job of several slices also gets(.*?)\.\n", ARCHITECTURE, re.DOTALL)
+    assert listed
+    node = Node("a", 0, 1, "bucket", 20.0, "job", ("a", "b"))
+    given = re.findall(r"^(\w+)=", places.environment(node, "10.0.0.2:8476"), re.MULTILINE)
+    assert set(re.findall(r"`([A-Z_]+)`", listed[1])) == set(given)
 
 
 def test_one_port_for_jax_everywhere() -> None:
