@@ -21,7 +21,7 @@ class Node:
     runtime_version: str
     run: str | None
     labels: Mapping[str, str]
-    partners: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
+    together: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
 
     @property
     def region(self) -> str:
@@ -49,7 +49,7 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
         kind = CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")
         assert kind is not None, "the settings were checked"
         named = members(one)
-        partners = tuple(name for name, _ in named) if one.multislice else ()
+        together = tuple(name for name, _ in named) if one.multislice else ()
         found += [
             Node(
                 slice=one.name,
@@ -61,7 +61,7 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
                 runtime_version=one.runtime_version or settings.tpu.runtime_version,
                 run=one.run,
                 labels=one.labels,
-                partners=partners,
+                together=together,
             )
             for name, zone in named
         ]

@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 
 from workload.config import ClusterConfig
 from workload.errors import ClusterError, ConfigError, Problem, WorkloadError
+from workload.sharding import by_slice
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Cluster:
         `heartbeat_timeout_s` ends all the others: a slice goes on whole or not at all.
 
         Raises:
-            ClusterError: the workers didn't all arrive in time, or JAX numbers them otherwise.
+            ClusterError: the workers didn't all arrive in time, or JAX numbers or groups them otherwise.
         """
         if membership.workers > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -108,6 +109,7 @@ class Cluster:
                     f" {config.start_timeout_s} s: {first_line(error)}\n"
                     "    fix: start every worker, and let the firewall pass the coordinator's port"
                 ) from error
+        by_slice(jax.devices(), membership.slices)
         if jax.process_index() != membership.worker:  # `agree` takes process 0 for worker 0
             raise ClusterError(
                 f"this is worker {membership.worker} by $WORKER_ID, but process {jax.process_index()} to"

@@ -80,7 +80,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
 def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
     if state != "preempted" or membership.slices == 1 or taken(environment):
         return 0
-    print("workload: another slice is taken away; the job goes on when it is back", flush=True)
+    print("workload: this slice isn't taken away; the job goes on when all are back", flush=True)
     return _ANOTHER_SLICE
 
 

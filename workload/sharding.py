@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from workload.config import MeshConfig
-from workload.errors import ConfigError, Problem
+from workload.errors import ClusterError, ConfigError, Problem
 from workload.model.architecture import Architecture
 
 DATA, FSDP = "data", "fsdp"
@@ -46,7 +46,7 @@ def by_slice(devices: Sequence[Any], slices: int = 1) -> list[list[Any]]:
         slices: how many there must be; 1 takes what is there.
 
     Raises:
-        ConfigError: the chips are of another number of slices.
+        ClusterError: the chips are of another number of slices.
     """
     found: dict[int, list[Any]] = {}
     for device in devices:
@@ -55,9 +55,10 @@ def by_slice(devices: Sequence[Any], slices: int = 1) -> list[list[Any]]:
         each = len(devices) // slices
         return [list(devices[start : start + each]) for start in range(0, len(devices), each)]
     if slices > 1 and len(found) != slices:
-        rule = f"the {len(devices)} devices are of {len(found)} slice{'s'[: len(found) > 1]}"
-        fix = "start the job by its unit on every host: its barrier sets the MEGASCALE variables"
-        raise ConfigError("environment", [Problem("$SLICE_COUNT", str(slices), rule, fix)])
+        raise ClusterError(
+            f"the job is of {slices} slices, but the {len(devices)} chips know of {len(found)}\n"
+            "    fix: see in libtpu's log what it made of the MEGASCALE variables of /run/tpu-job/environment"
+        )
     return [found[index] for index in sorted(found)]
 
 

@@ -13,7 +13,7 @@ from infra.settings import Settings
 # documents for its nodes; it says nothing on rules by service account.
 SLICE_PORTS: Mapping[str, str] = MappingProxyType(
     {
-        "8080": "megascale coordinator, between slices",
+        "8080": "megascale (libtpu), between the hosts of slices that run one job",
         "8470-8475": "TPU runtime (libtpu), between the hosts of a slice",
         "8476": "JAX coordinator: the port that the workload pins",
         "8482": "JAX coordinator: default since JAX 0.8.1",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import py_compile
 import subprocess
 import sys
 import sysconfig
@@ -35,6 +34,13 @@ _IMPORT = """if True:
     jax.jit(lambda x: x + 1)(1.0)
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     print(json.dumps(sorted({file for file in files if file and file.endswith(".py")})))
+"""
+
+_COMPILE = """if True:
+    import py_compile, sys
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    for name in sys.stdin.read().splitlines():
+        py_compile.compile(name, dfile=name, doraise=True, invalidation_mode=mode)
 """
 
 
@@ -98,12 +104,16 @@ def _sources(names: list[str], python: Path, wheels: Iterable[Path]) -> dict[str
 
 
 def _compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    made = {}
+    """Name → pyc, by a process of its own: a pyc depends on what else the compiling process has loaded."""
     with tempfile.TemporaryDirectory(prefix="bytecode.") as folder:
-        source, target = Path(folder, "source.py"), Path(folder, "target.pyc")
         for name, content in sources.items():
-            source.write_bytes(content)
-            py_compile.compile(str(source), str(target), dfile=name, doraise=True, invalidation_mode=mode)
-            made[cache_from_source(name)] = target.read_bytes()
-    return made
+            place = Path(folder, name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        command = [sys.executable, "-I", "-S", "-c", _COMPILE]
+        done = subprocess.run(
+            command, cwd=folder, input="\n".join(sources), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise PublishError(f"compiling the host's modules failed: {done.stderr.strip().splitlines()[-1]}")
+        return {(made := cache_from_source(name)): Path(folder, made).read_bytes() for name in sources}

@@ -15,6 +15,9 @@ from infra.errors import Problem
 from infra.settings.one_slice import set_by_us, wrong_runtime
 from infra.settings.schema import Settings
 
+_SHORTEST_WAIT_S = 180  # systemd gives a job up that starts more than 20 times an hour
+_MOST_WORKERS = 4096  # workload.cluster
+
 Rule = Callable[[Settings, set[str]], Iterator[Problem]]
 
 
@@ -207,7 +210,7 @@ def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
         if run := _trained(node.run or ""):
             writers[run].append(node)
     for run, several in writers.items():
-        if len({node.slice if node.partners else node.name for node in several}) > 1:
+        if len({node.slice if node.together else node.name for node in several}) > 1:
             slices = sorted({node.slice for node in several})
             yield Problem(
                 "tpu:slices",
@@ -215,6 +218,28 @@ def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
                 "one node trains a run: a second would overwrite and remove its checkpoints",
                 "add --name to the run of one of the slices; members of a fleet can't train, unless"
                 " multislice: true makes one job of them",
+            )
+
+
+def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    several = [one for one in settings.tpu.slices if one.multislice]
+    if several and settings.tpu.barrier_timeout_s < _SHORTEST_WAIT_S:
+        yield Problem(
+            "tpu:barrierTimeoutS",
+            f"{settings.tpu.barrier_timeout_s} beside {several[0].name}, a multislice job",
+            "a slice that waits for another to come back is started at most 20 times an hour",
+            f"write {_SHORTEST_WAIT_S} or more",
+        )
+    workers = Counter(
+        node.slice for node in nodes.nodes(settings) for _ in range(node.kind.hosts) if node.together
+    )
+    for name, count in workers.items():
+        if count > _MOST_WORKERS:
+            yield Problem(
+                "tpu:slices",
+                f"{count} hosts in {name}",
+                f"the trainer takes a job of at most {_MOST_WORKERS} hosts",
+                "lower count",
             )
 
 
@@ -282,6 +307,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("tpu:additionalZones",), _known_zones),
     ((), _unique_nodes),
     ((), _one_writer),
+    (("tpu:barrierTimeoutS", "tpu:slices"), _together),
     (("data:sizeGib", "data:throughputMibps"), _throughput),
     ((), _readers),
     (("gcp:defaultLabels", "storage:labels", "data:labels"), _own_labels),

@@ -17,8 +17,8 @@ def metadata(
         "tpu-bundle": settings.tpu.bundle,  # None only in a preview: an update refuses to go on
         "tpu-data-disk": data_disk_id.rpartition("/")[2] if data_disk_id else None,
         "tpu-run": node.run,
-        "tpu-job": node.slice if node.partners else None,
-        "tpu-slices": ",".join(node.partners) or None,
+        "tpu-job": node.slice if node.together else None,
+        "tpu-slices": ",".join(node.together) or None,
         "tpu-barrier-timeout-s": str(settings.tpu.barrier_timeout_s),
         "enable-oslogin": "TRUE" if settings.tpu.os_login else "FALSE",
         "block-project-ssh-keys": "TRUE",

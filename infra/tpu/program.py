@@ -18,7 +18,7 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
     """All slices. Returns the outputs of the stack."""
     wanted = nodes(settings)
     bucket = upstream.read("storage", "bucketName", settings.storage.bucket_name)
-    jobs = ((node.run, node.kind.name, len(node.partners) or 1) for node in wanted if node.run)
+    jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in wanted if node.run)
     for run, kind, together in dict.fromkeys(jobs):
         if pulumi.runtime.is_dry_run() and (words := preflight.said(run, kind, together)):
             (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)

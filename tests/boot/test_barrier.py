@@ -138,9 +138,43 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
         "SLICE_COUNT": "2",
         "COORDINATOR_ADDRESS": "10.0.0.0:8476",
         "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.0:8080",
+        "MEGASCALE_PORT": "8080",
         "MEGASCALE_NUM_SLICES": "2",
     }
     assert all(alike.items() <= passed[one].items() for one in everybody)
+
+
+@pytest.mark.usefixtures("here")
+def test_who_would_run_something_else_is_not_let_in_and_is_named() -> None:
+    said: dict[str, list[str]] = {"a": [], "b": []}
+    failed = {}
+
+    def arrive(name: str) -> None:
+        node = Node(name, 0, 1, BUCKET, 2.0, "mixed", ("a", "b"))
+        try:
+            barrier.wait(node, "job", program=f"bundle of {name}", say=said[name].append, poll_s=0.05)
+        except BarrierTimeoutError as error:
+            failed[name] = str(error)
+
+    threads = [threading.Thread(target=arrive, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for name in "ab":
+        assert "worker 0 of b would run another job or bundle: boot all hosts alike" in said[name][-1]
+    assert "worker 0 of b did not arrive" in failed["a"]
+    assert "journalctl --unit=tpu-job" in failed["a"]
+
+
+@pytest.mark.usefixtures("here")
+def test_workers_that_there_no_longer_are_are_not_waited_for() -> None:
+    """What a larger job left behind: the list of those that it waited for."""
+    left = {"round": "old", "missing": [4, 5], "go": []}
+    Bucket(BUCKET).write_json("barrier/shrunk/job/coordinator", left)
+    node = Node("b", 0, 1, BUCKET, 1.0, "shrunk", ("a", "b"))
+    with pytest.raises(BarrierTimeoutError, match="worker 0 of a did not arrive"):
+        barrier.wait(node, "job", poll_s=0.05)
 
 
 def test_a_slice_alone_has_its_place_from_its_boot() -> None:

@@ -81,6 +81,14 @@ def test_the_job_is_stopped_within_the_notice_of_a_preemption() -> None:
     ) in lines
 
 
+def test_what_the_barrier_finds_out_comes_after_what_the_boot_knew() -> None:
+    """The later file wins, and a slice alone has none."""
+    lines = job_unit("train").splitlines()
+    files = [line for line in lines if line.startswith("EnvironmentFile=")]
+    assert files == ["EnvironmentFile=/etc/tpu/environment", "EnvironmentFile=-/run/tpu-job/environment"]
+    assert "RuntimeDirectory=tpu-job" in lines
+
+
 @pytest.mark.parametrize(
     ("run", "status", "says"), [("train", 0, "[Service]"), ("Train", 1, "tpu:slices run:")]
 )

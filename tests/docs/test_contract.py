@@ -39,7 +39,7 @@ def test_node_metadata_is_the_table() -> None:
     checked = settings.from_file("dev")
     written = metadata(
         checked,
-        replace(nodes(checked)[0], partners=("a", "b")),
+        replace(nodes(checked)[0], together=("a", "b")),
         script="#!",
         bucket="b",
         data_disk_id="projects/p/zones/z/disks/d",

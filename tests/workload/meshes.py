@@ -36,12 +36,7 @@ def losses(settings: dict[str, Any]) -> list[float]:
     overrides = [f"{key}={json.dumps(value)}" for key, value in {**SETTINGS, **settings}.items()]
     config = configs.load("tiny.toml", overrides)
     devices = jax.devices()[:count]
-    mesh = make_mesh(config.mesh, by_slice(devices))
-    if slices > 1:  # CPU devices know no slices: give the mesh the shape that they would
-        shape = (slices, count // slices) if config.mesh.across_slices == "data" else (1, count)
-        mesh = jax.sharding.Mesh(
-            np.array(devices).reshape(shape), mesh.axis_names, axis_types=mesh.axis_types
-        )
+    mesh = make_mesh(config.mesh, by_slice(devices, slices))
     step = Step(config, mesh, "cpu")
 
     def first(path: Any, leaf: Any) -> jax.Array:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workload.config import Config, MeshConfig
-from workload.errors import ConfigError
+from workload.errors import ClusterError, ConfigError
 from workload.model.architecture import Architecture
 from workload.sharding import by_slice, make_mesh, split_axis
 
@@ -86,7 +86,7 @@ def test_slices_lengthen_the_axis_that_the_setting_names() -> None:
 def test_chips_that_know_of_another_number_of_slices_are_refused() -> None:
     chips = [Device(0) for _ in range(8)]
     assert by_slice(chips) == [chips]
-    with pytest.raises(ConfigError, match=r"SLICE_COUNT = 2: the 8 devices are of 1 slice\n.*MEGASCALE"):
+    with pytest.raises(ClusterError, match=r"of 2 slices, but the 8 chips know of 1\n.*MEGASCALE"):
         by_slice(chips, 2)
 
 

@@ -38,8 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "unit":
             print(job_unit(sys.stdin.read().strip()), end="")
         else:
-            node, here = Node.from_metadata(), os.environ.get("COORDINATOR_ADDRESS", "")
-            told = barrier.wait(node, chosen.phase, word=here, say=functools.partial(print, flush=True))
+            node, address = Node.from_metadata(), os.environ.get("COORDINATOR_ADDRESS", "")
+            places.environment(node, address)  # whose own address is none says so before the others come
+            program = places.installed(node.slices) if chosen.phase == "job" else ""
+            say = functools.partial(print, flush=True)
+            told = barrier.wait(node, chosen.phase, word=address, program=program, say=say)
             if chosen.environment:
                 chosen.environment.write_text(places.environment(node, told))
     except HostError as error:

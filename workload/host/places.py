@@ -2,20 +2,35 @@
 
 A host knows its slice alone. What the job has to know beyond that, the barrier brings: who is
 there, and where worker 0 of the first slice listens. On TPU the runtime (libtpu) connects the
-slices over the datacenter network by itself, from the three MEGASCALE variables that GKE sets
+slices over the datacenter network by itself, from the MEGASCALE variables that GKE sets
 as well (cloud.google.com/tpu/docs/multislice-introduction).
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import sys
+from pathlib import Path
 
 from workload.host.errors import MetadataError
 from workload.host.metadata import Node
 
-__all__ = ["environment"]
+__all__ = ["environment", "installed"]
 
-_MEGASCALE_PORT = 8080  # the firewall opens it between slices
+_MEGASCALE_PORT = 8080  # every host listens there; the firewall opens it between slices
+_UNIT = Path("/etc/systemd/system/tpu-job.service")
+
+
+def installed(slices: tuple[str, ...]) -> str:
+    """Return a digest of what this host would run: its unit, its bundle's environment, its slices.
+
+    Hosts take a new job or bundle over at their next boot, not all at once. From what lies
+    on the host, since the metadata may be newer.
+    """
+    unit = _UNIT.read_text() if _UNIT.exists() else ""
+    facts = [unit, str(Path(sys.prefix).resolve()), *slices]
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
 def environment(node: Node, coordinator: str) -> str:
@@ -37,6 +52,7 @@ def environment(node: Node, coordinator: str) -> str:
         "SLICE_COUNT": len(node.slices),
         "COORDINATOR_ADDRESS": coordinator,
         "MEGASCALE_COORDINATOR_ADDRESS": f"{found[1]}:{_MEGASCALE_PORT}",
+        "MEGASCALE_PORT": _MEGASCALE_PORT,
         "MEGASCALE_NUM_SLICES": len(node.slices),
         "MEGASCALE_SLICE_ID": node.slice_id,
     }
