@@ -76,6 +76,7 @@ class Cluster:
     def __init__(self, membership: Membership):
         self.membership = membership
         self.devices = jax.devices()
+        self.slices = by_slice(self.devices, membership.slices)
 
     @property
     def leader(self) -> bool:
@@ -109,14 +110,14 @@ class Cluster:
                     f" {config.start_timeout_s} s: {first_line(error)}\n"
                     "    fix: start every worker, and let the firewall pass the coordinator's port"
                 ) from error
-        by_slice(jax.devices(), membership.slices)
+        cluster = cls(membership)
         if jax.process_index() != membership.worker:  # `agree` takes process 0 for worker 0
             raise ClusterError(
                 f"this is worker {membership.worker} by $WORKER_ID, but process {jax.process_index()} to"
                 " JAX\n"
                 "    fix: set $WORKER_ID and $WORKER_COUNT on every host as the slice numbers its hosts"
             )
-        return cls(membership)
+        return cluster
 
     def leave(self) -> None:
         """Parts from the others; all workers leave together."""

@@ -37,7 +37,7 @@ from workload.model import decoder, huggingface
 from workload.preemption import Preemption
 from workload.profile import Profiler
 from workload.progress import Progress
-from workload.sharding import by_slice, make_mesh
+from workload.sharding import make_mesh
 from workload.step import State, Step
 from workload.store import MissingObjectError, Store
 
@@ -69,10 +69,9 @@ class Run:
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
         self._journal, self._ledger = journal, ledger  # the journal is worker 0's
-        slices = by_slice(cluster.devices, cluster.membership.slices)
-        mesh = make_mesh(config.mesh, slices)
+        mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
-        self._step = Step(config, mesh, jax.default_backend(), len(slices))
+        self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
         self._checkpoints = Checkpoints(store, cluster, config.checkpoint)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
