@@ -39,15 +39,18 @@ class Pulumi:
         """The folder with a layer's Pulumi.yaml."""
         return self.root / names.project_directory(layer)
 
+    def _call(self, layer: str, *arguments: str) -> list[str]:
+        return [self.program, "-C", str(self.directory(layer)), *arguments]
+
     def show(self, layer: str, *arguments: str) -> None:
         """Run a command with its output where ours goes. Raises CommandError if it fails."""
-        call = [self.program, "-C", str(self.directory(layer)), *arguments]
+        call = self._call(layer, *arguments)
         if subprocess.run(call, env=self.variables, stdout=self.output, check=False).returncode != 0:
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed; what it said is above")
 
     def ask(self, layer: str, *arguments: str) -> str:
         """What a command prints. Raises CommandError with its complaint if it fails."""
-        call = [self.program, "-C", str(self.directory(layer)), *arguments]
+        call = self._call(layer, *arguments)
         answer = subprocess.run(call, env=self.variables, capture_output=True, text=True, check=False)
         if answer.returncode != 0:
             said = next(
@@ -58,8 +61,7 @@ class Pulumi:
 
     def hear(self, layer: str, *arguments: str) -> tuple[bool, str]:
         """Whether a command went well, and all that it printed, for when several run at once."""
-        call = [self.program, "-C", str(self.directory(layer)), *arguments]
-        call += ["--color", "always" if sys.stdout.isatty() else "never"]
+        call = self._call(layer, *arguments, "--color", "always" if sys.stdout.isatty() else "never")
         done = subprocess.run(
             call, env=self.variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )

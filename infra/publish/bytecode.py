@@ -23,7 +23,7 @@ from pathlib import Path
 from infra.publish import archive
 from infra.publish.bundle import sha256_of
 from infra.publish.errors import PublishError
-from infra.publish.wheels import ROOT, cache_dir
+from infra.publish.wheels import ROOT, cache_dir, run
 
 __all__ = ["compiled", "imported"]
 
@@ -36,12 +36,8 @@ _IMPORT = """if True:
     print(json.dumps(sorted({file for file in files if file and file.endswith(".py")})))
 """
 
-_COMPILE = """if True:
-    import py_compile, sys
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    for name in sys.stdin.read().splitlines():
-        py_compile.compile(name, dfile=name, doraise=True, invalidation_mode=mode)
-"""
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_STANDARD, _PACKAGES = f"python/lib/{_VERSION}", f"venv/lib/{_VERSION}/site-packages"
 
 
 def compiled(python: Path, wheels: Iterable[Path]) -> Path:
@@ -71,12 +67,11 @@ def imported() -> list[str]:
     if done.returncode != 0:
         why = done.stderr.strip().splitlines()[-1]
         raise PublishError(f"the trainer can't be imported here, so not on a host either: {why}")
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     base = {"installed_base": sys.base_prefix, "base": sys.base_prefix}
     places = {
-        Path(sysconfig.get_path("purelib")): f"venv/lib/{version}/site-packages",
-        Path(sysconfig.get_path("platlib")): f"venv/lib/{version}/site-packages",
-        Path(sysconfig.get_path("stdlib", vars=base)): f"python/lib/{version}",
+        Path(sysconfig.get_path("purelib")): _PACKAGES,
+        Path(sysconfig.get_path("platlib")): _PACKAGES,
+        Path(sysconfig.get_path("stdlib", vars=base)): _STANDARD,
     }
     names = set()
     for file in map(Path, json.loads(done.stdout)):
@@ -94,11 +89,10 @@ def _sources(names: list[str], python: Path, wheels: Iterable[Path]) -> dict[str
         for member in tar:
             if member.name in wanted and (file := tar.extractfile(member)):
                 sources[member.name] = file.read()
-    packages = next((name.partition("/site-packages/")[0] for name in names if "/site-packages/" in name), "")
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as unpacked:
             for inner in unpacked.namelist():
-                if (name := f"{packages}/site-packages/{inner}") in wanted:
+                if (name := f"{_PACKAGES}/{inner}") in wanted:
                     sources[name] = unpacked.read(inner)
     return sources
 
@@ -110,10 +104,15 @@ def _compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:
             place = Path(folder, name)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
-        command = [sys.executable, "-I", "-S", "-c", _COMPILE]
-        done = subprocess.run(
-            command, cwd=folder, input="\n".join(sources), capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise PublishError(f"compiling the host's modules failed: {done.stderr.strip().splitlines()[-1]}")
+        command = [
+            sys.executable,
+            "-I",
+            "-m",
+            "compileall",
+            "-q",
+            "--invalidation-mode",
+            "unchecked-hash",
+            ".",
+        ]
+        run(command, "compiling the host's modules", cwd=Path(folder))
         return {(made := cache_from_source(name)): Path(folder, made).read_bytes() for name in sources}

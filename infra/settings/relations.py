@@ -230,14 +230,12 @@ def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "a slice that waits for another to come back is started at most 20 times an hour",
             f"write {_SHORTEST_WAIT_S} or more",
         )
-    workers = Counter(
-        node.slice for node in nodes.nodes(settings) for _ in range(node.kind.hosts) if node.together
-    )
-    for name, count in workers.items():
-        if count > _MOST_WORKERS:
+    for one in several:
+        hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if node.slice == one.name)
+        if hosts > _MOST_WORKERS:
             yield Problem(
                 "tpu:slices",
-                f"{count} hosts in {name}",
+                f"{hosts} hosts in {one.name}",
                 f"the trainer takes a job of at most {_MOST_WORKERS} hosts",
                 "lower count",
             )

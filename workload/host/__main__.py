@@ -38,17 +38,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "unit":
             print(job_unit(sys.stdin.read().strip()), end="")
         else:
-            node, address = Node.from_metadata(), os.environ.get("COORDINATOR_ADDRESS", "")
-            places.environment(node, address)  # whose own address is none says so before the others come
-            program = places.installed(node.slices) if chosen.phase == "job" else ""
-            say = functools.partial(print, flush=True)
-            told = barrier.wait(node, chosen.phase, word=address, program=program, say=say)
-            if chosen.environment:
-                chosen.environment.write_text(places.environment(node, told))
+            _meet(chosen.phase, chosen.environment)
     except HostError as error:
         print(f"workload host {chosen.command}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _meet(phase: barrier.Phase, environment: Path | None) -> None:
+    node, say = Node.from_metadata(), functools.partial(print, flush=True)
+    if phase == "boot":
+        barrier.wait(node, phase, say=say)
+        return
+    address = os.environ.get("COORDINATOR_ADDRESS", "")
+    places.environment(node, address)  # whose own address is none says so before the others come
+    told = barrier.wait(node, phase, word=address, program=places.installed(node.slices), say=say)
+    if environment:
+        environment.write_text(places.environment(node, told))
 
 
 if __name__ == "__main__":
