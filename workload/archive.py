@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 
-from workload import settings
+from workload import identity, settings
 from workload.checkpoints import FOLDER, list_steps
 from workload.cluster import first_line
 from workload.config import OptimizerConfig
@@ -26,7 +26,7 @@ from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.optimizer import build
 from workload.store import MissingObjectError, Store
-from workload.train import IDENTITY, digest
+from workload.train import digest
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,17 @@ class Past:
             RunError: it is another version's.
         """
         try:
-            exact = json.loads(store.read(IDENTITY))["exact"]
+            exact = json.loads(store.read(identity.NAME))["exact"]
         except (ValueError, KeyError):
             fix = "use the version of the trainer that began it"
-            raise RunError(f"{store.url}/{IDENTITY}: not written by this version\n    fix: {fix}") from None
+            where = f"{store.url}/{identity.NAME}"
+            raise RunError(f"{where}: not written by this version\n    fix: {fix}") from None
         problems: list[Problem] = []
         model = settings.build(Architecture, exact["model"], "model.", problems)
         optimizer = settings.build(OptimizerConfig, exact["optimizer"], "optimizer.", problems)
         if problems:
             listed = "\n  ".join(map(str, problems))
-            raise RunError(f"{store.url}/{IDENTITY}: not written by this version\n  {listed}")
+            raise RunError(f"{store.url}/{identity.NAME}: not written by this version\n  {listed}")
         return cls(store, model, optimizer, exact["data"]["sequence_length"])
 
     def restore(self, step: int, whole_state: bool) -> Any:

@@ -151,7 +151,12 @@ class Cluster:
 
     def all_true(self, mine: bool) -> bool:
         """Whether every worker says yes."""
-        return bool(np.all(multihost_utils.process_allgather(np.array([mine]))))
+        return not self.dissenters(mine)
+
+    def dissenters(self, mine: bool) -> list[int]:
+        """The workers that say no."""
+        answers = multihost_utils.process_allgather(np.array([mine])).reshape(-1)
+        return [int(worker) for worker in np.flatnonzero(~answers)]
 
 
 def whole(leaf: jax.Array) -> np.ndarray[Any, Any]:

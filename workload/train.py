@@ -15,7 +15,6 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError
 from workload.fitting import check, resolve
+from workload.identity import Identity
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
 from workload.ledger import Ledger
@@ -39,9 +39,8 @@ from workload.profile import Profiler
 from workload.progress import Progress
 from workload.sharding import make_mesh
 from workload.step import State, Step
-from workload.store import MissingObjectError, Store
+from workload.store import Store
 
-IDENTITY = "config.json"
 _ASSUMED_BYTES_PER_S = 1e9  # that a host writes, until a save was timed
 
 
@@ -73,6 +72,7 @@ class Run:
         check(config, mesh.size, jax.default_backend(), len(dataset))
         self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
         self._checkpoints = Checkpoints(store, cluster, config.checkpoint)
+        self._identity = Identity(config, self._step, dataset.manifest.sha256, cluster)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
@@ -84,12 +84,13 @@ class Run:
         Raises:
             ConfigError: the batch doesn't divide over the devices.
             WeightsError: `train.init_from` holds no weights of this model.
-            HopelessError: storage holds another run of this name, or the loss is no number any more.
+            HopelessError: storage holds another run of this name, workers have different settings, or the
+                loss is no number any more.
             RunError: there is no readable checkpoint.
             StoreError: storage can't be written, or is full.
         """
         config, ledger = self._config, self._ledger
-        new_mesh = self._cluster.agree(self._check_identity)
+        new_mesh = self._identity.settle(self._store)
         mesh = self._step.mesh
         self._event(
             "start",
@@ -138,60 +139,6 @@ class Run:
         self._finish(step, state)
         return Outcome("done", step, self._last_loss)
 
-    def _check_identity(self) -> bool:
-        """The first start of a run writes down what its losses depend on; later ones compare.
-
-        Returns whether the run went on another mesh, or with other arithmetic, before.
-        """
-        mine = self._identity()
-        exact = mine["exact"]
-        try:
-            theirs = json.loads(self._store.read(IDENTITY))
-            if "exact" not in theirs:
-                raise ValueError("lacks what this version writes")
-        except MissingObjectError:
-            theirs = None
-        except ValueError as error:
-            raise HopelessError(
-                f"{self._store.url}/{IDENTITY}: damaged, or by another version of the trainer: {error}\n"
-                "    fix: give the new run another --name, or go on with that version"
-            ) from None
-        if theirs is not None:
-            was, now = _flat(theirs["exact"]), _flat(exact)
-            changed = [
-                f"{key} was {was.get(key)}, is {now.get(key)}"
-                for key in sorted(was.keys() | now.keys())
-                if was.get(key) != now.get(key)
-            ]
-            if changed:
-                fix = "give the new run another --name, or put the old settings back"
-                raise HopelessError(
-                    f"{self._store.url}: begun with other settings: {'; '.join(changed)}\n    fix: {fix}"
-                )
-        if theirs is None:
-            if self._config.train.init_from:  # before the run's name is taken for these weights
-                huggingface.check(Path(self._config.train.init_from), self._config.model)
-            self._write_identity()
-        return theirs is not None and theirs["rounding"] != mine["rounding"]
-
-    def _identity(self) -> dict[str, Any]:
-        """What the losses depend on, and what changes them by rounding alone."""
-        mesh = {name: int(size) for name, size in self._step.mesh.shape.items()}
-        chip = self._cluster.devices[0]
-        program = {
-            "chip": chip.device_kind,
-            "slices": self._step.slices,
-            "compiler": f"jaxlib {version('jaxlib')}, {chip.client.platform_version}",
-        }
-        rounding = {**self._config.arithmetic(), "mesh": mesh, **program}
-        return {
-            "exact": {**self._config.identity(), "tokens": self._dataset.manifest.sha256},
-            "rounding": rounding,
-        }
-
-    def _write_identity(self) -> None:
-        self._store.write(IDENTITY, (json.dumps(self._identity(), indent=2) + "\n").encode())
-
     def _first_state(self) -> State:
         """Before any update; each worker makes the parts that its devices hold."""
         config, abstract = self._config, self._step.state["params"]
@@ -218,7 +165,7 @@ class Run:
         if self._journal:
             self._journal.begin(restored.step, forget=new_mesh)
             if new_mesh:  # not before its losses are forgotten: a start killed between would keep them
-                self._write_identity()
+                self._identity.write(self._store)
         self._ledger.begin(restored.step)
         self._progress.begin(restored.step)
 
@@ -321,13 +268,6 @@ def digest(tree: Any) -> str:
         for part in (leaf[n] for n in range(len(leaf))) if leaf.ndim > 2 else (leaf,):
             sha.update(np.ascontiguousarray(whole(part)).tobytes())
     return sha.hexdigest()
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def open_dataset(config: Config, data_dir: str | None) -> Dataset:

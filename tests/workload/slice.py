@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.workload.conftest import free_port
@@ -32,6 +33,7 @@ class Workers:
         arguments: Sequence[str],
         environment: dict[str, str],
         logs: Path,
+        only: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ):
         coordinator = f"127.0.0.1:{free_port()}"
         logs.mkdir(parents=True)
@@ -42,7 +44,7 @@ class Workers:
             with self.logs[worker].open("wb") as log:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "workload", "train", *arguments],
+                        [sys.executable, "-m", "workload", "train", *arguments, *only.get(worker, ())],
                         env={**os.environ, "GCE_METADATA_HOST": "127.0.0.1:1", **environment, **who},
                         stdout=log,
                         stderr=subprocess.STDOUT,

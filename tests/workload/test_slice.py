@@ -10,12 +10,14 @@ a start, so four of them are left to `make rehearse` and `make prove`.
 import random
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder, Workers
+from workload.errors import HopelessError
 
 WORKERS = 2
 STEPS, EVERY = 80, 10
@@ -35,11 +37,13 @@ class Story:
     unmarked: int = 0
 
 
-def start(run: str, root: Path, tokens: Path, logs: str) -> Workers:
+def start(
+    run: str, root: Path, tokens: Path, logs: str, only: Mapping[int, Sequence[str]] | None = None
+) -> Workers:
+    """One start; `only` holds what some workers are told beyond the others."""
     arguments = [*ARGUMENTS, *(f"--set={setting}" for setting in SETTINGS), "--name", run, "--dir", str(root)]
-    return Workers(
-        WORKERS, arguments, {"DATA_DIR": str(tokens), "TPU_NAME": "tpu-test"}, root / "logs" / logs
-    )
+    environment = {"DATA_DIR": str(tokens), "TPU_NAME": "tpu-test"}
+    return Workers(WORKERS, arguments, environment, root / "logs" / logs, only or {})
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +153,14 @@ def test_each_start_goes_on_from_the_newest_complete_step(disturbed: Story) -> N
         event for event in disturbed.run.events("passed-over") if event["step"] == disturbed.unmarked
     ]
     assert "no marker" in passed_over["reason"]
+
+
+def test_workers_with_different_settings_are_refused_and_named(root: Path, tokens: Path) -> None:
+    changed = ["--set=train.steps=60", "--set=optimizer.learning_rate=0.5"]
+    workers = start("unlike", root, tokens, "unlike", {1: changed})
+    assert workers.wait() == [HopelessError.exit_code] * WORKERS, workers.output()
+    first, second = (log.read_text() for log in workers.logs)
+    assert "worker 1 would train another way than worker 0\n" in first
+    assert "optimizer.learning_rate is 0.003 there, 0.5 here; train.steps is 80 there, 60 here" in second
+    # Nor is the name taken: with the same settings everywhere it is still free for whichever they are.
+    assert not (root / "runs" / "unlike" / "config.json").exists()

@@ -1,0 +1,109 @@
+"""What a run is: its first start writes it down, later starts and every worker compare.
+
+A run whose data, model or optimizer changed on the way would be no run at all, and workers with
+different settings would add up gradients of different programs, or wait for each other for good.
+"""
+# mypy: allow-untyped-calls
+
+import json
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from workload.cluster import Cluster
+from workload.config import Config
+from workload.errors import HopelessError
+from workload.model import huggingface
+from workload.step import Step
+from workload.store import MissingObjectError, Store
+
+NAME = "config.json"
+
+
+class Identity:
+    """Of one start of a run, on this worker."""
+
+    def __init__(self, config: Config, step: Step, tokens_sha256: str, cluster: Cluster):
+        chip = cluster.devices[0]
+        program = {
+            "chip": chip.device_kind,
+            "slices": step.slices,
+            "compiler": f"jaxlib {version('jaxlib')}, {chip.client.platform_version}",
+        }
+        mesh = {name: int(size) for name, size in step.mesh.shape.items()}
+        self._config, self._cluster = config, cluster
+        # What the losses depend on, and what changes them by rounding alone.
+        self._written = {
+            "exact": {**config.identity(), "tokens": tokens_sha256},
+            "rounding": {**config.arithmetic(), "mesh": mesh, **program},
+        }
+
+    def settle(self, store: Store) -> bool:
+        """Makes sure that this start may go on with what `store` holds, and all workers with each other.
+
+        Returns:
+            Whether the run went on another mesh, or with other arithmetic, before.
+
+        Raises:
+            HopelessError: `store` holds another run, or workers have different settings.
+            WeightsError: `train.init_from` holds no weights of this model.
+        """
+        cluster = self._cluster
+        changed = changes(cluster.agree(self._everything), self._everything())
+        unlike = cluster.dissenters(not changed)
+        if unlike:
+            them = f"worker{'s' if len(unlike) > 1 else ''} {', '.join(map(str, unlike))}"
+            mine = "; ".join(f"{key} is {was} there, {now} here" for key, was, now in changed)
+            raise HopelessError(
+                f"{them} would train another way than worker 0{f': {mine}' if mine else ''}\n"
+                "    fix: start all workers with the same command, from the same bundle and data"
+            )
+        return bool(cluster.agree(lambda: self._compare(store)))
+
+    def write(self, store: Store) -> None:
+        """Writes down that the run goes on as it does here; for worker 0."""
+        store.write(NAME, (json.dumps(self._written, indent=2) + "\n").encode())
+
+    def _everything(self) -> dict[str, Any]:
+        """All that must be the same on all workers, as JSON has it."""
+        tokens = self._written["exact"]["tokens"]
+        everything = {"tokens": tokens, **asdict(self._config), **self._written["rounding"]}
+        normal: dict[str, Any] = json.loads(json.dumps(everything))
+        return normal
+
+    def _compare(self, store: Store) -> bool:
+        """With what the first start of the run wrote down; writes it where nothing is. For worker 0."""
+        try:
+            theirs = json.loads(store.read(NAME))
+            if "exact" not in theirs:
+                raise ValueError("lacks what this version writes")
+        except MissingObjectError:
+            if self._config.train.init_from:  # before the run's name is taken for these weights
+                huggingface.check(Path(self._config.train.init_from), self._config.model)
+            self.write(store)
+            return False
+        except ValueError as error:
+            raise HopelessError(
+                f"{store.url}/{NAME}: damaged, or by another version of the trainer: {error}\n"
+                "    fix: give the new run another --name, or go on with that version"
+            ) from None
+        if changed := changes(theirs["exact"], self._written["exact"]):
+            fix = "give the new run another --name, or put the old settings back"
+            said = "; ".join(f"{key} was {was}, is {now}" for key, was, now in changed)
+            raise HopelessError(f"{store.url}: begun with other settings: {said}\n    fix: {fix}")
+        return bool(theirs["rounding"] != self._written["rounding"])
+
+
+def changes(was: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The key paths at which two trees differ, with both values."""
+    before, after = _flat(was), _flat(now)
+    keys = sorted(before.keys() | after.keys())
+    return [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
