@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.publish.wheels import cache_dir
+from workload import processor
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,9 +20,8 @@ def compiled_folder() -> Path:
 
     Programs are found by their content. For another processor or other packages there is another folder.
     """
-    cpu = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
-    key = hashlib.sha256(cpu.encode() + (ROOT / "requirements.txt").read_bytes()).hexdigest()[:16]
-    return cache_dir("compiled-for-tests", key)
+    packages = hashlib.sha256((ROOT / "requirements.txt").read_bytes()).hexdigest()[:16]
+    return cache_dir("compiled-for-tests", f"{processor.key()}-{packages}")
 
 
 # Before anything imports JAX, which reads these once; programs that tests start inherit them.

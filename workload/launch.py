@@ -1,7 +1,6 @@
 """Starts a run on this worker and sees that it ends, whatever happens to the others."""
 # mypy: allow-untyped-calls
 
-import hashlib
 import os
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import NoReturn
 
 import jax
 
+from workload import processor
 from workload.cluster import Cluster, Membership, first_line
 from workload.config import Config
 from workload.errors import ConfigError, WorkloadError
@@ -87,18 +87,15 @@ def _exit_status(state: str, membership: Membership, environment: Mapping[str, s
 def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:
     """Keeps compiled steps beside the runs, so that a slice made anew starts without compiling.
 
-    What is compiled for a CPU needs its instructions, which JAX's key doesn't hold: one folder for each kind.
+    What is compiled for a CPU is for one kind alone: each has its folder.
     """
     if environment.get("JAX_COMPILATION_CACHE_DIR"):
         return
     folder = f"{url.rpartition('/runs/')[0]}/compilation-cache"
     if jax.default_backend() == "cpu":
-        try:
-            lines = Path("/proc/cpuinfo").read_text().splitlines()
-        except OSError:  # not Linux
+        if not (key := processor.key()):
             return
-        instructions = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-        folder += f"/cpu-{hashlib.sha256(instructions.encode()).hexdigest()[:16]}"
+        folder += f"/cpu-{key}"
     jax.config.update("jax_compilation_cache_dir", folder)
 
 

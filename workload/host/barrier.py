@@ -47,104 +47,108 @@ def wait(
         say("barrier: a single worker waits for nobody")
         return word
     began = time.monotonic()
-    bucket = Bucket(node.bucket)
-    prefix = f"barrier/{meeting.name}/{phase}/"
     hint = _WHERE_TO_LOOK[phase].format(bucket=node.bucket)
-    timing = _Timing(began + node.barrier_timeout_s, node.barrier_timeout_s, poll_s, hint)
-    if meeting.worker == 0:
-        _lead(bucket, prefix, meeting, word, program, say, timing)
-    else:
-        word = _follow(bucket, prefix, meeting, program, say, timing)
+    prefix = f"barrier/{meeting.name}/{phase}/"
+    barrier = _Barrier(
+        Bucket(node.bucket), prefix, meeting, program, say, began, node.barrier_timeout_s, poll_s, hint
+    )
+    word = barrier.lead(word) if meeting.worker == 0 else barrier.follow()
     say(f"barrier: all {meeting.workers} workers are here, after {time.monotonic() - began:.1f} s")
     return word
 
 
 @dataclass(frozen=True)
-class _Timing:
-    deadline: float
-    patience_s: float
+class _Barrier:
+    """One worker at one meeting."""
+
+    bucket: Bucket
+    prefix: str
+    meeting: Meeting
+    program: str
+    say: Callable[[str], None]
+    began: float  # on the monotonic clock
+    timeout_s: float
     poll_s: float
     where_to_look: str
 
-    def pause(self, meeting: Meeting, missing: Collection[int]) -> None:
+    def lead(self, word: str) -> str:
+        """Lets the others go, as worker 0, once all have answered to this round."""
+        round_id = str(uuid.uuid4())
+        others = range(1, self.meeting.workers)
+        missing = list(others)
+        tokens: dict[int, str] = {}
+        seen: dict[str, str] = {}
+        unlike: set[int] = set()
+        published: dict[str, list[int]] | None = None
+        while missing:
+            found = {"missing": missing, "unlike": sorted(unlike)}
+            if found != published:
+                self._publish({"round": round_id, **found, "go": []})
+                self.say(self._waiting_for(missing, unlike))
+                published = found
+            self._pause(missing)
+            generations = self.bucket.generations(self.prefix + "worker-")
+            for worker in others:
+                name = self._name(worker)
+                if name not in generations or generations[name] == seen.get(name):
+                    continue
+                seen[name] = generations[name]
+                written = self.bucket.read_json(name) or {}
+                # Only who knows this round is here in this round; a restart brings a new token.
+                here, alike = written.get("ack") == round_id, written.get("program", "") == self.program
+                (unlike.add if here and not alike else unlike.discard)(worker)
+                if here and alike:
+                    tokens[worker] = str(written["token"])
+                else:
+                    tokens.pop(worker, None)
+            missing = [worker for worker in others if worker not in tokens]
+        go = [tokens[worker] for worker in sorted(tokens)]
+        self._publish({"round": round_id, "missing": [], "go": go, "word": word})
+        return word
+
+    def follow(self) -> str:
+        """Waits until worker 0 lets this worker go; returns its word."""
+        worker = self.meeting.worker
+        me = {"token": str(uuid.uuid4()), "program": self.program}
+        acknowledged: str | None = None
+        said = ""
+        self.bucket.write_json(self._name(worker), {**me, "ack": None})
+        while True:
+            coordinator = self.bucket.read_json(self.prefix + "coordinator") or {}
+            if me["token"] in coordinator.get("go", ()):
+                return str(coordinator.get("word", ""))
+            if coordinator and coordinator["round"] != acknowledged:
+                acknowledged = coordinator["round"]
+                self.bucket.write_json(self._name(worker), {**me, "ack": acknowledged})
+            missing = _missing_of(coordinator, self.meeting)
+            line = self._waiting_for(missing, {worker} & set(coordinator.get("unlike", ())))
+            if line != said:
+                self.say(line)
+                said = line
+            self._pause(missing)
+
+    def _name(self, worker: int) -> str:
+        return f"{self.prefix}worker-{worker}"
+
+    def _publish(self, state: dict[str, object]) -> None:
+        self.bucket.write_json(self.prefix + "coordinator", state)
+
+    def _waiting_for(self, missing: Collection[int], unlike: Collection[int]) -> str:
+        line = f"barrier: waiting for {_workers(self.meeting, missing)}"
+        if not unlike:
+            return line
+        return f"{line}; {_workers(self.meeting, sorted(unlike))} would run another job or bundle: {_ALIKE}"
+
+    def _pause(self, missing: Collection[int]) -> None:
         """Sleep until the next poll; `BarrierTimeoutError` past the deadline."""
-        if time.monotonic() > self.deadline:
-            name, _ = meeting.who(min(missing))
-            of = f" of {meeting.workers}" if len(meeting.slices) == 1 else ""
+        if time.monotonic() > self.began + self.timeout_s:
+            name, _ = self.meeting.who(min(missing))
+            of = f" of {self.meeting.workers}" if len(self.meeting.slices) == 1 else ""
             raise BarrierTimeoutError(
-                f"{_workers(meeting, missing)}{of} did not arrive within {self.patience_s:g} s: "
+                f"{_workers(self.meeting, missing)}{of} did not arrive within {self.timeout_s:g} s: "
                 f"{self.where_to_look.format(slice=name)}"
             )
         time.sleep(self.poll_s)
-
-
-def _lead(
-    bucket: Bucket,
-    prefix: str,
-    meeting: Meeting,
-    word: str,
-    program: str,
-    say: Callable[[str], None],
-    timing: _Timing,
-) -> None:
-    round_id = str(uuid.uuid4())
-    missing = list(range(1, meeting.workers))
-    tokens: dict[int, str] = {}
-    seen: dict[str, str] = {}
-    unlike: set[int] = set()
-    published: dict[str, list[int]] | None = None
-    while missing:
-        found = {"missing": missing, "unlike": sorted(unlike)}
-        if found != published:
-            bucket.write_json(prefix + "coordinator", {"round": round_id, **found, "go": []})
-            say(f"barrier: waiting for {_workers(meeting, missing)}{_would_differ(meeting, unlike)}")
-            published = found
-        timing.pause(meeting, missing)
-        generations = bucket.generations(prefix + "worker-")
-        for worker in range(1, meeting.workers):
-            name = f"{prefix}worker-{worker}"
-            if name not in generations or generations[name] == seen.get(name):
-                continue
-            seen[name] = generations[name]
-            written = bucket.read_json(name) or {}
-            # Only who knows this round is here in this round; a restart brings a new token.
-            here, alike = written.get("ack") == round_id, written.get("program", "") == program
-            (unlike.add if here and not alike else unlike.discard)(worker)
-            if here and alike:
-                tokens[worker] = str(written["token"])
-            else:
-                tokens.pop(worker, None)
-        missing = [worker for worker in range(1, meeting.workers) if worker not in tokens]
-    go = [tokens[worker] for worker in sorted(tokens)]
-    bucket.write_json(prefix + "coordinator", {"round": round_id, "missing": [], "go": go, "word": word})
-
-
-def _follow(
-    bucket: Bucket,
-    prefix: str,
-    meeting: Meeting,
-    program: str,
-    say: Callable[[str], None],
-    timing: _Timing,
-) -> str:
-    me = {"token": str(uuid.uuid4()), "program": program}
-    acknowledged: str | None = None
-    said = ""
-    bucket.write_json(f"{prefix}worker-{meeting.worker}", {**me, "ack": None})
-    while True:
-        coordinator = bucket.read_json(prefix + "coordinator") or {}
-        if me["token"] in coordinator.get("go", ()):
-            return str(coordinator.get("word", ""))
-        if coordinator and coordinator["round"] != acknowledged:
-            acknowledged = coordinator["round"]
-            bucket.write_json(f"{prefix}worker-{meeting.worker}", {**me, "ack": acknowledged})
-        missing = _missing_of(coordinator, meeting)
-        unlike = {meeting.worker} & set(coordinator.get("unlike", ()))
-        line = f"barrier: waiting for {_workers(meeting, missing)}{_would_differ(meeting, unlike)}"
-        if line != said:
-            say(line)
-            said = line
-        timing.pause(meeting, missing)
 
 
 def _missing_of(coordinator: dict[str, object], meeting: Meeting) -> list[int]:
@@ -158,12 +162,6 @@ def _missing_of(coordinator: dict[str, object], meeting: Meeting) -> list[int]:
     if not isinstance(missing, list) or not missing or meeting.worker in missing:
         return [0]
     return missing if max(missing) < meeting.workers else [0]
-
-
-def _would_differ(meeting: Meeting, unlike: Collection[int]) -> str:
-    return (
-        f"; {_workers(meeting, sorted(unlike))} would run another job or bundle: {_ALIKE}" if unlike else ""
-    )
 
 
 def _workers(meeting: Meeting, missing: Collection[int]) -> str:
