@@ -5,18 +5,16 @@
 A config may stand on another, `base = "llama-3.1-8b.toml"`, whose tables it adds to.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from workload import flags
 from workload.errors import ConfigError, Problem
 from workload.model import points
 from workload.model.architecture import Architecture
-from workload.settings import WORDS, above, at_least, below, between, build, one_of, override, ruled
+from workload.settings import WORDS, above, at_least, below, between, build, one_of, override, read, ruled
 
 
 @dataclass(frozen=True)
@@ -149,10 +147,7 @@ class Config:
         }
 
 
-def packaged() -> list[str]:
-    """Names of the configs that ship with the package."""
-    folder = resources.files("workload") / "configs"
-    return sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+PACKAGED = resources.files("workload") / "configs"
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
@@ -165,7 +160,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: with every problem found.
     """
-    table = _read(name, ())
+    table = read(name, PACKAGED)
     problems = override(table, overrides)
     config: Config = build(Config, table, "", problems)
     if not problems:
@@ -173,46 +168,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     if problems:
         raise ConfigError(name, problems)
     return config
-
-
-def _read(name: str, within: tuple[str, ...]) -> dict[str, Any]:
-    """The tables of a config on top of those of its base."""
-    path = Path(name)
-    if path.is_file():
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            rule = f"can't be read: {error.strerror if isinstance(error, OSError) else error}"
-            fix = "let this user read it; a config is text in UTF-8"
-            raise ConfigError(name, [Problem("CONFIG", name, rule, fix)]) from None
-    elif path.name in packaged() and (name == path.name or within):
-        text = (resources.files("workload") / "configs" / path.name).read_text()
-    else:
-        fix = f"give a path, or one of {', '.join(packaged())}"
-        raise ConfigError(
-            within[0] if within else name, [Problem("CONFIG", name, "no such file or packaged config", fix)]
-        )
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        fix = "see https://toml.io for the syntax"
-        raise ConfigError(name, [Problem("CONFIG", name, f"is not TOML: {error}", fix)]) from None
-    base = table.pop("base", None)
-    if base is None:
-        return table
-    if not isinstance(base, str) or base in (*within, name):
-        fix = "name the config that this one adds to"
-        raise ConfigError(name, [Problem("base", repr(base), "must name another config", fix)])
-    beside = path.parent / base
-    return _merged(_read(str(beside) if beside.is_file() else base, (*within, name)), table)
-
-
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both else value
-    return merged
 
 
 def _cross_checks(config: Config) -> list[Problem]:

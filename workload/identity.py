@@ -88,11 +88,20 @@ class Identity:
                 f"{store.url}/{NAME}: damaged, or by another version of the trainer: {error}\n"
                 "    fix: give the new run another --name, or go on with that version"
             ) from None
-        if changed := changes(theirs["exact"], self._written["exact"]):
-            fix = "give the new run another --name, or put the old settings back"
-            said = "; ".join(f"{key} was {was}, is {now}" for key, was, now in changed)
-            raise HopelessError(f"{store.url}: begun with other settings: {said}\n    fix: {fix}")
+        refuse_other(store, theirs["exact"], self._written["exact"])
         return bool(theirs["rounding"] != self._written["rounding"])
+
+
+def refuse_other(store: Store, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Ends a start with other settings than those that the run in `store` was begun with.
+
+    Raises:
+        HopelessError: naming each that changed.
+    """
+    if changed := changes(theirs, mine):
+        said = "; ".join(f"{key} was {was}, is {now}" for key, was, now in changed)
+        fix = "give the new run another --name, or put the old settings back"
+        raise HopelessError(f"{store.url}: begun with other settings: {said}\n    fix: {fix}")
 
 
 def changes(was: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:

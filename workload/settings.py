@@ -9,9 +9,11 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, get_type_hints
 
-from workload.errors import Problem
+from workload.errors import ConfigError, Problem
 
 WORDS = tuple[str, ...]  # a field that takes one word or a list of them
 Rule = tuple[str, Callable[[Any], bool]]
@@ -45,6 +47,60 @@ def above(low: float) -> Rule:
 def ruled(default: Any, rule: Rule) -> Any:
     """A dataclass field with a default and its rule."""
     return field(default=default, metadata={"rule": rule})
+
+
+def packaged(folder: Traversable) -> list[str]:
+    """The names of the configs that ship in a folder of the package."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def read(name: str, folder: Traversable, within: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The tables of a TOML file, on top of those of the file that its `base` names.
+
+    Args:
+        name: a path, or the name of a file in `folder`.
+        folder: of packaged files.
+        within: the files that this one is a base of.
+
+    Raises:
+        ConfigError: it isn't there, or isn't TOML.
+    """
+    path = Path(name)
+    if path.is_file():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            rule = f"can't be read: {error.strerror if isinstance(error, OSError) else error}"
+            fix = "let this user read it; a config is text in UTF-8"
+            raise ConfigError(name, [Problem("CONFIG", name, rule, fix)]) from None
+    elif path.name in packaged(folder) and (name == path.name or within):
+        text = (folder / path.name).read_text()
+    else:
+        fix = f"give a path, or one of {', '.join(packaged(folder))}"
+        raise ConfigError(
+            within[0] if within else name, [Problem("CONFIG", name, "no such file or packaged config", fix)]
+        )
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        fix = "see https://toml.io for the syntax"
+        raise ConfigError(name, [Problem("CONFIG", name, f"is not TOML: {error}", fix)]) from None
+    base = table.pop("base", None)
+    if base is None:
+        return table
+    if not isinstance(base, str) or base in (*within, name):
+        fix = "name the config that this one adds to"
+        raise ConfigError(name, [Problem("base", repr(base), "must name another config", fix)])
+    beside = path.parent / base
+    return _merged(read(str(beside) if beside.is_file() else base, folder, (*within, name)), table)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
 
 
 def override(table: dict[str, Any], overrides: Sequence[str]) -> list[Problem]:

@@ -4,6 +4,7 @@ Checkpoints don't pass through here, orbax writes them; retiring one does.
 """
 
 import errno
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,10 @@ class MissingObjectError(StoreError):
     """No object of that name."""
 
 
+class _TakenError(Exception):
+    """There is an object of that name already."""
+
+
 class Store(Protocol):
     """A tree of objects; names are relative and use `/`."""
 
@@ -35,8 +40,11 @@ class Store(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Creates or replaces an object as a whole."""
 
-    def read(self, name: str) -> bytes:
-        """The object's content; `MissingObjectError` where there is none."""
+    def create(self, name: str, content: bytes) -> bool:
+        """Creates an object as a whole; False, and nothing is changed, where there is one already."""
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """The object's content from `start` to before `end`; `MissingObjectError` where there is none."""
 
     def list(self, prefix: str) -> list[str]:
         """Names that begin with the prefix, sorted."""
@@ -81,23 +89,42 @@ class FolderStore:
 
     def write(self, name: str, content: bytes) -> None:
         """Writes beside the name, then renames, so that a reader never sees half."""
+        self._write(name, content, replace=True)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Store.create`; of several processes at once one writes, the others wait for it."""
+        return self._write(name, content, replace=False)
+
+    def _write(self, name: str, content: bytes, replace: bool) -> bool:
         path = self._root / name
         part = path.with_name(f".{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
+            while replace or not path.exists():
+                with part.open("ab") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)  # which the kernel gives back if we are killed
+                    if not part.exists() or not os.path.samefile(part, file.fileno()):
+                        continue  # whoever held it before has renamed it
+                    if not replace and path.exists():
+                        part.unlink()
+                        return False
+                    file.truncate(0)
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    part.replace(path)
+                    return True
         except OSError as error:
             fix = "make room, or let this user write there, then start again"
             raise StoreError(f"{path}: can't be written: {error.strerror}\n    fix: {fix}") from error
+        return False
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """See `Store.read`."""
         try:
-            return (self._root / name).read_bytes()
+            with (self._root / name).open("rb") as file:
+                file.seek(start)
+                return file.read(-1 if end is None else end - start)
         except FileNotFoundError:
             raise MissingObjectError(f"{self.url}/{name}: no such object") from None
         except OSError as error:
@@ -137,16 +164,35 @@ class BucketStore:
 
     def write(self, name: str, content: bytes) -> None:
         """See `Store.write`; retried for a minute."""
+        self._upload(name, content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Store.create`; retried for a minute.
+
+        Where the answer to a write is lost, the object is there when it is tried again: False.
+        """
+        try:
+            self._upload(name, content, if_generation_match=0)
+        except _TakenError:
+            return False
+        return True
+
+    def _upload(self, name: str, content: bytes, **conditions: int) -> None:
         kind = "application/json" if name.endswith((".json", ".jsonl")) else "application/octet-stream"
         try:
-            self._blob(name).upload_from_string(content, content_type=kind, retry=_RETRY)
+            self._blob(name).upload_from_string(
+                content, content_type=kind, retry=_RETRY, checksum="crc32c", **conditions
+            )
+        except google.PreconditionFailed:
+            raise _TakenError from None
         except _REFUSED as error:
             raise self._refused(name, "written", error) from error
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """See `Store.read`."""
+        last = None if end is None else end - 1
         try:
-            content: bytes = self._blob(name).download_as_bytes(retry=_RETRY)
+            content: bytes = self._blob(name).download_as_bytes(start=start or None, end=last, retry=_RETRY)
         except google.NotFound:
             raise MissingObjectError(f"{self.url}/{name}: no such object") from None
         except _REFUSED as error:

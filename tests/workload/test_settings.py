@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from workload import config as configs
+from workload import settings
 from workload.cluster import Cluster, Membership
 from workload.config import ClusterConfig
 from workload.errors import ClusterError, ConfigError
@@ -82,8 +83,8 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_every_packaged_config_loads() -> None:
-    assert "tiny.toml" in configs.packaged()
-    for name in configs.packaged():
+    assert "tiny.toml" in settings.packaged(configs.PACKAGED)
+    for name in settings.packaged(configs.PACKAGED):
         configs.load(name)
 
 

@@ -1,5 +1,6 @@
 """One body of tests for every kind of store."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,27 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match=r"can't be written: Not a directory\n    fix: make room, or"):
         open_store(str(tmp_path / "file")).write("a/b", b"x")
+
+
+def test_the_first_to_create_an_object_wins(store: Store) -> None:
+    assert store.create("a/shard", b"first")
+    assert not store.create("a/shard", b"second")
+    assert store.read("a/shard") == b"first"
+    assert store.list("") == ["a/shard"]
+
+
+def test_of_many_at_once_one_creates(store: Store) -> None:
+    contents = [bytes([n]) * 100_000 for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        created = list(pool.map(lambda content: store.create("a/shard", content), contents))
+    assert created.count(True) == 1
+    assert store.read("a/shard") == contents[created.index(True)]
+    assert store.list("") == ["a/shard"]
+
+
+def test_a_part_is_read(store: Store) -> None:
+    store.write("a", b"0123456789")
+    assert store.read("a", 3, 6) == b"345"
+    assert store.read("a", 7) == b"789"
+    assert store.read("a", 0, 4) == b"0123"
+    assert store.read("a", 8, 99) == b"89"

@@ -155,28 +155,28 @@ def capture(
     wanted: Mapping[str, Sequence[int]],
     attend: Attend = attentions.einsum,
     dtype: Any = jnp.float32,
+    read: Callable[[str, Array], Array] | None = None,
 ) -> dict[str, Array]:
     """The tensors at some points of some layers; computes nothing after the last of them.
 
     Args:
-        params: whole parameters.
+        params: as they are kept; layers after the last one wanted may be left out.
         tokens_BxL: token ids.
         segments_BxL: the document that each token belongs to.
         arch: the model.
         wanted: layers by point, e.g. `{"resid_post": [3, 11]}`; for `final_norm` any list.
         attend: the attention to use.
         dtype: of the computation and of the result.
+        read: makes a kept parameter, named without N, whole and of `dtype`; a cast, unless given.
 
     Returns:
         By point, the tensors of its layers stacked in the order of `wanted`; `final_norm` alone.
     """
+    read = read or (lambda _, weight: weight.astype(dtype))
     turn = rope.turns(attentions.positions(segments_BxL), arch)
     attended = _within(attend, segments_BxL)
     last = arch.layers - 1 if "final_norm" in wanted else max(n for layers in wanted.values() for n in layers)
     of_layers = {point: layers for point, layers in wanted.items() if point in points.LAYER_POINTS}
-
-    def read(name: str, weight: Array) -> Array:
-        return weight.astype(dtype)
 
     def run(
         names: frozenset[str], x_BxLxD: Array, kept: Mapping[str, Array]
@@ -190,7 +190,7 @@ def capture(
 
         return layer(x_BxLxD, _reader(kept, read), arch, turn, attended, keep), seen
 
-    x_BxLxD = params["embed_VxD"][tokens_BxL].astype(dtype)
+    x_BxLxD = read("embed_VxD", params["embed_VxD"])[tokens_BxL]
     found: dict[tuple[str, int], Array] = {}
     for first, end, names in _stretches(of_layers, last):
         stretch = jax.tree.map(lambda weight, first=first, end=end: weight[first:end], params["layers"])

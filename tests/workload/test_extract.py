@@ -1,0 +1,265 @@
+"""An extraction makes every shard once, the same bytes whoever makes it, of what the model computes."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from workload.activations import shard
+from workload.activations.shard import Shard
+from workload.activations.statistics import Moments
+from workload.data import stream as streams
+from workload.data.stream import About, Stream
+from workload.errors import ConfigError, DataError, HopelessError
+from workload.extract.config import Config, ExtractConfig, ModelConfig
+from workload.extract.run import Extraction, Summary
+from workload.model import decoder, huggingface
+from workload.model.architecture import Architecture
+from workload.store import FolderStore, Store
+
+ARCH = Architecture(
+    layers=4, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=300, qkv_bias=True, tie_embeddings=True
+)
+POINTS = ("resid_post.*", "mlp_out.1", "attn_z.2.h3", "final_norm")
+CONFIG = Config(
+    ModelConfig("weights"),
+    ExtractConfig(points=POINTS, dtype="float32", batch_tokens=512, shard_bytes=400_000),
+)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    return save_weights(folder / "model", ARCH)
+
+
+def save_weights(folder: Path, arch: Architecture) -> Path:
+    groups = arch.shapes()
+
+    def drawn(group: str) -> dict[str, Any]:
+        return {
+            name: jnp.asarray(decoder.draw(name, shape, arch, 7)) for name, shape in groups[group].items()
+        }
+
+    params = {**drawn("ends"), "layers": drawn("layers")}
+    huggingface.save(folder, params, arch, "float32", 512)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    path = tmp_path_factory.mktemp("stream") / "stream_003.safetensors"
+    path.write_bytes(make_stream(np.random.default_rng(1).integers(1, 120, 60).tolist()))
+    return streams.read(str(path))
+
+
+def make_stream(lengths: list[int], vocab_size: int = 300) -> bytes:
+    numbers = np.random.default_rng(2)
+    tokens = [numbers.integers(0, vocab_size, length).astype(np.int32) for length in lengths]
+    about = About(3, 8, "5" * 64, "bytes", "bytes", vocab_size)
+    return streams.pack(
+        about, tokens, range(100, 100 + len(lengths)), [f"doc-{n}" for n in range(len(lengths))]
+    )
+
+
+def extract(config: Config, stream: Stream, weights: Path, store: Store) -> Summary:
+    return Extraction(config, stream, weights, store, lambda _: None).go()
+
+
+@pytest.fixture(scope="module")
+def whole(stream: Stream, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
+    store = FolderStore(tmp_path_factory.mktemp("whole"))
+    summary = extract(CONFIG, stream, weights, store)
+    assert summary.made == summary.shards > 2
+    assert summary.samples == len(stream)
+    return store
+
+
+def alone(
+    weights: Path, tokens_L: NDArray[np.int32], wanted: dict[str, list[int]]
+) -> dict[str, NDArray[Any]]:
+    """A document by itself, without padding or neighbours."""
+    params = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_here()), decoder.shapes(ARCH)
+    )
+    loaded = huggingface.load(weights, ARCH, params)
+    found = decoder.capture(loaded, tokens_L[None], jnp.zeros((1, len(tokens_L)), jnp.int32), ARCH, wanted)
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def _here() -> Any:
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+def shards(store: Store) -> list[Shard]:
+    return [Shard(store, name) for name in store.list(shard.folder(3))]
+
+
+def test_every_document_is_there_once_with_its_tokens(whole: FolderStore, stream: Stream) -> None:
+    seen = {}
+    for one in shards(whole):
+        assert one.problems() == []
+        for place, name in enumerate(one.ids):
+            assert name not in seen
+            seen[name] = (one.samples[place], one.document(place, "tokens").tolist())
+            length = len(seen[name][1])
+            assert one.document(place, "positions").tolist() == list(range(length))
+    wanted = {name: (100 + n, stream.document(n).tolist()) for n, name in enumerate(stream.ids)}
+    assert seen == wanted
+
+
+def test_what_is_kept_is_what_the_model_computes_of_a_document_alone(
+    whole: FolderStore, stream: Stream, weights: Path
+) -> None:
+    one = shards(whole)[1]
+    for place, name in [*enumerate(one.ids)][:6]:
+        tokens_L = stream.document(stream.ids.index(name))
+        points = {"resid_post": [0, 1, 2, 3], "mlp_out": [1], "attn_z": [2], "final_norm": []}
+        expected = alone(weights, tokens_L, points)
+        kept = {point: one.document(place, point) for point in one.about.points}
+        for n in range(4):
+            close(kept[f"resid_post.{n}"], expected["resid_post"][n, 0])
+        close(kept["mlp_out.1"], expected["mlp_out"][0, 0])
+        close(kept["attn_z.2.h3"], expected["attn_z"][0, 0, :, 3])
+        close(kept["final_norm"], expected["final_norm"][0])
+
+
+def close(found: NDArray[Any], expected: NDArray[Any]) -> None:
+    assert found.shape == expected.shape
+    assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+def test_statistics_are_of_all_that_is_kept_and_merge(whole: FolderStore) -> None:
+    everything = shards(whole)
+    values = np.concatenate([one.read("resid_post.2") for one in everything]).astype(np.float64)
+    merged = sum((one.moments("resid_post.2") for one in everything), Moments.none((32,)))
+    assert merged.count == len(values)
+    np.testing.assert_allclose(merged.mean, values.mean(axis=0), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(merged.variance, values.var(axis=0), rtol=1e-5)
+
+
+def test_a_start_makes_what_is_not_there_and_the_same_bytes(
+    whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    store = FolderStore(tmp_path)
+    names = whole.list("")
+    extract(CONFIG, stream, weights, store)
+    before = {name: store.read(name) for name in names}
+    assert before == {name: whole.read(name) for name in names}
+    gone = shard.name(3, 2)
+    store.delete(gone)
+    summary = extract(CONFIG, stream, weights, store)
+    assert (summary.made, summary.taken) == (1, 0)
+    assert {name: store.read(name) for name in names} == before
+    assert extract(CONFIG, stream, weights, store).made == 0
+
+
+def test_two_at_once_make_each_shard_once(
+    whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    store = FolderStore(tmp_path)
+    found: list[Summary] = []
+    both = [
+        threading.Thread(target=lambda: found.append(extract(CONFIG, stream, weights, store)))
+        for _ in range(2)
+    ]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    total = found[0].made + found[1].made
+    assert total == len(whole.list(shard.folder(3)))
+    assert {name: store.read(name) for name in whole.list("")} == {
+        name: whole.read(name) for name in whole.list("")
+    }
+
+
+def test_nothing_after_the_last_layer_wanted_is_loaded(
+    stream: Stream, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    original = huggingface.Weights.read
+    monkeypatch.setattr(
+        huggingface.Weights,
+        "read",
+        lambda self, name, index: (loaded.append(name), original(self, name, index))[1],
+    )
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=("mlp_out.1",)))
+    extract(config, stream, weights, FolderStore(tmp_path))
+    assert any("layers.1." in name for name in loaded)
+    assert not any("layers.2." in name or "layers.3." in name for name in loaded)
+
+
+def test_the_checkpoint_says_what_is_committed(whole: FolderStore, stream: Stream) -> None:
+    import json
+
+    said = json.loads(whole.read("checkpoints/checkpoint_worker_3.json"))
+    assert said == {
+        "worker_id": 3,
+        "last_processed_sample_idx": 159,
+        "total_samples_processed": 60,
+        "total_shards": len(whole.list(shard.folder(3))),
+        "dataset_path": stream.url,
+        "status": "completed",
+        "samples": 60,
+        "shards": len(whole.list(shard.folder(3))),
+    }
+
+
+def test_another_run_of_the_same_name_is_refused(whole: FolderStore, stream: Stream, weights: Path) -> None:
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=("resid_pre.1",)))
+    with pytest.raises(
+        HopelessError, match=r"begun with other settings: extract.points was \['resid_post.0'"
+    ):
+        extract(config, stream, weights, whole)
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        (["resid_pos.1"], "names no point of the model\n    fix: one of resid_post"),
+        (["resid_post.4"], "the model has layers 0 to 3"),
+        (["resid_post"], "the model has layers 0 to 3\n    fix: e.g. resid_post.3, or resid_post.*"),
+        (["mlp_out.1.h0"], "mlp_out has no heads\n    fix: those of query, key, value, attn_z have"),
+        (["attn_z.1.h4"], "attn_z has heads h0 to h3"),
+        (["key.1.h2"], "key has heads h0 to h1"),
+        ([], "is empty"),
+    ],
+)
+def test_points_that_the_model_has_not(
+    points: list[str], said: str, stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=tuple(points)))
+    with pytest.raises(ConfigError) as refused:
+        extract(config, stream, weights, FolderStore(tmp_path))
+    assert said in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_document_longer_than_a_row_is_refused_by_name(
+    stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, extract=replace(CONFIG.extract, row_tokens=64))
+    with pytest.raises(ConfigError, match=r"less than the longest document, 'doc-\d+' of 11\d tokens"):
+        extract(config, stream, weights, FolderStore(tmp_path))
+
+
+def test_a_stream_of_another_tokenizer_is_refused(weights: Path, tmp_path: Path) -> None:
+    path = tmp_path / "stream_003.safetensors"
+    path.write_bytes(make_stream([5, 6], vocab_size=301))
+    with pytest.raises(ConfigError, match=r"was made with 301 tokens, .* knows 300"):
+        extract(CONFIG, streams.read(str(path)), weights, FolderStore(tmp_path))
+
+
+def test_a_shard_that_is_cut_short_is_named(whole: FolderStore, tmp_path: Path) -> None:
+    name = shard.name(3, 1)
+    store = FolderStore(tmp_path)
+    store.write(name, whole.read(name)[:-100])
+    with pytest.raises(DataError, match=r"shard_0001.safetensors: is cut short\n    fix: remove it"):
+        Shard(store, name).problems()

@@ -1,0 +1,1 @@
+"""What an extraction leaves: shards, how they are read, their statistics. Needs no JAX."""

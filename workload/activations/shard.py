@@ -1,0 +1,217 @@
+"""A shard: what became of one range of a stream, in one safetensors file that is whole or not there.
+
+    resid_post.12   T x D        bfloat16  for each point kept, its tensors of all tokens
+    tokens          T            int32     their ids
+    positions       T            int32     their places in their documents
+    offsets         N+1          int64     where each document begins among them, and the last one ends
+    samples         N            int64     each document's number in the source
+    id_bytes, id_offsets                   the documents' names, as in a stream
+    mean/resid_post.12           float64   of all tokens
+    deviations/resid_post.12     float64   sums of squared deviations from it
+
+Its header says what made it. Every tensor lies in one piece, so a document's is one range of bytes.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from workload.activations.statistics import Moments
+from workload.errors import DataError
+from workload.store import MissingObjectError, Store
+
+VERSION = 1
+_HEADER = "shard"
+_FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
+_MOST_HEADER = 2**27
+_DTYPES = {
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+    "I32": np.dtype(np.int32),
+    "I64": np.dtype(np.int64),
+    "U8": np.dtype(np.uint8),
+}
+
+
+@dataclass(frozen=True)
+class About:
+    """What made a shard.
+
+    Attributes:
+        worker: whose folder it is in: the number of the stream.
+        number: of the shard in the worker's folder, from 1.
+        shards: that the stream becomes.
+        documents: of the stream before this shard, for progress.
+        stream_sha256: the stream's identity.
+        run_sha256: of the run's config.json: model, points, arithmetic, packing.
+        points: kept, in the order of the computation.
+        sha256: of each tensor's bytes.
+    """
+
+    worker: int
+    number: int
+    shards: int
+    stream_sha256: str
+    run_sha256: str
+    points: tuple[str, ...]
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a shard holds, in memory."""
+
+    values: Mapping[str, NDArray[Any]]  # by point, T x its axes
+    tokens_T: NDArray[np.int32]
+    lengths: Sequence[int]  # tokens of each of the N documents
+    samples: Sequence[int]
+    ids: Sequence[str]
+    moments: Mapping[str, Moments]
+
+
+def folder(worker: int) -> str:
+    """Where a worker's shards lie below their run."""
+    return f"activations/tpu_{worker}/"
+
+
+def name(worker: int, number: int) -> str:
+    """Where a shard lies below its run."""
+    return f"{folder(worker)}shard_{number:04}.safetensors"
+
+
+def pack(about: About, content: Content) -> bytes:
+    """A shard's file; the same bytes for the same content."""
+    names = [one.encode() for one in content.ids]
+    lengths = np.asarray(content.lengths, np.int64)
+    arrays: dict[str, NDArray[Any]] = {
+        **content.values,
+        "tokens": content.tokens_T,
+        "positions": np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+        "offsets": np.cumsum([0, *lengths], dtype=np.int64),
+        "samples": np.asarray(content.samples, np.int64),
+        "id_bytes": np.frombuffer(b"".join(names), np.uint8),
+        "id_offsets": np.cumsum([0, *map(len, names)], dtype=np.int64),
+    }
+    for point, moments in content.moments.items():
+        arrays[f"mean/{point}"] = moments.mean
+        arrays[f"deviations/{point}"] = moments.deviations
+    digests = {
+        key: hashlib.sha256(np.ascontiguousarray(value).data).hexdigest() for key, value in arrays.items()
+    }
+    header = asdict(about) | {"sha256": digests}
+    # One key: a header of several would be written in any order.
+    return save(arrays, {_HEADER: json.dumps(header, sort_keys=True)})
+
+
+@dataclass(frozen=True)
+class _Place:
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    begin: int  # in the file
+    end: int
+
+
+class Shard:
+    """A shard as it is read: its header and documents at once, tensors by the piece."""
+
+    def __init__(self, store: Store, name: str):
+        """Reads header and documents.
+
+        Raises:
+            DataError: it isn't there, is another version's or damaged.
+        """
+        self._store, self._name = store, name
+        try:
+            raw = store.read(name, 0, _FIRST_READ)
+            size = int.from_bytes(raw[:8], "little")
+            if len(raw) < 8 or size > _MOST_HEADER:
+                raise ValueError("has no header")
+            if size + 8 > len(raw):
+                raw += store.read(name, len(raw), size + 8)
+            header = json.loads(raw[8 : size + 8])
+            about = json.loads(header.pop("__metadata__")[_HEADER])
+            self.about = About(**about | {"points": tuple(about["points"])})
+            self._places = {
+                key: _Place(
+                    _DTYPES[entry["dtype"]],
+                    tuple(entry["shape"]),
+                    *(8 + size + offset for offset in entry["data_offsets"]),
+                )
+                for key, entry in header.items()
+            }
+        except MissingObjectError:
+            fix = "name the run's folder: it holds activations/"
+            raise DataError(f"{store.url}/{name}: no such shard\n    fix: {fix}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._damaged(f"is no shard, or damaged: {error!r}") from None
+        if self.about.version != VERSION:
+            fix = "read it with the version that made it"
+            raise DataError(f"{store.url}/{name}: is of version {self.about.version}\n    fix: {fix}")
+        self.offsets = self._whole("offsets")
+        self.samples = self._whole("samples")
+        names = self._whole("id_bytes").tobytes()
+        self.ids = tuple(names[a:b].decode() for a, b in pairwise(self._whole("id_offsets").tolist()))
+
+    @property
+    def tokens(self) -> int:
+        """In all documents."""
+        return int(self.offsets[-1])
+
+    def read(self, key: str, begin: int = 0, end: int | None = None) -> NDArray[Any]:
+        """Rows `begin` to before `end` of a tensor, those bytes alone.
+
+        Raises:
+            DataError: it holds no such tensor, or is cut short.
+        """
+        if key not in self._places:
+            known = ", ".join(self.about.points)
+            raise DataError(f"{self._name}: keeps no {key}\n    fix: one of {known}")
+        place = self._places[key]
+        rows = place.shape[0]
+        end = rows if end is None else min(end, rows)
+        row = (place.end - place.begin) // max(rows, 1)
+        raw = self._bytes(place.begin + begin * row, place.begin + end * row)
+        return np.frombuffer(raw, place.dtype).reshape(-1, *place.shape[1:])
+
+    def document(self, place: int, key: str) -> NDArray[Any]:
+        """A document's tensor, by its place in the shard: L x the point's axes."""
+        return self.read(key, int(self.offsets[place]), int(self.offsets[place + 1]))
+
+    def moments(self, point: str) -> Moments:
+        """Of all its tokens."""
+        return Moments(self.tokens, self._whole(f"mean/{point}"), self._whole(f"deviations/{point}"))
+
+    def problems(self) -> list[str]:
+        """What is wrong with it, after reading all of it: tensors that aren't what was written."""
+        found = []
+        for key in self._places:
+            digest = hashlib.sha256(self._whole(key).tobytes()).hexdigest()
+            if digest != self.about.sha256.get(key):
+                found.append(f"{key} isn't what was written")
+        return found
+
+    def _whole(self, key: str) -> NDArray[Any]:
+        if key not in self._places:
+            raise self._damaged(f"lacks {key}")
+        place = self._places[key]
+        return np.frombuffer(self._bytes(place.begin, place.end), place.dtype).reshape(place.shape)
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        raw = self._store.read(self._name, begin, end) if end > begin else b""
+        if len(raw) != max(0, end - begin):
+            raise self._damaged("is cut short")
+        return raw
+
+    def _damaged(self, what: str) -> DataError:
+        fix = "remove it, and start the extraction again: it makes what isn't there"
+        return DataError(f"{self._store.url}/{self._name}: {what}\n    fix: {fix}")

@@ -1,0 +1,93 @@
+"""What to extract: points by name and layer, `resid_post.12`, `mlp_out.*`, `attn_z.3.h5`."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workload.errors import Problem
+from workload.model.architecture import Architecture
+from workload.model.points import END_POINTS, LAYER_POINTS
+
+
+@dataclass(frozen=True, order=True)
+class Wanted:
+    """One tensor to keep.
+
+    Attributes:
+        layer: counted from 0; the model's number of layers for what comes after the last one.
+        point: its name in `points.POINTS`.
+        head: one head alone of a point that has heads; None for all of the point.
+    """
+
+    layer: int
+    point: str
+    head: int | None = None
+
+    @property
+    def name(self) -> str:
+        """As the user writes it, and as it is called in a shard."""
+        if self.point in END_POINTS:
+            return self.point
+        return f"{self.point}.{self.layer}" + ("" if self.head is None else f".h{self.head}")
+
+    def shape(self, arch: Architecture) -> tuple[int, ...]:
+        """Of one token's."""
+        letters = (LAYER_POINTS | END_POINTS)[self.point].split("x")[2:]
+        if self.head is not None:
+            letters = letters[1:]
+        sizes = {"D": arch.d_model, "F": arch.d_ff, "H": arch.heads, "J": arch.J, "K": arch.K}
+        return tuple(sizes[letter] for letter in letters)
+
+
+def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[Problem]]:
+    """What some words ask for, in the order of the computation, and what is wrong with them."""
+    found: set[Wanted] = set()
+    problems: list[Problem] = []
+    if not words:
+        problems.append(_problem("[]", "is empty", 'say what to keep, e.g. ["resid_post.*"]'))
+    for word in words:
+        point, *rest = word.split(".")
+        if point in END_POINTS and not rest:
+            found.add(Wanted(arch.layers, point))
+        elif point in LAYER_POINTS:
+            wanted, problem = _of_layer(word, point, rest, arch)
+            found |= wanted
+            problems += [problem] if problem else []
+        else:
+            nearest = difflib.get_close_matches(point, [*LAYER_POINTS, *END_POINTS], n=3, cutoff=0.4)
+            known = ", ".join(nearest or [*LAYER_POINTS, *END_POINTS])
+            problems.append(_problem(word, "names no point of the model", f"one of {known}"))
+    order = [*LAYER_POINTS, *END_POINTS]
+    return sorted(found, key=lambda one: (one.layer, order.index(one.point), one.head or 0)), problems
+
+
+def _of_layer(
+    word: str, point: str, rest: list[str], arch: Architecture
+) -> tuple[set[Wanted], Problem | None]:
+    layer, *more = rest or [""]
+    if layer == "*":
+        layers = range(arch.layers)
+    elif layer.isdecimal() and int(layer) < arch.layers:
+        layers = range(int(layer), int(layer) + 1)
+    else:
+        rule = f"the model has layers 0 to {arch.layers - 1}"
+        return set(), _problem(word, rule, f"e.g. {point}.{arch.layers - 1}, or {point}.* for all")
+    if not more:
+        return {Wanted(n, point) for n in layers}, None
+    shape = LAYER_POINTS[point].split("x")
+    heads = {"H": arch.heads, "J": arch.J}.get(shape[2], 0)
+    if not heads:
+        with_heads = [name for name, shape in LAYER_POINTS.items() if shape.split("x")[2] in "HJ"]
+        return set(), _problem(word, f"{point} has no heads", f"those of {', '.join(with_heads)} have")
+    head = more[0].removeprefix("h")
+    if len(more) > 1 or more[0][:1] != "h" or not (head == "*" or (head.isdecimal() and int(head) < heads)):
+        rule = f"{point} has heads h0 to h{heads - 1}"
+        return set(), _problem(
+            word, rule, f"e.g. {point}.{layer}.h{heads - 1}, or {point}.{layer}.h* for each"
+        )
+    numbers = range(heads) if head == "*" else [int(head)]
+    return {Wanted(n, point, one) for n in layers for one in numbers}, None
+
+
+def _problem(word: str, rule: str, fix: str) -> Problem:
+    return Problem("extract.points", word, rule, fix)
