@@ -10,6 +10,7 @@ Imports wait until a command needs them: JAX takes seconds, and the host's comma
 import argparse
 import os
 import re
+import select
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,17 +39,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["host"]:
         return _host(arguments[1:])
     try:
-        if arguments[:1] == ["preflight"]:
-            return _preflight(arguments[1:])
-        options = _parser().parse_args(arguments)
-        status: int = options.command(options)
+        if arguments and (command := _OTHERS.get(arguments[0])):
+            status = command(arguments[1:])
+        else:
+            options = _parser().parse_args(arguments)
+            status = int(options.command(options))
+        sys.stdout.flush()
     except WorkloadError as error:
         print(f"workload: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("workload: broken off; the same command begins again, or goes on", file=sys.stderr, flush=True)
         return 130
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return status
+
+
+def _nobody_reads() -> bool:
+    """Whether whoever read our output, `head` say, has seen enough."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 _Commands = argparse._SubParsersAction  # the only name argparse has for it
@@ -100,6 +115,22 @@ def _parser() -> argparse.ArgumentParser:
     text = "of JSON lines and Parquet, what holds the text (default: text)"
     prepare.add_argument("--field", default="text", metavar="NAME", help=text)
     prepare.set_defaults(command=_prepare)
+    example = "workload data streams --source prompts.jsonl --tokenizer qwen/ --streams 8 --out streams/"
+    text = "Tokenize samples for extraction and deal them out to streams, one for each worker."
+    dealt = add(data, "streams", text, example)
+    dealt.add_argument("--source", nargs="+", type=Path, required=True, metavar="PATH", help="files, folders")
+    dealt.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
+    dealt.add_argument("--streams", type=int, default=1, metavar="N", help="how many (default: 1)")
+    text = "bytes, or a tokenizer.json, or the folder that holds one (default: bytes)"
+    dealt.add_argument("--tokenizer", default="bytes", metavar="PATH", help=text)
+    text = "of JSON lines and Parquet, what holds the text (default: text)"
+    dealt.add_argument("--field", default="text", metavar="NAME", help=text)
+    text = "of JSON lines and Parquet, what names a sample (default: its file and line)"
+    dealt.add_argument("--id", default="", metavar="NAME", help=text)
+    text = "set longer samples aside (default: any length)"
+    dealt.add_argument("--most-tokens", type=int, default=0, metavar="N", help=text)
+    dealt.add_argument("--max-samples", type=int, default=0, metavar="N", help="of a stream, for a trial")
+    dealt.set_defaults(command=_streams)
 
     text = "Look at a run's checkpoints."
     checkpoints = add(commands, "checkpoints", text).add_subparsers(required=True, metavar="COMMAND")
@@ -127,6 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     goodput.add_argument("--json", action="store_true", help="for programs; times in seconds")
     goodput.set_defaults(command=_goodput)
 
+    text = "Keep what a model computes of a stream; see `workload extract --help`."
+    add(commands, "extract", text)
+    add(commands, "activations", "Look at what was kept; see `workload activations --help`.")
     text = "Say whether a run fits a slice, how fast, at what price; see `workload preflight --help`."
     add(commands, "preflight", text)
     add(commands, "host", "Barrier and status of a host; see `workload host --help`.")
@@ -182,6 +216,33 @@ def _prepare(options: argparse.Namespace) -> int:
         f"{options.out}: {summary.documents} documents, {summary.tokens} tokens"
         f" ({summary.not_text} files are no text, {summary.repeated} repeat another)\n"
         f"next: DATA_DIR={options.out} workload train tiny.toml --dir /tmp/training"
+    )
+    return 0
+
+
+def _streams(options: argparse.Namespace) -> int:
+    from workload.data.deal import Wish, deal
+    from workload.data.prepare import say_on_terminal
+    from workload.data.sources import Sources
+    from workload.data.tokenizers import open_tokenizer
+    from workload.store import open_store
+
+    problems = []
+    for name, low in (("streams", 1), ("most_tokens", 0), ("max_samples", 0)):
+        if (value := getattr(options, name)) < low:
+            rule = f"must be at least {low}"
+            problems.append(Problem(f"--{name.replace('_', '-')}", str(value), rule, f"e.g. {max(low, 8)}"))
+    if problems:
+        raise ConfigError("workload data streams", problems)
+    tokenizer = open_tokenizer(options.tokenizer)
+    wish = Wish(options.streams, options.id, options.most_tokens, options.max_samples)
+    out = open_store(options.out)
+    done = deal(Sources(options.source, options.field), out, tokenizer, wish, say_on_terminal)
+    aside = ", ".join(f"{count} {reason}" for reason, count in done.set_aside.items())
+    print(
+        f"{out.url}: {done.samples} samples, {done.tokens} tokens in {len(done.streams)} streams"
+        + (f"; set aside: {aside} (set-aside.jsonl names them)" if aside else "")
+        + f"\nnext: workload extract CONFIG --stream {out.url}/{done.streams[0]}"
     )
     return 0
 
@@ -249,6 +310,19 @@ def _goodput(options: argparse.Namespace) -> int:
     return 0
 
 
+def _extract(arguments: Sequence[str]) -> int:
+    _leave_tpu_out()
+    from workload.extract.command import main as extract
+
+    return extract(arguments)
+
+
+def _activations(arguments: Sequence[str]) -> int:
+    from workload.activations.command import main as activations
+
+    return activations(arguments)
+
+
 def _preflight(arguments: Sequence[str]) -> int:
     from workload.preflight.command import main as preflight
 
@@ -259,6 +333,10 @@ def _host(arguments: Sequence[str]) -> int:
     from workload.host.__main__ import main as host
 
     return host(arguments)
+
+
+# Rooms with a parser of their own.
+_OTHERS = {"preflight": _preflight, "extract": _extract, "activations": _activations}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,18 @@ def test_ctrl_c_is_a_notice_to_a_run_that_is_alone_and_a_second_one_an_end() -> 
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("some")
+    command = [sys.executable, "-m", "workload", "data", "streams", "--source", "text", "--out", "streams"]
+    done = subprocess.run(
+        ["bash", "-c", f"{' '.join(command)} | true; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    assert (done.returncode, done.stderr) == (141, "")
+    assert (tmp_path / "streams" / "streams.json").exists()

@@ -135,6 +135,25 @@ def close(found: NDArray[Any], expected: NDArray[Any]) -> None:
     assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
 
 
+def test_what_is_kept_in_bfloat16_is_the_float32_one_rounded_on_the_way(
+    whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    store = FolderStore(tmp_path)
+    extract(replace(CONFIG, extract=replace(CONFIG.extract, dtype="bfloat16")), stream, weights, store)
+    exact = {
+        name: one.document(place, "resid_post.3")
+        for one in shards(whole)
+        for place, name in enumerate(one.ids)
+    }
+    for one in shards(store):
+        assert one.problems() == []
+        for place, name in enumerate(one.ids):
+            kept = one.document(place, "resid_post.3")
+            assert kept.dtype.name == "bfloat16"
+            error = np.linalg.norm(kept.astype(np.float32) - exact[name]) / np.linalg.norm(exact[name])
+            assert 1e-4 < error < 0.028
+
+
 def test_statistics_are_of_all_that_is_kept_and_merge(whole: FolderStore) -> None:
     everything = shards(whole)
     values = np.concatenate([one.read("resid_post.2") for one in everything]).astype(np.float64)

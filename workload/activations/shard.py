@@ -105,9 +105,9 @@ def pack(about: About, content: Content) -> bytes:
     for point, moments in content.moments.items():
         arrays[f"mean/{point}"] = moments.mean
         arrays[f"deviations/{point}"] = moments.deviations
-    digests = {
-        key: hashlib.sha256(np.ascontiguousarray(value).data).hexdigest() for key, value in arrays.items()
-    }
+    # As plain bytes: bfloat16 is none of the types that Python's buffers know.
+    raw = {key: np.ascontiguousarray(value).reshape(-1).view(np.uint8) for key, value in arrays.items()}
+    digests = {key: hashlib.sha256(value.data).hexdigest() for key, value in raw.items()}
     header = asdict(about) | {"sha256": digests}
     # One key: a header of several would be written in any order.
     return save(arrays, {_HEADER: json.dumps(header, sort_keys=True)})

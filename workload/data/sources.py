@@ -1,7 +1,7 @@
 """Documents out of text files, JSON lines and Parquet, one after another, in a fixed order."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,25 @@ from typing import Any
 from workload.errors import DataError
 
 LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A line, a row or a file.
+
+    Attributes:
+        where: it stands: file and line.
+        fields: of the line or row, text made whole; of a file, its text.
+        problem: why it can't be used; empty if it can.
+        fix: of the problem.
+        is_text: false of a file that is empty or isn't UTF-8.
+    """
+
+    where: str
+    fields: Mapping[str, Any]
+    problem: str = ""
+    fix: str = ""
+    is_text: bool = True
 
 
 @dataclass
@@ -21,11 +40,13 @@ class Sources:
     Attributes:
         paths: files and folders; a folder's files come in the order of their paths.
         field: of a line or row.
+        id_field: of a line or row, what names it; "" where nothing does.
         not_text: files passed over because they are no text.
     """
 
     paths: Sequence[Path]
     field: str = "text"
+    id_field: str = ""
     not_text: int = 0
 
     def files(self) -> list[Path]:
@@ -56,14 +77,27 @@ class Sources:
         Raises:
             DataError: naming the file and line that can't be read.
         """
+        for sample in self.samples():
+            if sample.problem and sample.is_text:
+                raise DataError(f"{sample.where}: {sample.problem}\n    fix: {sample.fix}")
+            text = sample.fields.get(self.field)
+            if text:
+                yield text
+
+    def samples(self) -> Iterator[Sample]:
+        """Every line, row and file of text, what is wrong with it along with it.
+
+        Raises:
+            DataError: naming the file that can't be read.
+        """
         self.not_text = 0
         for path in self.files():
             try:
-                yield from self._documents(path)
+                yield from self._samples(path)
             except OSError as error:
                 raise _unreadable(path, error) from None
 
-    def _documents(self, path: Path) -> Iterator[str]:
+    def _samples(self, path: Path) -> Iterator[Sample]:
         if path.suffix in LINES or (path.suffix == ".json" and self._holds_lines(path)):
             yield from self._lines(path)
         elif path.suffix in PARQUET:
@@ -72,8 +106,9 @@ class Sources:
             text = _text(path)
             if text is None:
                 self.not_text += 1
+                yield Sample(str(path), {}, "is empty or no UTF-8 text", "leave it out", is_text=False)
             else:
-                yield text
+                yield Sample(str(path), {self.field: text})
 
     def _holds_lines(self, path: Path) -> bool:
         """Whether each line is an object: the first is one, and has the field or isn't alone."""
@@ -85,44 +120,48 @@ class Sources:
             return False
         return isinstance(entry, dict) and (self.field in entry or bool(second.strip()))
 
-    def _lines(self, path: Path) -> Iterator[str]:
+    def _lines(self, path: Path) -> Iterator[Sample]:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
                 if not raw.strip():
                     continue
+                where = f"{path}:{number}"
                 try:
-                    yield from self._field(json.loads(raw), f"{path}:{number}")
+                    yield self._sample(json.loads(raw), where)
                 except ValueError as error:
-                    fix = "mend the line, or leave the file out"
-                    raise DataError(f"{path}:{number}: is not JSON: {error}\n    fix: {fix}") from None
+                    yield Sample(where, {}, f"is not JSON: {error}", "mend the line, or leave the file out")
 
-    def _rows(self, path: Path) -> Iterator[str]:
+    def _rows(self, path: Path) -> Iterator[Sample]:
         try:
             from pyarrow import ArrowInvalid, parquet  # type: ignore[import-untyped]
         except ModuleNotFoundError:
             raise DataError(f"{path}: Parquet needs pyarrow\n    fix: pip install pyarrow") from None
         try:
             with parquet.ParquetFile(path) as table:
-                if self.field not in table.schema_arrow.names:
-                    known = ", ".join(table.schema_arrow.names)
-                    raise DataError(f"{path}: has no column {self.field!r}\n    fix: --field one of {known}")
-                for batch in table.iter_batches(batch_size=1024, columns=[self.field]):
-                    for row, text in enumerate(batch.column(0).to_pylist()):
-                        yield from self._field({self.field: text}, f"{path}: row {row}")
+                names = table.schema_arrow.names
+                if self.field not in names:
+                    raise DataError(
+                        f"{path}: has no column {self.field!r}\n    fix: --field one of {', '.join(names)}"
+                    )
+                columns = [name for name in (self.field, self.id_field) if name in names]
+                row = 0
+                for batch in table.iter_batches(batch_size=1024, columns=columns):
+                    for entry in batch.to_pylist():
+                        yield self._sample(entry, f"{path}: row {row}")
+                        row += 1
         except ArrowInvalid as error:
             raise DataError(f"{path}: is not Parquet: {error}\n    fix: get the file again") from None
 
-    def _field(self, entry: Any, where: str) -> Iterator[str]:
+    def _sample(self, entry: Any, where: str) -> Sample:
         text = entry.get(self.field) if isinstance(entry, dict) else None
         if text is None and isinstance(entry, dict) and self.field in entry:
-            return  # a null is no document
+            return Sample(where, entry)  # a null is no document
         if not isinstance(text, str):
             fields = entry.items() if isinstance(entry, dict) else ()
             known = [name for name, value in fields if isinstance(value, str)]
             fix = f"--field one of {', '.join(known)}" if known else "mend it, or leave the file out"
-            raise DataError(f"{where}: has no text in {self.field!r}\n    fix: {fix}")
-        if text:
-            yield _whole(text)
+            return Sample(where, {}, f"has no text in {self.field!r}", fix)
+        return Sample(where, entry | {self.field: _whole(text)})
 
 
 def _whole(text: str) -> str:

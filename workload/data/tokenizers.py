@@ -25,6 +25,9 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Each text's tokens, its end included."""
 
+    def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """Each text's tokens as a model is given them: with what its tokenizer puts before it, no end."""
+
 
 class Bytes:
     """A token is a byte of UTF-8; 256 ends a document."""
@@ -36,7 +39,11 @@ class Bytes:
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode`."""
         end = np.uint32(self.end_of_document)
-        return [np.append(np.frombuffer(text.encode(), np.uint8).astype(np.uint32), end) for text in texts]
+        return [np.append(tokens, end) for tokens in self.encode_alone(texts)]
+
+    def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """See `Tokenizer.encode_alone`."""
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
 
 
 class HuggingFace:
@@ -89,6 +96,11 @@ class HuggingFace:
         end = np.uint32(self.end_of_document)
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.append(np.asarray(entry.ids, np.uint32), end) for entry in found]
+
+    def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """See `Tokenizer.encode_alone`."""
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
+        return [np.asarray(entry.ids, np.uint32) for entry in found]
 
 
 def open_tokenizer(name: str, end: str = "") -> Tokenizer:

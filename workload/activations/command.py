@@ -1,0 +1,106 @@
+"""The `workload activations` command."""
+
+import argparse
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from workload.activations.reader import Activations
+from workload.errors import DataError
+
+_EXAMPLES = """  workload activations show gs://my-project-checkpoints/extractions/qwen2.5-0.5b
+  workload activations show /tmp/extracting/extractions/mine --document prompts.jsonl:17
+  workload activations stats gs://my-project-checkpoints/extractions/qwen2.5-0.5b --json
+  workload activations verify gs://my-project-checkpoints/extractions/qwen2.5-0.5b"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a command line; 1 if `verify` finds something wrong."""
+    parser = argparse.ArgumentParser(
+        prog="workload activations",
+        description="Look at what an extraction left.",
+        epilog=f"examples:\n{_EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, text, command in (
+        ("show", "List shards, or what is kept of one document.", _show),
+        ("stats", "Tokens, mean norm and spread of every point, over all shards.", _stats),
+        ("verify", "Read every byte; say what is damaged, missing or there twice.", _verify),
+    ):
+        one = commands.add_parser(name, help=text, description=text)
+        one.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/extractions/RUN, or a folder")
+        one.set_defaults(command=command)
+        if name == "show":
+            one.add_argument("--document", metavar="ID", help="this one")
+        if name == "stats":
+            one.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(arguments)
+    status: int = options.command(options, Activations(options.run))
+    return status
+
+
+def _show(options: argparse.Namespace, activations: Activations) -> int:
+    if options.document:
+        document = activations[options.document]
+        print(f"{document.id}: sample {document.sample}, {len(document.tokens)} tokens")
+        for point in activations.points:
+            value = document[point]
+            norm = float(np.linalg.norm(value.astype(np.float32)))
+            print(f"  {point:<20} {'x'.join(map(str, value.shape)):<14} {value.dtype} norm {norm:.4g}")
+        return 0
+    for one in activations.shards():
+        about = one.about
+        print(
+            f"tpu_{about.worker} shard {about.number} of {about.shards}: {len(one.ids)} documents,"
+            f" {one.tokens} tokens, {len(about.points)} points"
+        )
+    print(f"points: {', '.join(activations.points)}")
+    return 0
+
+
+def _stats(options: argparse.Namespace, activations: Activations) -> int:
+    found = {}
+    for point in activations.points:
+        moments = activations.moments(point)
+        found[point] = {
+            "tokens": moments.count,
+            "mean_norm": float(np.linalg.norm(moments.mean)),
+            "std": float(np.sqrt(moments.variance.mean())),
+        }
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    print(f"{'point':<20} {'tokens':>12} {'|mean|':>10} {'std':>10}")
+    for point, values in found.items():
+        print(f"{point:<20} {values['tokens']:>12} {values['mean_norm']:>10.4g} {values['std']:>10.4g}")
+    return 0
+
+
+def _verify(options: argparse.Namespace, activations: Activations) -> int:
+    problems = []
+    held: dict[str, str] = {}
+    numbers: dict[int, set[int]] = {}
+    shards: dict[int, int] = {}
+    for name in activations.names:
+        try:
+            one = activations.open(name)
+            problems += [f"{name}: {problem}" for problem in one.problems()]
+        except DataError as error:
+            problems.append(str(error).splitlines()[0])
+            continue
+        numbers.setdefault(one.about.worker, set()).add(one.about.number)
+        shards[one.about.worker] = one.about.shards
+        for document in one.ids:
+            if document in held:
+                problems.append(f"{name}: {document!r} is in {held[document]} too")
+            held[document] = name
+    for worker, count in sorted(shards.items()):
+        if missing := sorted(set(range(1, count + 1)) - numbers[worker]):
+            some = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
+            problems.append(f"tpu_{worker}: shards {some} of {count} aren't there yet")
+    for problem in problems:
+        print(problem)
+    print(f"{options.run}: {len(activations.names)} shards, {len(held)} documents, {len(problems)} problems")
+    return 1 if problems else 0

@@ -1,0 +1,113 @@
+"""Reads what an extraction left, by document, from a bucket or a folder.
+
+activations = Activations("gs://my-project-checkpoints/extractions/qwen2.5-0.5b")
+document = activations["prompts.jsonl:17"]
+document["resid_post.12"]        # L x D, bfloat16: those bytes were read, nothing else
+document.tokens, document.sample
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workload.activations.shard import Shard
+from workload.activations.statistics import Moments
+from workload.errors import DataError
+from workload.store import Store, open_store
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of a shard; its tensors are read when they are asked for."""
+
+    shard: Shard
+    place: int  # in the shard
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self.shard.ids[self.place]
+
+    @property
+    def sample(self) -> int:
+        """Its number in the source."""
+        return int(self.shard.samples[self.place])
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Its L token ids."""
+        return self.shard.document(self.place, "tokens")
+
+    def __getitem__(self, point: str) -> NDArray[Any]:
+        """What was kept at a point: L x the point's axes."""
+        return self.shard.document(self.place, point)
+
+
+class Activations:
+    """All shards of a run, as far as they are committed."""
+
+    def __init__(self, url: str, store: Store | None = None):
+        """Lists them.
+
+        Raises:
+            DataError: there is none.
+        """
+        self._store = store or open_store(url.rstrip("/"))
+        self.names = [name for name in self._store.list("activations/") if name.endswith(".safetensors")]
+        if not self.names:
+            fix = "name the folder that holds activations/, e.g. gs://BUCKET/extractions/RUN"
+            raise DataError(f"{self._store.url}: no shard is committed here\n    fix: {fix}")
+        self._opened: dict[str, Shard] = {}
+
+    def shards(self) -> Iterator[Shard]:
+        """One after another."""
+        for name in self.names:
+            yield self.open(name)
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """That were kept."""
+        return self.open(self.names[0]).about.points
+
+    def __iter__(self) -> Iterator[Document]:
+        for one in self.shards():
+            for place in range(len(one.ids)):
+                yield Document(one, place)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __getitem__(self, id: str) -> Document:  # noqa: A002  what it is
+        """A document by its name.
+
+        Raises:
+            DataError: no committed shard holds it.
+        """
+        if id not in self._where:
+            fix = "wait until it is extracted, or see set-aside.jsonl beside the streams"
+            raise DataError(f"{self._store.url}: holds no document {id!r}\n    fix: {fix}")
+        name, place = self._where[id]
+        return Document(self.open(name), place)
+
+    def moments(self, point: str) -> Moments:
+        """Of all tokens of all shards."""
+        first, *others = [one.moments(point) for one in self.shards()]
+        return sum(others, first)
+
+    @cached_property
+    def _where(self) -> Mapping[str, tuple[str, int]]:
+        return {
+            document: (name, place)
+            for name in self.names
+            for place, document in enumerate(self.open(name).ids)
+        }
+
+    def open(self, name: str) -> Shard:
+        """A shard by its name; its header is read once."""
+        if name not in self._opened:
+            self._opened[name] = Shard(self._store, name)
+        return self._opened[name]

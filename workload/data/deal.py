@@ -1,0 +1,184 @@
+"""Deals the samples of some sources out to streams, one for each worker of a fleet.
+
+    workload data streams --source prompts.jsonl --tokenizer Qwen2.5-0.5B/ --streams 8 --out streams/
+
+Sample k goes to stream k mod N, and keeps its number. A sample that can't be used is set aside: it is
+in no stream, and `set-aside.jsonl` says which, where it stands and why. Nothing is cut short.
+"""
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workload.data import stream as streams
+from workload.data.sources import Sample, Sources
+from workload.data.stream import About
+from workload.data.tokenizers import Tokenizer
+from workload.errors import DataError
+from workload.store import Store
+
+INDEX, SET_ASIDE = "streams.json", "set-aside.jsonl"
+_BATCH = 1024  # samples that are tokenized at once, on all cores
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How to deal.
+
+    Attributes:
+        streams: how many.
+        id_field: of JSON lines and Parquet, what names a sample; its place, unless given.
+        most_tokens: of a sample; longer ones are set aside; 0 for any.
+        most_samples: of a stream; 0 for all.
+    """
+
+    streams: int = 1
+    id_field: str = ""
+    most_tokens: int = 0
+    most_samples: int = 0
+
+
+@dataclass
+class _Hand:
+    """What one stream has got."""
+
+    tokens: list[NDArray[np.int32]] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What became of the sources.
+
+    Attributes:
+        samples: in streams.
+        tokens: of them.
+        streams: their files' names.
+        set_aside: how many, by reason.
+    """
+
+    samples: int
+    tokens: int
+    streams: tuple[str, ...]
+    set_aside: dict[str, int]
+
+
+def deal(
+    sources: Sources, out: Store, tokenizer: Tokenizer, wish: Wish, say: Callable[[str], None] | None = None
+) -> Dealt:
+    """Writes `stream_000.safetensors` and so on, `set-aside.jsonl`, and `streams.json` last of all.
+
+    The same call makes the same bytes; a stream that is there already with other ones is left alone.
+
+    Raises:
+        DataError: no source, no usable sample, or `out` holds other streams.
+    """
+    sources.id_field = wish.id_field
+    hands = [_Hand() for _ in range(wish.streams)]
+    aside: list[dict[str, str | int]] = []
+    reasons: Counter[str] = Counter()
+    seen: set[str] = set()
+
+    def put_aside(number: int, sample: Sample, reason: str, kind: str) -> None:
+        aside.append({"sample": number, "where": sample.where, "reason": reason})
+        reasons[kind] += 1
+
+    told = time.monotonic()
+    for number, sample, tokens in _tokenized(sources, tokenizer, wish):
+        name = str(sample.fields.get(wish.id_field, "")) if wish.id_field else sample.where
+        hand = hands[number % wish.streams]
+        if sample.problem:
+            put_aside(number, sample, sample.problem, sample.problem.partition(":")[0])
+        elif not len(tokens):
+            put_aside(number, sample, "is empty", "is empty")
+        elif not name:
+            put_aside(number, sample, f"has no {wish.id_field!r} to name it", "has no name")
+        elif name in seen:
+            put_aside(number, sample, f"is named {name!r} like one before it", "is named like another")
+        elif wish.most_tokens and len(tokens) > wish.most_tokens:
+            reason = f"has {len(tokens)} tokens, more than {wish.most_tokens}"
+            put_aside(number, sample, reason, "is too long")
+        else:
+            seen.add(name)
+            hand.tokens.append(tokens.astype(np.int32))
+            hand.samples.append(number)
+            hand.ids.append(name)
+        if say and time.monotonic() > told + 2:
+            told = time.monotonic()
+            say(f"{number + 1} samples, {len(aside)} set aside")
+    if not seen:
+        first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
+        raise DataError(f"{_named(sources)}: no sample that can be used{first}\n    fix: name other sources")
+    if empty := [n for n, hand in enumerate(hands) if not hand.samples]:
+        fix = f"--streams {wish.streams - len(empty)} at most"
+        raise DataError(
+            f"{_named(sources)}: {len(seen)} samples leave stream {empty[0]} empty\n    fix: {fix}"
+        )
+    about = About(
+        0, wish.streams, _digest(sources.files()), tokenizer.name, tokenizer.identity, tokenizer.vocab_size,
+        len(aside),
+    )  # fmt: skip
+    files = {
+        f"stream_{number:03}.safetensors": streams.pack(
+            replace(about, number=number), hand.tokens, hand.samples, hand.ids
+        )
+        for number, hand in enumerate(hands)
+    }
+    files[SET_ASIDE] = "".join(json.dumps(one) + "\n" for one in aside).encode()
+    counted = sum(len(tokens) for hand in hands for tokens in hand.tokens)
+    index = {
+        "source_sha256": about.source_sha256,
+        "samples": len(seen),
+        "tokens": counted,
+        "set_aside": dict(reasons),
+        "sha256": {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()},
+    }
+    files[INDEX] = (json.dumps(index, indent=2) + "\n").encode()
+    for name, raw in files.items():
+        if not out.create(name, raw) and out.read(name) != raw:
+            fix = "name a new place for other sources or settings"
+            raise DataError(f"{out.url}/{name}: is there, and is another one\n    fix: {fix}")
+    return Dealt(len(seen), counted, tuple(sorted(files.keys() - {INDEX, SET_ASIDE})), dict(reasons))
+
+
+def _tokenized(
+    sources: Sources, tokenizer: Tokenizer, wish: Wish
+) -> Iterator[tuple[int, Sample, NDArray[np.uint32]]]:
+    batch: list[tuple[int, Sample]] = []
+    for number, sample in enumerate(sources.samples()):
+        if wish.most_samples and number >= wish.most_samples * wish.streams:
+            break
+        batch.append((number, sample))
+        if len(batch) == _BATCH:
+            yield from _encoded(batch, sources.field, tokenizer)
+            batch = []
+    yield from _encoded(batch, sources.field, tokenizer)
+
+
+def _encoded(
+    batch: Sequence[tuple[int, Sample]], field_name: str, tokenizer: Tokenizer
+) -> Iterator[tuple[int, Sample, NDArray[np.uint32]]]:
+    tokens = tokenizer.encode_alone([sample.fields.get(field_name) or "" for _, sample in batch])
+    for (number, sample), found in zip(batch, tokens, strict=True):
+        yield number, sample, found
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """Of the sources' contents, in their order."""
+    sha = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as opened:
+            sha.update(hashlib.file_digest(opened, "sha256").digest())
+    return sha.hexdigest()
+
+
+def _named(sources: Sources) -> str:
+    return f"--source {', '.join(map(str, sources.paths))}"

@@ -1,0 +1,74 @@
+"""The `workload extract` command."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workload.errors import ConfigError, Problem
+from workload.extract import config as configs
+
+_EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-checkpoints/streams/stream_000.safetensors
+  workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
+  workload extract mine.toml --stream ... --set 'extract.points=["resid_post.12", "mlp_out.*"]' --name two"""
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a command line; 0 when all of the stream is committed."""
+    parser = argparse.ArgumentParser(
+        prog="workload extract",
+        description="Run a model over a stream and keep what it computes at some points.",
+        epilog=f"examples:\n{_EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (qwen2.5-0.5b.toml)")
+    text = "gs:// or a file, made by `workload data streams`"
+    parser.add_argument("--stream", required=True, metavar="URL", help=text)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
+    text = "where extractions/ is kept; gs://$CHECKPOINT_BUCKET, unless given"
+    parser.add_argument("--dir", metavar="DIR", help=text)
+    return _run(parser.parse_args(arguments))
+
+
+def _run(options: argparse.Namespace) -> int:
+    config = configs.load(options.config, options.overrides)
+    name = options.name or Path(options.config).stem
+    bucket = os.environ.get("CHECKPOINT_BUCKET")
+    root: str = options.dir or (f"gs://{bucket}" if bucket else "")
+    problems = []
+    if not root:
+        fix = "set it, or give --dir DIR to keep the run in a folder"
+        problems.append(Problem("$CHECKPOINT_BUCKET", "(not set)", "must name the bucket for the run", fix))
+    if not _NAME.fullmatch(name):
+        rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
+        problems.append(Problem("--name", repr(name), rule, "e.g. --name first"))
+    if problems:
+        raise ConfigError("workload extract", problems)
+
+    from workload.data.stream import read
+    from workload.extract.run import Extraction
+    from workload.store import open_store
+
+    store = open_store(f"{root.rstrip('/')}/extractions/{name}")
+    weights = Path(os.environ.get("DATA_DIR", "")) / config.model.weights
+    summary = Extraction(config, read(options.stream), weights, store, _say).go()
+    shards = f"{summary.shards} shards of {summary.samples} samples"
+    mine = f"{summary.made} made here" + (f", {summary.taken} by another meanwhile" if summary.taken else "")
+    print(f"{store.url}: {shards}, {mine}")
+    if summary.stages:
+        busiest = max(summary.stages, key=lambda stage: stage.busy_s)
+        busy = ", ".join(f"{stage.name} {stage.busy_s:.1f} s" for stage in summary.stages)
+        print(
+            f"{summary.tokens / summary.wall_s:,.0f} tokens/s; {summary.wall_s:.1f} s, of which busy: {busy};"
+            f" bound by {busiest.name}; padding {summary.places / summary.tokens - 1:.1%}"
+        )
+    print(f"next: workload activations show {store.url}")
+    return 0
+
+
+def _say(line: str) -> None:
+    print(f"  … {line}", file=sys.stderr, flush=True)
