@@ -33,7 +33,7 @@ _EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit status: 0 fine, 1 failed, 2 wrongly asked, 130 Ctrl-C.
 
-    And 75 where a job of several slices saved because another one is taken away.
+    And 75 where a job of several workers saved because another one goes away.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["host"]:

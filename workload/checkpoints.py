@@ -151,6 +151,7 @@ class Checkpoints:
         self._complete = set(found["complete"])
         passed_over = [(step, "no marker: it was never completed") for step in found["incomplete"]]
         for step in sorted(self._complete, reverse=True):
+            state: Any = None  # of the step before: there is no room for two
             state, problem = self._try(step, abstract_state)
             if self._cluster.all_true(not problem):
                 newer = tuple(sorted(entry for entry in passed_over if entry[0] > step))
@@ -178,7 +179,7 @@ class Checkpoints:
             return None, first_line(error)
 
     def save(self, step: int, state: Any) -> bool:
-        """Begins to save; a step that is complete already is left as it is.
+        """Begins to save; a step that is complete already is left as it is, unless it can't be read.
 
         Waits for the save before it; what is then too old is retired in the background.
 
@@ -186,6 +187,10 @@ class Checkpoints:
             StoreError: this save or the one before it failed.
         """
         self._complete_save()
+        if step in self._unreadable:
+            self._cluster.agree(lambda: self._remove(step))
+            self._unreadable.discard(step)
+            self._complete.discard(step)
         if step in self._complete:
             return False
         self._begun = time.monotonic()
@@ -205,6 +210,9 @@ class Checkpoints:
             StoreError: the save failed.
         """
         self._complete_save()
+        self._cluster.agree(self._retired)  # the others have nothing to remove, and would leave without it
+
+    def _retired(self) -> None:
         if self._retiring:
             self._retiring.join()
 

@@ -21,6 +21,24 @@ from workload.store import MissingObjectError, Store
 NAME = "config.json"
 
 
+def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> None:
+    """Makes sure that all workers would do the same; the first thing that they do together.
+
+    Raises:
+        HopelessError: on all of them, naming those that differ from worker 0.
+    """
+    everything = {"tokens": tokens_sha256, "jaxlib": version("jaxlib"), **asdict(config)}
+    mine: dict[str, Any] = json.loads(json.dumps(everything))
+    changed = changes(cluster.agree(lambda: mine), mine)
+    if unlike := cluster.dissenters(not changed):
+        them = f"worker{'s' if len(unlike) > 1 else ''} {', '.join(map(str, unlike))}"
+        how = "; ".join(f"{key} is {was} there, {now} here" for key, was, now in changed)
+        raise HopelessError(
+            f"{them} would train another way than worker 0{f': {how}' if how else ''}\n"
+            "    fix: start all workers with the same command, from the same bundle and data"
+        )
+
+
 class Identity:
     """Of one start of a run, on this worker."""
 
@@ -40,37 +58,20 @@ class Identity:
         }
 
     def settle(self, store: Store) -> bool:
-        """Makes sure that this start may go on with what `store` holds, and all workers with each other.
+        """Makes sure that this start may go on with what `store` holds.
 
         Returns:
             Whether the run went on another mesh, or with other arithmetic, before.
 
         Raises:
-            HopelessError: `store` holds another run, or workers have different settings.
+            HopelessError: `store` holds another run.
             WeightsError: `train.init_from` holds no weights of this model.
         """
-        cluster = self._cluster
-        changed = changes(cluster.agree(self._everything), self._everything())
-        unlike = cluster.dissenters(not changed)
-        if unlike:
-            them = f"worker{'s' if len(unlike) > 1 else ''} {', '.join(map(str, unlike))}"
-            mine = "; ".join(f"{key} is {was} there, {now} here" for key, was, now in changed)
-            raise HopelessError(
-                f"{them} would train another way than worker 0{f': {mine}' if mine else ''}\n"
-                "    fix: start all workers with the same command, from the same bundle and data"
-            )
-        return bool(cluster.agree(lambda: self._compare(store)))
+        return bool(self._cluster.agree(lambda: self._compare(store)))
 
     def write(self, store: Store) -> None:
         """Writes down that the run goes on as it does here; for worker 0."""
         store.write(NAME, (json.dumps(self._written, indent=2) + "\n").encode())
-
-    def _everything(self) -> dict[str, Any]:
-        """All that must be the same on all workers, as JSON has it."""
-        tokens = self._written["exact"]["tokens"]
-        everything = {"tokens": tokens, **asdict(self._config), **self._written["rounding"]}
-        normal: dict[str, Any] = json.loads(json.dumps(everything))
-        return normal
 
     def _compare(self, store: Store) -> bool:
         """With what the first start of the run wrote down; writes it where nothing is. For worker 0."""

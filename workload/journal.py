@@ -11,20 +11,24 @@ import json
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ParamSpec
 
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
-from workload.errors import RunError, StoreError
+from workload.errors import HopelessError, StoreError
 from workload.ledger import Ledger
 from workload.store import MissingObjectError, Store
 
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
 P = ParamSpec("P")
 _STATUS = "status.json"
+_READ_AT_ONCE = 8  # as many connections as the client keeps open, and two to spare
+_BOARD_EVERY_S = 60.0
 _STATUS_EVERY_S = 2.0  # Cloud Storage takes one write a second to one object
 
 
@@ -37,13 +41,13 @@ def read_losses(store: Store) -> dict[int, float]:
     """The loss of every step in the segments.
 
     Raises:
-        RunError: two segments disagree about a step.
+        HopelessError: two segments disagree about a step.
     """
     losses: dict[int, float] = {}
-    for name in store.list("metrics/"):
-        if not _SEGMENT.fullmatch(name):
-            continue
-        _add(losses, store.read(name), store.url)
+    names = [name for name in store.list("metrics/") if _SEGMENT.fullmatch(name)]
+    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # a long run has a thousand, 30 ms each
+        for segment in pool.map(store.read, names):
+            _add(losses, segment, store.url)
     return losses
 
 
@@ -53,7 +57,7 @@ def _add(losses: dict[int, float], segment: bytes, url: str) -> None:
         step, loss = entry["step"], float.fromhex(entry["loss_hex"])
         if losses.setdefault(step, loss) != loss:
             had = losses[step].hex()
-            raise RunError(
+            raise HopelessError(
                 f"{url}: step {step} was done twice with different losses, {had} and {loss.hex()}\n"
                 "    fix: the run isn't reproducible; were its hosts or its program changed midway?"
             )
@@ -72,6 +76,7 @@ class Journal:
         self._loss: float | None = None
         self._speeds: list[str] = []  # lines of progress/
         self._numbers: dict[str, float] = {}
+        self._uploaded = -_BOARD_EVERY_S
         self._latest = _Latest(store.write)
 
     def begin(self, step: int, forget: bool = False) -> None:
@@ -109,7 +114,7 @@ class Journal:
 
         Raises:
             StoreError: they aren't there; the checkpoint `to` must not be made.
-            RunError: an earlier start did these steps with other losses.
+            HopelessError: an earlier start did these steps with other losses.
         """
         steps = range(self._from + 1, to + 1)
         if steps:
@@ -120,7 +125,7 @@ class Journal:
             lines = "".join(f"{entry}\n" for entry in self._speeds).encode()
             _best_effort(self._store.write, f"progress/{_compact(_now())}-{to}.jsonl", lines)
             self._speeds.clear()
-        if self._board:
+        if self._board and time.monotonic() > self._uploaded + _BOARD_EVERY_S:
             self._board.flush()
             self._upload_board()
 
@@ -136,6 +141,8 @@ class Journal:
         _add(losses, segment, self._store.url)
 
     def _upload_board(self) -> None:
+        """The whole file, which grows with the run: not after every save."""
+        self._uploaded = time.monotonic()
         for path in Path(self._scratch.name).iterdir():
             _best_effort(self._store.write, f"tensorboard/{path.name}", path.read_bytes())
 

@@ -15,19 +15,20 @@ from workload import processor
 from workload.cluster import Cluster, Membership, first_line
 from workload.config import Config
 from workload.errors import ConfigError, WorkloadError
+from workload.identity import compare_workers
 from workload.journal import Journal
 from workload.ledger import Ledger
 from workload.preemption import taken, watch_metadata
 from workload.store import open_store
 from workload.train import Run, open_dataset
 
-_ANOTHER_SLICE = 75  # "try again later" of sysexits.h: no success to systemd, which starts the job again
+_ANOTHER_WORKER = 75  # "try again later" of sysexits.h: no success to systemd, which starts the job again
 
 
 def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -> int:
     """Trains run `run`, kept at `url`; returns 0 when it is done or saved before a preemption.
 
-    Where it is another slice of the job that is taken away, 75: this one stays, and its service
+    Where it is another worker that goes, with its slice or alone, 75: this one stays, and its service
     starts again and waits at the barrier for the other to come back.
 
     With other workers a failure doesn't return but ends the process at once: an orderly
@@ -42,6 +43,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
     cluster = Cluster.join(membership, config.cluster)
     journal: Journal | None = None
     try:
+        compare_workers(cluster, config, dataset.manifest.sha256)
         store = open_store(url)
         if cluster.leader:
             journal = Journal(store, run, environment.get("TPU_NAME", ""), config.train.steps)
@@ -49,9 +51,14 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
         _cache_compiled(url, environment)
         ledger.seconds["init"] = time.time() - ledger.begun
         outcome = Run(config, cluster, dataset, store, journal, ledger).go()
-        if journal:
-            journal.ledger(ledger)
-            journal.end(outcome.state, outcome.step, outcome.loss)
+
+        def end() -> None:
+            if journal:
+                journal.ledger(ledger)
+                journal.end(outcome.state, outcome.step, outcome.loss)
+
+        cluster.agree(end)  # leaving has a time limit, what worker 0 still has to write has none
+        journal = None
         cluster.leave()
         status = _exit_status(outcome.state, membership, environment)
     except WorkloadError as error:
@@ -78,10 +85,10 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
 
 
 def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
-    if state != "preempted" or membership.slices == 1 or taken(environment):
+    if state != "preempted" or membership.workers == 1 or taken(environment):
         return 0
-    print("workload: this slice isn't taken away; the job goes on when all are back", flush=True)
-    return _ANOTHER_SLICE
+    print("workload: this machine isn't taken away; the job goes on when all are back", flush=True)
+    return _ANOTHER_WORKER
 
 
 def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:

@@ -84,8 +84,7 @@ class Run:
         Raises:
             ConfigError: the batch doesn't divide over the devices.
             WeightsError: `train.init_from` holds no weights of this model.
-            HopelessError: storage holds another run of this name, workers have different settings, or the
-                loss is no number any more.
+            HopelessError: storage holds another run of this name, or the loss is no number any more.
             RunError: there is no readable checkpoint.
             StoreError: storage can't be written, or is full.
         """
@@ -242,10 +241,14 @@ class Run:
 
     def _finish(self, step: int, state: State) -> None:
         digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
-        if self._cluster.leader:
-            self._last_loss = read_losses(self._store)[step]
-            final = {"step": step, "loss_hex": self._last_loss.hex(), **digests}
+
+        def write() -> float:
+            loss = read_losses(self._store)[step]
+            final = {"step": step, "loss_hex": loss.hex(), **digests}
             self._store.write("final.json", (json.dumps(final) + "\n").encode())
+            return loss
+
+        self._last_loss = float(self._cluster.agree(write))
         self._event("done", step=step)
 
     def _keep_ledger(self) -> None:

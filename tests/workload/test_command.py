@@ -10,7 +10,7 @@ import pytest
 
 from workload import __version__
 from workload.__main__ import _leave_tpu_out, main
-from workload.errors import RunError
+from workload.errors import HopelessError
 from workload.journal import line, read_losses
 from workload.preemption import Preemption
 from workload.store import open_store
@@ -109,7 +109,9 @@ def test_losses_are_joined_from_segments_and_must_agree(tmp_path: Path) -> None:
     store.write("metrics/steps-1-3.jsonl", f"{line(2, 0.1)}\n{line(3, 4.0)}\n".encode())
     assert read_losses(store) == {1: 5.5, 2: 0.1, 3: 4.0}
     store.write("metrics/steps-2-3.jsonl", f"{line(3, 4.25)}\n".encode())
-    with pytest.raises(RunError, match=r"step 3 was done twice with different losses, 0x1.0.*p\+2 and 0x1.1"):
+    with pytest.raises(
+        HopelessError, match=r"step 3 was done twice with different losses, 0x1.0.*p\+2 and 0x1.1"
+    ):
         read_losses(store)
 
 

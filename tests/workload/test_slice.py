@@ -38,11 +38,16 @@ class Story:
 
 
 def start(
-    run: str, root: Path, tokens: Path, logs: str, only: Mapping[int, Sequence[str]] | None = None
+    run: str,
+    root: Path,
+    tokens: Path,
+    logs: str,
+    only: Mapping[int, Sequence[str]] | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> Workers:
-    """One start; `only` holds what some workers are told beyond the others."""
+    """One start; `only` holds what some workers are told beyond the others, `more` their environment."""
     arguments = [*ARGUMENTS, *(f"--set={setting}" for setting in SETTINGS), "--name", run, "--dir", str(root)]
-    environment = {"DATA_DIR": str(tokens), "TPU_NAME": "tpu-test"}
+    environment = {"DATA_DIR": str(tokens), "TPU_NAME": "tpu-test", **(more or {})}
     return Workers(WORKERS, arguments, environment, root / "logs" / logs, only or {})
 
 
@@ -132,7 +137,8 @@ def test_killing_one_worker_ends_the_others(disturbed: Story) -> None:
 
 
 def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Story) -> None:
-    assert disturbed.exits["preempted"] == [0] * WORKERS
+    # Nobody says that these machines are taken away: they are to meet again.
+    assert disturbed.exits["preempted"] == [75] * WORKERS
     (event,) = disturbed.run.events("preempted")
     step = event["step"]
     assert EVERY <= step < STEPS
@@ -156,11 +162,36 @@ def test_each_start_goes_on_from_the_newest_complete_step(disturbed: Story) -> N
 
 
 def test_workers_with_different_settings_are_refused_and_named(root: Path, tokens: Path) -> None:
-    changed = ["--set=train.steps=60", "--set=optimizer.learning_rate=0.5"]
+    # The batch divides over no two devices: what it can't use a worker must not find out alone.
+    changed = ["--set=train.batch_size=15", "--set=optimizer.learning_rate=0.5"]
     workers = start("unlike", root, tokens, "unlike", {1: changed})
     assert workers.wait() == [HopelessError.exit_code] * WORKERS, workers.output()
     first, second = (log.read_text() for log in workers.logs)
     assert "worker 1 would train another way than worker 0\n" in first
-    assert "optimizer.learning_rate is 0.003 there, 0.5 here; train.steps is 80 there, 60 here" in second
+    assert "optimizer.learning_rate is 0.003 there, 0.5 here; train.batch_size is 16 there, 15 here" in second
     # Nor is the name taken: with the same settings everywhere it is still free for whichever they are.
     assert not (root / "runs" / "unlike" / "config.json").exists()
+
+
+# Python imports it before anything else: a store whose losses take longer to read than leaving may.
+SLOW_READS = """
+import time
+from workload.store import FolderStore
+read = FolderStore.read
+def slow(self, name, *rest):
+    time.sleep(4 if name.startswith("metrics/") else 0)
+    return read(self, name, *rest)
+FolderStore.read = slow
+"""
+
+
+def test_the_others_wait_for_what_worker_0_writes_at_the_end(root: Path, tokens: Path) -> None:
+    (root / "slow").mkdir()
+    (root / "slow" / "sitecustomize.py").write_text(SLOW_READS)
+    quick = ["--set=train.steps=20", "--set=cluster.shutdown_timeout_s=1"]
+    more = {"PYTHONPATH": f"{root / 'slow'}:{Path.cwd()}"}
+    workers = start("slow-end", root, tokens, "slow-end", dict.fromkeys(range(WORKERS), quick), more)
+    assert workers.wait() == [0] * WORKERS, workers.output()
+    run = RunFolder(root / "runs" / "slow-end")
+    assert run.json("final.json")["step"] == 20
+    assert run.json("status.json")["state"] == "done"

@@ -288,7 +288,7 @@ def test_the_metadata_servers_notice_saves_and_ends_the_run(
 
 
 @pytest.mark.parametrize(
-    ("state", "slices", "mine", "status"),
+    ("state", "workers", "mine", "status"),
     [
         ("preempted", 2, False, 75),
         ("preempted", 2, True, 0),
@@ -296,8 +296,8 @@ def test_the_metadata_servers_notice_saves_and_ends_the_run(
         ("done", 2, False, 0),
     ],
 )
-def test_a_slice_that_stays_is_started_again_when_another_was_taken(
-    state: str, slices: int, mine: bool, status: int
+def test_a_worker_that_stays_is_started_again_when_another_was_taken(
+    state: str, workers: int, mine: bool, status: int
 ) -> None:
     """`mine`: whether this machine's own metadata says that it is taken away."""
 
@@ -313,7 +313,7 @@ def test_a_slice_that_stays_is_started_again_when_another_was_taken(
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        membership = Membership(0, 2, "10.0.0.2:8476", slices)
+        membership = Membership(0, workers, "10.0.0.2:8476")
         host = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
         assert launch._exit_status(state, membership, host) == status
         server.shutdown()
