@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,9 +108,23 @@ class Restored:
 class Checkpoints:
     """Saves in the background, restores the newest complete step."""
 
-    def __init__(self, store: Store, cluster: Cluster, config: CheckpointConfig):
+    def __init__(
+        self,
+        store: Store,
+        cluster: Cluster,
+        config: CheckpointConfig,
+        guard: Callable[[], None] = lambda: None,
+    ):
+        """Opens nothing yet.
+
+        Args:
+            store: of the run.
+            cluster: all workers.
+            config: how many to keep, how long to wait.
+            guard: raises on worker 0 where the run is another's by now; asked before anything changes.
+        """
         _quiet_failures()
-        self._store, self._cluster, self._keep = store, cluster, config.keep
+        self._store, self._cluster, self._keep, self._guard = store, cluster, config.keep, guard
         self._root = epath.Path(store.url) / FOLDER
         self._saver = ocp.AsyncCheckpointer(
             ocp.StandardCheckpointHandler(),
@@ -184,8 +198,10 @@ class Checkpoints:
         Waits for the save before it; what is then too old is retired in the background.
 
         Raises:
+            TakenError: the run is another start's by now.
             StoreError: this save or the one before it failed.
         """
+        self._cluster.agree(self._guard)
         self._complete_save()
         if step in self._unreadable:
             self._cluster.agree(lambda: self._remove(step))
@@ -207,8 +223,10 @@ class Checkpoints:
         """Returns once the save under way, if any, is complete and what is too old is gone.
 
         Raises:
+            TakenError: the run is another start's by now.
             StoreError: the save failed.
         """
+        self._cluster.agree(self._guard)
         self._complete_save()
         self._cluster.agree(self._retired)  # the others have nothing to remove, and would leave without it
 

@@ -131,18 +131,21 @@ class Cluster:
             WorkloadError: on all workers, if it was raised on worker 0.
         """
         message: dict[str, Any] = {}
+        mine: WorkloadError | None = None
         if self.leader:
             try:
                 message = {"answer": ask()}
             except WorkloadError as error:
                 if self.membership.workers == 1:
                     raise
-                message = {"error": str(error), "exit_code": error.exit_code}
+                mine, message = error, {"error": str(error), "exit_code": error.exit_code}
         raw = np.frombuffer(json.dumps(message).encode(), np.uint8)
         length = int(multihost_utils.broadcast_one_to_all(np.int32(len(raw))))
         padded = np.zeros(length, np.uint8)
         padded[: len(raw) if self.leader else 0] = raw if self.leader else padded[:0]
         answer = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)))
+        if mine:
+            raise mine
         if "error" in answer:
             refusal = WorkloadError(answer["error"])
             refusal.exit_code = answer["exit_code"]

@@ -74,5 +74,9 @@ class HopelessError(RunError):
     exit_code = 2
 
 
+class TakenError(HopelessError):
+    """Another start trains the run; this one has nothing to say about it any more."""
+
+
 class ClusterError(WorkloadError):
     """The workers couldn't meet, or one of them was lost."""

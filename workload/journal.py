@@ -168,14 +168,14 @@ class Journal:
         """
         self.event("failed", step=self._step, reason=reason)
         if refused and not self._board and self._has_status():
-            self._close()
+            self.close()
         else:
             self.end("failed", self._step, self._loss)
 
     def end(self, state: str, step: int, loss: float | None) -> None:
         """Says how the run ended; in storage on return."""
         self.status(state, step, loss)
-        self._close()
+        self.close()
 
     def _has_status(self) -> bool:
         try:
@@ -183,7 +183,8 @@ class Journal:
         except StoreError:
             return False
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Says nothing more, of a run that is another start's or none."""
         self._latest.close()
         if self._board:
             self._board.close()

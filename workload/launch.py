@@ -14,9 +14,10 @@ import jax
 from workload import processor
 from workload.cluster import Cluster, Membership, first_line
 from workload.config import Config
-from workload.errors import ConfigError, WorkloadError
+from workload.errors import ConfigError, TakenError, WorkloadError
 from workload.identity import compare_workers
 from workload.journal import Journal
+from workload.lease import Lease
 from workload.ledger import Ledger
 from workload.preemption import taken, watch_metadata
 from workload.store import open_store
@@ -42,20 +43,23 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
     dataset = open_dataset(config, environment.get("DATA_DIR"))
     cluster = Cluster.join(membership, config.cluster)
     journal: Journal | None = None
+    lease: Lease | None = None
     try:
         compare_workers(cluster, config, dataset.manifest.sha256)
-        store = open_store(url)
+        store, node = open_store(url), environment.get("TPU_NAME", "")
+        lease = Lease(store, node)
         if cluster.leader:
-            journal = Journal(store, run, environment.get("TPU_NAME", ""), config.train.steps)
+            journal = Journal(store, run, node, config.train.steps)
         watch_metadata(environment)
         _cache_compiled(url, environment)
         ledger.seconds["init"] = time.time() - ledger.begun
-        outcome = Run(config, cluster, dataset, store, journal, ledger).go()
+        outcome = Run(config, cluster, dataset, store, lease, journal, ledger).go()
 
         def end() -> None:
             if journal:
                 journal.ledger(ledger)
                 journal.end(outcome.state, outcome.step, outcome.loss)
+            lease.release()
 
         cluster.agree(end)  # leaving has a time limit, what worker 0 still has to write has none
         journal = None
@@ -63,12 +67,16 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
         status = _exit_status(outcome.state, membership, environment)
     except WorkloadError as error:
         _record_failure(journal, ledger, error)
+        if lease:
+            lease.release()
         if membership.workers == 1:
             raise
         print(f"workload: {error}", file=sys.stderr)
         _end_now(error.exit_code)
     except Exception as error:
         _record_failure(journal, ledger, error)
+        if lease:
+            lease.release()
         if membership.workers == 1:
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):
@@ -117,12 +125,16 @@ def _process_began() -> float:
 
 
 def _record_failure(journal: Journal | None, ledger: Ledger, error: Exception) -> None:
+    if not journal:
+        return
+    if isinstance(error, TakenError):
+        journal.close()
+        return
     reason = first_line(error)
     if isinstance(error, ConfigError):
         reason = "; ".join(str(problem).splitlines()[0] for problem in error.problems)
-    if journal:
-        journal.ledger(ledger)
-        journal.fail(reason, refused=isinstance(error, WorkloadError) and error.exit_code == 2)
+    journal.ledger(ledger)
+    journal.fail(reason, refused=isinstance(error, WorkloadError) and error.exit_code == 2)
 
 
 def _end_now(status: int) -> NoReturn:

@@ -27,11 +27,12 @@ from workload.cluster import Cluster, whole
 from workload.config import Config
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
-from workload.errors import HopelessError, StoreError
+from workload.errors import HopelessError, StoreError, TakenError
 from workload.fitting import check, resolve
 from workload.identity import Identity
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
+from workload.lease import Lease
 from workload.ledger import Ledger
 from workload.model import decoder, huggingface
 from workload.preemption import Preemption
@@ -62,16 +63,17 @@ class Run:
         cluster: Cluster,
         dataset: Dataset,
         store: Store,
+        lease: Lease,
         journal: Journal | None,
         ledger: Ledger,
     ):
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
-        self._journal, self._ledger = journal, ledger  # the journal is worker 0's
+        self._lease, self._journal, self._ledger = lease, journal, ledger  # lease and journal are worker 0's
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
         self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
-        self._checkpoints = Checkpoints(store, cluster, config.checkpoint)
+        self._checkpoints = Checkpoints(store, cluster, config.checkpoint, lease.check)
         self._identity = Identity(config, self._step, dataset.manifest.sha256, cluster)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
@@ -85,10 +87,12 @@ class Run:
             ConfigError: the batch doesn't divide over the devices.
             WeightsError: `train.init_from` holds no weights of this model.
             HopelessError: storage holds another run of this name, or the loss is no number any more.
+            TakenError: another start trains this run.
             RunError: there is no readable checkpoint.
             StoreError: storage can't be written, or is full.
         """
         config, ledger = self._config, self._ledger
+        self._cluster.agree(self._lease.take)
         new_mesh = self._identity.settle(self._store)
         mesh = self._step.mesh
         self._event(
@@ -215,7 +219,7 @@ class Run:
 
     def _diverged(self, step: int, loss: float, norm: float) -> HopelessError:
         """A step after which nothing is worth keeping; no checkpoint is made of it."""
-        with suppress(StoreError):  # of the two, the loss is what to hear of
+        with suppress(StoreError, TakenError):  # of the two, the loss is what to hear of
             self._checkpoints.wait()
         good = self._checkpoints.newest
         last = f"checkpoint {good} is the last good one" if good else "there is no checkpoint before it"

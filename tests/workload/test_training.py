@@ -74,7 +74,7 @@ def test_in_a_bucket_a_run_commits_by_marker_and_passes_over_a_step_without(
     assert list_steps(store).complete == (4, 6, 8)
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_left_alone(
+def test_a_damaged_checkpoint_is_passed_over_and_made_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = [*command("damaged", 4, 2), "--dir", str(tmp_path)]
@@ -88,8 +88,13 @@ def test_a_damaged_checkpoint_is_passed_over_and_left_alone(
     assert passed_over["step"] == 4
     assert [event["step"] for event in run.events("restore")] == [2]
     assert run.json("final.json") == final
-    assert snapshot(run.path / "checkpoints" / "4") == after_damage, "a complete step was saved again"
+    assert snapshot(run.path / "checkpoints" / "4") != after_damage
+    mended = snapshot(run.path / "checkpoints" / "4")
+    assert main(line) == 0
+    assert [event["step"] for event in run.events("restore")] == [2, 4]
+    assert snapshot(run.path / "checkpoints" / "4") == mended, "a complete step was saved again"
 
+    damage(run.path / "checkpoints" / "4")
     damage(run.path / "checkpoints" / "2")
     assert main(line) == 1
     refusal = capsys.readouterr().err
@@ -106,9 +111,9 @@ def test_steps_that_cant_be_read_never_push_out_those_that_can(tmp_path: Path) -
     damage(run.path / "checkpoints" / "6")
     damage(run.path / "checkpoints" / "8")
     assert main([*command("pushed", 8, 1, "checkpoint.keep=2"), *root]) == 0
-    assert run.complete() == [5, 6, 7, 8]
+    assert run.complete() == [7, 8]
     assert main([*command("pushed", 8, 1, "checkpoint.keep=2"), *root]) == 0
-    assert [event["step"] for event in run.events("restore")] == [4, 7]
+    assert [event["step"] for event in run.events("restore")] == [4, 8]
 
 
 def damage(step: Path) -> None:
@@ -182,7 +187,7 @@ def test_a_step_done_again_with_another_loss_is_no_result(
     segment = run.path / "metrics" / "steps-2-4.jsonl"
     evidence = segment.read_text().replace("0x1.", "0x1.0")
     segment.write_text(evidence)
-    assert main(line) == 1
+    assert main(line) == 2
     assert "step 3 was done twice with different losses" in capsys.readouterr().err
     assert segment.read_text() == evidence
     assert not (run.path / "final.json").exists()
@@ -335,3 +340,36 @@ def test_a_batch_that_does_not_divide_over_the_devices(tmp_path: Path) -> None:
     assert "train.batch_size = 3: must be a multiple of the number of devices, 2" in done.stderr
     assert "fix: --set train.batch_size=4" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_start_that_was_replaced_saves_and_says_nothing_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [*command("replaced", 4000, 1000), "--dir", str(tmp_path)]
+    run = RunFolder(tmp_path / "runs" / "replaced")
+    before: dict[str, bytes] = {}
+
+    def replace() -> None:
+        while not (run.path / "status.json").exists():
+            time.sleep(0.01)
+        theirs = {
+            "start": "x",
+            "node": "tpu-b",
+            "host": "far",
+            "boot": "",
+            "pid": 7,
+            "began": "",
+            "written": 0,
+        }
+        (run.path / "lease.json").write_text(json.dumps(theirs))
+        before.update(snapshot(run.path / "events"))
+
+    other = threading.Thread(target=replace)
+    other.start()
+    assert main(line) == 2
+    other.join()
+    assert "process 7 on tpu-b has taken this run over" in capsys.readouterr().err
+    assert run.complete() == []
+    assert run.json("lease.json")["start"] == "x"
+    assert snapshot(run.path / "events") == before
+    assert run.json("status.json")["state"] == "running"

@@ -1,0 +1,115 @@
+"""Of two starts of one run the second is refused while the first lives, and takes over when it doesn't."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workload import lease as leases
+from workload.errors import TakenError
+from workload.lease import NAME, Lease
+from workload.store import FolderStore
+
+EVERY_S, EXPIRES_S = 0.05, 0.5
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "run")
+
+
+def lease(store: FolderStore, node: str = "", said: list[str] | None = None) -> Lease:
+    return Lease(store, node, (said if said is not None else []).append, EVERY_S, EXPIRES_S)
+
+
+def held(store: FolderStore, **changed: Any) -> dict[str, Any]:
+    """Another start's lease, on another machine unless told otherwise."""
+    theirs = {"start": "theirs", "node": "", "host": "far", "boot": "other", "pid": 7, "began": "1"}
+    content = {**theirs, "written": time.time(), **changed}
+    store.write(NAME, json.dumps(content).encode())
+    return content
+
+
+def test_a_run_that_nobody_trains_is_taken_at_once_and_given_back(store: FolderStore) -> None:
+    mine = lease(store)
+    mine.take()
+    mine.check()
+    first = json.loads(store.read(NAME))["written"]
+    time.sleep(4 * EVERY_S)
+    assert json.loads(store.read(NAME))["written"] > first
+    mine.release()
+    assert store.list("") == []
+
+
+def test_one_that_gives_a_sign_is_not_disturbed(store: FolderStore) -> None:
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.wait(EVERY_S):
+            held(store, node="tpu-a")
+
+    held(store, node="tpu-a")
+    threading.Thread(target=live, daemon=True).start()
+    said: list[str] = []
+    with pytest.raises(
+        TakenError, match="process 7 on tpu-a is training this run\n    fix: stop it there, or"
+    ):
+        lease(store, "tpu-b", said).take()
+    over.set()
+    assert said == [f"process 7 on tpu-a has this run; waiting {EXPIRES_S:g} s for a sign of it"]
+    assert json.loads(store.read(NAME))["start"] == "theirs"
+
+
+def test_one_without_a_sign_is_waited_for_and_replaced(store: FolderStore) -> None:
+    held(store)
+    begun = time.monotonic()
+    mine = lease(store)
+    mine.take()
+    assert EXPIRES_S * 0.5 < time.monotonic() - begun < EXPIRES_S * 4
+    mine.check()
+    mine.release()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"written": time.time() - 60},
+        {"node": "tpu-mine"},  # made anew under the same name, or booted again
+        {"boot": leases._boot(), "pid": 2**22 + 1, "began": "5"},  # no such process here any more
+        {"boot": leases._boot(), "pid": 1, "began": "not when process 1 began"},
+    ],
+)
+def test_one_that_is_known_to_be_over_is_not_waited_for(store: FolderStore, changed: dict[str, Any]) -> None:
+    held(store, **changed)
+    said: list[str] = []
+    mine = lease(store, "tpu-mine", said)
+    mine.take()
+    assert said == []
+    mine.release()
+
+
+def test_a_living_process_of_this_machine_is_not_over_even_on_the_same_node(store: FolderStore) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    content = held(
+        store, node="tpu-mine", boot=leases._boot(), pid=process.pid, began=leases._began(process.pid)
+    )
+    assert not lease(store, "tpu-mine")._is_over(content)
+    process.kill()
+    process.wait()
+    assert lease(store, "tpu-mine")._is_over(content)
+
+
+def test_who_was_replaced_hears_of_it_and_leaves_the_lease_alone(store: FolderStore) -> None:
+    mine = lease(store)
+    mine.take()
+    theirs = held(store, node="tpu-b")
+    with pytest.raises(TakenError, match="process 7 on tpu-b has taken this run over; this start ends"):
+        mine.check()
+    time.sleep(4 * EVERY_S)
+    mine.release()
+    assert json.loads(store.read(NAME)) == theirs

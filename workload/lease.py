@@ -1,0 +1,160 @@
+"""Who trains a run: one start at a time.
+
+Two starts of a run would remove one another's saves. So worker 0 holds an object, `lease.json`, and
+writes it anew every few seconds; a start that finds another's waits until nobody does so any more,
+and one that finds its own gone has been replaced, and ends before it saves or removes anything.
+It need not wait where the other is known to be over: its process on this machine has ended, or its
+machine was booted again or made anew under the same TPU's name.
+What is left is a worker that stands still in the middle of a save and wakes up later: its step may
+then be complete without being whole, and is passed over, since a step is read before it is used.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from workload.errors import StoreError, TakenError
+from workload.store import MissingObjectError, Store
+
+NAME = "lease.json"
+EVERY_S = 5.0  # a write of 200 bytes
+EXPIRES_S = 20.0  # without one
+
+
+class Lease:
+    """This start's; held from `take` to `release`."""
+
+    def __init__(
+        self,
+        store: Store,
+        node: str,
+        say: Callable[[str], None] = print,
+        every_s: float = EVERY_S,
+        expires_s: float = EXPIRES_S,
+    ):
+        """Takes nothing yet.
+
+        Args:
+            store: of the run.
+            node: the TPU's name; empty where there is none.
+            say: takes a line about waiting.
+            every_s: between two writes.
+            expires_s: without a write, after which a lease is nobody's.
+        """
+        self._store, self._say, self._every_s, self._expires_s = store, say, every_s, expires_s
+        self._me: dict[str, Any] = {
+            "start": str(uuid.uuid4()),
+            "node": node,
+            "host": socket.gethostname(),
+            "boot": _boot(),
+            "pid": os.getpid(),
+            "began": _began(os.getpid()),
+        }
+        self._released = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take(self) -> None:
+        """Returns once the run is this start's.
+
+        Raises:
+            TakenError: another start is training it, and goes on doing so.
+            StoreError: storage can't be used.
+        """
+        held = self._read()
+        if held and not self._is_over(held):
+            self._outwait(held)
+        self._write()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Makes sure that the run is still this start's.
+
+        Raises:
+            TakenError: another start has taken it.
+        """
+        held = self._read()
+        if held is not None and held["start"] != self._me["start"]:
+            raise TakenError(
+                f"{self._store.url}: {_who(held)} has taken this run over; this start ends\n"
+                "    fix: let one of them train it; another run needs another --name"
+            )
+
+    def release(self) -> None:
+        """Gives the run back, so that the next start need not wait."""
+        if self._thread:
+            self._released.set()
+            self._thread.join()
+            try:
+                self.check()
+                self._store.delete(NAME)
+            except (TakenError, StoreError):
+                pass  # it is another's, or expires by itself
+
+    def _is_over(self, held: dict[str, Any]) -> bool:
+        """Whether the start that wrote this is known to have ended."""
+        if held["boot"] and held["boot"] == self._me["boot"]:
+            return bool(held["pid"] == os.getpid() or _began(held["pid"]) != held["began"])
+        if held["node"] and held["node"] == self._me["node"]:
+            return True
+        return bool(time.time() > held["written"] + self._expires_s)
+
+    def _outwait(self, held: dict[str, Any]) -> None:
+        self._say(f"{_who(held)} has this run; waiting {self._expires_s:g} s for a sign of it")
+        give_up = time.monotonic() + self._expires_s
+        while time.monotonic() < give_up:
+            time.sleep(self._every_s / 5)
+            now = self._read()
+            if now is None or (now["start"] == held["start"] and self._is_over(now)):
+                return
+            if now != held:
+                raise TakenError(
+                    f"{self._store.url}: {_who(now)} is training this run\n"
+                    "    fix: stop it there, or give this run another --name"
+                )
+
+    def _renew(self) -> None:
+        while not self._released.wait(self._every_s):
+            try:
+                self.check()
+                self._write()
+            except TakenError:
+                return  # whoever saves next hears of it
+            except StoreError as error:
+                print(f"lease not renewed: {str(error).splitlines()[0]}", flush=True)
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            held: dict[str, Any] = json.loads(self._store.read(NAME))
+        except (MissingObjectError, ValueError):  # what is damaged is nobody's
+            return None
+        return held
+
+    def _write(self) -> None:
+        self._store.write(NAME, json.dumps({**self._me, "written": time.time()}).encode())
+
+
+def _boot() -> str:
+    """This boot of this machine (or container); empty where there is no telling."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    """When a process began, by the machine's clock; empty if it is none any more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _who(held: dict[str, Any]) -> str:
+    return f"process {held['pid']} on {held['node'] or held['host']}"
