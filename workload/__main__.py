@@ -8,6 +8,7 @@ Imports wait until a command needs them: JAX takes seconds, and the host's comma
 """
 
 import argparse
+import importlib.util
 import os
 import re
 import select
@@ -171,10 +172,15 @@ def _leave_tpu_out() -> None:
     """Tells JAX to use the CPU where there is nothing else, before it is imported.
 
     libtpu, which preflight needs, complains at length on a machine without a TPU. A slice's host
-    is known by its name, so that it fails rather than trains on its CPU.
+    is known by its name and has libtpu, unless it is a rehearsed one: it fails rather than trains on
+    its CPU.
     """
     gpus = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-    if os.environ.get("TPU_NAME") or any(map(os.path.exists, gpus)):
+    if os.environ.get("TPU_NAME"):
+        if importlib.util.find_spec("libtpu"):
+            os.environ.setdefault("JAX_PLATFORMS", "tpu,cpu")
+        return
+    if any(map(os.path.exists, gpus)):
         return
     vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
     if all(vendor.read_text().strip() != _GOOGLE for vendor in vendors):

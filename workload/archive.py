@@ -18,7 +18,7 @@ from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 
 from workload import identity, settings
-from workload.checkpoints import FOLDER, list_steps
+from workload.checkpoints import FOLDER, list_steps, quiet_failures
 from workload.cluster import first_line
 from workload.config import OptimizerConfig
 from workload.errors import Problem, RunError
@@ -76,6 +76,7 @@ class Past:
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), abstract
         )
+        quiet_failures()
         loader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
         arguments = ocp.args.PyTreeRestore(
             placed,

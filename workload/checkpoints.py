@@ -50,7 +50,7 @@ def _by_others(record: logging.LogRecord) -> bool:
 
 
 @cache
-def _quiet_failures() -> None:
+def quiet_failures() -> None:
     """A save that fails is told once, by `_told`.
 
     Orbax logs it several times over, a traceback each; asyncio adds one for each write that was
@@ -123,7 +123,7 @@ class Checkpoints:
             config: how many to keep, how long to wait.
             guard: raises on worker 0 where the run is another's by now; asked before anything changes.
         """
-        _quiet_failures()
+        quiet_failures()
         self._store, self._cluster, self._keep, self._guard = store, cluster, config.keep, guard
         self._root = epath.Path(store.url) / FOLDER
         self._saver = ocp.AsyncCheckpointer(

@@ -110,7 +110,13 @@ class Cluster:
                     f" {config.start_timeout_s} s: {first_line(error)}\n"
                     "    fix: start every worker, and let the firewall pass the coordinator's port"
                 ) from error
-        cluster = cls(membership)
+        try:
+            cluster = cls(membership)
+        except RuntimeError as error:  # JAX's, of a platform that was asked for and isn't there
+            raise ClusterError(
+                f"no chips: {first_line(error)}\n"
+                "    fix: see in the log of the job what libtpu says; does another process hold the chips?"
+            ) from error
         if jax.process_index() != membership.worker:  # `agree` takes process 0 for worker 0
             raise ClusterError(
                 f"this is worker {membership.worker} by $WORKER_ID, but process {jax.process_index()} to"

@@ -184,6 +184,9 @@ def _cross_checks(config: Config) -> list[Problem]:
     if model.heads % model.J:
         rule = f"must divide model.heads, {model.heads}: each serves as many heads of queries"
         problems.append(Problem("model.kv_heads", str(model.kv_heads), rule, "a divisor, or 0 for all heads"))
+    if model.qk_norm and model.qkv_bias:
+        rule = "no family of models has both, and Hugging Face's config.json no word for it"
+        problems.append(Problem("model.qkv_bias", "true", rule, "leave it or model.qk_norm out"))
     scaling = model.rope_scaling
     if scaling.kind == "llama3" and scaling.low_frequency_factor >= scaling.high_frequency_factor:
         rule = f"must be less than high_frequency_factor, {scaling.high_frequency_factor:g}"

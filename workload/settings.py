@@ -66,6 +66,7 @@ def read(name: str, folder: Traversable, within: tuple[str, ...] = ()) -> dict[s
         ConfigError: it isn't there, or isn't TOML.
     """
     path = Path(name)
+    here = str(path.resolve()) if path.is_file() else f"packaged {path.name}"
     if path.is_file():
         try:
             text = path.read_text(encoding="utf-8")
@@ -78,7 +79,8 @@ def read(name: str, folder: Traversable, within: tuple[str, ...] = ()) -> dict[s
     else:
         fix = f"give a path, or one of {', '.join(packaged(folder))}"
         raise ConfigError(
-            within[0] if within else name, [Problem("CONFIG", name, "no such file or packaged config", fix)]
+            within[0].removeprefix("packaged ") if within else name,
+            [Problem("CONFIG", name, "no such file or packaged config", fix)],
         )
     try:
         table = tomllib.loads(text)
@@ -88,11 +90,14 @@ def read(name: str, folder: Traversable, within: tuple[str, ...] = ()) -> dict[s
     base = table.pop("base", None)
     if base is None:
         return table
-    if not isinstance(base, str) or base in (*within, name):
+    beside = path.parent / str(base)
+    # A config of one's own may have the name of the packaged one that it adds to.
+    is_beside = path.is_file() and beside.is_file() and beside.resolve() != path.resolve()
+    below = str(beside.resolve()) if is_beside else f"packaged {base}"
+    if not isinstance(base, str) or below in (*within, here):
         fix = "name the config that this one adds to"
         raise ConfigError(name, [Problem("base", repr(base), "must name another config", fix)])
-    beside = path.parent / base
-    return _merged(read(str(beside) if beside.is_file() else base, folder, (*within, name)), table)
+    return _merged(read(str(beside) if is_beside else base, folder, (*within, here)), table)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

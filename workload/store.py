@@ -59,7 +59,11 @@ def open_store(url: str) -> Store:
         return FolderStore(Path(url))
     bucket, _, prefix = url.removeprefix("gs://").partition("/")
     try:
-        return BucketStore(storage.Client(), bucket, prefix.strip("/"))
+        try:
+            client = storage.Client()
+        except OSError:  # a login that belongs to no project, which objects don't ask for
+            client = storage.Client(project="none")
+        return BucketStore(client, bucket, prefix.strip("/"))
     except auth.GoogleAuthError as error:
         fix = "run on a VM with a service account, or `gcloud auth application-default login`"
         raise StoreError(f"{url}: no credentials: {error}\n    fix: {fix}") from error

@@ -143,7 +143,11 @@ class Run:
         return Outcome("done", step, self._last_loss)
 
     def _first_state(self) -> State:
-        """Before any update; each worker makes the parts that its devices hold."""
+        """Before any update. Read from weights, each worker reads the parts that its devices hold.
+
+        Drawn, each draws all of a parameter and keeps its devices' parts: for 8 B of them some four
+        minutes on a busy core, once a run, and room for twice the largest in a host's memory.
+        """
         config, abstract = self._config, self._step.state["params"]
         if config.train.init_from:
             params = huggingface.load(Path(config.train.init_from), config.model, abstract)

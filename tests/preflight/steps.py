@@ -1,11 +1,13 @@
 """Compiles a step on 8 CPU devices with each remat and prints what the program does.
 
-XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m tests.preflight.steps '{"layers": 4}' 256
+XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m tests.preflight.steps '{"layers": 4}' 128 384
 """
 
 import json
 import sys
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import jax
 
@@ -17,14 +19,15 @@ from workload.step import Step
 
 
 def main() -> None:
-    arch, length = Architecture(**json.loads(sys.argv[1])), int(sys.argv[2])
-    config = Config(model=arch, data=DataConfig(sequence_length=length), train=TrainConfig(batch_size=8))
-    found = {}
-    for remat in ("none", "full"):
-        changed = replace(config, compute=replace(config.compute, remat=(remat,)))
+    arch, lengths = Architecture(**json.loads(sys.argv[1])), [int(word) for word in sys.argv[2:]]
+    config = Config(model=arch, train=TrainConfig(batch_size=8))
+    found: dict[str, dict[int, Any]] = {"none": {}, "full": {}}
+    for remat, length in product(found, lengths):
+        compute = replace(config.compute, remat=(remat,))
+        changed = replace(config, compute=compute, data=DataConfig(sequence_length=length))
         step = Step(changed, make_mesh(changed.mesh, by_slice(jax.devices())), "cpu")
         program = Program(step.lower().compile().as_text())
-        found[remat] = {
+        found[remat][length] = {
             "flops": program.matmul_flops(),
             "exchanges": [
                 {"kind": one.kind, "bytes": one.size_bytes * one.times} for one in program.collectives(8)

@@ -45,7 +45,13 @@ class Workers:
                 self.processes.append(
                     subprocess.Popen(
                         [sys.executable, "-m", "workload", "train", *arguments, *only.get(worker, ())],
-                        env={**os.environ, "GCE_METADATA_HOST": "127.0.0.1:1", **environment, **who},
+                        env={
+                            **os.environ,
+                            "JAX_PLATFORMS": "cpu",
+                            "GCE_METADATA_HOST": "127.0.0.1:1",
+                            **environment,
+                            **who,
+                        },
                         stdout=log,
                         stderr=subprocess.STDOUT,
                     )

@@ -69,7 +69,7 @@ def test_of_a_failed_save_asyncio_says_nothing_of_its_own(
     where: str, shown: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of several writes that were gathered it names only the error; what others fail at is told."""
-    saves._quiet_failures()
+    saves.quiet_failures()
     try:
         exec(compile("raise ValueError('full')", where, "exec"), {})
     except ValueError as error:

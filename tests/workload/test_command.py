@@ -18,7 +18,18 @@ from workload.store import open_store
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["train"], ["data"], ["data", "prepare"], ["checkpoints"], ["checkpoints", "list"]],
+    [
+        [],
+        ["train"],
+        ["data"],
+        ["data", "prepare"],
+        ["checkpoints"],
+        ["checkpoints", "list"],
+        ["extract"],
+        ["activations"],
+        ["data", "streams"],
+        ["preflight"],
+    ],
     ids=" ".join,
 )
 def test_every_command_has_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +128,7 @@ def test_losses_are_joined_from_segments_and_must_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("set_before", "platform"),
-    [({}, "cpu"), ({"TPU_NAME": "tpu-0"}, None), ({"JAX_PLATFORMS": "cuda"}, "cuda")],
+    [({}, "cpu"), ({"TPU_NAME": "tpu-0"}, "tpu,cpu"), ({"JAX_PLATFORMS": "cuda"}, "cuda")],
 )
 def test_without_a_tpu_jax_is_told_so_but_never_on_a_host(
     set_before: dict[str, str], platform: str | None, monkeypatch: pytest.MonkeyPatch
@@ -180,3 +191,21 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (141, "")
     assert (tmp_path / "streams" / "streams.json").exists()
+
+
+def test_a_hosts_chips_that_are_gone_are_an_error_and_no_reason_to_train_on_its_cpu(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    environment |= {"TPU_NAME": "tpu-dev", "GCE_METADATA_HOST": "127.0.0.1:1", "PYTHONPATH": str(Path.cwd())}
+    (tmp_path / "text").write_text("some text " * 2000)
+    command = [sys.executable, "-m", "workload"]
+    assert (
+        main(["data", "prepare", "--source", str(tmp_path / "text"), "--out", str(tmp_path / "tokens")]) == 0
+    )
+    done = subprocess.run(
+        [*command, "train", "tiny.toml", "--dir", str(tmp_path), "--set", "data.path=tokens"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "workload: no chips: Unable to initialize backend 'tpu'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()

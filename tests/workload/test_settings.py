@@ -167,3 +167,21 @@ def test_a_worker_that_jax_numbers_otherwise_stops(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ClusterError, match=r"worker 2 by \$WORKER_ID, but process 1 to JAX\n    fix: set"):
         Cluster.join(Membership.from_environment(GOOD), ClusterConfig())
     assert Cluster.join(Membership(1, 4, "10.0.0.2:8476"), ClusterConfig()).membership.worker == 1
+
+
+def test_a_config_may_have_the_name_of_the_packaged_one_that_it_adds_to(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text('base = "tiny.toml"\n[train]\nsteps = 77\n')
+    config = configs.load(str(tmp_path / "tiny.toml"))
+    assert (config.train.steps, config.train.batch_size) == (77, 16)
+
+
+def test_configs_that_add_to_one_another_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('base = "b.toml"\n')
+    (tmp_path / "b.toml").write_text('base = "./a.toml"\n')
+    with pytest.raises(ConfigError, match=r"base = './a.toml': must name another config"):
+        configs.load(str(tmp_path / "a.toml"))
+
+
+def test_norms_and_biases_of_queries_exclude_one_another() -> None:
+    with pytest.raises(ConfigError, match=r"model.qkv_bias = true: no family of models has both"):
+        configs.load("tiny.toml", ["model.qk_norm=true", "model.qkv_bias=true"])

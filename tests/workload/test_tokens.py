@@ -342,6 +342,19 @@ def test_prepare_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: py
         prepare([source], out, shard_tokens=700)
 
 
+def test_prepare_does_not_go_on_over_sources_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workload.data.prepare._BATCH_CHARACTERS", 500)
+    source = tmp_path / "documents.jsonl"
+    source.write_text("".join(json.dumps({"text": f"{i} " * 30}) + "\n" for i in range(100)))
+    with pytest.raises(InterruptedHereError):
+        prepare([source], tmp_path / "out", Failing(80), shard_tokens=700)
+    source.write_text(source.read_text().replace("1", "one"))
+    with pytest.raises(DataError, match="sources that changed since"):
+        prepare([source], tmp_path / "out", shard_tokens=700)
+
+
 def test_prepare_goes_on_where_no_shard_was_whole_yet(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(InterruptedHereError):
@@ -361,7 +374,7 @@ def test_prepare_does_not_mix_sources(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "unfinished.json").write_text(json.dumps(left))
-    with pytest.raises(DataError, match="holds 1 shards of other sources, or by another tokenizer"):
+    with pytest.raises(DataError, match="holds 1 shards of other sources, of sources that changed since"):
         prepare([text], out)
 
 

@@ -86,7 +86,7 @@ def prepare(
         if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
             fix = "name a folder elsewhere"
             raise DataError(f"--out {out}: lies in --source {source}, and would be read\n    fix: {fix}")
-    files = [str(path) for path in reading.files()]
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in reading.files()]
     asked = [files, tokenizer.identity, tokenizer.end_of_document, field_name, shard_tokens]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
     with _room(out):
@@ -153,8 +153,11 @@ def _begin(out: Path, key: str) -> _Done:
             fix = "name a new folder, or remove it"
             raise DataError(f"--out {out}: is there and not empty\n    fix: {fix}")
         if left["shards"] and left["key"] != key:
-            was = f"{len(left['shards'])} shards of other sources, or by another tokenizer, --end or --field"
-            fix = "call with the same arguments as before to go on, or name a new folder"
+            was = (
+                f"{len(left['shards'])} shards of other sources, of sources that changed since,"
+                " or by another tokenizer, --end or --field"
+            )
+            fix = "call with the same arguments and sources as before to go on, or name a new folder"
             raise DataError(f"--out {out}: holds {was}\n    fix: {fix}")
         if left["shards"]:
             shards = [Shard(**shard) for shard in left["shards"]]

@@ -16,7 +16,7 @@ from jax import Array
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash_kernel
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
 
-from workload.model.kernels import block_size
+from workload.model.kernels import block_size, query_block
 
 Attend = Callable[[Array, Array, Array, Array], Array]
 """(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL) -> z_BxLxHxK"""
@@ -39,7 +39,7 @@ def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: A
     again in the backward pass instead of kept.
     """
     L = q_BxLxHxK.shape[1]
-    size = max(_LEAST_BLOCK, -(-L // _MOST_BLOCKS))
+    size = query_block(L)
     if size >= L:
         return _rows(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL)
     rows = jax.checkpoint(_rows)
@@ -51,9 +51,6 @@ def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: A
         for first in range(0, L, size)
     ]
     return jnp.concatenate(blocks, axis=1)
-
-
-_LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # fewer queries make thin products, more blocks long programs
 
 
 def _rows(q_BxRxHxK: Array, k_BxSxJxK: Array, v_BxSxJxK: Array, segments_BxS: Array) -> Array:

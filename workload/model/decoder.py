@@ -1,8 +1,7 @@
 """The decoder: one layer function, scanned; what it computes, it shows to a tap by name.
 
-    x_BxLxD = decoder.embed(weights, tokens_BxL)
-    x_BxLxD = decoder.run_layers(...)
-    logits  = decoder.logits(...)
+    x_BxLxD = decoder.run_layers(embedded_BxLxD, params["layers"], ...)    # in training
+    found = decoder.capture(params, tokens_BxL, segments_BxL, arch, {"resid_post": [3, 11]})
 
 Weights arrive through a function from a name to an array, so that a trainer which keeps them
 split over chips gathers each one where it is used, and nothing else changes.

@@ -3,6 +3,7 @@
 KINDS = ("auto", "splash", "cudnn", "einsum")
 _LANES = 128  # a tile's width on TPU
 _GPUS = ("gpu", "cuda", "rocm")
+_LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # fewer queries make thin products, more blocks long programs
 _LARGEST_BLOCK = 2048  # what MaxText's v6e recipes use; 8B at 8192 fits it
 
 
@@ -44,3 +45,23 @@ def block_size(length: int) -> int:
     while length % block or block % _LANES:
         block -= _LANES if block % _LANES == 0 else block % _LANES
     return block
+
+
+def query_block(length: int) -> int:
+    """The queries that `einsum` attends from at once; each such block reads the keys up to its end."""
+    return max(_LEAST_BLOCK, -(-length // _MOST_BLOCKS))
+
+
+def computed_share(kind: str, length: int) -> float:
+    """The part of the square of scores that an attention computes: blocks on the diagonal whole."""
+    if kind == "cudnn":
+        return 1.0
+    block = block_size(length) if kind == "splash" else query_block(length)
+    ends = [min(first + block, length) for first in range(0, length, block)]
+    rows = [end - first for first, end in zip(range(0, length, block), ends, strict=True)]
+    return sum(count * end for count, end in zip(rows, ends, strict=True)) / length**2
+
+
+def scores_again(kind: str, length: int) -> bool:
+    """Whether the backward pass computes the scores anew instead of reading them."""
+    return kind == "splash" or (kind == "einsum" and query_block(length) < length)

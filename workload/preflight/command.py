@@ -49,7 +49,10 @@ def main(arguments: Sequence[str]) -> int:
 
     text = "say only what was found before; exit status 4 if nobody has asked yet"
     parser.add_argument("--kept", action="store_true", help=text)
-    return _run(parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    if options.kept and options.search:
+        parser.error("--kept looks one answer up, --search asks for many: give one of them")
+    return _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -169,7 +169,10 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         try:
             several = {"num_slices": slices.count} if slices.count > 1 else {}
             topology = topologies.get_topology_desc(
-                topology_name=f"v6e:{slices.topology}", platform="tpu", **several
+                topology_name=f"v6e:{slices.topology}",
+                platform="tpu",
+                chips_per_host_bounds=slices.host_bounds,
+                **several,
             )
             grouped = by_slice(topology.devices, slices.count)
             step = Step(config, make_mesh(config.mesh, grouped), "tpu", len(grouped))

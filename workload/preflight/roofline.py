@@ -15,8 +15,8 @@ from typing import Any
 
 from workload.config import Config
 from workload.flops import ModelFlops, mfu, model_flops
+from workload.model import kernels
 from workload.model.architecture import Architecture
-from workload.model.kernels import block_size
 from workload.preflight.program import Collective
 from workload.preflight.slices import CHIP, Slices
 
@@ -35,14 +35,11 @@ _SPARED_BY = {
 def forward_flops(arch: Architecture, length: int, attention: str) -> dict[str, float]:
     """FLOPs of a forward pass per token, by part, as the program does them.
 
-    The kernel skips blocks above the diagonal; the blocks on it are computed whole.
+    Attention skips blocks above the diagonal; the blocks on it are computed whole.
     """
     D, F, N, K = arch.d_model, arch.d_ff, arch.layers, arch.K
     Q, R = arch.heads * K, arch.J * K
-    share = 1.0
-    if attention == "splash":
-        blocks = length // block_size(length)
-        share = (blocks + 1) / (2 * blocks)
+    share = kernels.computed_share(attention, length)
     return {
         "query": 2.0 * N * D * Q,
         "key": 2.0 * N * D * R,
@@ -60,8 +57,9 @@ def step_flops(arch: Architecture, length: int, attention: str, remat: Sequence[
     """FLOPs per token of a step: forward, what is computed again, backward."""
     parts = forward_flops(arch, length, attention)
     again = sum(flops for part, flops in parts.items() if _again(part, remat))
-    # Backward: two products for one; the kernel's computes the scores again, five for two.
-    backward = 2 * sum(parts.values()) + (0.5 * parts["attention"] if attention == "splash" else 0.0)
+    # Backward: two products for one; where it computes the scores again, five for two.
+    scores = 0.5 * parts["attention"] if kernels.scores_again(attention, length) else 0.0
+    backward = 2 * sum(parts.values()) + scores
     return sum(parts.values()) + again + backward
 
 

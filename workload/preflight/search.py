@@ -1,8 +1,8 @@
 """Tries batches, what to keep, meshes and compiler flags; ranks what fits.
 
-Compiling a step for a slice takes minutes, so every candidate is first estimated from shapes
-alone; the compiler is asked about the most promising, best first, until enough of them fit. The
-best is then asked about once more without each group of flags.
+Compiling a step for a slice takes minutes, so every batch and remat is first estimated from shapes
+alone; the compiler is asked about the most promising, best first, until enough of them fit. The best
+is then asked about with other meshes, and the best of those without each group of flags.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -67,14 +67,13 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
     found = []
     length, dtype = config.data.sequence_length, config.compute.dtype
     attention, _ = kernels.choose(config.compute.attention, "tpu", length, dtype)
-    for examples, remat, copies in product(BATCHES, KEPT, COPIES):
-        if slices.chips_each % copies or examples % (config.compute.examples_at_once or 1):
+    for examples, remat in product(BATCHES, KEPT):
+        if examples % (config.compute.examples_at_once or 1):
             continue
         changed = replace(
             config,
             train=replace(config.train, batch_size=examples * slices.chips, accumulate=1),
             compute=replace(config.compute, remat=remat),
-            mesh=replace(config.mesh, data=copies),
         )
         size = estimate_bytes(changed, slices)
         if size > 1.1 * CHIP.hbm_bytes:
@@ -129,7 +128,8 @@ def search(
     say: Callable[[str], None] = lambda line: None,
     compile_with: Callable[[Config, Slices], Compiled] = compile_step,
 ) -> list[Candidate]:
-    """Asks the compiler, best estimate first, until `enough` fit or `most` were asked; then about flags.
+    """Asks the compiler, best estimate first, until `enough` fit or `most` were asked; then about
+    meshes and flags.
 
     Returns:
         Those asked about, the fastest that fit first.
@@ -145,7 +145,7 @@ def search(
         asked.append(replace(one, verdict=verdict))
         say(f"  {verdict.fits}: {verdict.reason}")
 
-    for one in _one_a_batch_and_remat(candidates(config, slices)):
+    for one in candidates(config, slices):
         fitting = sum(entry.verdict is not None and entry.verdict.fits == "yes" for entry in asked)
         if len(asked) == most or fitting == enough:
             break
@@ -155,11 +155,21 @@ def search(
         raise ConfigError(
             "workload preflight", [Problem("--slice", slices.title, rule, "take a larger slice")]
         )
-    best = min(asked, key=_rank)
-    if best.verdict and best.verdict.fits != "no":
-        for one in _with_fewer_flags(best, slices):
-            ask(one)
+    for others in (_with_other_meshes, _with_fewer_flags):
+        best = min(asked, key=_rank)
+        if best.verdict and best.verdict.fits != "no":
+            for one in others(best, slices):
+                ask(one)
     return sorted(asked, key=_rank)
+
+
+def _with_other_meshes(best: Candidate, slices: Slices) -> Iterator[Candidate]:
+    """The best found, with other numbers of copies: what is exchanged only the compiler can say."""
+    for copies in COPIES:
+        config = replace(best.config, mesh=replace(best.config.mesh, data=copies))
+        size = estimate_bytes(config, slices)
+        if copies != best.config.mesh.data and not slices.chips_each % copies and size <= CHIP.hbm_bytes:
+            yield replace(best, config=config, estimated_bytes=size, verdict=None)
 
 
 def _with_fewer_flags(best: Candidate, slices: Slices) -> Iterator[Candidate]:
@@ -169,16 +179,6 @@ def _with_fewer_flags(best: Candidate, slices: Slices) -> Iterator[Candidate]:
     for left_out in chosen:
         rest = tuple(name for name in chosen if name != left_out) or ("none",)
         yield replace(best, config=replace(best.config, compute=replace(compute, flags=rest)), verdict=None)
-
-
-def _one_a_batch_and_remat(found: Sequence[Candidate]) -> Iterator[Candidate]:
-    """The best mesh of each batch and remat only: more copies cost memory and rarely save time."""
-    seen = set()
-    for one in found:
-        key = one.examples, one.config.compute.remat
-        if key not in seen:
-            seen.add(key)
-            yield one
 
 
 def _rank(one: Candidate) -> tuple[int, float]:

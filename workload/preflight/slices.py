@@ -32,6 +32,12 @@ class Slices:
         return prod(int(side) for side in self.topology.split("x"))
 
     @property
+    def host_bounds(self) -> tuple[int, int, int]:
+        """The chips of one machine as the compiler counts them: all of a slice that is one, else 2x2."""
+        sides = [int(side) for side in self.topology.split("x")] if self.hosts == 1 else [2, 2]
+        return sides[0], sides[1], 1
+
+    @property
     def title(self) -> str:
         """For people: `v6e-256` or `2 x v6e-256`."""
         return self.name if self.count == 1 else f"{self.count} x {self.name}"
