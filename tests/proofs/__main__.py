@@ -2,6 +2,7 @@
 
     python -m tests.proofs saves            kill before and after each storage request of a save: 6 min
     python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
+    python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 10 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
 every run, and goes on from there when it is called again.
@@ -10,6 +11,7 @@ every run, and goes on from there when it is called again.
 import argparse
 import json
 import platform
+import random
 import sys
 import tempfile
 import time
@@ -18,10 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 from tests.proofs.runs import Slice, same
 
 OUT = Path("proofs")
+LONGEST_EXTRACTION_S = 2.0  # from its begin to an instant: about as long as one takes on an idle core
 
 
 def saves(_: argparse.Namespace) -> dict[str, Any]:
@@ -81,6 +85,35 @@ def runs(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def extractions(options: argparse.Namespace) -> dict[str, Any]:
+    """E5: every shard is made once, with the bytes of an extraction that nobody disturbed."""
+    begun, killed = time.monotonic(), 0
+    draw = random.Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
+        proof = Proof(Path(folder))
+        try:
+            made = Extractions(proof)
+            for number in range(1, len(made.requests) + 1):
+                for before in (True, False):
+                    request = made.at_request(number, before)
+                    say(f"{number}/{len(made.requests)} {'before' if before else 'after'}: {request[:80]}")
+            for number in range(options.runs):
+                killed += made.at_instant(number, draw.uniform(0.0, LONGEST_EXTRACTION_S))
+                say(f"instant {number + 1}/{options.runs}: {killed} killed")
+        finally:
+            proof.close()
+    assert killed > options.runs / 2, killed
+    at_requests = 2 * len(made.requests)
+    took = round(time.monotonic() - begun, 1)
+    return {
+        "shards": made.shards,
+        "at_requests": at_requests,
+        "at_instants": killed,
+        "seconds": took,
+        "on": _on(),
+    }
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -118,6 +151,10 @@ def main() -> None:
     of_runs.add_argument("--runs", type=int, default=100)
     of_runs.add_argument("--seed", type=int, default=20261121)
     of_runs.set_defaults(prove=runs)
+    of_extractions = commands.add_parser("extractions")
+    of_extractions.add_argument("--runs", type=int, default=100)
+    of_extractions.add_argument("--seed", type=int, default=20261121)
+    of_extractions.set_defaults(prove=extractions)
     options = parser.parse_args()
     found = options.prove(options)
     path = _write(options.prove.__name__, found)

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,11 @@ class KillingFront(Front):
             self._kill()
         return answer
 
+    def kill(self) -> None:
+        """Ends the client now, if it hasn't ended by itself."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
     def _kill(self) -> None:
         assert self.counted
         os.kill(self.pid, signal.SIGKILL)
@@ -57,7 +64,8 @@ class Proof:
     def __init__(self, folder: Path):
         self._requests: list[str] = []
         self.front = KillingFront(folder)
-        self.front.request("POST", "b", {"name": BUCKET}, project=PROJECT)
+        versioned = {"name": BUCKET, "versioning": {"enabled": True}}  # so that nothing is overwritten unseen
+        self.front.request("POST", "b", versioned, project=PROJECT)
         environment = {
             **os.environ,
             "JAX_PLATFORMS": "cpu",
@@ -74,16 +82,26 @@ class Proof:
         )
 
     def do(
-        self, what: str, run: str, kill_at: int = 0, before: bool = True, since: str = ""
+        self,
+        what: str,
+        run: str,
+        kill_at: int = 0,
+        before: bool = True,
+        since: str = "",
+        began: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Runs one child; returns its wait status and its result, if it lived to tell."""
+        """Runs one child; returns its wait status, its result if it lived to tell, and what it requested.
+
+        Requests are those from where the child says, if it says so.
+        """
         self._send({"do": what, "run": f"gs://{BUCKET}/{run}"})
         self.front.pid = self._read()["pid"]
         self.front.kill_at, self.front.before, self.front.since = kill_at, before, since
         self.front.killed, self.front.counted = "", None
         self._send({})
+        began()
         answer = self._read()
-        self.front.kill_at, self.front.counted = 0, self.front.counted if what == "save" else None
+        answer["requests"], self.front.kill_at, self.front.counted = self.front.counted, 0, None
         return answer
 
     def case(self, number: int, before: bool, since: str = "") -> tuple[str, int]:
@@ -110,9 +128,16 @@ class Proof:
         if not self._requests:
             done = self.do("save", "undisturbed")
             assert done["status"] == 0, done
-            assert self.front.counted
-            self._requests = list(self.front.counted)
+            self._requests = list(done["requests"])
         return self._requests
+
+    def objects(self, run: str) -> dict[str, list[str]]:
+        """All below a run: by name, the md5 of every version there ever was."""
+        listing = self.front.request("GET", f"b/{BUCKET}/o", prefix=f"{run}/", versions=True).json
+        found: dict[str, list[str]] = {}
+        for item in listing.get("items", []):
+            found.setdefault(item["name"].removeprefix(f"{run}/"), []).append(item["md5Hash"])
+        return found
 
     def close(self) -> None:
         assert self._zygote.stdin

@@ -8,6 +8,8 @@ and answers again with the child's exit status and what it printed.
 import json
 import os
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -70,6 +72,25 @@ def restore(run: str, url: str) -> dict[str, Any]:
     return {"step": step, "then": restored(checkpoints(run))}
 
 
+def extract(run: str, url: str) -> dict[str, Any]:
+    """Extracts a small stream, while the storage counts; goes on with what is there."""
+    import tempfile
+    import urllib.request
+
+    from tests.workload import extracting
+    from workload.data import stream as streams
+
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "stream_003.safetensors"
+        path.write_bytes(extracting.make_stream([7, 60, 33, 90, 12, 41, 88, 5, 64, 20, 71, 38, 55, 9]))
+        config = extracting.in_many_shards(extracting.CONFIG)
+        weights = extracting.save_weights(Path(scratch) / "weights", extracting.ARCH)
+        store, stream = open_store(run), replace(streams.read(str(path)), url="gs://streams/3")
+        urllib.request.urlopen(f"{url}/count-from-here", timeout=30).close()
+        done = extracting.extract(config, stream, weights, store)
+    return {"samples": done.samples, "shards": done.shards, "made": done.made}
+
+
 def main() -> None:
     url = os.environ["STORAGE_EMULATOR_HOST"]
     for line in sys.stdin:
@@ -79,7 +100,7 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             os.read(read_go, 1)
-            do = {"save": save, "restore": restore}[asked["do"]]
+            do = {"save": save, "restore": restore, "extract": extract}[asked["do"]]
             os.write(write_result, json.dumps(do(asked["run"], url)).encode())
             os._exit(0)
         os.close(write_result)

@@ -11,26 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
 from workload.activations import shard
 from workload.activations.shard import Shard
 from workload.activations.statistics import Moments
 from workload.data import stream as streams
-from workload.data.stream import About, Stream
+from workload.data.stream import Stream
 from workload.errors import ConfigError, DataError, HopelessError
-from workload.extract.config import Config, ExtractConfig, ModelConfig
-from workload.extract.run import Extraction, Summary
+from workload.extract.run import Summary
 from workload.model import decoder, huggingface
-from workload.model.architecture import Architecture
 from workload.store import FolderStore, Store
-
-ARCH = Architecture(
-    layers=4, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=300, qkv_bias=True, tie_embeddings=True
-)
-POINTS = ("resid_post.*", "mlp_out.1", "attn_z.2.h3", "final_norm")
-CONFIG = Config(
-    ModelConfig("weights"),
-    ExtractConfig(points=POINTS, dtype="float32", batch_tokens=512, shard_bytes=400_000),
-)
 
 
 @pytest.fixture(scope="module")
@@ -39,37 +29,11 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_weights(folder / "model", ARCH)
 
 
-def save_weights(folder: Path, arch: Architecture) -> Path:
-    groups = arch.shapes()
-
-    def drawn(group: str) -> dict[str, Any]:
-        return {
-            name: jnp.asarray(decoder.draw(name, shape, arch, 7)) for name, shape in groups[group].items()
-        }
-
-    params = {**drawn("ends"), "layers": drawn("layers")}
-    huggingface.save(folder, params, arch, "float32", 512)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
     path = tmp_path_factory.mktemp("stream") / "stream_003.safetensors"
     path.write_bytes(make_stream(np.random.default_rng(1).integers(1, 120, 60).tolist()))
     return streams.read(str(path))
-
-
-def make_stream(lengths: list[int], vocab_size: int = 300) -> bytes:
-    numbers = np.random.default_rng(2)
-    tokens = [numbers.integers(0, vocab_size, length).astype(np.int32) for length in lengths]
-    about = About(3, 8, "5" * 64, "bytes", "bytes", vocab_size)
-    return streams.pack(
-        about, tokens, range(100, 100 + len(lengths)), [f"doc-{n}" for n in range(len(lengths))]
-    )
-
-
-def extract(config: Config, stream: Stream, weights: Path, store: Store) -> Summary:
-    return Extraction(config, stream, weights, store, lambda _: None).go()
 
 
 @pytest.fixture(scope="module")
