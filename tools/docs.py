@@ -24,7 +24,7 @@ from tools.blocks import filled  # noqa: E402
 README = ROOT / "README.md"
 OTHERS = (
     "infra.settings.table",
-    "tools.trainer_table",
+    "tools.config_tables",
     "benchmarks.page",
     "rehearsal.standin.document",
     "rehearsal.story.handbook",

@@ -11,9 +11,10 @@ from workload.settings import WORDS, at_least, one_of, ruled
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which weights: a folder of Hugging Face's, as `workload checkpoints export` makes them too."""
+    """Which weights."""
 
-    weights: str = ""  # below $DATA_DIR, unless it begins with /
+    # A folder of Hugging Face's below $DATA_DIR; `workload checkpoints export` makes one of a run of ours.
+    weights: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""The trainer's settings as the table in docs/trainer.md: written again, or compared.
+"""The workload's settings as tables in its documents: written again, or compared.
 
-python -m tools.trainer_table [--write]
+python -m tools.config_tables [--write]
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Any, get_type_hints
 
 from tools.blocks import filled
 from workload.config import Config
+from workload.extract import config as extraction
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "trainer.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+TABLES: dict[str, type] = {"trainer.md": Config, "extraction.md": extraction.Config}
 
 
 def rows(kind: type, prefix: str = "") -> Iterator[str]:
@@ -56,20 +58,21 @@ def comments(kind: type) -> dict[str, str]:
     return found
 
 
-def block() -> str:
-    """The table."""
-    return "\n".join(["| setting | default | meaning and rule |", "| --- | --- | --- |", *rows(Config)])
+def block(kind: type) -> str:
+    """The table of a config."""
+    return "\n".join(["| setting | default | meaning and rule |", "| --- | --- | --- |", *rows(kind)])
 
 
-def written(document: str) -> str:
-    """The document with its table made anew."""
-    return filled(document, {"settings": block()}, DOCUMENT.name)
+def main() -> None:
+    """Writes every table, or compares them."""
+    for name, kind in TABLES.items():
+        before = (DOCS / name).read_text(encoding="utf-8")
+        after = filled(before, {"settings": block(kind)}, name)
+        if "--write" in sys.argv:
+            (DOCS / name).write_text(after, encoding="utf-8")
+        elif before != after:
+            sys.exit(f"docs/{name}: its table is out of date: run 'make docs'")
 
 
 if __name__ == "__main__":
-    before = DOCUMENT.read_text(encoding="utf-8")
-    after = written(before)
-    if "--write" in sys.argv:
-        DOCUMENT.write_text(after, encoding="utf-8")
-    elif before != after:
-        sys.exit("docs/trainer.md: its table is out of date: run 'make docs'")
+    main()
