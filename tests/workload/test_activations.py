@@ -1,0 +1,105 @@
+"""What was kept is found by document, reading little else; what is damaged or missing is named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
+from workload.__main__ import main
+from workload.activations import shard
+from workload.activations.reader import Activations
+from workload.data import stream as streams
+from workload.data.stream import Stream
+from workload.errors import DataError
+from workload.store import FolderStore
+
+
+class Counting(FolderStore):
+    """Counts the bytes that are read."""
+
+    bytes_read = 0
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        raw = super().read(name, start, end)
+        self.bytes_read += len(raw)
+        return raw
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("run")
+    extract(CONFIG, make(root), save_weights(root / "weights", ARCH), FolderStore(root / "run"))
+    return root / "run"
+
+
+def make(root: Path) -> Stream:
+    (root / "stream_003.safetensors").write_bytes(make_stream([40 + n % 80 for n in range(60)]))
+    return streams.read(str(root / "stream_003.safetensors"))
+
+
+def test_a_document_is_found_by_its_name(run: Path) -> None:
+    activations = Activations(str(run))
+    assert len(activations) == 60
+    document = activations["doc-7"]
+    assert (document.id, document.sample, len(document.tokens)) == ("doc-7", 107, 47)
+    assert document["resid_post.2"].shape == (47, ARCH.d_model)
+    assert document["attn_z.2.h3"].shape == (47, ARCH.K)
+    assert sorted(one.id for one in activations) == sorted(f"doc-{n}" for n in range(60))
+    with pytest.raises(DataError, match="holds no document 'doc-60'"):
+        activations["doc-60"]
+    with pytest.raises(DataError, match=r"keeps no resid_post.9\n    fix: one of resid_post.0"):
+        document["resid_post.9"]
+
+
+def test_random_access_reads_little_more_than_what_is_wanted(run: Path) -> None:
+    """E7, once the headers are read: at most 1.1 times the bytes wanted."""
+    store = Counting(run)
+    activations = Activations(str(run), store)
+    assert len(activations)
+    store.bytes_read, wanted = 0, 0
+    for name in ("doc-3", "doc-50", "doc-11", "doc-29"):
+        wanted += activations[name]["resid_post.3"].nbytes
+    assert wanted <= store.bytes_read <= 1.1 * wanted
+
+
+def test_moments_of_a_run_are_of_all_of_its_tokens(run: Path) -> None:
+    activations = Activations(str(run))
+    values = np.concatenate([document["mlp_out.1"] for document in activations]).astype(np.float64)
+    moments = activations.moments("mlp_out.1")
+    assert moments.count == len(values)
+    np.testing.assert_allclose(moments.variance, values.var(axis=0), rtol=1e-5)
+
+
+def test_the_commands_show_count_and_verify(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["activations", "show", str(run)]) == 0
+    assert "tpu_3 shard 1 of " in capsys.readouterr().out
+    assert main(["activations", "show", str(run), "--document", "doc-7"]) == 0
+    assert "doc-7: sample 107, 47 tokens" in capsys.readouterr().out
+    assert main(["activations", "stats", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mlp_out.1"]["tokens"] == sum(40 + n % 80 for n in range(60))
+    assert main(["activations", "verify", str(run)]) == 0
+    assert "60 documents, 0 problems" in capsys.readouterr().out
+
+
+def test_verify_names_what_is_damaged_missing_or_there_twice(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, broken = FolderStore(run), FolderStore(tmp_path)
+    for name in whole.list("activations/"):
+        broken.write(name, whole.read(name))
+    first, second, third = (shard.name(3, number) for number in (1, 2, 3))
+    raw = bytearray(broken.read(first))
+    raw[-1] ^= 1
+    broken.write(first, bytes(raw))
+    broken.write(shard.name(4, 1), broken.read(third))
+    broken.delete(second)
+    assert main(["activations", "verify", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert f"{first}: " in said
+    assert "isn't what was written" in said
+    assert "tpu_3: shards 2 of " in said
+    assert f"is in {third} too" in said
+    with pytest.raises(DataError, match="no shard is committed here"):
+        Activations(str(tmp_path / "nowhere"))

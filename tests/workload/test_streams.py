@@ -1,0 +1,160 @@
+"""Samples are dealt out to streams: each once, the unusable set aside by name, the same bytes each time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workload.__main__ import main
+from workload.data import stream as streams
+from workload.data.deal import Wish, deal
+from workload.data.sources import Sources
+from workload.data.tokenizers import Bytes
+from workload.errors import DataError
+from workload.extract import packing
+from workload.extract.packing import Shape
+from workload.extract.ranges import cut
+from workload.store import FolderStore
+
+
+def lines(path: Path, *entries: Any) -> Path:
+    raw = (entry if isinstance(entry, bytes) else json.dumps(entry).encode() for entry in entries)
+    path.write_bytes(b"".join(line + b"\n" for line in raw))
+    return path
+
+
+def dealt(
+    source: Path, out: Path, **wish: Any
+) -> tuple[dict[str, int], list[streams.Stream], list[dict[str, Any]]]:
+    found = deal(Sources([source]), FolderStore(out), Bytes(), Wish(**wish))
+    aside = [json.loads(line) for line in (out / "set-aside.jsonl").read_text().splitlines()]
+    return found.set_aside, [streams.read(str(out / name)) for name in found.streams], aside
+
+
+def test_every_sample_is_in_one_stream_under_its_number(tmp_path: Path) -> None:
+    source = lines(tmp_path / "s.jsonl", *({"text": "x" * (n + 1)} for n in range(10)))
+    aside, found, _ = dealt(source, tmp_path / "out", streams=3)
+    assert aside == {}
+    assert [one.samples_N.tolist() for one in found] == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+    assert found[1].ids == tuple(f"{source}:{line}" for line in (2, 5, 8))
+    assert found[2].document(1).tolist() == list(b"x" * 6)
+    assert {one.about.source_sha256 for one in found} == {found[0].about.source_sha256}
+    assert [one.about.number for one in found] == [0, 1, 2]
+
+
+def test_what_cant_be_used_is_set_aside_by_name(tmp_path: Path) -> None:
+    source = lines(
+        tmp_path / "s.jsonl",
+        {"id": "a", "text": "fine"},
+        b'{"id": "b", "text": ',
+        {"id": "c", "text": ""},
+        {"text": "whose?"},
+        {"id": "a", "text": "again"},
+        {"id": "d", "text": "l" * 1_000_000},
+        {"id": "e", "text": 7},
+        b'{"id": "f", "text": "\xff"}',
+        b"",
+        {"id": "g", "text": "fine too"},
+    )  # fmt: skip
+    aside, (found,), named = dealt(source, tmp_path / "out", id_field="id", most_tokens=100)
+    assert found.ids == ("a", "g")
+    assert found.samples_N.tolist() == [0, 8]  # an empty line is no sample
+    assert {one["where"]: one["reason"].split(":")[0] for one in named} == {
+        f"{source}:2": "is not JSON",
+        f"{source}:3": "is empty",
+        f"{source}:4": "has no 'id' to name it",
+        f"{source}:5": "is named 'a' like one before it",
+        f"{source}:6": "has 1000000 tokens, more than 100",
+        f"{source}:7": "has no text in 'text'",
+        f"{source}:8": "is not JSON",
+    }
+    assert [one["sample"] for one in named] == [1, 2, 3, 4, 5, 6, 7]
+    assert sum(aside.values()) == 7
+    assert found.about.set_aside == 7
+
+
+def test_the_same_call_makes_the_same_bytes_and_another_is_refused(tmp_path: Path) -> None:
+    source = lines(tmp_path / "s.jsonl", *({"text": str(n) * 50} for n in range(9)))
+    dealt(source, tmp_path / "out", streams=2)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    dealt(source, tmp_path / "out", streams=2)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    with pytest.raises(DataError, match=r"stream_000.safetensors: is there, and is another one"):
+        dealt(source, tmp_path / "out", streams=3)
+
+
+def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
+    source = lines(tmp_path / "s.jsonl", *({"text": f"{n}"} for n in range(30)))
+    _, found, _ = dealt(source, tmp_path / "out", streams=4, most_samples=2)
+    assert [one.samples_N.tolist() for one in found] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "said"),
+    [
+        (b"", [], "no sample that can be used"),
+        (b"\n\n", [], "no sample that can be used"),
+        (
+            b'{"text": "a"}\n',
+            ["--streams", "2"],
+            "1 samples leave stream 1 empty\n    fix: --streams 1",
+        ),
+        (b'{"body": "a"}\n', [], "has no text in 'text'"),
+        (b'{"text": "a"}\n', ["--streams", "0"], "--streams = 0: must be at least 1"),
+        (b'{"text": "a"}\n', ["--id", "name"], "has no 'name' to name it"),
+    ],
+)
+def test_bad_sources_are_told_in_one_message(
+    content: bytes, options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.jsonl").write_bytes(content)
+    out = str(tmp_path / "out")
+    assert main(["data", "streams", "--source", str(tmp_path / "s.jsonl"), "--out", out, *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out" / "streams.json").exists()
+
+
+@pytest.mark.parametrize("cut_off", [0, 7, 100, -1])
+def test_a_stream_that_is_damaged_is_named(cut_off: int, tmp_path: Path) -> None:
+    source = lines(tmp_path / "s.jsonl", {"text": "some text"})
+    dealt(source, tmp_path / "out")
+    path = tmp_path / "out" / "stream_000.safetensors"
+    path.write_bytes(path.read_bytes()[:cut_off])
+    with pytest.raises(DataError, match=r"stream_000.safetensors: is not a stream, or damaged"):
+        streams.read(str(path))
+
+
+@given(
+    st.lists(st.integers(1, 256), min_size=1, max_size=200),
+    st.integers(1, 5),
+    st.sampled_from([256, 384, 512]),
+    st.integers(1, 5000),
+)
+def test_batches_and_ranges_hold_every_document_once_and_fit(
+    lengths: list[int], rows: int, length: int, shard_tokens: int
+) -> None:
+    shape = Shape(rows, length)
+    found = list(packing.batches(lengths, shape))
+    inside = [document for batch in found for row in batch for document in row]
+    assert sorted(inside) == list(range(len(lengths)))
+    assert all(sum(lengths[one] for one in row) <= length for batch in found for row in batch)
+    assert all(1 <= len(batch) <= rows for batch in found)
+    ranges = list(cut(lengths, shape, 1, shard_tokens))
+    assert [one.number for one in ranges] == list(range(1, len(ranges) + 1))
+    assert [batch for one in ranges for batch in one.batches] == found
+    assert all(one.tokens >= shard_tokens for one in ranges[:-1])
+    assert sum(one.tokens for one in ranges) == sum(lengths)
+
+
+@pytest.mark.parametrize(
+    "lengths", [[520] * 3000, [600, 1500] * 1500, [1100] * 3000, [9, 2000] * 1500, [64] * 9000]
+)
+def test_rows_are_chosen_that_pad_at_most_5_percent(lengths: list[int]) -> None:
+    shape = packing.choose(lengths, 16384, divisor=4)
+    assert shape.rows % 4 == 0
+    assert shape.length % packing.LANES == 0
+    rows = sum(len(batch) for batch in packing.batches(lengths, shape))
+    assert rows * shape.length / sum(lengths) <= 1.05
