@@ -1,14 +1,17 @@
 """What was kept is found by document, reading little else; what is damaged or missing is named."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
 from workload.__main__ import main
 from workload.activations import shard
+from workload.activations.batches import batches
 from workload.activations.reader import Activations
 from workload.data import stream as streams
 from workload.data.stream import Stream
@@ -103,3 +106,26 @@ def test_verify_names_what_is_damaged_missing_or_there_twice(
     assert f"is in {third} too" in said
     with pytest.raises(DataError, match="no shard is committed here"):
         Activations(str(tmp_path / "nowhere"))
+
+
+def test_batches_hold_every_token_once_in_an_order_of_the_seed(run: Path) -> None:
+    activations = Activations(str(run))
+    everything = np.concatenate([one.read("mlp_out.1") for one in activations.shards()])
+    found = list(batches(activations, "mlp_out.1", 256, seed=3))
+    assert {len(batch) for batch in found[:-1]} == {256}
+    assert len(found[-1]) == len(everything) % 256
+    mixed = np.concatenate(found)
+    assert np.array_equal(np.sort(mixed, axis=0), np.sort(everything, axis=0))
+    assert not np.array_equal(mixed, everything)
+    again, other = (np.concatenate(list(batches(activations, "mlp_out.1", 256, seed))) for seed in (3, 4))
+    assert np.array_equal(again, mixed)
+    assert not np.array_equal(other, mixed)
+
+
+def test_batches_in_bfloat16_are_what_jax_takes(tmp_path: Path) -> None:
+    config = replace(CONFIG, extract=replace(CONFIG.extract, dtype="bfloat16"))
+    store = FolderStore(tmp_path / "run")
+    extract(config, make(tmp_path), save_weights(tmp_path / "weights", ARCH), store)
+    first = next(batches(Activations(str(tmp_path / "run")), "resid_post.3", 64))
+    assert jnp.asarray(first).dtype == jnp.bfloat16
+    assert jnp.asarray(first).shape == (64, ARCH.d_model)
