@@ -21,6 +21,7 @@ class Node:
     runtime_version: str
     run: str | None
     labels: Mapping[str, str]
+    member: int | None = None  # of a fleet, counted from 0 over all zones
     together: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
 
     @property
@@ -61,9 +62,10 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
                 runtime_version=one.runtime_version or settings.tpu.runtime_version,
                 run=one.run,
                 labels=one.labels,
+                member=None if one.count is None else member,
                 together=together,
             )
-            for name, zone in named
+            for member, (name, zone) in enumerate(named)
         ]
     return tuple(found)
 

@@ -17,6 +17,7 @@ def metadata(
         "tpu-bundle": settings.tpu.bundle,  # None only in a preview: an update refuses to go on
         "tpu-data-disk": data_disk_id.rpartition("/")[2] if data_disk_id else None,
         "tpu-run": node.run,
+        "tpu-member": None if node.member is None else str(node.member),
         "tpu-job": node.slice if node.together else None,
         "tpu-slices": ",".join(node.together) or None,
         "tpu-barrier-timeout-s": str(settings.tpu.barrier_timeout_s),

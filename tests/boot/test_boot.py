@@ -37,7 +37,7 @@ def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
 
 
 def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> None:
-    host = make_host(data_disk, tpu_data_disk="c4-us-east5-b")
+    host = make_host(data_disk, tpu_data_disk="c4-us-east5-b", tpu_member="3")
     status = ready(host)
     assert [stage["name"] for stage in status["stages"]] == list(STAGES)
     states = {stage["name"]: stage["state"] for stage in status["stages"]}
@@ -64,6 +64,7 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
         "WORKER_COUNT": "1",
         "COORDINATOR_ADDRESS": "10.0.0.2:8476",
         "ACCELERATOR_TYPE": "v6e-16",
+        "TPU_MEMBER": "3",
     }
     login = host.run(
         "env", "-i", "bash", "--login", "-c", "env; python -c 'import workload; print(workload)'"

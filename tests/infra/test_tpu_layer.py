@@ -115,6 +115,7 @@ def test_a_fleet() -> None:
     nodes = recording.of(NODE)
     assert [node.name for node in nodes] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1", "tpu-us-east5-b-2"]
     assert {node.inputs["labels"]["slice"] for node in nodes} == {"extract"}
+    assert [node.inputs["metadata"]["tpu-member"] for node in nodes] == ["0", "1", "2"]
     assert len({node.options["parent"] for node in nodes}) == 3
     assert all("tpu:tpu:TpuSlice" in node.options["parent"] for node in nodes)
 
@@ -131,7 +132,7 @@ def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
         "tpu-us-east5-b-1",
     ]
     alone = run("tpu").only(NODE).inputs["metadata"]
-    assert not {"tpu-job", "tpu-slices"} & alone.keys()
+    assert not {"tpu-job", "tpu-slices", "tpu-member"} & alone.keys()
 
 
 def test_outputs() -> None:

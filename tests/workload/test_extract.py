@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
+from workload.__main__ import main
 from workload.activations import shard
 from workload.activations.shard import Shard
 from workload.activations.statistics import Moments
@@ -246,3 +247,26 @@ def test_a_shard_that_is_cut_short_is_named(whole: FolderStore, tmp_path: Path) 
     store.write(name, whole.read(name)[:-100])
     with pytest.raises(DataError, match=r"shard_0001.safetensors: is cut short\n    fix: remove it"):
         Shard(store, name).problems()
+
+
+def test_a_fleets_host_takes_its_own_stream(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stream_003.safetensors").write_bytes(make_stream([5, 60, 33]))
+    (tmp_path / "mine.toml").write_text(
+        f'[model]\nweights = "{weights}"\n[extract]\npoints = ["mlp_out.0"]\n'
+    )
+    line = ["extract", str(tmp_path / "mine.toml"), "--stream", str(tmp_path), "--dir", str(tmp_path / "out")]
+    monkeypatch.delenv("TPU_MEMBER", raising=False)
+    assert main(line) == 2
+    assert "$TPU_MEMBER = (not set): must be a number where --stream is a folder" in capsys.readouterr().err
+    monkeypatch.setenv("TPU_MEMBER", "3")
+    assert main(line) == 0
+    said = capsys.readouterr()
+    assert "1 shards of 3 samples, 1 made here" in said.out
+    assert "bound by" in said.out
+    assert main(line) == 0
+    assert "1 shards of 3 samples, 0 made here" in capsys.readouterr().out
+    monkeypatch.setenv("TPU_MEMBER", "4")
+    assert main(line) == 2
+    assert "stream_004.safetensors: no such stream" in capsys.readouterr().err

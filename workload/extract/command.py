@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (qwen2.5-0.5b.toml)")
-    text = "gs:// or a file, made by `workload data streams`"
+    text = "made by `workload data streams`: a stream, or their folder, of which $TPU_MEMBER takes its own"
     parser.add_argument("--stream", required=True, metavar="URL", help=text)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
@@ -46,6 +46,14 @@ def _run(options: argparse.Namespace) -> int:
     if not _NAME.fullmatch(name):
         rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
         problems.append(Problem("--name", repr(name), rule, "e.g. --name first"))
+    stream, member = options.stream, os.environ.get("TPU_MEMBER", "")
+    if not stream.endswith(".safetensors"):
+        if not member.isdecimal():
+            fix = f"name a stream, e.g. {stream.rstrip('/')}/stream_000.safetensors"
+            rule = "must be a number where --stream is a folder: a fleet's host knows its own"
+            problems.append(Problem("$TPU_MEMBER", repr(member) if member else "(not set)", rule, fix))
+        else:
+            stream = f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"
     if problems:
         raise ConfigError("workload extract", problems)
 
@@ -55,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
 
     store = open_store(f"{root.rstrip('/')}/extractions/{name}")
     weights = Path(os.environ.get("DATA_DIR", "")) / config.model.weights
-    summary = Extraction(config, read(options.stream), weights, store, _say).go()
+    summary = Extraction(config, read(stream), weights, store, _say).go()
     shards = f"{summary.shards} shards of {summary.samples} samples"
     mine = f"{summary.made} made here" + (f", {summary.taken} by another meanwhile" if summary.taken else "")
     print(f"{store.url}: {shards}, {mine}")

@@ -13,6 +13,7 @@ WORKER_COUNT=$WORKER_COUNT
 COORDINATOR_ADDRESS=$COORDINATOR_ADDRESS
 ACCELERATOR_TYPE=$ACCELERATOR_TYPE
 VARIABLES
+  [[ -z ${TPU_MEMBER:-} ]] || echo "TPU_MEMBER=$TPU_MEMBER"
 }
 
 # pam_environment: /etc/environment, which pam_env reads for every session, with our

@@ -11,6 +11,11 @@ attribute() {
   remember "$2" "$VALUE"
 }
 
+# member: the node's number in its fleet, if it is of one.
+member() {
+  ! optional tpu-member || attribute tpu-member TPU_MEMBER '0|[1-9][0-9]{0,3}'
+}
+
 # soon KEY: like optional, for what the TPU's own agent writes, which may come after this script's start.
 soon() {
   local deadline=$((SECONDS + 6))
@@ -34,6 +39,7 @@ stage_identity() {
   attribute tpu-bundle TPU_BUNDLE '[0-9a-f]{64}'
   attribute tpu-zone TPU_ZONE '[a-z0-9-]+'
   attribute accelerator-type ACCELERATOR_TYPE '[a-z0-9-]+'
+  member
   attribute tpu-workers WORKER_COUNT '[1-9][0-9]{0,4}'
   workers=$VALUE
 
