@@ -22,6 +22,7 @@ from typing import Any
 from workload.config import Config
 from workload.errors import WorkloadError
 from workload.preflight.program import Collective, Program
+from workload.preflight.quiet import quiet
 from workload.preflight.slices import GIB, Slices
 
 FORMAT = 1  # of what is kept; another one is compiled again
@@ -157,7 +158,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-    with tempfile.TemporaryDirectory(prefix="preflight-") as scratch, _quiet(Path(scratch) / "log") as log:
+    with tempfile.TemporaryDirectory(prefix="preflight-") as scratch, quiet(Path(scratch) / "log") as log:
         import jax
         from jax.experimental import topologies
 
@@ -266,30 +267,3 @@ def buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
         for size, unit, _, shapes in _LARGEST.findall(section)
     ]
     return max(sizes), tuple(found[:8])
-
-
-@dataclass
-class _Log:
-    """What the compiler wrote to standard error while it was kept quiet."""
-
-    path: Path
-
-    def hint(self) -> str:
-        lines = self.path.read_text(errors="replace").splitlines() if self.path.exists() else []
-        shown = " / ".join(lines[-3:])
-        return f"another version of jax and libtpu may do; the compiler also said: {shown or 'nothing'}"
-
-
-@contextmanager
-def _quiet(path: Path) -> Iterator[_Log]:
-    """libtpu warns, below Python, that there is no TPU; that goes into a file."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with path.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield _Log(path)
-        finally:
-            sys.stderr.flush()
-            os.dup2(saved, 2)
-            os.close(saved)
