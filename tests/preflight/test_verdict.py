@@ -4,6 +4,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,15 @@ def test_a_search_asks_about_the_best_without_each_group_of_flags() -> None:
     assert found[0].config.compute.flags == ("auto",), "what changes nothing isn't recommended"
     fewer = next(one for one in found if one.config.compute.flags != ("auto",))
     assert 'compute.flags=["' in fewer.settings
+
+
+def test_a_search_asks_about_other_meshes_where_their_copies_have_room() -> None:
+    found = search.search(llama(), V6E_256, asked, enough=1, compile_with=lambda *_: compiled(14.0))
+    assert {one.config.mesh.data for one in found} == {1, 2, 4}
+    eight = slices("v6e-8")  # where a second copy of the state is 15 GiB a chip
+    judged = partial(asked, wanted=eight)
+    found = search.search(llama(), eight, judged, enough=1, compile_with=lambda *_: compiled(27.0))
+    assert {one.config.mesh.data for one in found} == {1}
 
 
 def test_a_search_that_finds_nothing_that_fits_tries_no_flags() -> None:

@@ -164,12 +164,17 @@ def search(
 
 
 def _with_other_meshes(best: Candidate, slices: Slices) -> Iterator[Candidate]:
-    """The best found, with other numbers of copies: what is exchanged only the compiler can say."""
+    """The best found, with other numbers of copies: what is exchanged only the compiler can say.
+
+    What it takes is known of the best one; shapes say how much more copies take.
+    """
+    assert best.verdict is not None
     for copies in COPIES:
         config = replace(best.config, mesh=replace(best.config.mesh, data=copies))
-        size = estimate_bytes(config, slices)
-        if copies != best.config.mesh.data and not slices.chips_each % copies and size <= CHIP.hbm_bytes:
-            yield replace(best, config=config, estimated_bytes=size, verdict=None)
+        more = estimate_bytes(config, slices) - best.estimated_bytes
+        fits = best.verdict.compiled.hbm_bytes + more <= CHIP.hbm_bytes
+        if copies != best.config.mesh.data and not slices.chips_each % copies and fits:
+            yield replace(best, config=config, estimated_bytes=best.estimated_bytes + more, verdict=None)
 
 
 def _with_fewer_flags(best: Candidate, slices: Slices) -> Iterator[Candidate]:
