@@ -12,11 +12,13 @@ import importlib.util
 import os
 import re
 import select
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from workload import __version__
+from workload import __version__, command
 from workload.errors import ConfigError, Problem, WorkloadError
 
 _GOOGLE = "0x1ae0"  # who made a PCI device
@@ -40,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["host"]:
         return _host(arguments[1:])
     try:
-        if arguments and (command := _OTHERS.get(arguments[0])):
-            status = command(arguments[1:])
+        if arguments and (other := _OTHERS.get(arguments[0])):
+            status = other(arguments[1:])
         else:
             options = _parser().parse_args(arguments)
             status = int(options.command(options))
@@ -52,12 +54,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("workload: broken off; the same command begins again, or goes on", file=sys.stderr, flush=True)
         return 130
+    except MemoryError as error:
+        fix = "a machine with more, more workers, or a smaller model"
+        print(f"workload: this machine's memory is too small: {error}\n    fix: {fix}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         if not _nobody_reads():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return status
+
+
+def entry() -> NoReturn:
+    """The program: `main`, and its exit."""
+    status = main()
+    if status == 130:  # a compiler may still be at work in threads of its own, which no orderly exit outlives
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _nobody_reads() -> bool:
@@ -90,7 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     example = "DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training --set train.steps=20"
     train = add(commands, "train", "Train, or go on training, from the newest complete checkpoint.", example)
     train.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (tiny.toml)")
-    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    text = "a setting instead of the file's, e.g. train.steps=200; may be given several times"
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=text)
     train.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
     train.add_argument(
         "--dir",
@@ -217,11 +233,12 @@ def _prepare(options: argparse.Namespace) -> int:
     from workload.data.tokenizers import open_tokenizer
 
     tokenizer = open_tokenizer(options.tokenizer, options.end)
+    following = command("train", "tiny.toml", "--dir", "/tmp/training")
     summary = prepare(options.source, options.out, tokenizer, options.field, say=say_on_terminal)
     print(
         f"{options.out}: {summary.documents} documents, {summary.tokens} tokens"
         f" ({summary.not_text} files are no text, {summary.repeated} repeat another)\n"
-        f"next: DATA_DIR={options.out} workload train tiny.toml --dir /tmp/training"
+        f"next: DATA_DIR={shlex.quote(str(options.out))} {following}"
     )
     return 0
 
@@ -244,11 +261,12 @@ def _streams(options: argparse.Namespace) -> int:
     wish = Wish(options.streams, options.id, options.most_tokens, options.max_samples)
     out = open_store(options.out)
     done = deal(Sources(options.source, options.field), out, tokenizer, wish, say_on_terminal)
+    following = command("extract", "CONFIG", "--stream", f"{out.url}/{done.streams[0]}", "--dir", "DIR")
     aside = ", ".join(f"{count} {reason}" for reason, count in done.set_aside.items())
     print(
         f"{out.url}: {done.samples} samples, {done.tokens} tokens in {len(done.streams)} streams"
         + (f"; set aside: {aside} (set-aside.jsonl names them)" if aside else "")
-        + f"\nnext: workload extract CONFIG --stream {out.url}/{done.streams[0]}"
+        + f"\nnext: {following}"
     )
     return 0
 
@@ -278,7 +296,8 @@ def _verify(options: argparse.Namespace) -> int:
 
     checked = verify(open_run(options.run), options.step)
     for one in checked:
-        print(f"{one.step:>8}  {one.problem or 'right'}  {one.digests.get('params_sha256', '')[:12]}")
+        found = "right, as the run ended" if one.as_ended else "readable, all of it numbers"
+        print(f"{one.step:>8}  {one.problem or found}  {one.digests.get('params_sha256', '')[:12]}")
     if not checked:
         print(f"{options.run}: no complete checkpoint")
     return 1 if any(one.problem for one in checked) else 0
@@ -346,4 +365,4 @@ _OTHERS = {"preflight": _preflight, "extract": _extract, "activations": _activat
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -93,17 +93,24 @@ class Past:
 
 @dataclass(frozen=True)
 class Checked:
-    """What reading a checkpoint showed: `problem` is empty if nothing is wrong with it."""
+    """What reading a checkpoint showed.
+
+    Attributes:
+        problem: empty if nothing is wrong with it.
+        digests: of its parameters and its optimizer's state.
+        as_ended: that they are what the run said at its end; of an earlier step there is no telling.
+    """
 
     step: int
     problem: str
     digests: dict[str, str]
+    as_ended: bool = False
 
 
 def verify(store: Store, step: int | None = None) -> list[Checked]:
     """Reads every byte of a run's complete checkpoints, or of one.
 
-    A checkpoint is right if all of it can be read and every number is finite; the last one of a
+    A checkpoint can be used if all of it can be read and every number is finite; the last one of a
     run that is done must be what the run said at its end.
     """
     past = Past.read(store)
@@ -127,7 +134,7 @@ def verify(store: Store, step: int | None = None) -> list[Checked]:
         problem = f"{bad[0]} and {len(bad) - 1} more hold no numbers" if bad else ""
         if final.get("step") == one and any(final.get(name) != value for name, value in digests.items()):
             problem = "isn't what final.json says of it"
-        checked.append(Checked(one, problem, digests))
+        checked.append(Checked(one, problem, digests, not problem and final.get("step") == one))
     if step is not None and not checked:
         raise RunError(f"{store.url}: no complete checkpoint {step}\n    fix: one of {complete or 'none'}")
     return checked

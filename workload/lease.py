@@ -131,19 +131,21 @@ class Lease:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            held: dict[str, Any] = json.loads(self._store.read(NAME))
+            held = json.loads(self._store.read(NAME))
         except (MissingObjectError, ValueError):  # what is damaged is nobody's
             return None
-        return held
+        whole = isinstance(held, dict) and held.keys() >= {*self._me, "written"}
+        return held if whole and isinstance(held["written"], int | float) else None
 
     def _write(self) -> None:
         self._store.write(NAME, json.dumps({**self._me, "written": time.time()}).encode())
 
 
 def _boot() -> str:
-    """This boot of this machine (or container); empty where there is no telling."""
+    """This boot of this machine, and whose process numbers count here; empty where there is no telling."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"  # a container has numbers of its own
     except OSError:
         return ""
 

@@ -105,8 +105,9 @@ def read(store: Store) -> list[dict[str, Any]]:
     starts = []
     for name in store.list("goodput/"):
         try:
-            starts.append(json.loads(store.read(name)))
-        except ValueError as error:
+            start = json.loads(store.read(name))
+            starts.append({key: start[key] for key in ("begun", "seconds", "from", "to", "accounts")})
+        except (ValueError, KeyError, TypeError) as error:
             fix = "remove it; the time of that start then counts as none"
             raise RunError(f"{store.url}/{name}: is damaged: {error}\n    fix: {fix}") from None
     return sorted(starts, key=lambda start: start["begun"])

@@ -40,7 +40,7 @@ from workload.profile import Profiler
 from workload.progress import Progress
 from workload.sharding import make_mesh
 from workload.step import State, Step
-from workload.store import Store
+from workload.store import MissingObjectError, Store
 
 _ASSUMED_BYTES_PER_S = 1e9  # that a host writes, until a save was timed
 
@@ -139,7 +139,7 @@ class Run:
             saved = self._checkpoints.newest or 0
             self._event("preempted", step=saved, lost_steps=step - saved)
             return Outcome("preempted", saved, self._last_loss)
-        self._finish(step, state)
+        self._finish(step, state, again=step > restored.step and new_mesh)
         return Outcome("done", step, self._last_loss)
 
     def _first_state(self) -> State:
@@ -247,17 +247,33 @@ class Run:
         if reason := interval.saved(step, stall_s, self._checkpoints.save_s):
             self._event("interval", every_steps=interval.every_steps, reason=reason)
 
-    def _finish(self, step: int, state: State) -> None:
+    def _finish(self, step: int, state: State, again: bool) -> None:
+        """Writes the run's end; `again`: with other bits than before, if it had ended before."""
         digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
 
         def write() -> float:
             loss = read_losses(self._store)[step]
             final = {"step": step, "loss_hex": loss.hex(), **digests}
+            if not again:
+                self._compare_end(final)
             self._store.write("final.json", (json.dumps(final) + "\n").encode())
             return loss
 
         self._last_loss = float(self._cluster.agree(write))
         self._event("done", step=step)
+
+    def _compare_end(self, final: dict[str, Any]) -> None:
+        """Refuses another end of a run than the one on record: the checkpoint has changed since."""
+        try:
+            was = json.loads(self._store.read("final.json"))
+        except (MissingObjectError, ValueError):
+            return
+        if was.get("step") == final["step"] and was != final:
+            where, step = f"{self._store.url}/final.json", final["step"]
+            raise HopelessError(
+                f"{where}: the run ended otherwise than checkpoint {step} is now: it was damaged since\n"
+                "    fix: remove that step's folder, and start again from the one before"
+            )
 
     def _keep_ledger(self) -> None:
         if self._journal:

@@ -41,7 +41,7 @@ def save_weights(folder: Path, arch: Architecture) -> Path:
 def make_stream(lengths: list[int], vocab_size: int = 300) -> bytes:
     numbers = np.random.default_rng(2)
     tokens = [numbers.integers(0, vocab_size, length).astype(np.int32) for length in lengths]
-    about = About(3, 8, "5" * 64, "bytes", "bytes", vocab_size)
+    about = About(3, 8, "5" * 64, "6" * 64, "bytes", "bytes", vocab_size)
     return streams.pack(
         about, tokens, range(100, 100 + len(lengths)), [f"doc-{n}" for n in range(len(lengths))]
     )

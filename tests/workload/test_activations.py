@@ -82,8 +82,10 @@ def test_the_commands_show_count_and_verify(run: Path, capsys: pytest.CaptureFix
     assert "doc-7: sample 107, 47 tokens" in capsys.readouterr().out
     assert main(["activations", "stats", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mlp_out.1"]["tokens"] == sum(40 + n % 80 for n in range(60))
-    assert main(["activations", "verify", str(run)]) == 0
-    assert "60 documents, 0 problems" in capsys.readouterr().out
+    assert main(["activations", "verify", str(run)]) == 1
+    said = capsys.readouterr().out
+    assert "of 8 streams, nothing of 0, 1, 2, 4, 5, 6, 7 is there yet" in said
+    assert "60 documents, 1 problems" in said
 
 
 def test_verify_names_what_is_damaged_missing_or_there_twice(
@@ -104,6 +106,7 @@ def test_verify_names_what_is_damaged_missing_or_there_twice(
     assert "isn't what was written" in said
     assert "tpu_3: shards 2 of " in said
     assert f"is in {third} too" in said
+    assert "config.json: is missing or damaged" in said
     with pytest.raises(DataError, match="no shard is committed here"):
         Activations(str(tmp_path / "nowhere"))
 
@@ -129,3 +132,37 @@ def test_batches_in_bfloat16_are_what_jax_takes(tmp_path: Path) -> None:
     first = next(batches(Activations(str(tmp_path / "run")), "resid_post.3", 64))
     assert jnp.asarray(first).dtype == jnp.bfloat16
     assert jnp.asarray(first).shape == (64, ARCH.d_model)
+
+
+@pytest.mark.parametrize("key", ["id_bytes", "resid_post.0"])
+def test_one_damaged_shard_hides_no_other(
+    key: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in FolderStore(run).list(""):
+        FolderStore(tmp_path).write(name, FolderStore(run).read(name))
+    name = shard.name(3, 2)
+    raw = bytearray(FolderStore(run).read(name))
+    begin, end = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])[key]["data_offsets"]
+    start = 8 + int.from_bytes(raw[:8], "little")
+    raw[start + begin : start + end] = b"\xff" * (end - begin)
+    FolderStore(tmp_path).write(name, bytes(raw))
+    assert main(["activations", "verify", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert f"{name}: " in said
+    assert "of 8 streams" in said
+
+
+def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = save_weights(tmp_path / "weights", ARCH)
+    file = weights / "model.safetensors"
+    raw = bytearray(file.read_bytes())
+    size = int.from_bytes(raw[:8], "little")
+    begin, _ = json.loads(raw[8 : 8 + size])["model.layers.2.mlp.down_proj.weight"]["data_offsets"]
+    raw[8 + size + begin : 12 + size + begin] = b"\xff" * 4
+    file.write_bytes(raw)
+    extract(CONFIG, make(tmp_path), weights, FolderStore(tmp_path / "run"))
+    assert main(["activations", "verify", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().out
+    assert "resid_post.2 holds" in said
+    assert "values that are no numbers" in said
+    assert "resid_post.1 holds" not in said

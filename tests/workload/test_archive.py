@@ -54,14 +54,14 @@ def test_verify_reads_everything_and_names_what_is_damaged(
     assert main(["checkpoints", "verify", str(run)]) == 0
     digest = json.loads((run / "final.json").read_text())["params_sha256"][:12]
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
-        ["2", "right"],
-        ["4", "right"],
+        ["2", "readable,"],
+        ["4", "right,"],
     ]
     damage(run / "checkpoints" / "2")
     assert main(["checkpoints", "verify", str(run)]) == 1
     said = capsys.readouterr().out.splitlines()
     assert "can't be read" in said[0]
-    assert said[1].split() == ["4", "right", digest]
+    assert said[1].split() == ["4", *["right,", "as", "the", "run", "ended"], digest]
     assert main(["checkpoints", "verify", str(run), "--step", "3"]) == 1
     assert "no complete checkpoint 3" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from workload.activations.shard import Shard
 from workload.activations.statistics import Moments
 from workload.data import stream as streams
 from workload.data.stream import Stream
-from workload.errors import ConfigError, DataError, HopelessError
+from workload.errors import ConfigError, DataError, HopelessError, WeightsError
 from workload.extract.run import Summary
 from workload.model import decoder, huggingface
 from workload.store import FolderStore, Store
@@ -270,3 +270,20 @@ def test_a_fleets_host_takes_its_own_stream(
     monkeypatch.setenv("TPU_MEMBER", "4")
     assert main(line) == 2
     assert "stream_004.safetensors: no such stream" in capsys.readouterr().err
+
+
+def test_samples_that_were_dealt_otherwise_are_another_run(
+    whole: FolderStore, stream: Stream, weights: Path
+) -> None:
+    other = replace(stream, about=replace(stream.about, dealt_sha256="7" * 64))
+    with pytest.raises(HopelessError, match=r"streams.dealt_sha256 was 666"):
+        extract(CONFIG, other, weights, whole)
+
+
+def test_weights_that_dont_fit_take_no_name(stream: Stream, tmp_path: Path) -> None:
+    weights = save_weights(tmp_path / "weights", ARCH)
+    config = weights / "config.json"
+    config.write_text(config.read_text().replace('"intermediate_size": 48', '"intermediate_size": 64'))
+    with pytest.raises(WeightsError, match="tensors don't fit"):
+        extract(CONFIG, stream, weights, FolderStore(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -113,3 +113,19 @@ def test_who_was_replaced_hears_of_it_and_leaves_the_lease_alone(store: FolderSt
     time.sleep(4 * EVERY_S)
     mine.release()
     assert json.loads(store.read(NAME)) == theirs
+
+
+def test_a_process_of_another_container_is_not_taken_for_one_of_here(store: FolderStore) -> None:
+    """Same boot, but process numbers of its own: only a sign of life, or none, tells."""
+    boot = leases._boot().partition(" ")[0]
+    content = held(store, boot=f"{boot} pid:[1]", pid=2**22 + 1)
+    assert not lease(store)._is_over(content)
+
+
+@pytest.mark.parametrize("content", [b"3", b"null", b'{"start": "x"}', b"half a lea"])
+def test_a_lease_that_is_none_holds_nothing(content: bytes, store: FolderStore) -> None:
+    store.write(NAME, content)
+    mine = lease(store)
+    mine.take()
+    mine.check()
+    mine.release()

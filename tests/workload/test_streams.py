@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from workload.__main__ import main
 from workload.data import stream as streams
@@ -100,7 +102,7 @@ def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
         (
             b'{"text": "a"}\n',
             ["--streams", "2"],
-            "1 samples leave stream 1 empty\n    fix: --streams 1",
+            "1 samples leave stream 1 empty\n    fix: fewer --streams than 2",
         ),
         (b'{"body": "a"}\n', [], "has no text in 'text'"),
         (b'{"text": "a"}\n', ["--streams", "0"], "--streams = 0: must be at least 1"),
@@ -125,6 +127,41 @@ def test_a_stream_that_is_damaged_is_named(cut_off: int, tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:cut_off])
     with pytest.raises(DataError, match=r"stream_000.safetensors: is not a stream, or damaged"):
         streams.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "value", "said"),
+    [
+        ("tokens", 3, 257, "tokens outside the vocabulary of 257"),
+        ("tokens", 3, -1, "tokens outside the vocabulary of 257"),
+        ("offsets", 1, 0, "don't fill it one after another"),
+        ("offsets", 1, 10**9, "don't fill it one after another"),
+        ("offsets", -1, 500, "don't fill it one after another"),
+        ("id_offsets", 1, 0, "two of its documents have one name|don't go together|one name"),
+    ],
+)
+def test_a_stream_that_cannot_be_is_refused(
+    key: str, place: int, value: int, said: str, tmp_path: Path
+) -> None:
+    source = lines(tmp_path / "s.jsonl", *({"text": "some text"} for _ in range(3)))
+    dealt(source, tmp_path / "out")
+    path = tmp_path / "out" / "stream_000.safetensors"
+    with safe_open(path, "numpy") as opened:
+        about, arrays = opened.metadata(), {name: opened.get_tensor(name).copy() for name in opened.keys()}  # noqa: SIM118
+    arrays[key][place] = value
+    if key == "id_offsets":
+        arrays[key][:] = value
+    path.write_bytes(save(arrays, about))
+    with pytest.raises(DataError, match=said):
+        streams.read(str(path))
+
+
+@pytest.mark.parametrize("name", [None, {"k": 1}, "", "\ud800"])
+def test_a_name_that_is_none_is_none(name: Any, tmp_path: Path) -> None:
+    source = lines(tmp_path / "s.jsonl", {"id": name, "text": "x"}, {"id": 7, "text": "y"})
+    _, (found,), named = dealt(source, tmp_path / "out", id_field="id")
+    assert found.ids == ("7",)
+    assert named[0]["reason"] == "has no 'id' to name it"
 
 
 @given(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -373,3 +374,27 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
     assert run.json("lease.json")["start"] == "x"
     assert snapshot(run.path / "events") == before
     assert run.json("status.json")["state"] == "running"
+
+
+def test_a_run_that_ended_keeps_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where its last checkpoint can still be read, but holds something else by now."""
+    line = [*command("ended", 4, 2), "--dir", str(tmp_path)]
+    assert main(line) == 0
+    run = RunFolder(tmp_path / "runs" / "ended")
+    final = run.json("final.json")
+    (run.path / "final.json").write_text(json.dumps(final | {"params_sha256": "0" * 64}))
+    before = run.json("final.json")
+    assert main(line) == 2
+    assert "the run ended otherwise than checkpoint 4 is now: it was damaged since" in capsys.readouterr().err
+    assert run.json("final.json") == before
+
+
+def test_a_token_outside_the_vocabulary_is_damage_and_no_divergence(
+    tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(tokens, tmp_path / "tokens")
+    path = tmp_path / "tokens" / "tokens-00000.bin"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    line = [*command("bad-tokens", 4, 2), "--dir", str(tmp_path), "--set", f"data.path={tmp_path / 'tokens'}"]
+    assert main(line) == 2
+    assert "token 65535 is outside the vocabulary of 257: the file is damaged" in capsys.readouterr().err

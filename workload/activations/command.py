@@ -96,6 +96,12 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
             if document in held:
                 problems.append(f"{name}: {document!r} is in {held[document]} too")
             held[document] = name
+    streams = activations.streams()
+    if streams is None:
+        problems.append("config.json: is missing or damaged: which streams belong to the run can't be told")
+    elif absent := sorted(set(range(streams)) - shards.keys()):
+        some = ", ".join(map(str, absent[:8])) + (" and more" if len(absent) > 8 else "")
+        problems.append(f"of {streams} streams, nothing of {some} is there yet")
     for worker, count in sorted(shards.items()):
         if missing := sorted(set(range(1, count + 1)) - numbers[worker]):
             some = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")

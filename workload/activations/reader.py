@@ -6,6 +6,7 @@ document["resid_post.12"]        # L x D, bfloat16: those bytes were read, nothi
 document.tokens, document.sample
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from workload.activations.shard import Shard
 from workload.activations.statistics import Moments
 from workload.errors import DataError
-from workload.store import Store, open_store
+from workload.store import MissingObjectError, Store, open_store
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,13 @@ class Activations:
         """One after another."""
         for name in self.names:
             yield self.open(name)
+
+    def streams(self) -> int | None:
+        """How many the run's source was dealt out to; None where the run doesn't say."""
+        try:
+            return int(json.loads(self._store.read("config.json"))["streams"]["count"])
+        except (MissingObjectError, ValueError, KeyError, TypeError):
+            return None
 
     @property
     def points(self) -> tuple[str, ...]:

@@ -157,10 +157,13 @@ class Shard:
         if self.about.version != VERSION:
             fix = "read it with the version that made it"
             raise DataError(f"{store.url}/{name}: is of version {self.about.version}\n    fix: {fix}")
-        self.offsets = self._whole("offsets")
-        self.samples = self._whole("samples")
-        names = self._whole("id_bytes").tobytes()
-        self.ids = tuple(names[a:b].decode() for a, b in pairwise(self._whole("id_offsets").tolist()))
+        try:
+            self.offsets = self._whole("offsets")
+            self.samples = self._whole("samples")
+            names = self._whole("id_bytes").tobytes()
+            self.ids = tuple(names[a:b].decode() for a, b in pairwise(self._whole("id_offsets").tolist()))
+        except ValueError as error:  # also of a name that is no UTF-8, of a shape that doesn't fit its bytes
+            raise self._damaged(f"is damaged: {error}") from None
 
     @property
     def tokens(self) -> int:
@@ -194,10 +197,13 @@ class Shard:
     def problems(self) -> list[str]:
         """What is wrong with it, after reading all of it: tensors that aren't what was written."""
         found = []
-        for key in self._places:
-            digest = hashlib.sha256(self._whole(key).tobytes()).hexdigest()
-            if digest != self.about.sha256.get(key):
+        for key, place in self._places.items():
+            raw = self._bytes(place.begin, place.end)
+            if hashlib.sha256(raw).hexdigest() != self.about.sha256.get(key):
                 found.append(f"{key} isn't what was written")
+            elif key in self.about.points:
+                bad = int((~np.isfinite(np.frombuffer(raw, place.dtype).astype(np.float32))).sum())
+                found += [f"{key} holds {bad} values that are no numbers"] if bad else []
         return found
 
     def _whole(self, key: str) -> NDArray[Any]:

@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -93,13 +93,14 @@ def deal(
 
     told = time.monotonic()
     for number, sample, tokens in _tokenized(sources, tokenizer, wish):
-        name = str(sample.fields.get(wish.id_field, "")) if wish.id_field else sample.where
+        given = sample.fields.get(wish.id_field) if wish.id_field else sample.where
+        name = str(given) if isinstance(given, str | int) else ""
         hand = hands[number % wish.streams]
         if sample.problem:
             put_aside(number, sample, sample.problem, sample.problem.partition(":")[0])
-        elif not len(tokens):
+        elif not sample.fields.get(sources.field) or not len(tokens):
             put_aside(number, sample, "is empty", "is empty")
-        elif not name:
+        elif not name or not name.isprintable():
             put_aside(number, sample, f"has no {wish.id_field!r} to name it", "has no name")
         elif name in seen:
             put_aside(number, sample, f"is named {name!r} like one before it", "is named like another")
@@ -118,14 +119,15 @@ def deal(
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
         raise DataError(f"{_named(sources)}: no sample that can be used{first}\n    fix: name other sources")
     if empty := [n for n, hand in enumerate(hands) if not hand.samples]:
-        fix = f"--streams {wish.streams - len(empty)} at most"
-        raise DataError(
-            f"{_named(sources)}: {len(seen)} samples leave stream {empty[0]} empty\n    fix: {fix}"
-        )
+        left = f"{len(seen)} samples leave stream {empty[0]} empty"
+        fix = f"fewer --streams than {wish.streams}: sample k goes to stream k mod their number"
+        raise DataError(f"{_named(sources)}: {left}\n    fix: {fix}")
+    source = _digest(sources.files())
+    decides = json.dumps([source, tokenizer.identity, sources.field, asdict(wish)])
+    dealt = hashlib.sha256(decides.encode()).hexdigest()
     about = About(
-        0, wish.streams, _digest(sources.files()), tokenizer.name, tokenizer.identity, tokenizer.vocab_size,
-        len(aside),
-    )  # fmt: skip
+        0, wish.streams, source, dealt, tokenizer.name, tokenizer.identity, tokenizer.vocab_size, len(aside)
+    )
     files = {
         f"stream_{number:03}.safetensors": streams.pack(
             replace(about, number=number), hand.tokens, hand.samples, hand.ids

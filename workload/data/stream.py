@@ -40,6 +40,7 @@ class About:
         number: of the stream, counted from 0.
         streams: that the source was dealt out to.
         source_sha256: of the source's files, in their order.
+        dealt_sha256: of all that decides what is in which stream, the source among it.
         tokenizer: its name.
         tokenizer_sha256: of tokenizer.json, or the word bytes.
         vocab_size: that a model must have at least.
@@ -49,6 +50,7 @@ class About:
     number: int
     streams: int
     source_sha256: str
+    dealt_sha256: str
     tokenizer: str
     tokenizer_sha256: str
     vocab_size: int
@@ -106,9 +108,9 @@ def read(url: str) -> Stream:
     Raises:
         DataError: it isn't there, or isn't a stream.
     """
-    folder, _, name = url.rpartition("/")
+    folder, slash, name = url.rpartition("/")
     try:
-        raw = open_store(folder or ".").read(name)
+        raw = open_store(folder or slash or ".").read(name)
     except MissingObjectError:
         fix = "make streams with `workload data streams`, and name one of them"
         raise DataError(f"{url}: no such stream\n    fix: {fix}") from None
@@ -126,13 +128,32 @@ def read(url: str) -> Stream:
             samples_N=arrays["samples"],
             ids=tuple(names[a:b].decode() for a, b in pairwise(bounds)),
         )
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        if problem := _problem(stream):
+            raise ValueError(problem)
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         fix = "make it again with `workload data streams` of this version"
         raise DataError(f"{url}: is not a stream, or damaged: {error}\n    fix: {fix}") from None
     if about.version != VERSION:
         fix = "make it again with `workload data streams`"
         raise DataError(f"{url}: is of version {about.version}, this reads {VERSION}\n    fix: {fix}")
     return stream
+
+
+def _problem(stream: Stream) -> str:
+    """What can't be, of a file that is a stream by its form; empty if nothing is."""
+    tokens, offsets, samples = stream.tokens_T, stream.offsets, stream.samples_N
+    kinds: list[tuple[NDArray[Any], type]] = [(tokens, np.int32), (offsets, np.int64), (samples, np.int64)]
+    if any(array.ndim != 1 or array.dtype != dtype for array, dtype in kinds):
+        return "its arrays are of another kind"
+    if not len(offsets) == len(samples) + 1 == len(stream.ids) + 1:
+        return f"{len(samples)} samples, {len(offsets)} offsets and {len(stream.ids)} names don't go together"
+    if offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 1).any():
+        return "its documents don't fill it one after another"
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < stream.about.vocab_size:
+        return f"it holds tokens outside the vocabulary of {stream.about.vocab_size}"
+    if len(set(stream.ids)) < len(stream.ids):
+        return "two of its documents have one name"
+    return ""
 
 
 def _metadata(raw: bytes) -> dict[str, str]:

@@ -114,6 +114,12 @@ class Dataset:
             shard = bisect.bisect_right(self._ends, example)
             start = (int(example) - (self._ends[shard - 1] if shard else 0)) * self.sequence_length
             row[:] = self._shards[shard][start : start + self.sequence_length + 1]
+            if row.max() >= self.manifest.vocab_size:
+                name, most = self.manifest.shards[shard].file, self.manifest.vocab_size
+                raise DataError(
+                    f"{name}: token {row.max()} is outside the vocabulary of {most}: the file is damaged\n"
+                    "    fix: prepare the data again"
+                )
         return tokens_BxL1
 
     def segments(self, tokens_BxL1: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from workload import command
 from workload.errors import ConfigError, Problem
 from workload.extract import config as configs
 
 _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-checkpoints/streams/stream_000.safetensors
   workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
   workload extract mine.toml --stream ... --set 'extract.points=["resid_post.12", "mlp_out.*"]' --name two"""
+_SET = "a setting instead of the file's; may be given several times"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
@@ -27,7 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (qwen2.5-0.5b.toml)")
     text = "made by `workload data streams`: a stream, or their folder, of which $TPU_MEMBER takes its own"
     parser.add_argument("--stream", required=True, metavar="URL", help=text)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=_SET
+    )
     parser.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
     text = "where extractions/ is kept; gs://$CHECKPOINT_BUCKET, unless given"
     parser.add_argument("--dir", metavar="DIR", help=text)
@@ -74,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
             f"{summary.tokens / summary.wall_s:,.0f} tokens/s; {summary.wall_s:.1f} s, of which busy: {busy};"
             f" bound by {busiest.name}; padding {summary.places / summary.tokens - 1:.1%}"
         )
-    print(f"next: workload activations show {store.url}")
+    print(f"next: {command('activations', 'show', store.url)}")
     return 0
 
 

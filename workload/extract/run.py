@@ -33,6 +33,7 @@ from workload.model import huggingface
 from workload.store import Store
 
 IDENTITY = "config.json"
+_TOLD_EVERY_S = 10.0
 
 
 @dataclass
@@ -86,11 +87,13 @@ class Extraction:
         problems += self._problems()
         if problems:
             raise ConfigError("workload extract", problems)
+        huggingface.check(weights, self._arch)  # before the run's name is taken for them
         self._shape = self._choose()
         numbers = sum(int(np.prod(one.shape(self._arch))) for one in self._wanted)
         token_bytes = numbers * (2 if config.extract.dtype == "bfloat16" else 4) + 8
         self._ranges = list(ranges.cut(self._lengths, self._shape, token_bytes, config.extract.shard_bytes))
         self._committed: set[int] = set()
+        self._told = 0.0
 
     def go(self) -> Summary:
         """Makes every shard that isn't there.
@@ -109,7 +112,7 @@ class Extraction:
         self._say(f"{len(self._ranges)} shards, {len(self._committed)} there already")
         summary = Summary(
             tokens=sum(part.tokens for part in left),
-            places=sum(len(batch) for part in left for batch in part.batches) * self._shape.length,
+            places=sum(len(part.batches) for part in left) * self._shape.tokens,
         )
         if left:
             summary.stages = [
@@ -157,6 +160,7 @@ class Extraction:
             "extract": extract | {"points": names},
             "chips": jax.local_device_count(),
             "streams": {
+                "dealt_sha256": about.dealt_sha256,
                 "source_sha256": about.source_sha256,
                 "tokenizer_sha256": about.tokenizer_sha256,
                 "count": about.streams,
@@ -239,6 +243,8 @@ class Extraction:
     def _writing(
         self, about: shard.About, summary: Summary
     ) -> Callable[[Iterator[tuple[Range, shard.Content]]], Iterable[None]]:
+        begun, already = time.monotonic(), len(self._committed)
+
         def write(contents: Iterator[tuple[Range, shard.Content]]) -> Iterable[None]:
             for part, content in contents:
                 raw = shard.pack(replace(about, number=part.number), content)
@@ -248,9 +254,17 @@ class Extraction:
                     summary.taken += 1
                 self._committed.add(part.number)
                 self._note()
+                self._tell(begun, already)
                 yield None
 
         return write
+
+    def _tell(self, begun: float, already: int) -> None:
+        done, total = len(self._committed), len(self._ranges)
+        if time.monotonic() > self._told + _TOLD_EVERY_S or done == total:
+            self._told = time.monotonic()
+            left_s = (time.monotonic() - begun) / max(1, done - already) * (total - done)
+            self._say(f"{done} of {total} shards, {left_s / 60:.0f} min left")
 
     def _note(self) -> None:
         """Writes down how far this worker is: for people, and never read to decide anything."""

@@ -35,8 +35,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one")
     parser.add_argument("--slice", required=True, metavar="TYPE", help="e.g. v6e-16")
+    text = "a setting instead of the file's; may be given several times"
     parser.add_argument("--slices", type=int, default=1, metavar="N", help="work on one run (default: 1)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=text
+    )
     parser.add_argument("--region", default="us-east5", help="whose price counts (default: us-east5)")
     text = "assumed, from a preemption until the run goes on (default: 10)"
     parser.add_argument("--recovery-min", type=float, default=10.0, metavar="MIN", help=text)
