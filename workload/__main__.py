@@ -251,9 +251,9 @@ def _streams(options: argparse.Namespace) -> int:
     from workload.store import open_store
 
     problems = []
-    for name, low in (("streams", 1), ("most_tokens", 0), ("max_samples", 0)):
-        if (value := getattr(options, name)) < low:
-            rule = f"must be at least {low}"
+    for name, low, high in (("streams", 1, 9999), ("most_tokens", 0, 2**31), ("max_samples", 0, 2**31)):
+        if not low <= (value := getattr(options, name)) <= high:
+            rule = f"must lie between {low} and {high}"
             problems.append(Problem(f"--{name.replace('_', '-')}", str(value), rule, f"e.g. {max(low, 8)}"))
     if problems:
         raise ConfigError("workload data streams", problems)

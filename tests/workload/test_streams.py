@@ -105,7 +105,9 @@ def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
             "1 samples leave stream 1 empty\n    fix: fewer --streams than 2",
         ),
         (b'{"body": "a"}\n', [], "has no text in 'text'"),
-        (b'{"text": "a"}\n', ["--streams", "0"], "--streams = 0: must be at least 1"),
+        (b'{"text": "a"}\n', ["--streams", "0"], "--streams = 0: must lie between 1 and 9999"),
+        (b"[" * 100_000, [], "is not JSON"),
+        (b'{"text": "a"}\n', ["--streams", "99999999"], "--streams = 99999999: must lie between 1 and 9999"),
         (b'{"text": "a"}\n', ["--id", "name"], "has no 'name' to name it"),
     ],
 )

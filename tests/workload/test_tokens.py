@@ -385,3 +385,13 @@ def test_segments_end_with_the_last_token_of_a_document(tmp_path: Path) -> None:
     dataset = Dataset(tmp_path / "out", sequence_length=6)
     tokens = dataset.read(np.array([0]))
     assert dataset.segments(tokens).tolist() == [[0, 0, 0, 0, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("changed", [{"vocab_size": "257"}, {"version": 99}, {"tokens": None}])
+def test_a_manifest_of_another_kind_is_refused(changed: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("abc" * 50)
+    prepare([tmp_path / "a"], tmp_path / "out")
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changed))
+    with pytest.raises(DataError, match=r"manifest.json: is not a manifest"):
+        Dataset(tmp_path / "out", sequence_length=6)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from workload.data.sources import LINES, PARQUET, Sources
 from workload.data.tokenizers import Bytes, Tokenizer
-from workload.data.tokens import MANIFEST, Shard, token_dtype
+from workload.data.tokens import MANIFEST, VERSION, Shard, token_dtype
 from workload.errors import DataError
 
 SHARD_TOKENS = 2**26  # 128 MiB a file at 2 bytes a token
@@ -112,7 +112,7 @@ def prepare(
         fix = f"name text, {' '.join(LINES)} or {' '.join(PARQUET)}, not compressed"
         raise DataError(f"--source {names}: holds no UTF-8 text {of}\n    fix: {fix}")
     manifest = {
-        "version": 2,
+        "version": VERSION,
         "tokenizer": tokenizer.name,
         "tokenizer_sha256": tokenizer.identity,
         "vocab_size": tokenizer.vocab_size,

@@ -116,7 +116,7 @@ class Sources:
             first, second = file.readline(), file.readline()
         try:
             entry = json.loads(first)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         return isinstance(entry, dict) and (self.field in entry or bool(second.strip()))
 
@@ -128,7 +128,7 @@ class Sources:
                 where = f"{path}:{number}"
                 try:
                     yield self._sample(json.loads(raw), where)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     yield Sample(where, {}, f"is not JSON: {error}", "mend the line, or leave the file out")
 
     def _rows(self, path: Path) -> Iterator[Sample]:

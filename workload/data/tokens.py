@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from workload.errors import DataError
 
 MANIFEST = "manifest.json"
+VERSION = 2
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -72,6 +73,9 @@ class Manifest:
                 shards=tuple(Shard(**shard) for shard in content["shards"]),
                 sha256=hashlib.sha256(raw).hexdigest(),
             )
+            numbers = (manifest.vocab_size, manifest.end_of_document, manifest.documents, manifest.tokens)
+            if not all(isinstance(number, int) for number in numbers) or content.get("version", 0) > VERSION:
+                raise ValueError(f"is of version {content.get('version')}, or holds words for numbers")
         except OSError as error:
             fix = (
                 "make token files with `workload data prepare --source DIR --out DIR`,"

@@ -227,11 +227,14 @@ class Weights:
         """The file of every tensor."""
         if (self.folder / INDEX).is_file():
             try:
-                return dict(json.loads((self.folder / INDEX).read_text())["weight_map"])
+                where = dict(json.loads((self.folder / INDEX).read_text())["weight_map"])
+                if not all(isinstance(file, str) for file in where.values()):
+                    raise ValueError("a tensor's file is no name")
+                return where
             except OSError as error:
                 message = f"{self.folder / INDEX}: can't be read: {error.strerror}"
                 raise WeightsError(f"{message}\n    fix: let this user read it") from None
-            except (ValueError, KeyError) as error:
+            except (ValueError, KeyError, TypeError) as error:
                 message = f"{self.folder / INDEX}: is not an index: {error!r}\n    fix: get the file again"
                 raise WeightsError(message) from None
         return dict.fromkeys(self._map(self.folder / WHOLE).keys(), WHOLE)
