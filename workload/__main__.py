@@ -10,7 +10,6 @@ Imports wait until a command needs them: JAX takes seconds, and the host's comma
 import argparse
 import importlib.util
 import os
-import re
 import select
 import shlex
 import sys
@@ -18,11 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from workload import __version__, command
+from workload import __version__, command, place
 from workload.errors import ConfigError, Problem, WorkloadError
 
 _GOOGLE = "0x1ae0"  # who made a PCI device
-_RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _EXAMPLES = """examples:
   workload data prepare --source /usr/share/common-licenses --out /tmp/tokens
   DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training
@@ -208,24 +206,14 @@ def _train(options: argparse.Namespace) -> int:
 
     config = configs.load(options.config, options.overrides)
     run = options.name or Path(options.config).stem
-    bucket = os.environ.get("CHECKPOINT_BUCKET")
-    root: str = options.dir or (f"gs://{bucket}" if bucket else "")
-    problems = []
-    if not root:
-        fix = "set it, or give --dir DIR to keep the run in a folder"
-        problems.append(Problem("$CHECKPOINT_BUCKET", "(not set)", "must name the bucket for the run", fix))
-    if not _RUN.fullmatch(run):
-        rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
-        problems.append(Problem("--name", repr(run), rule, "e.g. --name first"))
+    url, problems = place.of_run("runs", run, options.dir)
     if problems:
         raise ConfigError("workload train", problems)
-    if not root.startswith("gs://"):
-        root = str(Path(root).absolute())
 
     _leave_tpu_out()
     from workload.launch import launch
 
-    return launch(config, run, f"{root.rstrip('/')}/runs/{run}", os.environ)
+    return launch(config, run, url, os.environ)
 
 
 def _prepare(options: argparse.Namespace) -> int:

@@ -2,12 +2,11 @@
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workload import command
+from workload import command, place
 from workload.errors import ConfigError, Problem
 from workload.extract import config as configs
 
@@ -15,7 +14,6 @@ _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-che
   workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
   workload extract mine.toml --stream ... --set 'extract.points=["resid_post.12", "mlp_out.*"]' --name two"""
 _SET = "a setting instead of the file's; may be given several times"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,15 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     config = configs.load(options.config, options.overrides)
     name = options.name or Path(options.config).stem
-    bucket = os.environ.get("CHECKPOINT_BUCKET")
-    root: str = options.dir or (f"gs://{bucket}" if bucket else "")
-    problems = []
-    if not root:
-        fix = "set it, or give --dir DIR to keep the run in a folder"
-        problems.append(Problem("$CHECKPOINT_BUCKET", "(not set)", "must name the bucket for the run", fix))
-    if not _NAME.fullmatch(name):
-        rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
-        problems.append(Problem("--name", repr(name), rule, "e.g. --name first"))
+    url, problems = place.of_run("extractions", name, options.dir)
     stream, member = options.stream, os.environ.get("TPU_MEMBER", "")
     if not stream.endswith(".safetensors"):
         if not member.isdecimal():
@@ -65,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
     from workload.extract.run import Extraction
     from workload.store import open_store
 
-    store = open_store(f"{root.rstrip('/')}/extractions/{name}")
+    store = open_store(url)
     weights = Path(os.environ.get("DATA_DIR", "")) / config.model.weights
     summary = Extraction(config, read(stream), weights, store, _say).go()
     shards = f"{summary.shards} shards of {summary.samples} samples"

@@ -1,0 +1,31 @@
+"""Where a run is kept: below a folder or the bucket that the environment names."""
+
+import os
+import re
+from pathlib import Path
+
+from workload.errors import Problem
+
+_RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]:
+    """The URL of a run, and what is wrong with what was asked for.
+
+    Args:
+        folder: of all runs of its kind, `runs` or `extractions`.
+        run: its name.
+        root: a folder or gs:// that was given; the bucket of $CHECKPOINT_BUCKET unless one was.
+    """
+    bucket = os.environ.get("CHECKPOINT_BUCKET")
+    root = root or (f"gs://{bucket}" if bucket else "")
+    problems = []
+    if not root:
+        fix = "set it, or give --dir DIR to keep the run in a folder"
+        problems.append(Problem("$CHECKPOINT_BUCKET", "(not set)", "must name the bucket for the run", fix))
+    if not _RUN.fullmatch(run):
+        rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
+        problems.append(Problem("--name", repr(run), rule, "e.g. --name first"))
+    if not root.startswith("gs://"):
+        root = str(Path(root).absolute())
+    return f"{root.rstrip('/')}/{folder}/{run}", problems
