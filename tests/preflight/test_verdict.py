@@ -284,6 +284,14 @@ def test_a_search_where_nothing_fits_says_so() -> None:
         search.search(giant, slices("v6e-8"), asked)
 
 
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [("v6e-1", (1, 1, 1)), ("v6e-4", (2, 2, 1)), ("v6e-8", (2, 4, 1)), ("v6e-16", (2, 2, 1))],
+)
+def test_the_compiler_is_told_which_chips_are_one_machine(name: str, bounds: tuple[int, int, int]) -> None:
+    assert slices(name).host_bounds == bounds
+
+
 def test_a_search_is_drawn(tmp_path: Path) -> None:
     from workload.preflight.plot import draw
 
