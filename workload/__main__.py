@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from workload import __version__, command, place
+from workload.arguments import add_set, add_text
 from workload.errors import ConfigError, Problem, WorkloadError
 
 _GOOGLE = "0x1ae0"  # who made a PCI device
@@ -103,8 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     example = "DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training --set train.steps=20"
     train = add(commands, "train", "Train, or go on training, from the newest complete checkpoint.", example)
     train.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (tiny.toml)")
-    text = "a setting instead of the file's, e.g. train.steps=200; may be given several times"
-    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=text)
+    add_set(train)
     train.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
     train.add_argument(
         "--dir",
@@ -117,29 +117,19 @@ def _parser() -> argparse.ArgumentParser:
     example = "workload data prepare --source c4/ --tokenizer llama-3.1-8b/ --out tokens/"
     text = "Pack text, JSON lines or Parquet into token files, the same bytes each time."
     prepare = add(data, "prepare", text, example)
-    prepare.add_argument(
-        "--source", nargs="+", type=Path, required=True, metavar="PATH", help="files, folders"
-    )
+    add_text(prepare)
     prepare.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="a new folder, or one left unfinished"
     )
-    text = "bytes, or a tokenizer.json, or the folder that holds one (default: bytes)"
-    prepare.add_argument("--tokenizer", default="bytes", metavar="PATH", help=text)
     text = "the token that ends a document, where its name isn't one of the usual"
     prepare.add_argument("--end", default="", metavar="TOKEN", help=text)
-    text = "of JSON lines and Parquet, what holds the text (default: text)"
-    prepare.add_argument("--field", default="text", metavar="NAME", help=text)
     prepare.set_defaults(command=_prepare)
     example = "workload data streams --source prompts.jsonl --tokenizer qwen/ --streams 8 --out streams/"
     text = "Tokenize samples for extraction and deal them out to streams, one for each worker."
     dealt = add(data, "streams", text, example)
-    dealt.add_argument("--source", nargs="+", type=Path, required=True, metavar="PATH", help="files, folders")
+    add_text(dealt)
     dealt.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
     dealt.add_argument("--streams", type=int, default=1, metavar="N", help="how many (default: 1)")
-    text = "bytes, or a tokenizer.json, or the folder that holds one (default: bytes)"
-    dealt.add_argument("--tokenizer", default="bytes", metavar="PATH", help=text)
-    text = "of JSON lines and Parquet, what holds the text (default: text)"
-    dealt.add_argument("--field", default="text", metavar="NAME", help=text)
     text = "of JSON lines and Parquet, what names a sample (default: its file and line)"
     dealt.add_argument("--id", default="", metavar="NAME", help=text)
     text = "set longer samples aside (default: any length)"

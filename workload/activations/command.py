@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from workload import arguments as arguments_of
 from workload.activations.reader import Activations
 from workload.errors import DataError
 
@@ -17,12 +18,7 @@ _EXAMPLES = """  workload activations show gs://my-project-checkpoints/extractio
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a command line; 1 if `verify` finds something wrong."""
-    parser = argparse.ArgumentParser(
-        prog="workload activations",
-        description="Look at what an extraction left.",
-        epilog=f"examples:\n{_EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = arguments_of.parser("workload activations", "Look at what an extraction left.", _EXAMPLES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text, command in (
         ("show", "List shards, or what is kept of one document.", _show),
@@ -100,13 +96,15 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
     if streams is None:
         problems.append("config.json: is missing or damaged: which streams belong to the run can't be told")
     elif absent := sorted(set(range(streams)) - shards.keys()):
-        some = ", ".join(map(str, absent[:8])) + (" and more" if len(absent) > 8 else "")
-        problems.append(f"of {streams} streams, nothing of {some} is there yet")
+        problems.append(f"of {streams} streams, nothing of {_some(absent)} is there yet")
     for worker, count in sorted(shards.items()):
         if missing := sorted(set(range(1, count + 1)) - numbers[worker]):
-            some = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
-            problems.append(f"tpu_{worker}: shards {some} of {count} aren't there yet")
+            problems.append(f"tpu_{worker}: shards {_some(missing)} of {count} aren't there yet")
     for problem in problems:
         print(problem)
     print(f"{options.run}: {len(activations.names)} shards, {len(held)} documents, {len(problems)} problems")
     return 1 if problems else 0
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (" and more" if len(numbers) > 8 else "")

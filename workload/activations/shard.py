@@ -16,7 +16,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from workload.activations.statistics import Moments
+from workload.data.stream import offsets, pack_ids, unpack_ids
 from workload.errors import DataError
 from workload.store import MissingObjectError, Store
 
@@ -91,16 +91,14 @@ def name(worker: int, number: int) -> str:
 
 def pack(about: About, content: Content) -> bytes:
     """A shard's file; the same bytes for the same content."""
-    names = [one.encode() for one in content.ids]
     lengths = np.asarray(content.lengths, np.int64)
     arrays: dict[str, NDArray[Any]] = {
         **content.values,
         "tokens": content.tokens_T,
         "positions": np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
-        "offsets": np.cumsum([0, *lengths], dtype=np.int64),
+        "offsets": offsets(lengths),
         "samples": np.asarray(content.samples, np.int64),
-        "id_bytes": np.frombuffer(b"".join(names), np.uint8),
-        "id_offsets": np.cumsum([0, *map(len, names)], dtype=np.int64),
+        **pack_ids(content.ids),
     }
     for point, moments in content.moments.items():
         arrays[f"mean/{point}"] = moments.mean
@@ -160,8 +158,7 @@ class Shard:
         try:
             self.offsets = self._whole("offsets")
             self.samples = self._whole("samples")
-            names = self._whole("id_bytes").tobytes()
-            self.ids = tuple(names[a:b].decode() for a, b in pairwise(self._whole("id_offsets").tolist()))
+            self.ids = unpack_ids(self._whole("id_bytes"), self._whole("id_offsets"))
         except ValueError as error:  # also of a name that is no UTF-8, of a shape that doesn't fit its bytes
             raise self._damaged(f"is damaged: {error}") from None
 

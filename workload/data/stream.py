@@ -14,7 +14,7 @@ from it: 4 bytes a token where a point of a 0.5 B model takes 1,792.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -87,19 +87,30 @@ def pack(
     about: About, tokens: Sequence[NDArray[np.int32]], samples: Sequence[int], ids: Sequence[str]
 ) -> bytes:
     """A stream's file; the same bytes for the same documents."""
-    names = [name.encode() for name in ids]
     arrays: dict[str, NDArray[Any]] = {
         "tokens": np.concatenate([np.empty(0, np.int32), *tokens]).astype(np.int32),
-        "offsets": _offsets(tokens),
+        "offsets": offsets(map(len, tokens)),
         "samples": np.asarray(samples, np.int64),
-        "id_bytes": np.frombuffer(b"".join(names), np.uint8),
-        "id_offsets": _offsets(names),
+        **pack_ids(ids),
     }
     return save_tensors(arrays, {_HEADER: json.dumps(asdict(about), sort_keys=True)})
 
 
-def _offsets(parts: Sequence[Any]) -> NDArray[np.int64]:
-    return np.cumsum([0, *map(len, parts)], dtype=np.int64)
+def offsets(lengths: Iterable[int]) -> NDArray[np.int64]:
+    """Where each of some parts begins that lie back to back, and where the last one ends."""
+    return np.cumsum([0, *lengths], dtype=np.int64)
+
+
+def pack_ids(ids: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Names as arrays, which is all that a safetensors file holds."""
+    names = [name.encode() for name in ids]
+    return {"id_bytes": np.frombuffer(b"".join(names), np.uint8), "id_offsets": offsets(map(len, names))}
+
+
+def unpack_ids(id_bytes: NDArray[np.uint8], id_offsets: NDArray[np.int64]) -> tuple[str, ...]:
+    """What `pack_ids` packed; ValueError where it isn't."""
+    names = id_bytes.tobytes()
+    return tuple(names[begin:end].decode() for begin, end in pairwise(id_offsets.tolist()))
 
 
 def read(url: str) -> Stream:
@@ -117,8 +128,6 @@ def read(url: str) -> Stream:
     try:
         arrays = load_tensors(raw)
         about = About(**json.loads(_metadata(raw)[_HEADER]))
-        bounds = [int(end) for end in arrays["id_offsets"]]
-        names = arrays["id_bytes"].tobytes()
         stream = Stream(
             url=url,
             sha256=hashlib.sha256(raw).hexdigest(),
@@ -126,7 +135,7 @@ def read(url: str) -> Stream:
             tokens_T=arrays["tokens"],
             offsets=arrays["offsets"],
             samples_N=arrays["samples"],
-            ids=tuple(names[a:b].decode() for a, b in pairwise(bounds)),
+            ids=unpack_ids(arrays["id_bytes"], arrays["id_offsets"]),
         )
         if problem := _problem(stream):
             raise ValueError(problem)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from workload import arguments as arguments_of
 from workload import command, place
 from workload.errors import ConfigError, Problem
 from workload.extract import config as configs
@@ -13,23 +14,16 @@ from workload.extract import config as configs
 _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-checkpoints/streams/stream_000.safetensors
   workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
   workload extract mine.toml --stream ... --set 'extract.points=["resid_post.12", "mlp_out.*"]' --name two"""
-_SET = "a setting instead of the file's; may be given several times"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a command line; 0 when all of the stream is committed."""
-    parser = argparse.ArgumentParser(
-        prog="workload extract",
-        description="Run a model over a stream and keep what it computes at some points.",
-        epilog=f"examples:\n{_EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "Run a model over a stream and keep what it computes at some points."
+    parser = arguments_of.parser("workload extract", description, _EXAMPLES)
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (qwen2.5-0.5b.toml)")
     text = "made by `workload data streams`: a stream, or their folder, of which $TPU_MEMBER takes its own"
     parser.add_argument("--stream", required=True, metavar="URL", help=text)
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=_SET
-    )
+    arguments_of.add_set(parser)
     parser.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
     text = "where extractions/ is kept; gs://$CHECKPOINT_BUCKET, unless given"
     parser.add_argument("--dir", metavar="DIR", help=text)

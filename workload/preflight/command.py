@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from workload import arguments as arguments_of
 from workload import config as configs
 from workload import division
 from workload.config import Config
@@ -27,19 +28,12 @@ _EXAMPLES = """  workload preflight llama-3.1-8b-v6e-256.toml --slice v6e-256
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a command line; 0 if the run fits, 3 if it doesn't or that is uncertain."""
-    parser = argparse.ArgumentParser(
-        prog="workload preflight",
-        description="Say whether a run fits a slice, how fast, at what price. Needs no TPU.",
-        epilog=f"examples:\n{_EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = "Say whether a run fits a slice, how fast, at what price. Needs no TPU."
+    parser = arguments_of.parser("workload preflight", description, _EXAMPLES)
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one")
     parser.add_argument("--slice", required=True, metavar="TYPE", help="e.g. v6e-16")
-    text = "a setting instead of the file's; may be given several times"
     parser.add_argument("--slices", type=int, default=1, metavar="N", help="work on one run (default: 1)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=text
-    )
+    arguments_of.add_set(parser)
     parser.add_argument("--region", default="us-east5", help="whose price counts (default: us-east5)")
     text = "assumed, from a preemption until the run goes on (default: 10)"
     parser.add_argument("--recovery-min", type=float, default=10.0, metavar="MIN", help=text)
