@@ -11,6 +11,7 @@ from workload.data import stream as streams
 from workload.data.stream import About, Stream
 from workload.extract.config import Config, ExtractConfig, ModelConfig
 from workload.extract.run import Extraction, Summary
+from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.store import Store
@@ -48,7 +49,7 @@ def make_stream(lengths: list[int], vocab_size: int = 300) -> bytes:
 
 
 def extract(config: Config, stream: Stream, weights: Path, store: Store) -> Summary:
-    return Extraction(config, stream, weights, store, lambda _: None).go()
+    return Extraction(config, stream, Folder(weights), store, lambda _: None).go()
 
 
 def in_many_shards(config: Config) -> Config:

@@ -52,7 +52,7 @@ def test_a_document_is_found_by_its_name(run: Path) -> None:
     assert sorted(one.id for one in activations) == sorted(f"doc-{n}" for n in range(60))
     with pytest.raises(DataError, match="holds no document 'doc-60'"):
         activations["doc-60"]
-    with pytest.raises(DataError, match=r"keeps no resid_post.9\n    fix: one of resid_post.0"):
+    with pytest.raises(DataError, match=r"keeps no resid_post.9\n    fix: one of resid_post.3, "):
         document["resid_post.9"]
 
 

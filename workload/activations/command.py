@@ -7,13 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from workload import arguments as arguments_of
+from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.errors import DataError
+from workload.store import open_store
 
 _EXAMPLES = """  workload activations show gs://my-project-checkpoints/extractions/qwen2.5-0.5b
   workload activations show /tmp/extracting/extractions/mine --document prompts.jsonl:17
   workload activations stats gs://my-project-checkpoints/extractions/qwen2.5-0.5b --json
-  workload activations verify gs://my-project-checkpoints/extractions/qwen2.5-0.5b"""
+  workload activations verify gs://my-project-checkpoints/extractions/qwen2.5-0.5b
+  workload activations convert gs://my-project-checkpoints/extractions/qwen2.5-0.5b --out pickles/"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         ("show", "List shards, or what is kept of one document.", _show),
         ("stats", "Tokens, mean norm and spread of every point, over all shards.", _stats),
         ("verify", "Read every byte; say what is damaged, missing or there twice.", _verify),
+        ("convert", "Write shards as kathir-ks/activation-extract does, for those who read that.", _convert),
     ):
         one = commands.add_parser(name, help=text, description=text)
         one.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/extractions/RUN, or a folder")
@@ -32,6 +36,13 @@ def main(arguments: Sequence[str]) -> int:
             one.add_argument("--document", metavar="ID", help="this one")
         if name == "stats":
             one.add_argument("--json", action="store_true", help="for programs")
+        if name == "convert":
+            one.add_argument(
+                "--format", choices=(pickles.FORMAT,), default=pickles.FORMAT, help="the only one"
+            )
+            one.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
+            text = "which, where the run keeps several of a layer: resid_post, attn_z.h5"
+            one.add_argument("--point", metavar="KIND", help=text)
     options = parser.parse_args(arguments)
     status: int = options.command(options, Activations(options.run))
     return status
@@ -71,6 +82,13 @@ def _stats(options: argparse.Namespace, activations: Activations) -> int:
     print(f"{'point':<20} {'tokens':>12} {'|mean|':>10} {'std':>10}")
     for point, values in found.items():
         print(f"{point:<20} {values['tokens']:>12} {values['mean_norm']:>10.4g} {values['std']:>10.4g}")
+    return 0
+
+
+def _convert(options: argparse.Namespace, activations: Activations) -> int:
+    out = open_store(options.out.rstrip("/"))
+    made = pickles.convert(activations, out, options.point, say=print)
+    print(f"{out.url}: {made} made of {len(activations.names)} shards")
     return 0
 
 
