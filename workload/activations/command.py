@@ -9,6 +9,7 @@ import numpy as np
 from workload import arguments as arguments_of
 from workload.activations import pickles
 from workload.activations.reader import Activations
+from workload.activations.shard import About
 from workload.errors import DataError
 from workload.store import open_store
 
@@ -95,8 +96,8 @@ def _convert(options: argparse.Namespace, activations: Activations) -> int:
 def _verify(options: argparse.Namespace, activations: Activations) -> int:
     problems = []
     held: dict[str, str] = {}
-    numbers: dict[int, set[int]] = {}
-    shards: dict[int, int] = {}
+    workers: dict[int, dict[int, About]] = {}
+    run = activations.run()
     for name in activations.names:
         try:
             one = activations.open(name)
@@ -104,19 +105,24 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
         except DataError as error:
             problems.append(str(error).splitlines()[0])
             continue
-        numbers.setdefault(one.about.worker, set()).add(one.about.number)
-        shards[one.about.worker] = one.about.shards
+        about = one.about
+        first = next(iter(workers.setdefault(about.worker, {}).values()), about)
+        workers[about.worker][about.number] = about
+        if run and about.run_sha256 != run[0]:
+            problems.append(f"{name}: is of another run than config.json")
+        if (about.stream_sha256, about.shards) != (first.stream_sha256, first.shards):
+            problems.append(f"{name}: is of another stream than shard {first.number}")
         for document in one.ids:
             if document in held:
                 problems.append(f"{name}: {document!r} is in {held[document]} too")
             held[document] = name
-    streams = activations.streams()
-    if streams is None:
+    if run is None:
         problems.append("config.json: is missing or damaged: which streams belong to the run can't be told")
-    elif absent := sorted(set(range(streams)) - shards.keys()):
-        problems.append(f"of {streams} streams, nothing of {_some(absent)} is there yet")
-    for worker, count in sorted(shards.items()):
-        if missing := sorted(set(range(1, count + 1)) - numbers[worker]):
+    elif absent := sorted(set(range(run[1])) - workers.keys()):
+        problems.append(f"of {run[1]} streams, nothing of {_some(absent)} is there yet")
+    for worker, shards in sorted(workers.items()):
+        count = max(about.shards for about in shards.values())
+        if missing := sorted(set(range(1, count + 1)) - shards.keys()):
             problems.append(f"tpu_{worker}: shards {_some(missing)} of {count} aren't there yet")
     for problem in problems:
         print(problem)

@@ -30,6 +30,7 @@ from workload.errors import DataError
 from workload.store import MissingObjectError, Store
 
 VERSION = 1
+SUFFIX = ".safetensors"
 _HEADER = "shard"
 _FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
 _MOST_HEADER = 2**27
@@ -87,7 +88,7 @@ def folder(worker: int) -> str:
 
 def name(worker: int, number: int) -> str:
     """Where a shard lies below its run."""
-    return f"{folder(worker)}shard_{number:04}.safetensors"
+    return f"{folder(worker)}shard_{number:04}{SUFFIX}"
 
 
 def pack(about: About, content: Content) -> bytes:

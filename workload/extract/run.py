@@ -9,7 +9,7 @@ one that wakes up after it was replaced all make the same objects, and each is m
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -108,14 +108,17 @@ class Extraction:
         """Makes every shard that isn't there.
 
         Raises:
-            HopelessError: `store` holds another run's output.
+            HopelessError: `store` holds another run's output, or another stream's.
+            DataError: a shard in it is damaged.
             WeightsError: the weights can't be read.
             StoreError: storage can't be used, or is full.
         """
         about = self._settle()
         names = {shard.name(about.worker, part.number): part.number for part in self._ranges}
-        there = self._store.list(shard.folder(about.worker))
+        found = self._store.list(shard.folder(about.worker))
+        there = [name for name in found if name.endswith(shard.SUFFIX)]
         self._committed = {names[name] for name in there if name in names}
+        self._refuse_others(about, there)
         left = [part for part in self._ranges if part.number not in self._committed]
         self._note()
         self._say(f"{len(self._ranges)} shards, {len(self._committed)} there already")
@@ -185,6 +188,27 @@ class Extraction:
             refuse_other(self._store, theirs, json.loads(raw))
         run_sha256 = hashlib.sha256(raw).hexdigest()
         return shard.About(about.number, 0, len(self._ranges), self._stream.sha256, run_sha256, names)
+
+    def _refuse_others(self, about: shard.About, there: Sequence[str]) -> None:
+        """Ends where shards of another stream or run stand under this worker's names.
+
+        One is looked at: since then no start came past this with another stream.
+        """
+        if not there:
+            return
+        theirs = shard.Shard(self._store, there[0]).about
+        for what, mine, other in (
+            (f"the stream {self._stream.url}", about.stream_sha256, theirs.stream_sha256),
+            (f"the run's {IDENTITY}", about.run_sha256, theirs.run_sha256),
+            ("the number of shards", str(about.shards), str(theirs.shards)),
+        ):
+            if mine != other:
+                where, fix = (
+                    f"{self._store.url}/{there[0]}",
+                    "put the old one back, or give a new run a --name",
+                )
+                said = f"was made with another: {what} is {mine} now, was {other}"
+                raise HopelessError(f"{where}: {said}\n    fix: {fix}")
 
     def _computing(self) -> Callable[[Iterator[tuple[Range, Batch]]], Iterable[tuple[Range, Batch, Output]]]:
         forward = Forward(self._arch, self._wanted, self._shape, self._config.extract.dtype)
