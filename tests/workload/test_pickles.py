@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
+from tests.workload.extracting import ARCH, CONFIG, Dying, extract, make_stream, save_weights
 from workload.__main__ import main
 from workload.activations import pickles
 from workload.activations.reader import Activations
@@ -65,23 +65,11 @@ def test_their_readers_find_every_sample_of_every_layer_once(
     assert [one["file_size_mb"] * 2**20 for one in about["shards"]] == [path.stat().st_size for path in paths]
 
 
-class Dies(FolderStore):
-    """Takes some objects and no more."""
-
-    left = 3
-
-    def create(self, name: str, content: bytes) -> bool:
-        self.left -= 1
-        if self.left < 0:
-            raise StoreError("killed")
-        return super().create(name, content)
-
-
 def test_a_conversion_that_was_killed_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
     activations = Activations(str(run))
-    whole, broken = FolderStore(tmp_path / "whole"), Dies(tmp_path / "broken")
+    whole, broken = FolderStore(tmp_path / "whole"), Dying(tmp_path / "broken")
     pickles.convert(activations, whole, "mlp_out")
-    with pytest.raises(StoreError, match="killed"):
+    with pytest.raises(StoreError, match="no more"):
         pickles.convert(activations, broken, "mlp_out")
     assert "tpu_3/metadata.json" not in broken.list("")
     broken.left = 1000
