@@ -288,7 +288,7 @@ def test_a_stream_that_changed_since_its_shards_were_made_is_refused(
         store.write(name, whole.read(name))
     other = replace(stream, sha256="7" * 64)
     said = (
-        rf"shard_0001.safetensors: was made with another: the stream \S+ is 777\w+ now, was {stream.sha256}"
+        rf"shard_0001.safetensors stream_sha256 was {stream.sha256}, is 7+\n    fix: give the new run another"
     )
     with pytest.raises(HopelessError, match=said):
         extract(CONFIG, other, weights, store)
@@ -301,7 +301,7 @@ def test_shards_without_their_runs_identity_are_another_runs(
     store = FolderStore(tmp_path)
     store.write(shard.name(3, 1), whole.read(shard.name(3, 1)))
     config = replace(CONFIG, extract=replace(CONFIG.extract, points=("resid_pre.1",)))
-    with pytest.raises(HopelessError, match=r"was made with another: the run's config.json"):
+    with pytest.raises(HopelessError, match=r"shard_0001.safetensors run_sha256 was \w+, is"):
         extract(config, stream, weights, store)
 
 

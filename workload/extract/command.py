@@ -48,6 +48,10 @@ def _run(options: argparse.Namespace) -> int:
             problems.append(Problem("$TPU_MEMBER", repr(member) if member else "(not set)", rule, fix))
         else:
             stream = f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"
+    if options.point and options.format != pickles.FORMAT:
+        rule = f"goes with --format {pickles.FORMAT}, whose layout has one tensor a layer"
+        fix = "leave it out; extract.points says what is kept"
+        problems.append(Problem("--point", options.point, rule, fix))
     if problems:
         raise ConfigError("workload extract", problems)
 

@@ -194,21 +194,13 @@ class Extraction:
 
         One is looked at: since then no start came past this with another stream.
         """
-        if not there:
-            return
-        theirs = shard.Shard(self._store, there[0]).about
-        for what, mine, other in (
-            (f"the stream {self._stream.url}", about.stream_sha256, theirs.stream_sha256),
-            (f"the run's {IDENTITY}", about.run_sha256, theirs.run_sha256),
-            ("the number of shards", str(about.shards), str(theirs.shards)),
-        ):
-            if mine != other:
-                where, fix = (
-                    f"{self._store.url}/{there[0]}",
-                    "put the old one back, or give a new run a --name",
-                )
-                said = f"was made with another: {what} is {mine} now, was {other}"
-                raise HopelessError(f"{where}: {said}\n    fix: {fix}")
+        if there:
+            theirs = shard.Shard(self._store, there[0]).about
+            facts = ("run_sha256", "stream_sha256", "shards")
+            was, now = (
+                {f"{there[0]} {fact}": getattr(one, fact) for fact in facts} for one in (theirs, about)
+            )
+            refuse_other(self._store, was, now)
 
     def _computing(self) -> Callable[[Iterator[tuple[Range, Batch]]], Iterable[tuple[Range, Batch, Output]]]:
         forward = Forward(self._arch, self._wanted, self._shape, self._config.extract.dtype)
