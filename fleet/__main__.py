@@ -172,13 +172,13 @@ def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int
         if not keeper.busy:
             break
         time.sleep(_POLL_S)
-    left = [one for one in look.decisions if one.node in due and one.action is not Action.LEAVE]
+    left = {node: failure for node, failure in keeper.outcome.items() if failure}
     if options.json:
         _told(fleet, look, as_json=True)
     elif not left:
         print(f"done; their hosts boot now: python -m fleet monitor {options.environment}")
-    for one in left:
-        print(f"error: {one.node}: {one.why}", file=sys.stderr)
+    for node, failure in left.items():
+        print(f"error: {node}: {failure}", file=sys.stderr)
     return 1 if left else 0
 
 

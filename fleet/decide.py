@@ -55,7 +55,9 @@ def decide(members: Sequence[Node], view: View, memory: Memory, limits: Limits) 
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
-        wish = _wish(member, seen, word, heard, view.at_s, limits)
+        wish = replace(
+            _wish(member, seen, word, heard, view.at_s, limits), instance=seen.instance if seen else ""
+        )
         found.append(_allowed(wish, memory, limits, view.at_s))
     return _within_budget(found, memory, limits, view.at_s)
 
@@ -111,7 +113,7 @@ def _stale(seen: Seen | None, back: Attempt, now_s: float) -> bool:
     """Whether a list still shows what was before the last creation: the node of then, or none."""
     if seen is None:
         return now_s - back.back_s < LIST_LAG_S
-    return 0 < seen.created_s < back.at_s
+    return bool(back.instance) and seen.instance == back.instance
 
 
 def _allowed(wish: Decision, memory: Memory, limits: Limits, now_s: float) -> Decision:

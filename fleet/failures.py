@@ -84,11 +84,16 @@ class Failure:
     @property
     def fix(self) -> str:
         """What to do about it."""
-        return _FIXES[self.kind]
+        return fix_of(self.kind)
 
     def __str__(self) -> str:
         about = f" {self.about}" if self.about else ""
         return f"{self.kind}{about}: {self.message}\n    fix: {self.fix}"
+
+
+def fix_of(kind: Kind) -> str:
+    """What to do about a kind of failure."""
+    return _FIXES[kind]
 
 
 def classify(message: str, status: int | None = None, retry_after_s: float | None = None) -> Failure:

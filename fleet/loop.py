@@ -100,6 +100,7 @@ class Keeper:
         self._zone = {member.name: member.zone for member in members}
         self._zones = sorted(set(self._zone.values()))
         self.memory = books.read()
+        self.outcome: Outcome = {}  # of the last update that has ended
         self._under_way: tuple[str, ...] = ()
         self._conditions: dict[str, str] = {}
 
@@ -132,7 +133,7 @@ class Keeper:
 
     def _begin(self, due: Sequence[Decision], now_s: float) -> tuple[str, ...]:
         for one in due:
-            self.memory.attempted(one.node, one.cause or Cause.NEW, now_s)
+            self.memory.attempted(one.node, one.cause or Cause.NEW, now_s, one.instance)
         self._books.write(self.memory)
         self._under_way = tuple(one.node for one in due)
         self._builder.start(self._under_way)
@@ -141,7 +142,7 @@ class Keeper:
     def _note(self, outcome: Outcome | None, now_s: float) -> list[str]:
         if outcome is None:
             return []
-        self._under_way = ()
+        self._under_way, self.outcome = (), outcome
         worst: dict[str, Failure] = {}
         events = []
         for node, failure in outcome.items():

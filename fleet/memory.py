@@ -25,12 +25,14 @@ class Attempt:
         node: the member.
         cause: why.
         back_s: when it was there again; 0 while it isn't.
+        instance: of the node that was replaced; empty where there was none.
     """
 
     at_s: float
     node: str
     cause: Cause
     back_s: float = 0.0
+    instance: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,10 @@ class Memory:
         """What is known of a zone."""
         return self.zones.get(name, Zone())
 
-    def attempted(self, node: str, cause: Cause, now_s: float) -> None:
+    def attempted(self, node: str, cause: Cause, now_s: float, instance: str = "") -> None:
         """Remembers that a member is being brought back, and forgets what is older than a day."""
         kept = [one for one in self.attempts.get(node, ()) if one.at_s > now_s - DAY_S]
-        self.attempts[node] = [*kept, Attempt(now_s, node, cause)]
+        self.attempts[node] = [*kept, Attempt(now_s, node, cause, instance=instance)]
 
     def ended(self, node: str, fine: bool, now_s: float) -> None:
         """How the last attempt at a member went. One that gave no node after a preemption spends nothing."""
@@ -117,7 +119,13 @@ def from_json(text: str, where: str) -> Memory:
     try:
         kept: Any = json.loads(text)
         attempts = [
-            Attempt(float(one["at_s"]), str(one["node"]), Cause(one["cause"]), float(one["back_s"]))
+            Attempt(
+                float(one["at_s"]),
+                str(one["node"]),
+                Cause(one["cause"]),
+                float(one["back_s"]),
+                one["instance"],
+            )
             for one in kept["attempts"]
         ]
         zones = {str(name): Zone(**zone) for name, zone in kept["zones"].items()}

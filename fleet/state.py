@@ -117,7 +117,7 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about one member, and why."""
+    """What is done about one member, and why; `instance` is the node's that it is about."""
 
     node: str
     zone: str
@@ -125,3 +125,4 @@ class Decision:
     condition: Condition
     why: str
     cause: Cause | None = None
+    instance: str = ""

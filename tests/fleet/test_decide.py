@@ -126,11 +126,11 @@ def test_attempts_that_gave_no_node_spend_no_budget_and_are_no_churn() -> None:
 
 def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> None:
     memory, name = Memory(), fleet(4)[0].name
-    memory.attempted(name, Cause.PREEMPTION, NOW_S - 300)
+    memory.attempted(name, Cause.PREEMPTION, NOW_S - 300, instance="0")
     memory.ended(name, fine=True, now_s=NOW_S - 60)
-    assert one(0, view(seen(0, "PREEMPTED", age_s=5000)), memory).action is Action.WAIT
+    assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.WAIT
     assert one(0, view(), memory).action is Action.WAIT
-    assert one(0, view(seen(0, "PREEMPTED", age_s=100)), memory).action is Action.REPLACE
+    assert one(0, view(replace(seen(0, "PREEMPTED"), instance="8")), memory).action is Action.REPLACE
     assert one(0, replace(view(), at_s=NOW_S + 120), memory).action is Action.CREATE
 
 
