@@ -11,7 +11,7 @@ from rehearsal.story.scene import Scene
 from rehearsal.story.watching import at_step, settle, training
 
 # Longer than the 30 s of notice.
-_OFF_TIMEOUT_S = 90.0
+OFF_TIMEOUT_S = 90.0
 
 
 def kill(scene: Scene, step: steps.Kill) -> None:
@@ -57,7 +57,7 @@ def _strike(
         scene.forget_boots(node)
         struck = time.time()
         scene.control.preempt(node, notice=how == "notice")
-        settle(scene, node, "PREEMPTED", _OFF_TIMEOUT_S)
+        settle(scene, node, "PREEMPTED", OFF_TIMEOUT_S)
     # What the job said before it died is not news.
     scene.struck[node] = time.time()
     scene.record.kills.append(KillRecord(struck, node, how, run, at, worker))

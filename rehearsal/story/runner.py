@@ -10,7 +10,7 @@ from typing import Any
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, StoryFailed
-from rehearsal.story import building, killing, steps, watching
+from rehearsal.story import building, extracting, killing, steps, watching
 from rehearsal.story.bucket import CLIENT_ERRORS
 from rehearsal.story.record import Record, RunRecord, StepRecord
 from rehearsal.story.scenario import Scenario
@@ -38,6 +38,12 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Resumed: watching.resumed,
     steps.Remember: watching.remember,
     steps.Survived: watching.survived,
+    steps.Monitor: extracting.monitor,
+    steps.Unmonitor: extracting.unmonitor,
+    steps.Shards: extracting.shards,
+    steps.Strike: extracting.strike,
+    steps.Extracted: extracting.extracted,
+    steps.Alike: extracting.alike,
     steps.Kill: killing.kill,
     steps.Kills: killing.kills,
 }
@@ -77,6 +83,7 @@ class Runner:
         except KeyboardInterrupt:
             self.record.verdict, self.record.reason = "interrupted", "by the user"
         finally:
+            self.scene.shell.end()
             self._gather()
             self.record.end = time.time()
             self.record.save(self._report / "record.json")

@@ -23,6 +23,7 @@ class Shell:
         self._folder = folder
         self._logs = logs
         self._numbers = itertools.count(1)
+        self._running: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
         logs.mkdir(parents=True, exist_ok=True)
 
     def run(
@@ -68,6 +69,53 @@ class Shell:
         if not re.search(pattern, text, re.IGNORECASE):
             raise StoryFailed(f"printed nothing that matches {pattern!r}: {said}")
         return text
+
+    def start(self, name: str, command: Sequence[str]) -> None:
+        """Begin a command that goes on beside the story, under a name."""
+        if name in self._running:
+            raise StoryFailed(f"{name} runs already")
+        log = self._logs / f"{next(self._numbers):03d}-{_slug(command)}.log"
+        with log.open("wb") as sink:
+            child = subprocess.Popen(
+                list(command),
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._running[name] = child, log
+
+    def stop(self, name: str, *, status: int, prints: str, timeout_s: float = 120.0) -> str:
+        """Send it SIGINT, as Ctrl+C does, and return what it printed.
+
+        StoryFailed unless it ends with that status and has printed a match.
+        """
+        if name not in self._running:
+            raise StoryFailed(f"{name} doesn't run: it was not begun")
+        child, log = self._running.pop(name)
+        os.killpg(child.pid, signal.SIGINT)
+        try:
+            found: int | None = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            found = None
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        text = log.read_text(errors="replace")
+        said = f"{name}\n{_tail(text)}\n  (all of it: {log})"
+        if found != status:
+            raise StoryFailed(f"ended with {found} and not {status}: {said}")
+        if not re.search(prints, text, re.IGNORECASE):
+            raise StoryFailed(f"printed nothing that matches {prints!r}: {said}")
+        return text
+
+    def end(self) -> None:
+        """Kill what still goes on beside the story."""
+        for child, _ in self._running.values():
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        self._running.clear()
 
     def ssh(self, hosts: Sequence[str], line: str, *, timeout_s: float, prints: str) -> list[str]:
         """Run a line on every host at once; what each printed."""

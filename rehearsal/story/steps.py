@@ -195,6 +195,79 @@ class Kills:
 
 
 @dataclass(frozen=True)
+class Monitor:
+    """Start `python -m fleet monitor`, which brings back what is lost, until `unmonitor`."""
+
+    interval_s: int = 5
+
+    def __str__(self) -> str:
+        return "python -m fleet monitor, from here on"
+
+
+@dataclass(frozen=True)
+class Unmonitor:
+    """Press Ctrl+C in the monitor; what it said until then must hold a match."""
+
+    scalar: ClassVar[str] = "prints"
+    prints: str = ""
+
+    def __str__(self) -> str:
+        return "Ctrl+C in the monitor"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from _pattern("prints", self.prints)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Wait until a worker of an extraction has committed so many shards."""
+
+    run: str
+    worker: int
+    count: int
+    timeout_s: float = 600.0
+
+    def __str__(self) -> str:
+        return f"wait: {self.count} shards of {self.run}'s worker {self.worker}"
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Take a node away now: with 30 s of notice, or without. Its fleet's keeper must notice."""
+
+    node: str
+    how: Literal["notice", "plug"]
+    run: str
+
+    def __str__(self) -> str:
+        return f"{self.node}: {_KINDS[self.how]}"
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """Wait until all workers of an extraction are done."""
+
+    run: str
+    workers: int
+    timeout_s: float = 1200.0
+
+    def __str__(self) -> str:
+        return f"wait: {self.run} extracted by {self.workers} workers"
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Two extractions must have left the same shards, byte for byte."""
+
+    scalar: ClassVar[str] = "runs"
+    runs: tuple[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.runs[0]} and {self.runs[1]} left the same shards"
+
+
+@dataclass(frozen=True)
 class Same:
     """Two runs must have ended alike: final.json and every step's loss, bit for bit."""
 
@@ -318,13 +391,15 @@ class Clock:
 
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Recover | Ready | Reach | Done
-    | Kill | Kills | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock
+    | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Extracted | Alike
+    | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Ready, Reach, Done, Kill, Kills, Recover),
+        *(Monitor, Unmonitor, Shards, Strike, Extracted, Alike),
         *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock),
     )
 }

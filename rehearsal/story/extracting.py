@@ -1,0 +1,92 @@
+"""Steps about a fleet that extracts: its keeper, strikes at its members, and what they left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+
+from rehearsal.errors import StoryFailed
+from rehearsal.story import steps
+from rehearsal.story.bucket import ObjectFacts
+from rehearsal.story.building import follow_nodes
+from rehearsal.story.killing import OFF_TIMEOUT_S
+from rehearsal.story.record import Check, KillRecord
+from rehearsal.story.scene import Scene
+from rehearsal.story.watching import settle
+
+
+def monitor(scene: Scene, step: steps.Monitor) -> None:
+    """Start a fleet's keeper; it goes on until `unmonitor`."""
+    words = [sys.executable, "-u", "-m", "fleet", "monitor", scene.environment]
+    scene.shell.start("monitor", [*words, "--monitor-interval", str(step.interval_s)])
+
+
+def unmonitor(scene: Scene, step: steps.Unmonitor) -> None:
+    """Press Ctrl+C; it must leave with 130, having said all that was asked for."""
+    said = scene.shell.stop("monitor", status=130, prints=step.prints)
+    recreated = sum(": created" in line for line in said.splitlines())
+    scene.note.text = f"{recreated} slices brought back"
+    follow_nodes(scene)
+
+
+def shards(scene: Scene, step: steps.Shards) -> None:
+    """So many shards of a worker are committed."""
+    prefix = f"extractions/{step.run}/activations/tpu_{step.worker}/"
+
+    def committed() -> bool:
+        found = len(scene.bucket.names(prefix))
+        scene.note.text = f"{found} shards"
+        return found >= step.count
+
+    scene.wait_until(f"{step.count} shards of worker {step.worker}", committed, step.timeout_s)
+
+
+def strike(scene: Scene, step: steps.Strike) -> None:
+    """Take a node away now."""
+    struck = time.time()
+    scene.control.preempt(step.node, notice=step.how == "notice")
+    if step.how != "notice":
+        settle(scene, step.node, "PREEMPTED", OFF_TIMEOUT_S)
+    scene.struck[step.node] = time.time()
+    scene.record.kills.append(KillRecord(struck, step.node, step.how, step.run, 0, None))
+
+
+def extracted(scene: Scene, step: steps.Extracted) -> None:
+    """Every worker of an extraction says that it is done."""
+
+    def finished() -> bool:
+        found = Counter(
+            str((scene.bucket.json(f"{prefix}checkpoint_worker_{worker}.json") or {}).get("status", "absent"))
+            for worker in range(step.workers)
+        )
+        scene.note.text = ", ".join(f"{count} {status}" for status, count in found.items())
+        return found["completed"] == step.workers
+
+    prefix = f"extractions/{step.run}/checkpoints/"
+    scene.wait_until(f"{step.run} extracted", finished, step.timeout_s, poll_s=2.0)
+    made = scene.bucket.facts(f"extractions/{step.run}/activations/")
+    size_mb = sum(facts.size_bytes for facts in made.values()) / 1e6
+    scene.note.text = f"{step.workers} workers, {len(made)} shards, {size_mb:.1f} MB"
+
+
+def alike(scene: Scene, step: steps.Alike) -> None:
+    """Two extractions left the same shards, byte for byte, each made once."""
+    found: list[dict[str, tuple[int, str]]] = []
+    for run in step.runs:
+        prefix = f"extractions/{run}/activations/"
+        facts: dict[str, ObjectFacts] = scene.bucket.facts(prefix)
+        found.append({name[len(prefix) :]: (one.size_bytes, one.crc32c) for name, one in facts.items()})
+    first, second = found
+    if not first:
+        raise StoryFailed(f"{step.runs[0]} left no shard")
+    differing = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+    if differing:
+        name = differing[0]
+        raise StoryFailed(
+            f"{len(differing)} of {len(first)} shards differ, the first {name}: "
+            f"{step.runs[0]} {first.get(name)}, {step.runs[1]} {second.get(name)}"
+        )
+    size_mb = sum(size for size, _ in first.values()) / 1e6
+    scene.note.text = f"{len(first)} shards, {size_mb:.1f} MB, identical"
+    scene.record.checks.append(Check(f"{step.runs[1]} left what {step.runs[0]} did", scene.note.text))
