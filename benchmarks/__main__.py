@@ -46,6 +46,13 @@ def restarts(options: argparse.Namespace) -> dict[str, Any]:
     return measure(options.rounds)
 
 
+def fleet(_: argparse.Namespace) -> dict[str, Any]:
+    """a virtual week of 1,000 preemptible slices, kept by the fleet's reconciler and by a serial loop; 3 min."""
+    from benchmarks.fleet import measure
+
+    return measure()
+
+
 def page(_: argparse.Namespace) -> None:
     """docs/benchmarks.md and its pictures, from the results."""
     from benchmarks.page import write
@@ -59,6 +66,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
     "saves": saves,
     "loader": loader,
     "restarts": restarts,
+    "fleet": fleet,
     "page": page,
 }
 
@@ -69,7 +77,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, run in COMMANDS.items():
         command = commands.add_parser(name, help=run.__doc__)
-        if name not in ("memory", "page"):
+        if name not in ("memory", "fleet", "page"):
             command.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
     options = parser.parse_args()
     begun = time.monotonic()

@@ -98,12 +98,34 @@ def _restarts(result: Result) -> list[str]:
     ]
 
 
+def _fleet(result: Result) -> list[str]:
+    def row(name: str, of: Result) -> str:
+        recovery, requests = of["recovery_s"], of["requests"]
+        cells = [
+            f"{of['available']:.1%}",
+            *(f"{recovery[key] / 60:,.0f}" for key in ("median", "p95", "longest")),
+            f"{of['recovered']:,} of {of['lost']:,}",
+            f"{of['healthy_deleted']:,}",
+            f"{requests['looks']:,}",
+            f"{requests['creates']:,} ({requests['creates_refused']:,} refused)",
+        ]
+        return f"| {name} | {' | '.join(cells)} |"
+
+    return [
+        "| | slices READY | min to recovery, median | 95 % | longest | recovered"
+        " | healthy ones deleted | lists or describes | creates |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        *(row(name, result[name]) for name in ("reconciler", "serial loop")),
+    ]
+
+
 TABLES: dict[str, Callable[[Result], list[str]]] = {
     "memory": _memory,
     "small": _small,
     "saves": _saves,
     "loader": _loader,
     "restarts": _restarts,
+    "fleet": _fleet,
 }
 
 

@@ -55,9 +55,9 @@ def decide(members: Sequence[Node], view: View, memory: Memory, limits: Limits) 
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
-        wish = replace(
-            _wish(member, seen, word, heard, view.at_s, limits), instance=seen.instance if seen else ""
-        )
+        wish = _wish(member, seen, word, heard, view.at_s, limits)
+        if seen and wish.action is Action.REPLACE:
+            wish = replace(wish, instance=seen.instance)
         found.append(_allowed(wish, memory, limits, view.at_s))
     return _within_budget(found, memory, limits, view.at_s)
 
