@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_text(parser)
     parser.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
     parser.add_argument("--streams", type=int, default=1, metavar="N", help="how many (default: 1)")
-    text = "of JSON lines and Parquet, what names a sample (default: its file and line)"
+    text = "of JSON lines and Parquet, what names a sample (default: its place; of ARC lines, task_id)"
     parser.add_argument("--id", default="", metavar="NAME", help=text)
     text = "set longer samples aside (default: any length)"
     parser.add_argument("--most-tokens", type=int, default=0, metavar="N", help=text)
