@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -232,6 +233,12 @@ def test_a_template_that_is_none_is_told_before_work(
     assert said in shown
     assert "\n    fix: " in shown
     assert not list(out.glob("*"))
+
+
+def test_a_machine_without_jinja2_is_told(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(DataError, match=r"^--chat: needs the package jinja2\n    fix: pip install jinja2"):
+        Template(folders["qwen"])
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff", b"[" * 100_000])

@@ -42,8 +42,9 @@ class Template:
         config = _config(folder / _CONFIG)
         file, source = _source(folder, config)
         now = _now()
+        environment = _environment(now)
         try:
-            self._template = _environment(now).from_string(source)
+            self._template = environment.from_string(source)
         except Exception as error:  # what is no template may fail anywhere between here and Python's compiler
             fix = "get the tokenizer's files again, or mend the template"
             raise DataError(f"{file}: the chat template doesn't parse: {error}\n    fix: {fix}") from None
