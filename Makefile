@@ -59,8 +59,8 @@ up: setup ## bring up storage, publish if nothing is published yet, then network
 	pulumi -C infra/data up -s $(ENV)
 	pulumi up -s $(ENV)
 
-recover: setup ## replace the preempted slices of ENV (only those)
-	python -m infra.recover $(ENV)
+recover: setup ## bring back what Google took away of ENV, and nothing else
+	python -m fleet recreate-preempted $(ENV)
 
 lock: setup ## resolve pyproject.toml again into the hash-locked requirement files
 	tools/lock.sh

@@ -39,10 +39,9 @@ def _memory(result: Result) -> list[str]:
         "| examples a chip | trainer | arguments and heap, GiB | of it arguments | exchanged a step, GB |",
         "| ---: | --- | ---: | ---: | ---: |",
         *(
-            f"| {batch} | {name} | {one[batch]['total_gib']:.2f} | {one[batch]['arguments_gib']:.2f}"
-            f" | {one[batch]['exchanged_gb']:.1f} |"
-            for batch in result["ours"]
-            for name, one in (("ours", result["ours"]), ("MaxText", result["MaxText"]))
+            f"| {one['examples']} | {one['trainer']} | {one['total_gib']:.2f} | {one['arguments_gib']:.2f}"
+            f" | {one['exchanged_gb']:.2f} |"
+            for one in result["rows"]
         ),
     ]
 

@@ -24,6 +24,10 @@ STATE_KEY = "pulumi-secrets"
 BOOT_LOG = "/var/log/tpu/boot.log"
 JOB_UNIT = "tpu-job.service"
 
+# Pulumi's types of a slice and of the node that it is: a URN holds them, so they never change.
+SLICE_TYPE = "tpu:tpu:TpuSlice"
+NODE_TYPE = "gcp:tpu/v2Vm:V2Vm"
+
 NAME_LENGTH = 63
 
 # One range for each region that is known to have v6e, so that a new region never moves another's.
@@ -104,6 +108,11 @@ def disk_id(settings: Settings, zone: str) -> str:
 def fleet_member(zone: str, worker_id: int) -> str:
     """Node id of a fleet's member, e.g. tpu-us-east5-b-0."""
     return f"tpu-{region_of(zone)}-{zone.rpartition('-')[2]}-{worker_id}"
+
+
+def node_urn(environment: str, node: str) -> str:
+    """What Pulumi calls a node in the slices' stack."""
+    return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}${NODE_TYPE}::{node}"
 
 
 def bundle_manifest(bundle: str) -> str:

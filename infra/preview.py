@@ -16,13 +16,14 @@ import yaml
 from infra import names, prices, settings
 from infra.cli import Pulumi
 from infra.errors import CommandError
+from infra.nodes import nodes
 from infra.settings.sources import ROOT
 
 
 def preview(environment: str, root: Path = ROOT) -> int:
     """Print prices, then `pulumi preview` of each layer. Raises InfraError if one of them failed."""
     checked = settings.from_file(environment, root)
-    print(prices.table(checked), flush=True)
+    print(prices.table(nodes(checked)), flush=True)
     real = Pulumi(environment, root)
     print("\nPlanning all layers ...", flush=True)
     # No layer's plan needs another's, and each spends its seconds on starting up.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from infra.catalog import CATALOG
 from infra.nodes import Node, nodes
-from infra.settings import Settings, from_file
+from infra.settings import from_file
 
 HOURS_PER_DAY = 24
 UNKNOWN = "unknown"
@@ -32,10 +32,10 @@ class Row:
         return len(self.nodes)
 
 
-def rows(settings: Settings) -> list[Row]:
-    """One row for each slice and zone, in the order of the settings."""
+def rows(meant: Sequence[Node]) -> list[Row]:
+    """One row for each slice and zone, in their order."""
     alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
-    for node in nodes(settings):
+    for node in meant:
         alike[node.slice, node.zone].append(node)
     return [_row(same) for same in alike.values()]
 
@@ -65,15 +65,15 @@ def show(environment: str, *, as_json: bool) -> int:
     """Print the prices of an environment's slices. Raises SettingsError."""
     checked = from_file(environment)
     dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
-    listed = {**dated, "rows": [asdict(row) for row in rows(checked)]}
-    print(json.dumps(listed) if as_json else table(checked))
+    listed = {**dated, "rows": [asdict(row) for row in rows(nodes(checked))]}
+    print(json.dumps(listed) if as_json else table(nodes(checked)))
     return 0
 
 
-def table(settings: Settings) -> str:
+def table(meant: Sequence[Node]) -> str:
     """The rows and their sum for people, with the date of the prices."""
     head = ("slice", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "on demand $/hour")
-    found = rows(settings)
+    found = rows(meant)
     if not found:
         return "No slices: tpu:slices is empty, so nothing is billed by the hour."
     lines = [

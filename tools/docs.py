@@ -26,6 +26,7 @@ OTHERS = (
     "infra.settings.table",
     "tools.config_tables",
     "benchmarks.page",
+    "fleet.handbook",
     "rehearsal.standin.document",
     "rehearsal.story.handbook",
 )

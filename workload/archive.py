@@ -5,6 +5,7 @@ workload checkpoints export gs://my-project-checkpoints/runs/first --out first-h
 """
 # mypy: allow-untyped-calls
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Past:
     """A run that was begun: its model and what its numbers depend on."""
 
     store: Store
+    sha256: str  # of what the losses depend on
     model: Architecture
     optimizer: OptimizerConfig
     sequence_length: int
@@ -57,7 +59,8 @@ class Past:
         if problems:
             listed = "\n  ".join(map(str, problems))
             raise RunError(f"{store.url}/{identity.NAME}: not written by this version\n  {listed}")
-        return cls(store, model, optimizer, exact["data"]["sequence_length"])
+        sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
+        return cls(store, sha256, model, optimizer, exact["data"]["sequence_length"])
 
     def restore(self, step: int, whole_state: bool) -> Any:
         """A checkpoint's arrays on this host: all of the state, or its parameters alone.
@@ -76,13 +79,28 @@ class Past:
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), abstract
         )
+        return self._restore(step, placed, partial=not whole_state, strict=True)
+
+    def params(self, step: int, abstract: decoder.Params) -> decoder.Params:
+        """Some of a checkpoint's parameters, cast and placed.
+
+        Args:
+            step: a complete one.
+            abstract: shapes, dtypes and shardings of those wanted; an axis of layers may be shorter
+                than the model's, for the first ones alone.
+
+        Raises:
+            RunError: it can't be read.
+        """
+        found = self._restore(step, {"params": abstract}, partial=True, strict=False)
+        params: decoder.Params = found["params"]
+        return params
+
+    def _restore(self, step: int, placed: Any, partial: bool, strict: bool) -> Any:
         quiet_failures()
         loader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-        arguments = ocp.args.PyTreeRestore(
-            placed,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(placed),
-            partial_restore=not whole_state,
-        )
+        wanted = ocp.checkpoint_utils.construct_restore_args(placed, strict=strict)
+        arguments = ocp.args.PyTreeRestore(placed, restore_args=wanted, partial_restore=partial)
         try:
             return loader.restore(epath.Path(self.store.url) / FOLDER / str(step), args=arguments)
         except Exception as error:  # orbax and tensorstore raise what they like
@@ -140,6 +158,19 @@ def verify(store: Store, step: int | None = None) -> list[Checked]:
     return checked
 
 
+def complete_step(store: Store, step: int | None) -> int:
+    """A step that has a complete checkpoint: this one, or the newest.
+
+    Raises:
+        RunError: it has none.
+    """
+    complete = list_steps(store).complete
+    if not complete or (step is not None and step not in complete):
+        wanted = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
+        raise RunError(f"{store.url}: {wanted}\n    fix: one of {list(complete) or 'none: let it train on'}")
+    return complete[-1] if step is None else step
+
+
 def _not_finite(state: Any) -> list[str]:
     return [
         jax.tree_util.keystr(path)
@@ -158,13 +189,9 @@ def export(
             can't be written.
     """
     past = Past.read(store)
-    complete = list_steps(store).complete
-    if not complete or (step is not None and step not in complete):
-        wanted = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
-        raise RunError(f"{store.url}: {wanted}\n    fix: one of {list(complete) or 'none: let it train on'}")
+    chosen = complete_step(store, step)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"--out {out}: is there and not empty\n    fix: name a new folder, or remove it")
-    chosen = complete[-1] if step is None else step
     params = past.restore(chosen, whole_state=False)["params"]
     try:
         length = past.sequence_length

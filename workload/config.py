@@ -64,6 +64,9 @@ class ComputeConfig:
     # Examples that a chip takes through a layer at once; 0: all of its own. One saves the most memory,
     # and costs nothing while an example alone fills the matrix unit (2048 tokens and more).
     examples_at_once: int = ruled(0, at_least(0))
+    # Layers, counted from the last, whose parameters stay whole on every chip until the backward pass has
+    # used them: of each, a third of what fsdp exchanges is saved, and takes its size in HBM instead.
+    keep_gathered: int = ruled(0, at_least(0))
     loss_chunk_tokens: int = ruled(2048, at_least(1))  # tokens whose logits exist at once
     # For TPUs: groups of the table in `flags.py`, "auto" for those that the run calls for, or "none".
     flags: WORDS = ("auto",)
@@ -141,6 +144,7 @@ class Config:
             "attention": compute.attention,
             "remat": list(compute.remat),
             "examples_at_once": compute.examples_at_once,
+            "keep_gathered": compute.keep_gathered,
             "loss_chunk_tokens": compute.loss_chunk_tokens,
             "flags": list(compute.flags),
             "quick_compile": compute.quick_compile,

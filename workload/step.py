@@ -153,6 +153,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
         read,
         config.compute.remat,
         config.compute.examples_at_once,
+        config.compute.keep_gathered,
         training_tap(config.compute.remat, attention.named_inside(step.attention)),
     )
     x_BxLxD = decoder.final_norm(x_BxLxD, params["final_norm_D"].astype(dtype), arch)
@@ -171,12 +172,12 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def gather(axis: int, dtype: Any, reduce_dtype: Any, kept: Array) -> Array:
     """A parameter made whole from the parts on fsdp, in `dtype`; its gradient is summed in `reduce_dtype`."""
-    whole: Array = jax.lax.all_gather(kept.astype(dtype), FSDP, axis=axis, tiled=True)
-    return whole
+    return _gather_forward(axis, dtype, reduce_dtype, kept)[0]
 
 
 def _gather_forward(axis: int, dtype: Any, reduce_dtype: Any, kept: Array) -> tuple[Array, None]:
-    return gather(axis, dtype, reduce_dtype, kept), None
+    # In the open, and no call of `gather`: a remat policy must see what it decides on.
+    return jax.lax.all_gather(kept.astype(dtype), FSDP, axis=axis, tiled=True), None
 
 
 def _gather_backward(axis: int, dtype: Any, reduce_dtype: Any, _: None, gradient: Array) -> tuple[Array]:

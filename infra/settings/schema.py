@@ -252,6 +252,32 @@ class TpuSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FleetSettings:
+    """How far `python -m fleet` goes by itself when slices are lost."""
+
+    dollars_per_hour: int | None = setting(
+        "what all slices may cost together, by the catalog; more is refused before anything is created",
+        default=None,
+        rule=rules.between(1, 1_000_000, "$/h"),
+    )
+    preemptions_per_day: int = setting(
+        "preempted slices that are brought back in a day, of all together; 0: all",
+        default=0,
+        rule=rules.between(0, 100_000),
+    )
+    failures_per_day: int = setting(
+        "how often in a day a slice is replaced whose boot failed or whose workers fell silent",
+        default=3,
+        rule=rules.between(0, 100),
+    )
+    silence_s: int = setting(
+        "after how long without a word of its workers a slice counts as failed, if others speak",
+        default=1800,
+        rule=rules.between(300, 86400, "s"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything that `Pulumi.<env>.yaml` says, typed and checked."""
 
@@ -261,6 +287,7 @@ class Settings:
     network: NetworkSettings
     data: DataSettings
     tpu: TpuSettings
+    fleet: FleetSettings
 
 
 SECTIONS: dict[str, type] = {
@@ -269,6 +296,7 @@ SECTIONS: dict[str, type] = {
     "network": NetworkSettings,
     "data": DataSettings,
     "tpu": TpuSettings,
+    "fleet": FleetSettings,
 }
 
 

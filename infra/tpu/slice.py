@@ -27,7 +27,7 @@ class TpuSlice(pulumi.ComponentResource):
         backend: Backend | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ):
-        super().__init__("tpu:tpu:TpuSlice", node.name, None, opts)
+        super().__init__(names.SLICE_TYPE, node.name, None, opts)
         self.node = node
         created = (backend or V2VmBackend()).create(
             node, place, metadata, pulumi.ResourceOptions(parent=self)
@@ -61,6 +61,6 @@ def useful_commands(node: Node, project: str, bucket: str, environment: str) -> 
         "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit={names.JOB_UNIT} --follow'",
         "bootStatus": f"gcloud storage cat 'gs://{bucket}/boot/{node.name}/worker-*.json'",
         "describe": f"gcloud compute tpus tpu-vm describe {where}",
-        "recover": f"python -m infra.recover {environment}",
+        "recover": f"python -m fleet recreate-preempted {environment}",
         "delete": f"gcloud compute tpus tpu-vm delete {where}",
     }

@@ -92,7 +92,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Recover:
-    """Replace the preempted slices with `python -m infra.recover`, and wait until the hosts are ready."""
+    """Bring slices back with `python -m fleet recreate-preempted`, and wait until the hosts are ready."""
 
     scalar: ClassVar[str] = "node"
     node: str

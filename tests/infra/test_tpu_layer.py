@@ -157,7 +157,7 @@ def test_outputs() -> None:
         "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit=tpu-job.service --follow'",
         "bootStatus": "gcloud storage cat 'gs://bucket-that-is-up/boot/train/worker-*.json'",
         "describe": "gcloud compute tpus tpu-vm describe train --project=my-project --zone=us-east5-b",
-        "recover": "python -m infra.recover dev",
+        "recover": "python -m fleet recreate-preempted dev",
         "delete": "gcloud compute tpus tpu-vm delete train --project=my-project --zone=us-east5-b",
     }
 

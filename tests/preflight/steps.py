@@ -1,12 +1,13 @@
 """Compiles a step on 8 CPU devices with each remat and prints what the program does.
 
+At the first length also with the last layer's parameters kept whole.
+
 XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m tests.preflight.steps '{"layers": 4}' 128 384
 """
 
 import json
 import sys
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import jax
@@ -21,13 +22,15 @@ from workload.step import Step
 def main() -> None:
     arch, lengths = Architecture(**json.loads(sys.argv[1])), [int(word) for word in sys.argv[2:]]
     config = Config(model=arch, train=TrainConfig(batch_size=8))
-    found: dict[str, dict[int, Any]] = {"none": {}, "full": {}}
-    for remat, length in product(found, lengths):
-        compute = replace(config.compute, remat=(remat,))
+    found: dict[str, dict[int, Any]] = {}
+    asked = [(remat, 0, length) for remat in ("none", "full") for length in lengths]
+    asked += [(remat, 1, lengths[0]) for remat in ("none", "full")]
+    for remat, kept, length in asked:
+        compute = replace(config.compute, remat=(remat,), keep_gathered=kept)
         changed = replace(config, compute=compute, data=DataConfig(sequence_length=length))
         step = Step(changed, make_mesh(changed.mesh, by_slice(jax.devices())), "cpu")
         program = Program(step.lower().compile().as_text())
-        found[remat][length] = {
+        found.setdefault(f"{remat} {kept}", {})[length] = {
             "flops": program.matmul_flops(),
             "exchanges": [
                 {"kind": one.kind, "bytes": one.size_bytes * one.times} for one in program.collectives(8)

@@ -9,11 +9,13 @@ import numpy as np
 
 from workload.data import stream as streams
 from workload.data.stream import About, Stream
+from workload.errors import StoreError
 from workload.extract.config import Config, ExtractConfig, ModelConfig
 from workload.extract.run import Extraction, Summary
+from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
-from workload.store import Store
+from workload.store import FolderStore, Store
 
 ARCH = Architecture(
     layers=4, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=300, qkv_bias=True, tie_embeddings=True
@@ -48,7 +50,19 @@ def make_stream(lengths: list[int], vocab_size: int = 300) -> bytes:
 
 
 def extract(config: Config, stream: Stream, weights: Path, store: Store) -> Summary:
-    return Extraction(config, stream, weights, store, lambda _: None).go()
+    return Extraction(config, stream, Folder(weights), store, lambda _: None).go()
+
+
+class Dying(FolderStore):
+    """Creates some objects; then each attempt fails, as if the machine were gone or storage refused."""
+
+    left = 3
+
+    def create(self, name: str, content: bytes) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            raise StoreError("no more")
+        return super().create(name, content)
 
 
 def in_many_shards(config: Config) -> Config:

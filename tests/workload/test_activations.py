@@ -52,7 +52,7 @@ def test_a_document_is_found_by_its_name(run: Path) -> None:
     assert sorted(one.id for one in activations) == sorted(f"doc-{n}" for n in range(60))
     with pytest.raises(DataError, match="holds no document 'doc-60'"):
         activations["doc-60"]
-    with pytest.raises(DataError, match=r"keeps no resid_post.9\n    fix: one of resid_post.0"):
+    with pytest.raises(DataError, match=r"keeps no resid_post.9\n    fix: one of resid_post.3, "):
         document["resid_post.9"]
 
 
@@ -109,6 +109,24 @@ def test_verify_names_what_is_damaged_missing_or_there_twice(
     assert "config.json: is missing or damaged" in said
     with pytest.raises(DataError, match="no shard is committed here"):
         Activations(str(tmp_path / "nowhere"))
+
+
+def test_verify_tells_another_runs_shards_and_another_streams(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, mixed = FolderStore(run), FolderStore(tmp_path / "mixed")
+    for name in whole.list(""):
+        mixed.write(name, whole.read(name))
+    (tmp_path / "stream_003.safetensors").write_bytes(make_stream([40 + n % 50 for n in range(60)]))
+    other = streams.read(str(tmp_path / "stream_003.safetensors"))
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=(*CONFIG.extract.points, "mlp_in.0")))
+    extract(config, other, save_weights(tmp_path / "weights", ARCH), FolderStore(tmp_path / "other"))
+    theirs = shard.name(3, 2)
+    mixed.write(theirs, FolderStore(tmp_path / "other").read(theirs))
+    assert main(["activations", "verify", str(tmp_path / "mixed")]) == 1
+    said = capsys.readouterr().out
+    assert f"{theirs}: is of another run than config.json" in said
+    assert f"{theirs}: is of another stream than shard 1" in said
 
 
 def test_batches_hold_every_token_once_in_an_order_of_the_seed(run: Path) -> None:

@@ -280,6 +280,57 @@ def test_samples_that_were_dealt_otherwise_are_another_run(
         extract(CONFIG, other, weights, whole)
 
 
+def test_a_stream_that_changed_since_its_shards_were_made_is_refused(
+    whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    store = FolderStore(tmp_path)
+    for name in ("config.json", shard.name(3, 1)):
+        store.write(name, whole.read(name))
+    other = replace(stream, sha256="7" * 64)
+    said = (
+        rf"shard_0001.safetensors stream_sha256 was {stream.sha256}, is 7+\n    fix: give the new run another"
+    )
+    with pytest.raises(HopelessError, match=said):
+        extract(CONFIG, other, weights, store)
+    assert store.list(shard.folder(3)) == [shard.name(3, 1)]
+
+
+def test_shards_without_their_runs_identity_are_another_runs(
+    whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    store = FolderStore(tmp_path)
+    store.write(shard.name(3, 1), whole.read(shard.name(3, 1)))
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=("resid_pre.1",)))
+    with pytest.raises(HopelessError, match=r"shard_0001.safetensors run_sha256 was \w+, is"):
+        extract(config, stream, weights, store)
+
+
+def test_a_stream_that_isnt_the_one_that_was_dealt_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    line = ["data", "streams", "--source", str(tmp_path / "s.jsonl"), "--out", str(tmp_path / "streams")]
+    assert main(line) == 0
+    path = tmp_path / "streams" / "stream_000.safetensors"
+    streams.read(str(path))
+    path.write_bytes(make_stream([5, 6]))
+    with pytest.raises(DataError, match=r"isn't the stream that streams.json beside it knows\n    fix: put"):
+        streams.read(str(path))
+    (tmp_path / "streams" / "streams.json").write_text("[]")
+    with pytest.raises(DataError, match=r"streams.json: is damaged"):
+        streams.read(str(path))
+
+
+def test_weights_of_another_architecture_are_refused_with_each_reason(stream: Stream, tmp_path: Path) -> None:
+    weights = save_weights(tmp_path / "weights", ARCH)
+    config = weights / "config.json"
+    said = config.read_text().replace('"model_type": "qwen2"', '"model_type": "gpt2"')
+    config.write_text(said.replace('"hidden_act": "silu"', '"hidden_act": "gelu"'))
+    with pytest.raises(ConfigError) as refused:
+        extract(CONFIG, stream, weights, FolderStore(tmp_path / "run"))
+    assert "model_type = 'gpt2': must be one of llama, qwen2, qwen3" in str(refused.value)
+    assert 'hidden_act = "gelu": this decoder has it "silu" only' in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
 def test_weights_that_dont_fit_take_no_name(stream: Stream, tmp_path: Path) -> None:
     weights = save_weights(tmp_path / "weights", ARCH)
     config = weights / "config.json"

@@ -28,6 +28,7 @@ MESHES: dict[str, dict[str, Any]] = {
     "remat": {"mesh.data": 2, "compute.remat": ["full"]},
     "save": {"compute.remat": ["save:attn_z", "save:mlp_act"]},
     "pieces": {"devices": 4, "compute.remat": ["full"], "compute.examples_at_once": 1},
+    "gathered": {"compute.remat": ["full"], "compute.keep_gathered": 1},
     "accumulate": {"devices": 4, "train.accumulate": 2},
     "slices": {"slices": 2},
     "slices-fsdp": {"slices": 2, "mesh.across_slices": "fsdp"},

@@ -96,6 +96,33 @@ def test_capture_stops_after_the_last_layer_that_is_wanted(tokens_BxL: jax.Array
     np.testing.assert_allclose(whole["resid_post"][1], seen["resid_post"][0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("words", [("none",), ("full",), ("dots",), ("save:attn_z", "save:mlp_act")])
+@pytest.mark.parametrize("kept", [1, 3, 9])
+def test_gradients_dont_depend_on_how_many_layers_keep_their_parameters(
+    words: tuple[str, ...], kept: int, tokens_BxL: jax.Array
+) -> None:
+    arch = replace(SMALL, layers=3)
+    params, segments_BxL = parameters(arch), jnp.zeros_like(tokens_BxL)
+
+    def total(layers: Any, keep_gathered: int) -> jax.Array:
+        x = params["embed_VxD"][tokens_BxL]
+        y = decoder.run_layers(
+            x,
+            layers,
+            segments_BxL,
+            arch,
+            attention.einsum,
+            lambda _, w: w,
+            words,
+            keep_gathered=keep_gathered,
+        )
+        return jnp.sum(jnp.square(y))
+
+    of_none, of_some = (jax.grad(total)(params["layers"], number) for number in (0, kept))
+    for name, gradient in of_none.items():
+        np.testing.assert_allclose(of_some[name], gradient, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
 @pytest.mark.parametrize("kept", ["none", "full"])
 def test_points_cost_nothing_in_training(kept: str, tokens_BxL: jax.Array) -> None:
     """The compiled program is the one of a decoder without points, operation for operation."""

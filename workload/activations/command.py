@@ -7,13 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from workload import arguments as arguments_of
+from workload.activations import pickles
 from workload.activations.reader import Activations
+from workload.activations.shard import About
 from workload.errors import DataError
+from workload.store import open_store
 
 _EXAMPLES = """  workload activations show gs://my-project-checkpoints/extractions/qwen2.5-0.5b
   workload activations show /tmp/extracting/extractions/mine --document prompts.jsonl:17
   workload activations stats gs://my-project-checkpoints/extractions/qwen2.5-0.5b --json
-  workload activations verify gs://my-project-checkpoints/extractions/qwen2.5-0.5b"""
+  workload activations verify gs://my-project-checkpoints/extractions/qwen2.5-0.5b
+  workload activations convert gs://my-project-checkpoints/extractions/qwen2.5-0.5b --out pickles/"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         ("show", "List shards, or what is kept of one document.", _show),
         ("stats", "Tokens, mean norm and spread of every point, over all shards.", _stats),
         ("verify", "Read every byte; say what is damaged, missing or there twice.", _verify),
+        ("convert", "Write shards as kathir-ks/activation-extract does, for those who read that.", _convert),
     ):
         one = commands.add_parser(name, help=text, description=text)
         one.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/extractions/RUN, or a folder")
@@ -32,6 +37,13 @@ def main(arguments: Sequence[str]) -> int:
             one.add_argument("--document", metavar="ID", help="this one")
         if name == "stats":
             one.add_argument("--json", action="store_true", help="for programs")
+        if name == "convert":
+            one.add_argument(
+                "--format", choices=(pickles.FORMAT,), default=pickles.FORMAT, help="the only one"
+            )
+            one.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
+            text = "which, where the run keeps several of a layer: resid_post, attn_z.h5"
+            one.add_argument("--point", metavar="KIND", help=text)
     options = parser.parse_args(arguments)
     status: int = options.command(options, Activations(options.run))
     return status
@@ -74,11 +86,18 @@ def _stats(options: argparse.Namespace, activations: Activations) -> int:
     return 0
 
 
+def _convert(options: argparse.Namespace, activations: Activations) -> int:
+    out = open_store(options.out.rstrip("/"))
+    made = pickles.convert(activations, out, options.point, say=print)
+    print(f"{out.url}: {made} made of {len(activations.names)} shards")
+    return 0
+
+
 def _verify(options: argparse.Namespace, activations: Activations) -> int:
     problems = []
     held: dict[str, str] = {}
-    numbers: dict[int, set[int]] = {}
-    shards: dict[int, int] = {}
+    workers: dict[int, dict[int, About]] = {}
+    run = activations.run()
     for name in activations.names:
         try:
             one = activations.open(name)
@@ -86,19 +105,24 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
         except DataError as error:
             problems.append(str(error).splitlines()[0])
             continue
-        numbers.setdefault(one.about.worker, set()).add(one.about.number)
-        shards[one.about.worker] = one.about.shards
+        about = one.about
+        first = next(iter(workers.setdefault(about.worker, {}).values()), about)
+        workers[about.worker][about.number] = about
+        if run and about.run_sha256 != run[0]:
+            problems.append(f"{name}: is of another run than config.json")
+        if (about.stream_sha256, about.shards) != (first.stream_sha256, first.shards):
+            problems.append(f"{name}: is of another stream than shard {first.number}")
         for document in one.ids:
             if document in held:
                 problems.append(f"{name}: {document!r} is in {held[document]} too")
             held[document] = name
-    streams = activations.streams()
-    if streams is None:
+    if run is None:
         problems.append("config.json: is missing or damaged: which streams belong to the run can't be told")
-    elif absent := sorted(set(range(streams)) - shards.keys()):
-        problems.append(f"of {streams} streams, nothing of {_some(absent)} is there yet")
-    for worker, count in sorted(shards.items()):
-        if missing := sorted(set(range(1, count + 1)) - numbers[worker]):
+    elif absent := sorted(set(range(run[1])) - workers.keys()):
+        problems.append(f"of {run[1]} streams, nothing of {_some(absent)} is there yet")
+    for worker, shards in sorted(workers.items()):
+        count = max(about.shards for about in shards.values())
+        if missing := sorted(set(range(1, count + 1)) - shards.keys()):
             problems.append(f"tpu_{worker}: shards {_some(missing)} of {count} aren't there yet")
     for problem in problems:
         print(problem)

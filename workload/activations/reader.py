@@ -6,6 +6,7 @@ document["resid_post.12"]        # L x D, bfloat16: those bytes were read, nothi
 document.tokens, document.sample
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.activations.shard import Shard
+from workload.activations.shard import SUFFIX, Shard
 from workload.activations.statistics import Moments
 from workload.errors import DataError
 from workload.store import MissingObjectError, Store, open_store
@@ -58,7 +59,7 @@ class Activations:
             DataError: there is none.
         """
         self._store = store or open_store(url.rstrip("/"))
-        self.names = [name for name in self._store.list("activations/") if name.endswith(".safetensors")]
+        self.names = [name for name in self._store.list("activations/") if name.endswith(SUFFIX)]
         if not self.names:
             fix = "name the folder that holds activations/, e.g. gs://BUCKET/extractions/RUN"
             raise DataError(f"{self._store.url}: no shard is committed here\n    fix: {fix}")
@@ -69,10 +70,11 @@ class Activations:
         for name in self.names:
             yield self.open(name)
 
-    def streams(self) -> int | None:
-        """How many the run's source was dealt out to; None where the run doesn't say."""
+    def run(self) -> tuple[str, int] | None:
+        """sha256 of what the run is, and how many streams its source was dealt out to, if it says so."""
         try:
-            return int(json.loads(self._store.read("config.json"))["streams"]["count"])
+            raw = self._store.read("config.json")
+            return hashlib.sha256(raw).hexdigest(), int(json.loads(raw)["streams"]["count"])
         except (MissingObjectError, ValueError, KeyError, TypeError):
             return None
 

@@ -12,6 +12,7 @@
 Its header says what made it. Every tensor lies in one piece, so a document's is one range of bytes.
 """
 
+import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from workload.errors import DataError
 from workload.store import MissingObjectError, Store
 
 VERSION = 1
+SUFFIX = ".safetensors"
 _HEADER = "shard"
 _FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
 _MOST_HEADER = 2**27
@@ -86,7 +88,7 @@ def folder(worker: int) -> str:
 
 def name(worker: int, number: int) -> str:
     """Where a shard lies below its run."""
-    return f"{folder(worker)}shard_{number:04}.safetensors"
+    return f"{folder(worker)}shard_{number:04}{SUFFIX}"
 
 
 def pack(about: About, content: Content) -> bytes:
@@ -173,15 +175,16 @@ class Shard:
         Raises:
             DataError: it holds no such tensor, or is cut short.
         """
-        if key not in self._places:
-            known = ", ".join(self.about.points)
-            raise DataError(f"{self._name}: keeps no {key}\n    fix: one of {known}")
-        place = self._places[key]
+        place = self._place(key)
         rows = place.shape[0]
         end = rows if end is None else min(end, rows)
         row = (place.end - place.begin) // max(rows, 1)
         raw = self._bytes(place.begin + begin * row, place.begin + end * row)
         return np.frombuffer(raw, place.dtype).reshape(-1, *place.shape[1:])
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Of a tensor, as `read` would give all of it."""
+        return self._place(key).shape
 
     def document(self, place: int, key: str) -> NDArray[Any]:
         """A document's tensor, by its place in the shard: L x the point's axes."""
@@ -202,6 +205,13 @@ class Shard:
                 bad = int((~np.isfinite(np.frombuffer(raw, place.dtype).astype(np.float32))).sum())
                 found += [f"{key} holds {bad} values that are no numbers"] if bad else []
         return found
+
+    def _place(self, key: str) -> _Place:
+        if key not in self._places:
+            points = self.about.points
+            near = difflib.get_close_matches(key, points, n=3, cutoff=0.4)
+            raise DataError(f"{self._name}: keeps no {key}\n    fix: one of {', '.join(near or points)}")
+        return self._places[key]
 
     def _whole(self, key: str) -> NDArray[Any]:
         if key not in self._places:

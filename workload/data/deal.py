@@ -24,7 +24,7 @@ from workload.data.tokenizers import Tokenizer
 from workload.errors import DataError
 from workload.store import Store
 
-INDEX, SET_ASIDE = "streams.json", "set-aside.jsonl"
+INDEX, SET_ASIDE = streams.INDEX, "set-aside.jsonl"
 _BATCH = 1024  # samples that are tokenized at once, on all cores
 
 

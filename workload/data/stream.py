@@ -26,9 +26,10 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from workload.errors import DataError
-from workload.store import MissingObjectError, open_store
+from workload.store import MissingObjectError, Store, open_store
 
 VERSION = 1
+INDEX = "streams.json"  # beside the streams: what was dealt, and each one's sha256
 _HEADER = "stream"  # the one key of the header: more than one would be written in any order
 
 
@@ -117,11 +118,12 @@ def read(url: str) -> Stream:
     """Reads a stream from `gs://` or a file.
 
     Raises:
-        DataError: it isn't there, or isn't a stream.
+        DataError: it isn't there, isn't a stream, or isn't the one that `streams.json` beside it knows.
     """
     folder, slash, name = url.rpartition("/")
+    store = open_store(folder or slash or ".")
     try:
-        raw = open_store(folder or slash or ".").read(name)
+        raw = store.read(name)
     except MissingObjectError:
         fix = "make streams with `workload data streams`, and name one of them"
         raise DataError(f"{url}: no such stream\n    fix: {fix}") from None
@@ -145,7 +147,22 @@ def read(url: str) -> Stream:
     if about.version != VERSION:
         fix = "make it again with `workload data streams`"
         raise DataError(f"{url}: is of version {about.version}, this reads {VERSION}\n    fix: {fix}")
+    if stream.sha256 != _indexed(store, name, stream.sha256):
+        fix = "put the stream back, or deal all of them again to a new place"
+        raise DataError(f"{url}: isn't the stream that {INDEX} beside it knows\n    fix: {fix}")
     return stream
+
+
+def _indexed(store: Store, name: str, default: str) -> str:
+    """A stream's sha256 as it was dealt; the default for one that was copied without its index."""
+    try:
+        known: str = json.loads(store.read(INDEX))["sha256"].get(name, default)
+    except MissingObjectError:
+        return default
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        fix = "deal the streams again, or read this one away from it"
+        raise DataError(f"{store.url}/{INDEX}: is damaged: {error!r}\n    fix: {fix}") from None
+    return known
 
 
 def _problem(stream: Stream) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from workload import arguments as arguments_of
 from workload import command, place
+from workload.activations import pickles
+from workload.activations.reader import Activations
 from workload.errors import ConfigError, Problem
 from workload.extract import config as configs
 
@@ -27,6 +29,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
     text = "where extractions/ is kept; gs://$CHECKPOINT_BUCKET, unless given"
     parser.add_argument("--dir", metavar="DIR", help=text)
+    text = "pkl.gz: besides, as kathir-ks/activation-extract does; see `workload activations convert`"
+    parser.add_argument("--format", choices=("safetensors", pickles.FORMAT), default="safetensors", help=text)
+    text = "of which point, with --format pkl.gz, where several are kept of a layer"
+    parser.add_argument("--point", metavar="KIND", help=text)
     return _run(parser.parse_args(arguments))
 
 
@@ -42,19 +48,31 @@ def _run(options: argparse.Namespace) -> int:
             problems.append(Problem("$TPU_MEMBER", repr(member) if member else "(not set)", rule, fix))
         else:
             stream = f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"
+    if options.point and options.format != pickles.FORMAT:
+        rule = f"goes with --format {pickles.FORMAT}, whose layout has one tensor a layer"
+        fix = "leave it out; extract.points says what is kept"
+        problems.append(Problem("--point", options.point, rule, fix))
     if problems:
         raise ConfigError("workload extract", problems)
 
     from workload.data.stream import read
     from workload.extract.run import Extraction
+    from workload.extract.weights import find
     from workload.store import open_store
 
     store = open_store(url)
-    weights = Path(os.environ.get("DATA_DIR", "")) / config.model.weights
-    summary = Extraction(config, read(stream), weights, store, _say).go()
+    weights = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir)
+    extraction = Extraction(config, read(stream), weights, store, _say)
+    if options.format == pickles.FORMAT:
+        pickles.by_layer(extraction.points, options.point)  # refused before it takes hours
+    summary = extraction.go()
     shards = f"{summary.shards} shards of {summary.samples} samples"
     mine = f"{summary.made} made here" + (f", {summary.taken} by another meanwhile" if summary.taken else "")
     print(f"{store.url}: {shards}, {mine}")
+    if options.format == pickles.FORMAT:
+        out = open_store(f"{store.url}/{pickles.FORMAT}")
+        made = pickles.convert(Activations(store.url), out, options.point, extraction.worker, _say)
+        print(f"{out.url}: {made} made here")
     if summary.stages:
         busiest = max(summary.stages, key=lambda stage: stage.busy_s)
         busy = ", ".join(f"{stage.name} {stage.busy_s:.1f} s" for stage in summary.stages)

@@ -13,7 +13,8 @@ from workload.settings import WORDS, at_least, one_of, ruled
 class ModelConfig:
     """Which weights."""
 
-    # A folder of Hugging Face's below $DATA_DIR; `workload checkpoints export` makes one of a run of ours.
+    # A folder of Hugging Face's below $DATA_DIR, or a step of a run of ours: "run:first@400", or with the
+    # run's place, "run:gs://BUCKET/runs/first@400".
     weights: str = ""
 
 
@@ -50,7 +51,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     problems = settings.override(table, overrides)
     config: Config = settings.build(Config, table, "", problems)
     if not config.model.weights and not problems:
-        fix = 'e.g. weights = "Qwen2.5-0.5B"'
+        fix = 'e.g. weights = "Qwen2.5-0.5B", or "run:first@400"'
         problems.append(Problem("model.weights", '""', "must name a folder of weights", fix))
     if problems:
         raise ConfigError(name, problems)

@@ -9,7 +9,6 @@ loaded. Mean and squared deviations of what is kept are computed along with it, 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from workload.config import MeshConfig
 from workload.data.stream import Stream
 from workload.extract.packing import Batch, Shape
 from workload.extract.points import Wanted
-from workload.model import attention, decoder, huggingface, kernels
+from workload.model import attention, decoder, kernels
 from workload.model.architecture import Architecture
 from workload.model.points import END_POINTS
 from workload.sharding import BATCH, FSDP
@@ -75,10 +74,6 @@ class Forward:
             lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), kept, placed
         )
         self._by_row = NamedSharding(self.mesh, BATCH)
-
-    def load(self, folder: Path) -> decoder.Params:
-        """The parameters from Hugging Face weights; see `huggingface.load`."""
-        return huggingface.load(folder, self.arch, self.params)
 
     def place(self, batch: Batch, stream: Stream) -> tuple[Array, Array]:
         """A batch's tokens and segments on the devices, R x L each."""

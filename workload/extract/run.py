@@ -9,9 +9,8 @@ one that wakes up after it was replaced all make the same objects, and each is m
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,8 +27,8 @@ from workload.extract.forward import Forward, Output
 from workload.extract.packing import Batch, Shape
 from workload.extract.pipeline import Stage, run
 from workload.extract.ranges import Range
+from workload.extract.weights import Weights
 from workload.identity import refuse_other
-from workload.model import huggingface
 from workload.store import Store
 
 IDENTITY = "config.json"
@@ -65,14 +64,14 @@ class Extraction:
     """One worker's stream, one run's settings."""
 
     def __init__(
-        self, config: Config, stream: Stream, weights: Path, store: Store, say: Callable[[str], None]
+        self, config: Config, stream: Stream, weights: Weights, store: Store, say: Callable[[str], None]
     ):
         """Checks that they fit together, before anything is computed.
 
         Args:
             config: what to keep.
             stream: of this worker.
-            weights: folder of Hugging Face weights.
+            weights: of the model.
             store: of the run.
             say: takes a line about progress.
 
@@ -81,13 +80,13 @@ class Extraction:
         """
         self._config, self._stream, self._weights = config, stream, weights
         self._store, self._say = store, say
-        self._arch = huggingface.read_architecture(weights)
+        self._arch = weights.arch
         self._wanted, problems = points.parse(config.extract.points, self._arch)
         self._lengths = stream.lengths()
         problems += self._problems()
         if problems:
             raise ConfigError("workload extract", problems)
-        huggingface.check(weights, self._arch)  # before the run's name is taken for them
+        weights.check()  # before the run's name is taken for them
         self._shape = self._choose()
         numbers = sum(int(np.prod(one.shape(self._arch))) for one in self._wanted)
         token_bytes = numbers * (2 if config.extract.dtype == "bfloat16" else 4) + 8
@@ -95,18 +94,31 @@ class Extraction:
         self._committed: set[int] = set()
         self._told = 0.0
 
+    @property
+    def worker(self) -> int:
+        """Whose shards these are: the number of the stream."""
+        return self._stream.about.number
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """What is kept, by name, in the order of the computation."""
+        return tuple(one.name for one in self._wanted)
+
     def go(self) -> Summary:
         """Makes every shard that isn't there.
 
         Raises:
-            HopelessError: `store` holds another run's output.
+            HopelessError: `store` holds another run's output, or another stream's.
+            DataError: a shard in it is damaged.
             WeightsError: the weights can't be read.
             StoreError: storage can't be used, or is full.
         """
         about = self._settle()
         names = {shard.name(about.worker, part.number): part.number for part in self._ranges}
-        there = self._store.list(shard.folder(about.worker))
+        found = self._store.list(shard.folder(about.worker))
+        there = [name for name in found if name.endswith(shard.SUFFIX)]
         self._committed = {names[name] for name in there if name in names}
+        self._refuse_others(about, there)
         left = [part for part in self._ranges if part.number not in self._committed]
         self._note()
         self._say(f"{len(self._ranges)} shards, {len(self._committed)} there already")
@@ -136,7 +148,7 @@ class Extraction:
             fix = f"{longest} or more, 0 to have it chosen, or set long documents aside: --most-tokens {rows}"
             problems.append(Problem("extract.row_tokens", str(rows), rule, fix))
         if stream.about.vocab_size > self._arch.vocab_size:
-            known = f"{self._weights} knows {self._arch.vocab_size}"
+            known = f"{self._weights.name} knows {self._arch.vocab_size}"
             rule = f"was made with {stream.about.vocab_size} tokens, {known}"
             fix = "make the streams with the model's own tokenizer"
             problems.append(Problem("--stream", stream.url, rule, fix))
@@ -154,9 +166,9 @@ class Extraction:
     def _settle(self) -> shard.About:
         """Takes the run's name for these settings, or finds it taken for them."""
         about, extract = self._stream.about, asdict(self._config.extract)
-        names = tuple(one.name for one in self._wanted)
+        names = self.points
         mine = {
-            "model": asdict(self._arch) | {"weights_sha256": huggingface.digest(self._weights)},
+            "model": asdict(self._arch) | self._weights.identity(),
             "extract": extract | {"points": names},
             "chips": jax.local_device_count(),
             "streams": {
@@ -177,9 +189,22 @@ class Extraction:
         run_sha256 = hashlib.sha256(raw).hexdigest()
         return shard.About(about.number, 0, len(self._ranges), self._stream.sha256, run_sha256, names)
 
+    def _refuse_others(self, about: shard.About, there: Sequence[str]) -> None:
+        """Ends where shards of another stream or run stand under this worker's names.
+
+        One is looked at: since then no start came past this with another stream.
+        """
+        if there:
+            theirs = shard.Shard(self._store, there[0]).about
+            facts = ("run_sha256", "stream_sha256", "shards")
+            was, now = (
+                {f"{there[0]} {fact}": getattr(one, fact) for fact in facts} for one in (theirs, about)
+            )
+            refuse_other(self._store, was, now)
+
     def _computing(self) -> Callable[[Iterator[tuple[Range, Batch]]], Iterable[tuple[Range, Batch, Output]]]:
         forward = Forward(self._arch, self._wanted, self._shape, self._config.extract.dtype)
-        params, program = forward.load(self._weights), forward.compile()
+        params, program = self._weights.load(forward.arch, forward.params), forward.compile()
         chips, shape = jax.local_devices(), self._shape
         self._say(
             f"{len(chips)} x {chips[0].device_kind}; attention {forward.attention}:"

@@ -104,12 +104,15 @@ def run_layers(
     read: Callable[[str, Array], Array],
     remat: Sequence[str] = ("none",),
     examples_at_once: int = 0,
+    keep_gathered: int = 0,
     tap: Tap | None = None,
 ) -> Array:
     """Scans all layers; for training.
 
-    A layer's parameters are read once. Where `examples_at_once` is fewer than the batch, a layer
-    goes through the batch in pieces, so that what it needs besides its input is a piece's.
+    A layer's parameters are read once in the forward pass, and again in the backward pass but for
+    those of the last `keep_gathered` layers, which wait the shortest time. Where `examples_at_once`
+    is fewer than the batch, a layer goes through the batch in pieces, so that what it needs besides
+    its input is a piece's.
 
     Args:
         x_BxLxD: the embedded tokens.
@@ -120,6 +123,7 @@ def run_layers(
         read: makes a kept parameter, named without N, whole and ready to compute with.
         remat: see `remat.remat_layer`.
         examples_at_once: divides the batch; 0 for all.
+        keep_gathered: layers, counted from the last, whose parameters stay whole for the backward pass.
         tap: sees every point; `remat.training_tap`, unless given.
     """
     tap = tap or training_tap(remat)
@@ -141,8 +145,17 @@ def run_layers(
         y: Array = jax.lax.map(lambda piece: some(*piece), pieces)
         return y.reshape(x_BxLxD.shape)
 
-    step = remat_layer(body, remat)
-    x_BxLxD, _ = jax.lax.scan(lambda x, kept: (step(x, kept), None), x_BxLxD, layers)
+    def through(x_BxLxD: Array, stretch: slice, keep_gathered: bool) -> Array:
+        step = remat_layer(body, remat, keep_gathered)
+        some = {name: weight[stretch] for name, weight in layers.items()}
+        x_BxLxD, _ = jax.lax.scan(lambda x, kept: (step(x, kept), None), x_BxLxD, some)
+        return x_BxLxD
+
+    first = max(0, arch.layers - keep_gathered)
+    if first:
+        x_BxLxD = through(x_BxLxD, slice(first), keep_gathered=False)
+    if keep_gathered:
+        x_BxLxD = through(x_BxLxD, slice(first, arch.layers), keep_gathered=True)
     return x_BxLxD
 
 

@@ -27,7 +27,7 @@ END_POINTS = {"final_norm": "BxLxD"}  # after the last layer, normed: what the u
 POINTS = LAYER_POINTS | END_POINTS
 
 
-GATHERED = "gathered"  # a parameter made whole, which is gathered again rather than kept
+GATHERED = "gathered"  # a parameter made whole; gathered again for the backward pass, unless kept
 
 
 REMAT_WORDS = ("none", "full", "dots")

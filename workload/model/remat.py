@@ -34,26 +34,31 @@ def training_tap(words: Sequence[str], named_already: Container[str] = ()) -> Ta
     return lambda point, value: named(point, value) if point in to_name else value
 
 
-def remat_layer(layer: Callable[..., Any], words: Sequence[str]) -> Callable[..., Any]:
+def remat_layer(
+    layer: Callable[..., Any], words: Sequence[str], keep_gathered: bool = False
+) -> Callable[..., Any]:
     """Wraps a layer so that its backward pass keeps what the words say and recomputes the rest.
 
     Args:
         layer: a function of arrays.
         words: `none` keeps all; `full` only the layer's input; `dots` every matrix product;
             `save:POINT` keeps a point on the chip, `offload:POINT` in the host's memory.
+        keep_gathered: keeps the parameters as they were made whole, too; else they are gathered again.
     """
     policies = jax.checkpoint_policies
-    if list(words) == ["none"]:  # but for parameters, which are gathered again
-        policy = policies.save_anything_except_these_names(GATHERED)
-    elif list(words) == ["full"]:
-        policy = policies.nothing_saveable
+    if list(words) == ["none"]:
+        policy = policies.everything_saveable if keep_gathered else _all_but_gathered
     elif list(words) == ["dots"]:
         policy = policies.dots_with_no_batch_dims_saveable
+        if keep_gathered:
+            gathered = policies.save_only_these_names(GATHERED)
+            policy = policies.save_from_both_policies(policy, gathered)
     else:
-        kept: Mapping[str, list[str]] = {"save": [], "offload": []}
+        kept: Mapping[str, list[str]] = {"save": [GATHERED] if keep_gathered else [], "offload": []}
         for word in words:
             verb, _, point = word.partition(":")
-            kept[verb].append(point)
+            if point:  # `full` names none
+                kept[verb].append(point)
         policy = policies.save_and_offload_only_these_names(
             names_which_can_be_saved=kept["save"],
             names_which_can_be_offloaded=kept["offload"],
@@ -61,3 +66,8 @@ def remat_layer(layer: Callable[..., Any], words: Sequence[str]) -> Callable[...
             offload_dst="pinned_host",
         )
     return jax.checkpoint(layer, policy=policy)
+
+
+def _all_but_gathered(primitive: Any, *_: Any, **settings: Any) -> bool:
+    """A policy. It must know the exchange itself: what a name is given to counts as another value."""
+    return primitive.name != "all_gather" and settings.get("name") != GATHERED

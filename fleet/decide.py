@@ -1,0 +1,176 @@
+"""One decision for each member, from what was seen and what is remembered. Nothing here asks anybody.
+
+What destroys needs two things: an explicit word that the node is of no use, Google's or its own, and an
+answer that is complete. A zone that didn't answer, a state that isn't known, silence that others share:
+all of that is unknown, and unknown is left alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from fleet.memory import Attempt, Memory
+from fleet.state import TAKEN_AWAY, Action, Cause, Condition, Decision, Seen, View, Word
+from infra.nodes import Node
+
+ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING"})
+LIST_LAG_S = 120.0  # a list may be this old; a request about one node never is
+GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be done.
+
+    Attributes:
+        preemptions_a_day: of all members together, that are followed by a new node; 0 for any number.
+        failures_a_day: of one member, that are.
+        silence_s: without a word of a READY node's workers, while others speak, until it counts as failed.
+        boot_s: from a node's creation until its workers' first word may be missed.
+        churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour.
+    """
+
+    preemptions_a_day: int = 0
+    failures_a_day: int = 3
+    silence_s: float = 1800.0
+    boot_s: float = 1800.0
+    churn_s: float = 600.0
+
+
+def decide(members: Sequence[Node], view: View, memory: Memory, limits: Limits) -> list[Decision]:
+    """One decision each, in the members' order."""
+    heard = _heard(view)
+    found = []
+    for member in members:
+        zone = view.zones.get(member.zone)
+        if zone is None or zone.nodes is None:
+            reason = f"{member.zone} didn't answer"
+            if zone and zone.failure:
+                reason += f" ({zone.failure.kind})"
+            found.append(_of(member, Action.WAIT, Condition.UNKNOWN, reason))
+            continue
+        word = view.words.get(member.name) if view.words is not None else None
+        seen = zone.nodes.get(member.name)
+        if (back := memory.last_back(member.name)) and _stale(seen, back, view.at_s):
+            why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
+            found.append(_of(member, Action.WAIT, Condition.STARTING, why))
+            continue
+        wish = replace(
+            _wish(member, seen, word, heard, view.at_s, limits), instance=seen.instance if seen else ""
+        )
+        found.append(_allowed(wish, memory, limits, view.at_s))
+    return _within_budget(found, memory, limits, view.at_s)
+
+
+def orphans(members: Sequence[Node], view: View, labels: Mapping[str, str]) -> list[Seen]:
+    """Nodes with our labels that no setting asks for."""
+    wanted = {(member.zone, member.name) for member in members}
+    return [
+        seen
+        for zone in view.zones.values()
+        for seen in (zone.nodes or {}).values()
+        if labels.items() <= seen.labels.items() and (seen.zone, seen.name) not in wanted
+    ]
+
+
+def _wish(
+    member: Node, seen: Seen | None, word: Word | None, heard: frozenset[str], now_s: float, limits: Limits
+) -> Decision:
+    """What this member calls for, budgets and waiting aside."""
+    if seen is None:
+        return _of(member, Action.CREATE, Condition.RECOVERING, "there is no such node", Cause.NEW)
+    if seen.state in TAKEN_AWAY:
+        why = f"Google says {seen.state}"
+        return _of(member, Action.REPLACE, Condition.RECOVERING, why, Cause.PREEMPTION)
+    if seen.state in ON_THE_WAY:
+        return _of(member, Action.WAIT, Condition.STARTING, f"Google says {seen.state}")
+    if seen.state in GOING:
+        return _of(member, Action.WAIT, Condition.RECOVERING, f"Google says {seen.state}")
+    if seen.state != "READY":
+        return _of(member, Action.LEAVE, Condition.UNKNOWN, f"Google says {seen.state or 'nothing'}")
+    if word is not None and word.at_s < seen.created_s:
+        word = None  # of a node of this name before this one
+    if word and word.work in ("done", "failed"):
+        condition = Condition.DONE if word.work == "done" else Condition.FAILED
+        why = "its work is done" if word.work == "done" else "its work failed; see its log"
+        return _of(member, Action.LEAVE, condition, why)
+    if word and word.boot == "failed":
+        why = f"its boot failed at {word.stage}"
+        return _of(member, Action.REPLACE, Condition.FAILED, why, Cause.FAILURE)
+    since_s = now_s - (word.at_s if word else seen.created_s)
+    allowed_s = limits.silence_s if word else limits.boot_s
+    if since_s > allowed_s and member.run:
+        why = f"READY, but silent for {since_s / 60:.0f} min"
+        if not heard - {member.name}:
+            return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}, as are all others")
+        return _of(member, Action.REPLACE, Condition.FAILED, f"{why} while others speak", Cause.FAILURE)
+    if word and word.work == "running":
+        return _of(member, Action.LEAVE, Condition.WORKING, "")
+    return _of(member, Action.LEAVE, Condition.STARTING, word.stage if word else "no word yet")
+
+
+def _stale(seen: Seen | None, back: Attempt, now_s: float) -> bool:
+    """Whether a list still shows what was before the last creation: the node of then, or none."""
+    if seen is None:
+        return now_s - back.back_s < LIST_LAG_S
+    return bool(back.instance) and seen.instance == back.instance
+
+
+def _allowed(wish: Decision, memory: Memory, limits: Limits, now_s: float) -> Decision:
+    """The wish, or why it has to wait: its zone, its own failures, or that it doesn't last."""
+    if wish.action not in (Action.CREATE, Action.REPLACE):
+        return wish
+    zone = memory.zone(wish.zone)
+    if zone.stopped:
+        return replace(wish, action=Action.HOLD, why=f"{wish.why}; {wish.zone} refuses: {zone.stopped}")
+    if now_s < zone.not_before_s:
+        wait_s = zone.not_before_s - now_s
+        return replace(wish, action=Action.HOLD, why=f"{wish.why}; {zone.why}; tried again in {wait_s:.0f} s")
+    if wish.cause is Cause.FAILURE and memory.spent(Cause.FAILURE, now_s, wish.node) >= limits.failures_a_day:
+        why = f"{wish.why}; it failed {limits.failures_a_day} times in a day: look at its log"
+        return replace(wish, action=Action.HOLD, why=why)
+    if _churns_until(wish.node, memory, limits, now_s) > now_s:
+        why = (
+            f"{wish.why}; it was lost twice within {limits.churn_s / 60:.0f} min of coming back: held an hour"
+        )
+        return replace(wish, action=Action.HOLD, why=why)
+    return wish
+
+
+def _churns_until(node: str, memory: Memory, limits: Limits, now_s: float) -> float:
+    """Until when a member is left alone that was lost soon after it came back, twice in a row."""
+    last = [one for one in memory.attempts.get(node, ()) if one.back_s][-3:]
+    if len(last) < 3:
+        return 0.0
+    lived_s = (after.at_s - before.back_s for before, after in pairwise(last))
+    return last[-1].back_s + 3600.0 if all(one < limits.churn_s for one in lived_s) else 0.0
+
+
+def _within_budget(found: list[Decision], memory: Memory, limits: Limits, now_s: float) -> list[Decision]:
+    """As many replacements after preemptions as the day has left."""
+    if not limits.preemptions_a_day:
+        return found
+    left = limits.preemptions_a_day - memory.spent(Cause.PREEMPTION, now_s)
+
+    def held(wishes: Sequence[Decision]) -> Iterator[Decision]:
+        nonlocal left
+        for wish in wishes:
+            if wish.action is Action.REPLACE and wish.cause is Cause.PREEMPTION:
+                left -= 1
+                if left < 0:
+                    why = f"{wish.why}; {limits.preemptions_a_day} preemptions a day are allowed"
+                    yield replace(wish, action=Action.HOLD, why=why)
+                    continue
+            yield wish
+
+    return list(held(found))
+
+
+def _heard(view: View) -> frozenset[str]:
+    """Nodes whose workers spoke lately: the bucket and this machine's clock are fine."""
+    words = view.words or {}
+    return frozenset(node for node, word in words.items() if abs(view.at_s - word.at_s) < 600)
+
+
+def _of(member: Node, action: Action, condition: Condition, why: str, cause: Cause | None = None) -> Decision:
+    return Decision(member.name, member.zone, action, condition, why, cause)

@@ -1,0 +1,127 @@
+"""Why a request failed, told apart: each kind has its own consequence, and only a 404 says "gone".
+
+Google's words come three ways: the answer to a request, the end of an operation, and the provider's
+sentence about either, which holds their number (`Error 429`, `Error code 8`) and their text. Texts that
+tests hold were reported by users of the TPU API: hashicorp/terraform-provider-google#21243,
+marin-community/marin#1612, #87 and #6198, skypilot-org/skypilot#4579.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a failure means for who asked."""
+
+    STOCK_OUT = "stock-out"  # no chips in the zone now: later, or in another zone
+    QUOTA = "quota"  # the project may not have more: a person must act
+    PERMISSION = "permission"  # this account may not: a person must act
+    LOGIN = "login"  # nobody is logged in, or no longer: a person must act
+    API_OFF = "api off"  # the project hasn't enabled the API: a person must act
+    INVALID = "invalid"  # the request can never succeed: a person must act
+    MISSING = "missing"  # Google says that there is no such thing
+    EXISTS = "exists"  # it is there already, whoever made it
+    RATE = "rate"  # too many requests: slower
+    TRANSIENT = "transient"  # Google's own trouble: again, later
+    UNKNOWN = "unknown"  # nobody can say what happened or whether it did: look again
+
+
+# The numbers that operations end with: google.rpc.Code.
+_HTTP_OF_RPC = {
+    3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401,
+}  # fmt: skip
+_OF_STATUS = {
+    400: Kind.INVALID, 401: Kind.LOGIN, 403: Kind.PERMISSION, 404: Kind.MISSING, 409: Kind.EXISTS,
+    412: Kind.INVALID, 429: Kind.RATE, 501: Kind.INVALID,
+}  # fmt: skip
+# What the text says counts before the number: Google gives 429 and 8 to three different things. In order.
+_OF_TEXT: tuple[tuple[str, Kind], ...] = (
+    (r"has not been used in project|SERVICE_DISABLED|accessNotConfigured|it is disabled", Kind.API_OFF),
+    (r"no more capacity|insufficient (reserved )?capacity|resources available to fulfill", Kind.STOCK_OUT),
+    (r"ZONE_RESOURCE_POOL_EXHAUSTED|stockout|currently unavailable in the", Kind.STOCK_OUT),
+    (r"requests per (minute|second|day)|rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
+    (r"quota (limit )?'[^']+'|quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
+    (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
+    (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),
+    (r"connection (reset|refused|aborted)|unexpected EOF|\bEOF\b|broken pipe|no such host", Kind.UNKNOWN),
+    (r"timed? ?out|timeout while waiting|deadline exceeded", Kind.UNKNOWN),
+)
+_NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: r"permission '?([\w.]+)'? denied"}
+_FIXES = {
+    Kind.STOCK_OUT: "nothing; it is tried again, later each time. More zones in the fleet's `zones` help",
+    Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas, service Cloud TPU API), or lower count",
+    Kind.PERMISSION: "grant the account that you are logged in as a role that holds the permission",
+    Kind.LOGIN: "gcloud auth application-default login",
+    Kind.API_OFF: "pulumi -C infra/storage up, which enables the APIs, and wait some minutes",
+    Kind.INVALID: "mend the settings; asking again won't help",
+    Kind.MISSING: "nothing; it is created again",
+    Kind.EXISTS: "fleet list shows who is there; a node that Pulumi doesn't know must be deleted by hand",
+    Kind.RATE: "nothing; it is asked more slowly",
+    Kind.TRANSIENT: "nothing; it is asked again",
+    Kind.UNKNOWN: "nothing; it is looked at again before anything is done",
+}
+FOR_PEOPLE = frozenset({Kind.QUOTA, Kind.PERMISSION, Kind.LOGIN, Kind.API_OFF, Kind.INVALID, Kind.EXISTS})
+"""What waiting doesn't mend: no further attempt is made until somebody has acted."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failed request or operation.
+
+    Attributes:
+        kind: what it means.
+        message: Google's words, or the client's.
+        about: which quota, or which permission; empty where the words name none.
+        retry_after_s: how long Google asked to wait; None where it didn't.
+    """
+
+    kind: Kind
+    message: str
+    about: str = ""
+    retry_after_s: float | None = None
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        return fix_of(self.kind)
+
+    def __str__(self) -> str:
+        about = f" {self.about}" if self.about else ""
+        return f"{self.kind}{about}: {self.message}\n    fix: {self.fix}"
+
+
+def fix_of(kind: Kind) -> str:
+    """What to do about a kind of failure."""
+    return _FIXES[kind]
+
+
+def classify(message: str, status: int | None = None, retry_after_s: float | None = None) -> Failure:
+    """What a failure means.
+
+    Args:
+        message: all that was said.
+        status: of the HTTP answer; None where none came, or only a sentence about it did.
+        retry_after_s: the answer's Retry-After.
+    """
+    if status is None:
+        status = _number_in(message)
+    kind = next((kind for text, kind in _OF_TEXT if re.search(text, message, re.IGNORECASE)), None)
+    if kind is None or (status == 404 and kind is not Kind.API_OFF):
+        kind = _of_status(status)
+    named = re.search(_NAMED[kind], message, re.IGNORECASE) if kind in _NAMED else None
+    return Failure(kind, message.strip(), named[1] if named else "", retry_after_s)
+
+
+def _of_status(status: int | None) -> Kind:
+    if status is None:
+        return Kind.UNKNOWN
+    return _OF_STATUS.get(status, Kind.TRANSIENT if status >= 500 else Kind.UNKNOWN)
+
+
+def _number_in(message: str) -> int | None:
+    """The HTTP status that a provider's sentence names, or that of the code of an operation's end."""
+    if named := re.search(r"\bError code (\d+), message", message):
+        return _HTTP_OF_RPC.get(int(named[1]))
+    named = re.search(r"(?:googleapi: |HTTP )?\bError (\d{3})\b", message)
+    return int(named[1]) if named else None

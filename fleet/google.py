@@ -1,0 +1,224 @@
+"""What a fleet asks Google itself: one list call a zone, one listing of the bucket, never a call a node.
+
+projects.locations.nodes.list  https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes/list
+objects.list                   https://cloud.google.com/storage/docs/json_api/v1/objects/list
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import google.auth
+import requests
+from google.auth.exceptions import GoogleAuthError, RefreshError
+from google.auth.transport.requests import AuthorizedSession
+
+from fleet.errors import FleetError
+from fleet.failures import Failure, Kind, classify
+from fleet.state import Seen, View, Word, ZoneView
+
+TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
+_TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
+_TRIES, _PAUSE_S = 3, 1.0
+_PAGE = 1000
+
+
+class AskedError(Exception):
+    """A request that failed for good; holds what that means."""
+
+    def __init__(self, failure: Failure):
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class Google:
+    """One project's TPU nodes and one bucket's words, as the account that is logged in."""
+
+    def __init__(self, project: str, bucket: str, session: requests.Session | None = None):
+        self.project, self.bucket = project, bucket
+        self._session = session or _login()
+
+    def look(self, zones: Sequence[str]) -> View:
+        """Everything, at once: all zones and the bucket beside one another."""
+        with ThreadPoolExecutor(max(1, len(zones)) + 2) as pool:
+            listed = pool.map(self.zone, zones)
+            booted, working = pool.submit(self._objects, "boot/"), pool.submit(self._objects, "words/")
+            views = dict(zip(zones, listed, strict=True))
+            try:
+                words = spoken([*booted.result(), *working.result()])
+            except AskedError as error:
+                return View(time.time(), views, None, error.failure)
+        return View(time.time(), views, words)
+
+    def zone(self, zone: str) -> ZoneView:
+        """Every node of a zone."""
+        url = f"{TPU}/v2/projects/{self.project}/locations/{zone}/nodes"
+        nodes: dict[str, Seen] = {}
+        try:
+            for page in self._pages(url, {"pageSize": str(_PAGE)}):
+                if page.get("unreachable"):
+                    said = f"{', '.join(page['unreachable'])} can't be reached; the list isn't complete"
+                    return ZoneView(None, Failure(Kind.UNKNOWN, said))
+                nodes |= {node.name: node for node in map(_seen, page.get("nodes") or ())}
+        except AskedError as error:
+            return ZoneView(None, error.failure)
+        return ZoneView(nodes)
+
+    def sweep(self, leftover: Seen) -> Failure | None:
+        """Asks for a node's deletion; None if it was begun, or the node is gone already."""
+        parent = f"{TPU}/v2/projects/{self.project}/locations/{leftover.zone}"
+        try:
+            self._ask("DELETE", f"{parent}/nodes/{leftover.name}", {})
+        except AskedError as error:
+            return None if error.failure.kind is Kind.MISSING else error.failure
+        return None
+
+    def read(self, name: str) -> tuple[str, int] | None:
+        """An object's text and generation; None where there is none. Raises AskedError."""
+        url = f"{STORAGE}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}"
+        try:
+            answer = self._ask("GET", url, {"alt": "media"})
+        except AskedError as error:
+            if error.failure.kind is Kind.MISSING:
+                return None
+            raise
+        return answer.text, int(answer.headers.get("x-goog-generation", "0"))
+
+    def write(self, name: str, text: str, generation: int) -> int:
+        """Replaces that generation of an object (0: creates it); the new one's number.
+
+        Raises:
+            AskedError: its kind is INVALID where somebody else has written it since.
+        """
+        url = f"{STORAGE}/upload/storage/v1/b/{self.bucket}/o"
+        wish = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
+        return int(self._ask("POST", url, wish, text.encode()).json()["generation"])
+
+    def _objects(self, prefix: str) -> list[Mapping[str, Any]]:
+        url = f"{STORAGE}/storage/v1/b/{self.bucket}/o"
+        fields = "items(name,updated,metadata),nextPageToken"
+        wish = {"prefix": prefix, "fields": fields, "maxResults": str(_PAGE)}
+        return [item for page in self._pages(url, wish) for item in page.get("items") or ()]
+
+    def _pages(self, url: str, wish: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        token = ""
+        while True:
+            page = self._ask("GET", url, {**wish, **({"pageToken": token} if token else {})}).json()
+            yield page
+            token = page.get("nextPageToken") or ""
+            if not token:
+                return
+
+    def _ask(
+        self, method: str, url: str, wish: Mapping[str, str], content: bytes | None = None
+    ) -> requests.Response:
+        """An answer; asked again where that may help, as long as the request may be repeated."""
+        failure = Failure(Kind.UNKNOWN, "nobody was asked")
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(failure.retry_after_s or _PAUSE_S * 2**attempt)
+            try:
+                answer = self._session.request(method, url, params=wish, data=content, timeout=_TIMEOUT_S)
+            except RefreshError as error:
+                raise AskedError(classify(f"invalid_grant: {error}", 401)) from None
+            except (requests.RequestException, GoogleAuthError) as error:
+                failure = classify(f"{method} {url}: connection: {error}")
+                continue
+            if answer.ok:
+                return answer
+            failure = classify(_words(answer), answer.status_code, _retry_after_s(answer))
+            if failure.kind not in (Kind.TRANSIENT, Kind.RATE):
+                break
+        raise AskedError(failure)
+
+
+def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, Word]:
+    """By node: the workers' words of its boot and of its work, as one.
+
+    A node's boot has failed if one of its workers' has, and is ready once all that spoke are; its work is
+    that of the workers that said something of it, added up.
+    """
+    found: dict[str, Word] = {}
+    for item in items:
+        kind, node, _ = str(item["name"]).split("/", 2)
+        said = item.get("metadata") or {}
+        at_s, before = _unix_s(str(item["updated"])), found.get(node)
+        word = Word(
+            at_s,
+            instance=said.get("instance", ""),
+            boot=said.get("state", "") if kind == "boot" else "",
+            stage=said.get("stage", "") if kind == "boot" else "",
+            work=said.get("state", "") if kind == "words" else "",
+            samples=_count(said, "samples"),
+            of_samples=_count(said, "of_samples"),
+            shards=_count(said, "shards"),
+            size_bytes=_count(said, "size_bytes"),
+        )
+        found[node] = _together(before, word) if before else word
+    return found
+
+
+def _together(one: Word, other: Word) -> Word:
+    late = other if other.at_s >= one.at_s else one
+    boots, works = {one.boot, other.boot} - {""}, {one.work, other.work} - {""}
+    worst = next((word for word in ("failed", "booting", "ready") if word in boots), "")
+    slowest = next((word for word in ("failed", "running", "done") if word in works), "")
+    stage = next((word.stage for word in (one, other) if word.boot == worst and word.stage), late.stage)
+    return Word(
+        late.at_s, late.instance, worst, stage, slowest,
+        one.samples + other.samples, one.of_samples + other.of_samples,
+        one.shards + other.shards, one.size_bytes + other.size_bytes,
+    )  # fmt: skip
+
+
+def _seen(node: Mapping[str, Any]) -> Seen:
+    _, _, _, zone, _, name = str(node["name"]).split("/")
+    return Seen(
+        name,
+        zone,
+        str(node.get("state") or ""),
+        str(node.get("id") or ""),
+        _unix_s(str(node.get("createTime") or "")),
+        node.get("labels") or {},
+    )
+
+
+def _login() -> requests.Session:
+    try:
+        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+    except GoogleAuthError as error:
+        raise FleetError(
+            f"no Google credentials ({error})\n    fix: gcloud auth application-default login"
+        ) from None
+    session: requests.Session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+    return session
+
+
+def _words(answer: requests.Response) -> str:
+    """Google's sentence, with the reasons that programs are meant to read."""
+    try:
+        error = answer.json()["error"]
+        reasons = [str(one.get("reason") or "") for one in error.get("details") or error.get("errors") or ()]
+        return " ".join([str(error["message"]), *filter(None, reasons)])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"HTTP {answer.status_code}: {answer.text[:200]}"
+
+
+def _retry_after_s(answer: requests.Response) -> float | None:
+    said = answer.headers.get("Retry-After", "")
+    return float(said) if said.isdigit() else None
+
+
+def _unix_s(said: str) -> float:
+    try:
+        return datetime.fromisoformat(said.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _count(said: Mapping[str, Any], key: str) -> int:
+    text = str(said.get(key, ""))
+    return int(text) if text.isdigit() else 0

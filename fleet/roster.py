@@ -1,0 +1,77 @@
+"""Who belongs to a fleet, by the environment's file and a person's flags; and what it costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fleet.errors import FleetError
+from infra import prices
+from infra.nodes import Node, nodes
+from infra.settings import Settings
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Which members a command is about; all that the file lists, unless narrowed.
+
+    Attributes:
+        slices: items of `tpu:slices`, by name.
+        zones: only these.
+        workers_per_zone: only as many of the first in each zone; None for all.
+    """
+
+    slices: Sequence[str] = field(default=())
+    zones: Sequence[str] = field(default=())
+    workers_per_zone: int | None = None
+
+
+def members(settings: Settings, wish: Wish = Wish()) -> tuple[Node, ...]:
+    """The nodes that are meant.
+
+    Raises:
+        FleetError: a name or zone that the file doesn't have, or fewer nodes in a zone than were asked for.
+    """
+    everyone = nodes(settings)
+    file = f"Pulumi.{settings.environment}.yaml"
+    problems = [
+        f"{flag} {value}: {file} has none; it has {', '.join(sorted(known)) or 'no slices'}"
+        for flag, values, known in (
+            ("--slice", wish.slices, {one.slice for one in everyone}),
+            ("--zones", wish.zones, {one.zone for one in everyone}),
+        )
+        for value in values
+        if value not in known
+    ]
+    if problems:
+        fix = f"mend the flag, or tpu:slices in {file}: the file says what there is"
+        raise FleetError("\n".join([*problems, f"    fix: {fix}"]))
+    meant = [
+        one
+        for one in everyone
+        if (not wish.slices or one.slice in wish.slices) and (not wish.zones or one.zone in wish.zones)
+    ]
+    if wish.workers_per_zone is None:
+        return tuple(meant)
+    some = []
+    for zone in dict.fromkeys(one.zone for one in meant):
+        there = [one for one in meant if one.zone == zone]
+        if len(there) < wish.workers_per_zone:
+            found = f"{file} has {len(there)} in {zone}"
+            fix = f"count of tpu:slices in {file}: a fleet is dealt out over its zones in turn"
+            raise FleetError(f"--workers-per-zone {wish.workers_per_zone}: {found}\n    fix: {fix}")
+        some += there[: wish.workers_per_zone]
+    return tuple(some)
+
+
+def within_budget(settings: Settings, meant: Sequence[Node]) -> float | None:
+    """What they cost an hour by the catalog; None where a price isn't known.
+
+    Raises:
+        FleetError: more than `fleet:dollarsPerHour`.
+    """
+    hourly = [row.hourly for row in prices.rows(meant)]
+    known = sum(price for price in hourly if price is not None)
+    most = settings.fleet.dollars_per_hour
+    if most is not None and known > most:
+        fix = "fewer slices, or a larger fleet:dollarsPerHour"
+        raise FleetError(f"${known:,.2f} an hour, fleet:dollarsPerHour allows ${most:,}\n    fix: {fix}")
+    return None if None in hourly else known

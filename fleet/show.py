@@ -1,0 +1,176 @@
+"""What people and programs are shown of a fleet: rows, their sums, and how they look in a terminal."""
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fleet.loop import Look
+from fleet.state import Condition, Seen, Word
+from infra.catalog import CATALOG
+from infra.nodes import Node
+
+_RATE_OVER_S = 600.0
+MARKS = {
+    Condition.WORKING: "green",
+    Condition.DONE: "cyan",
+    Condition.STARTING: "yellow",
+    Condition.RECOVERING: "magenta",
+    Condition.FAILED: "red",
+    Condition.UNKNOWN: "bright_black",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One member as it was last seen; None and 0 where nobody said."""
+
+    node: str
+    zone: str
+    state: str
+    condition: str
+    stage: str
+    samples: int
+    of_samples: int
+    shards: int
+    size_bytes: int
+    samples_per_s: float | None
+    left_s: float | None
+    why: str
+
+
+class Rates:
+    """How fast members work, from what was seen of them in the last ten minutes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[tuple[float, int]]] = {}
+
+    def note(self, node: str, at_s: float, samples: int) -> float | None:
+        """Samples a second; None until two looks are apart, or where the count went back."""
+        seen = self._seen.setdefault(node, deque())
+        if seen and (samples < seen[-1][1]):
+            seen.clear()
+        if not seen or at_s > seen[-1][0]:
+            seen.append((at_s, samples))
+        while at_s - seen[0][0] > _RATE_OVER_S:
+            seen.popleft()
+        (begun_s, before), (ended_s, after) = seen[0], seen[-1]
+        return (after - before) / (ended_s - begun_s) if ended_s > begun_s else None
+
+
+def rows(look: Look, rates: Rates) -> list[Row]:
+    """One a member, in their order."""
+    found = []
+    for one in look.decisions:
+        zone = look.view.zones.get(one.zone)
+        seen = (zone.nodes or {}).get(one.node) if zone else None
+        word = (look.view.words or {}).get(one.node) or Word(0.0)
+        rate = rates.note(one.node, look.view.at_s, word.samples) if word.work else None
+        left = (word.of_samples - word.samples) / rate if rate and word.of_samples else None
+        found.append(
+            Row(
+                one.node, one.zone, seen.state if seen else "", one.condition, word.stage, word.samples,
+                word.of_samples, word.shards, word.size_bytes, rate, left, one.why,
+            )
+        )  # fmt: skip
+    return found
+
+
+def price_so_far(look: Look, members: Sequence[Node]) -> float | None:
+    """Dollars since the creation of the nodes that are there; None where a price isn't known."""
+    by_name = {(one.zone, one.name): one for one in members}
+    total = 0.0
+    for zone in look.view.zones.values():
+        for seen in (zone.nodes or {}).values():
+            member = by_name.get((seen.zone, seen.name))
+            if member is None or not seen.created_s:
+                continue
+            each = CATALOG.price(seen.zone)
+            price = each.spot if member.spot else each.on_demand
+            if price is None or member.reserved:
+                return None
+            total += price * member.kind.chips * (look.view.at_s - seen.created_s) / 3600
+    return total
+
+
+def summary(found: Sequence[Row]) -> str:
+    """How many are how, and the totals, in a line."""
+    counts = Counter(row.condition for row in found)
+    conditions = ", ".join(f"{counts[one]} {one}" for one in Condition if counts[one])
+    samples, shards, size = (
+        sum(getattr(row, key) for row in found) for key in ("samples", "shards", "size_bytes")
+    )
+    rate = sum(row.samples_per_s or 0 for row in found)
+    words = [f"{len(found)} slices: {conditions or 'none'}"]
+    if samples:
+        words.append(f"{samples:,} samples, {shards:,} shards, {in_bytes(size)}")
+    if rate:
+        words.append(f"{rate:,.1f} samples/s")
+    return "; ".join(words)
+
+
+HEAD = ("node", "zone", "state", "condition", "stage", "samples", "shards", "size", "samples/s", "left", "")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as people read it."""
+    samples = (
+        f"{row.samples:,}" + (f" of {row.of_samples:,}" if row.of_samples else "") if row.samples else ""
+    )
+    return (
+        row.node, row.zone, row.state or "-", row.condition, row.stage, samples,
+        f"{row.shards:,}" if row.shards else "", in_bytes(row.size_bytes) if row.size_bytes else "",
+        "" if row.samples_per_s is None else f"{row.samples_per_s:,.1f}",
+        "" if row.left_s is None else in_time(row.left_s), row.why.partition("\n")[0],
+    )  # fmt: skip
+
+
+def table(found: Sequence[Row]) -> str:
+    """In plain text."""
+    lines = [HEAD, *map(cells, found)]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def listed(nodes: Sequence[Seen], wanted: Mapping[tuple[str, str], Node]) -> str:
+    """Every node that carries our labels, with who asks for it."""
+    lines = [("node", "zone", "state", "asked for by")]
+    for seen in sorted(nodes, key=lambda one: (one.zone, one.name)):
+        member = wanted.get((seen.zone, seen.name))
+        lines.append((seen.name, seen.zone, seen.state, member.slice if member else "nobody: an orphan"))
+    widths = [max(len(line[n]) for line in lines) for n in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def as_json(look: Look, found: Sequence[Row], members: Sequence[Node]) -> dict[str, Any]:
+    """For programs."""
+    answers = {zone: str(view.failure.kind) for zone, view in look.view.zones.items() if view.failure}
+    return {
+        "at_s": look.view.at_s,
+        "members": [asdict(row) for row in found],
+        "decisions": {one.node: one.action for one in look.decisions},
+        "orphans": [asdict(one) for one in look.orphans],
+        "unanswered": answers | ({"bucket": look.view.failure.kind} if look.view.failure else {}),
+        "dollars_so_far": price_so_far(look, members),
+    }
+
+
+def in_bytes(size: float) -> str:
+    """Of 1,000 each: 1.5 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
+def in_time(seconds: float) -> str:
+    """1:05 h, or 4 min."""
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02} h" if minutes >= 60 else f"{minutes} min"

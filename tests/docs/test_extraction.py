@@ -1,0 +1,37 @@
+"""docs/extraction.md: the checks that it names exist, and its commands are understood."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from workload.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "extraction.md").read_text(encoding="utf-8")
+DEFECTS = 12  # of the ancestor
+
+
+def test_every_defect_of_the_ancestor_has_a_check_that_exists() -> None:
+    rows = re.findall(r"^\| (\d+) \| .+ \| (`test_.+`) \|$", PAGE, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, DEFECTS + 1))
+    named = [name for _, names in rows for name in re.findall(r"`(\w+)`", names)]
+    written = (ROOT / "tests/workload/test_ancestor.py").read_text(encoding="utf-8")
+    assert set(named) == set(re.findall(r"^def (test_\w+)", written, re.MULTILINE))
+    assert len(named) == len(set(named))
+
+
+def commands() -> list[list[str]]:
+    lines = [shlex.split(line) for line in re.findall(r"^    (.*\bworkload .*)$", PAGE, re.MULTILINE)]
+    return [line[line.index("workload") + 1 :] for line in lines if "workload" in line]
+
+
+@pytest.mark.parametrize("line", commands(), ids=" ".join)
+def test_every_command_of_the_page_is_understood(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Options that no parser knows end it with a usage message; what isn't there ends it later, with ours."""
+    with pytest.raises(SystemExit) as left:
+        main([*line, "--help"])
+    assert left.value.code == 0
+    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert {word for word in line if word.startswith("--")} <= known

@@ -1,0 +1,22 @@
+"""Members without an environment's file."""
+
+from infra.catalog import CATALOG
+from infra.nodes import Node
+
+ZONES = (
+    "us-central1-b", "us-east1-d", "us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b",
+    "us-south1-ai1b", "us-central1-ai1a",
+)  # fmt: skip
+
+
+def fleet(count: int, zones: int = 2, run: str | None = "extract tiny.toml") -> list[Node]:
+    """A spot fleet of v6e-8 over some zones."""
+    kind = CATALOG.by_name("v6e-8")
+    assert kind is not None
+    return [
+        Node(
+            slice="extract", name=f"tpu-{ZONES[n % zones]}-{n // zones}", zone=ZONES[n % zones], kind=kind,
+            spot=True, reserved=False, runtime_version="v2-alpha-tpuv6e", run=run, labels={}, member=n,
+        )
+        for n in range(count)
+    ]  # fmt: skip

@@ -1,0 +1,304 @@
+"""The command line, against a cloud and a stack that answer as they are told."""
+
+import json
+import re
+import shlex
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import __main__ as command
+from fleet import handbook, provision
+from fleet.errors import FleetError
+from fleet.failures import Failure, Kind
+from fleet.google import AskedError, Google
+from fleet.roster import Wish, members, within_budget
+from fleet.state import Seen, View, Word, ZoneView
+from infra.nodes import nodes
+from infra.settings import Settings
+from infra.settings.parser import parse
+
+LABELS = {"environment": "dev", "layer": "tpu"}
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def settings(**fleet: Any) -> Settings:
+    slices = [
+        {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "run": "train tiny.toml"},
+        {
+            "name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
+            "spot": True, "run": "extract qwen2.5-0.5b.toml --stream gs://b/streams",
+        },
+    ]  # fmt: skip
+    values = {
+        "gcp:project": "my-project",
+        "storage:bucketName": "my-project-checkpoints",
+        "storage:location": "us-east5",
+        "tpu:slices": json.dumps(slices),
+        **{f"fleet:{key}": str(value) for key, value in fleet.items()},
+    }
+    return parse("dev", values, "Pulumi.dev.yaml")
+
+
+class Cloud:
+    """Shows nodes in given states, READY and working unless said otherwise."""
+
+    def __init__(self, meant: Settings):
+        self.states = {one.name: "READY" for one in nodes(meant)}
+        self.zones = {one.name: one.zone for one in nodes(meant)}
+        self.strays: list[Seen] = []
+        self.silent: set[str] = set()
+        self.kept: str | None = None
+        self.generation = 0
+        self.swept: list[str] = []
+        self.at_s = 1_000_000.0
+
+    def look(self, zones: Any) -> View:
+        self.at_s += 60
+        views: dict[str, ZoneView] = {}
+        for zone in set(self.zones.values()):
+            there = {
+                name: Seen(name, zone, state, "1", self.at_s - 7200, LABELS)
+                for name, state in self.states.items()
+                if self.zones[name] == zone and state
+            } | {one.name: one for one in self.strays if one.zone == zone}
+            views[zone] = ZoneView(there)
+            if zone in self.silent:
+                views[zone] = ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
+        words = {
+            name: Word(self.at_s - 5, "1", "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)
+            for name, state in self.states.items()
+            if state == "READY"
+        }
+        return View(self.at_s, views, words)
+
+    def sweep(self, leftover: Seen) -> None:
+        self.swept.append(leftover.name)
+        self.strays.remove(leftover)
+
+    def read(self, name: str) -> tuple[str, int] | None:
+        return None if self.kept is None else (self.kept, self.generation)
+
+    def write(self, name: str, text: str, generation: int) -> int:
+        if generation != self.generation:
+            raise AskedError(Failure(Kind.INVALID, "conditionNotMet"))
+        self.kept, self.generation = text, generation + 1
+        return self.generation
+
+
+class Stack:
+    """Brings nodes up at once, or fails as it is told."""
+
+    def __init__(self, cloud: Cloud):
+        self.cloud, self.asked = cloud, list[tuple[str, tuple[str, ...]]]()
+        self.failure: Failure | None = None
+
+    def known(self) -> frozenset[str]:
+        return frozenset(name for name, state in self.cloud.states.items() if state)
+
+    def bring(self, some: Any) -> provision.Outcome:
+        self.asked.append(("bring", tuple(some)))
+        for name in some:
+            self.cloud.states[name] = "READY" if self.failure is None else ""
+        return dict.fromkeys(some, self.failure)
+
+    def remove(self, some: Any) -> provision.Outcome:
+        self.asked.append(("remove", tuple(some)))
+        return dict.fromkeys(some)
+
+
+@pytest.fixture(name="world")
+def _world(monkeypatch: pytest.MonkeyPatch) -> tuple[Cloud, Stack]:
+    meant = settings()
+    cloud = Cloud(meant)
+    stack = Stack(cloud)
+    cloud.bucket = "my-project-checkpoints"  # type: ignore[attr-defined]
+    monkeypatch.setattr(command, "from_file", lambda _: meant)
+    monkeypatch.setattr(command, "Google", lambda *_: cloud)
+    monkeypatch.setattr(command.provision, "Stack", lambda _: stack)
+    monkeypatch.setattr(command, "_POLL_S", 0.01)
+    return cloud, stack
+
+
+def test_status_shows_every_member_and_the_sums(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+    cloud.states["tpu-us-east5-a-1"] = "PREEMPTED"
+    assert command.main(["status", "dev"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 7
+    assert re.search(r"tpu-us-east5-a-1 +us-east5-a +PREEMPTED +recovering .*Google says PREEMPTED", said)
+    assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in said
+    assert not stack.asked
+    assert cloud.kept is None
+
+
+def test_status_for_programs(world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]) -> None:
+    world[0].silent.add("us-east5-b")
+    assert command.main(["status", "dev", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["unanswered"] == {"us-east5-b": "transient"}
+    assert told["decisions"]["train"] == "wait"
+    assert {row["condition"] for row in told["members"]} == {"working", "unknown"}
+
+
+def test_list_names_orphans(world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]) -> None:
+    world[0].strays.append(Seen("tpu-us-east5-b-7", "us-east5-b", "READY", labels=LABELS))
+    assert command.main(["list", "dev"]) == 0
+    assert re.search(r"tpu-us-east5-b-7 +us-east5-b +READY +nobody: an orphan", capsys.readouterr().out)
+
+
+def test_only_what_is_gone_is_brought_back(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+    cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-a-0": "REPAIRING", "tpu-us-east5-b-1": ""}
+    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert [(verb, set(some)) for verb, some in stack.asked] == [("bring", {"train", "tpu-us-east5-b-1"})]
+    said = capsys.readouterr().out
+    assert "train: created" in said
+    assert "v6e-16" in said, "the price comes first"
+    assert json.loads(cloud.kept or "")["attempts"]
+
+
+def test_create_leaves_what_was_preempted(world: tuple[Cloud, Stack]) -> None:
+    cloud, stack = world
+    cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
+    assert command.main(["create", "dev", "--yes"]) == 0
+    assert stack.asked == [("bring", ("tpu-us-east5-b-1",))]
+
+
+def test_what_could_not_be_created_is_said_with_its_reason(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+    cloud.states["train"] = ""
+    stack.failure = Failure(Kind.QUOTA, "Quota limit 'TPUV6E' has been exceeded", "TPUV6E")
+    assert command.main(["create", "dev", "--yes"]) == 1
+    said = capsys.readouterr()
+    assert "quota: Quota limit 'TPUV6E' has been exceeded" in said.out
+    assert "IAM & Admin > Quotas" in said.err
+
+
+@pytest.mark.parametrize("name", ["create", "recreate-preempted", "delete"])
+def test_a_dry_run_changes_nothing(
+    name: str, world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+    cloud.states["train"] = ""
+    assert command.main([name, "dev", "--dry-run"]) == 0
+    assert not stack.asked
+    assert cloud.kept is None
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["create", "recreate-preempted", "delete"])
+def test_without_a_terminal_and_yes_nothing_is_changed(
+    name: str, world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+    cloud.states["train"] = ""
+    assert command.main([name, "dev"]) == 1
+    assert not stack.asked
+    assert "fix: --yes" in capsys.readouterr().err
+
+
+def test_delete_takes_what_was_named(world: tuple[Cloud, Stack]) -> None:
+    assert command.main(["delete", "dev", "--zones", "us-east5-b", "--slice", "extract", "--yes"]) == 0
+    assert world[1].asked == [("remove", ("tpu-us-east5-b-0", "tpu-us-east5-b-1"))]
+
+
+def test_a_second_keeper_stops_before_it_does_anything(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+    cloud.states["train"] = "PREEMPTED"
+    look = cloud.look
+
+    def other_first(zones: Any) -> View:
+        if cloud.kept is None:
+            cloud.kept, cloud.generation = "{}", 9
+        return look(zones)
+
+    cloud.look = other_first  # type: ignore[method-assign]
+    keeper = command.Fleet(settings(), nodes(settings()), cloud).keeper()  # type: ignore[arg-type]
+    with pytest.raises(FleetError, match="another `fleet` has acted"):
+        keeper.step()
+    assert not stack.asked
+
+
+def test_leftovers_are_swept_and_healthy_orphans_are_not(world: tuple[Cloud, Stack]) -> None:
+    cloud, _ = world
+    cloud.states["train"] = "PREEMPTED"
+    for name, state in (("tpu-us-east5-b-7", "PREEMPTED"), ("tpu-us-east5-b-8", "READY")):
+        cloud.strays.append(Seen(name, "us-east5-b", state, labels=LABELS))
+    cloud.strays.append(Seen("somebody-elses", "us-east5-b", "PREEMPTED", labels={"environment": "dev"}))
+    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert cloud.swept == ["tpu-us-east5-b-7"]
+
+
+def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud, stack = world
+    cloud.states["train"] = "PREEMPTED"
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 20
+        while not stack.asked and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    assert command.main(["monitor", "dev", "--monitor-interval", "1"]) == 130
+    said = capsys.readouterr()
+    assert stack.asked == [("bring", ("train",))]
+    assert "train: replace (Google says PREEMPTED)" in said.out
+    assert "train: created" in said.out
+    assert "to come back: python -m fleet monitor dev" in said.err
+
+
+def test_flags_narrow_and_never_widen() -> None:
+    assert [one.name for one in members(settings(), Wish(zones=("us-east5-a",), workers_per_zone=1))] == [
+        "tpu-us-east5-a-0"
+    ]
+    with pytest.raises(FleetError, match="has 2 in us-east5-a"):
+        members(settings(), Wish(("extract",), ("us-east5-a",), 3))
+    with pytest.raises(FleetError) as caught:
+        members(settings(), Wish(("extrct",), ("us-west1-c",)))
+    assert "--slice extrct" in str(caught.value)
+    assert "--zones us-west1-c" in str(caught.value)
+
+
+def test_a_budget_refuses_before_anything_is_created() -> None:
+    known = within_budget(settings(), nodes(settings()))
+    assert known is not None
+    tight = replace(settings(), fleet=replace(settings().fleet, dollars_per_hour=int(known) - 1))
+    with pytest.raises(FleetError, match="fleet:dollarsPerHour allows"):
+        within_budget(tight, nodes(tight))
+
+
+def test_every_command_of_the_page_is_one() -> None:
+    lines = re.findall(r"^    python -m fleet (.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
+    assert {line.split()[0] for line in lines} == set(command.COMMANDS)
+    for line in lines:
+        command.parser().parse_args(shlex.split(line))
+    for name, (_, example) in command.COMMANDS.items():
+        command.parser().parse_args([name, *shlex.split(example)])
+
+
+def test_the_table_of_failures_is_the_codes() -> None:
+    assert handbook.main([]) == 0
+
+
+def test_without_credentials_one_sentence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
+    with pytest.raises(FleetError, match="gcloud auth application-default login"):
+        Google("p", "b")

@@ -1,0 +1,141 @@
+"""One decision each: what destroys needs an explicit word and a complete answer."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.decide import Limits, decide, orphans
+from fleet.failures import Failure, Kind
+from fleet.memory import Memory
+from fleet.state import Action, Cause, Condition, Decision, Seen, View, Word, ZoneView
+from tests.fleet.conftest import fleet
+
+NOW_S = 1_000_000.0
+STATES = [  # every state of the TPU API, and one that it may have tomorrow
+    "STATE_UNSPECIFIED", "CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPED",
+    "STOPPING", "STARTING", "PREEMPTED", "TERMINATED", "HIDING", "HIDDEN", "UNHIDING", "UNKNOWN", "", "NEW",
+]  # fmt: skip
+
+
+def view(*seen: Seen, words: dict[str, Word] | None = None, silent: tuple[str, ...] = ()) -> View:
+    zones: dict[str, ZoneView] = {}
+    for member in fleet(4):
+        there = {one.name: one for one in seen if one.zone == member.zone}
+        zones[member.zone] = ZoneView(there)
+    for zone in silent:
+        zones[zone] = ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
+    return View(NOW_S, zones, {} if words is None else words)
+
+
+def seen(n: int, state: str = "READY", age_s: float = 100.0) -> Seen:
+    member = fleet(4)[n]
+    return Seen(member.name, member.zone, state, str(n), NOW_S - age_s)
+
+
+def one(n: int, found: View, memory: Memory | None = None) -> Decision:
+    return decide(fleet(4), found, memory or Memory(), Limits())[n]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_only_two_states_lead_to_a_replacement(state: str) -> None:
+    found = one(0, view(seen(0, state)))
+    assert (found.action is Action.REPLACE) == (state in ("PREEMPTED", "TERMINATED"))
+    assert found.action is not Action.CREATE
+
+
+def test_what_a_complete_list_lacks_is_created() -> None:
+    found = one(1, view(seen(0)))
+    assert (found.action, found.cause) == (Action.CREATE, Cause.NEW)
+
+
+def test_a_zone_that_does_not_answer_is_left_alone() -> None:
+    zone = fleet(4)[0].zone
+    found = one(0, view(silent=(zone,)))
+    assert (found.action, found.condition) == (Action.WAIT, Condition.UNKNOWN)
+    assert "transient" in found.why
+
+
+def test_silence_counts_only_while_others_speak() -> None:
+    old = {fleet(4)[0].name: Word(NOW_S - 4000, boot="ready", work="running")}
+    spoken = old | {fleet(4)[1].name: Word(NOW_S - 10, boot="ready", work="running")}
+    both = (seen(0, age_s=9000), seen(1, age_s=9000))
+    assert one(0, view(*both, words=old)).action is Action.LEAVE
+    found = one(0, view(*both, words=spoken))
+    assert (found.action, found.cause) == (Action.REPLACE, Cause.FAILURE)
+    assert one(0, replace(view(*both), words=None)).action is Action.LEAVE
+
+
+def test_the_words_of_the_node_before_it_say_nothing_of_a_new_one() -> None:
+    name = fleet(4)[0].name
+    old = {name: Word(NOW_S - 500, boot="failed", stage="python")}
+    assert one(0, view(seen(0, age_s=400), words=old)).action is Action.LEAVE
+    assert one(0, view(seen(0, age_s=600), words=old)).action is Action.REPLACE
+
+
+@pytest.mark.parametrize("work", ["done", "failed"])
+def test_ended_work_is_not_started_again(work: str) -> None:
+    """The ancestor relaunched finished jobs for ever."""
+    words = {fleet(4)[0].name: Word(NOW_S - 90_000, boot="ready", work=work)}
+    others = {fleet(4)[1].name: Word(NOW_S - 1, work="running")}
+    assert one(0, view(seen(0, age_s=99_000), words=words | others)).action is Action.LEAVE
+
+
+def test_a_member_that_keeps_failing_is_left_to_people() -> None:
+    memory, name = Memory(), fleet(4)[0].name
+    words = {name: Word(NOW_S - 1, boot="failed", stage="bundle")}
+    for hour in range(3):
+        assert one(0, view(seen(0), words=words), memory).action is Action.REPLACE
+        memory.attempted(name, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
+    found = one(0, view(seen(0), words=words), memory)
+    assert found.action is Action.HOLD
+    assert "3 times" in found.why
+
+
+def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
+    memory, name = Memory(), fleet(4)[0].name
+    for hour in range(5):
+        memory.attempted(name, Cause.FAILURE, NOW_S - 3600 * hour - 7200)
+    assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.REPLACE
+    limits = Limits(preemptions_a_day=1)
+    gone = view(seen(0, "PREEMPTED"), seen(1, "PREEMPTED"))
+    assert [found.action for found in decide(fleet(2), gone, memory, limits)] == [Action.REPLACE, Action.HOLD]
+
+
+def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour() -> None:
+    memory, name = Memory(), fleet(4)[0].name
+    for minute in (20, 15, 10):
+        memory.attempted(name, Cause.PREEMPTION, NOW_S - 60 * minute)
+        memory.ended(name, fine=True, now_s=NOW_S - 60 * minute + 30)
+    found = one(0, view(seen(0, "PREEMPTED")), memory)
+    assert found.action is Action.HOLD
+    assert "held an hour" in found.why
+    later = replace(view(seen(0, "PREEMPTED")), at_s=NOW_S + 3600)
+    assert one(0, later, memory).action is Action.REPLACE
+
+
+def test_attempts_that_gave_no_node_spend_no_budget_and_are_no_churn() -> None:
+    memory, name = Memory(), fleet(4)[0].name
+    for minute in range(20, 0, -1):
+        memory.attempted(name, Cause.PREEMPTION, NOW_S - 60 * minute)
+        memory.ended(name, fine=False, now_s=NOW_S - 60 * minute + 30)
+    assert not memory.attempts[name]
+    memory.attempted(name, Cause.FAILURE, NOW_S)
+    memory.ended(name, fine=False, now_s=NOW_S)
+    assert memory.spent(Cause.FAILURE, NOW_S) == 1, "it destroyed a node"
+
+
+def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> None:
+    memory, name = Memory(), fleet(4)[0].name
+    memory.attempted(name, Cause.PREEMPTION, NOW_S - 300, instance="0")
+    memory.ended(name, fine=True, now_s=NOW_S - 60)
+    assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.WAIT
+    assert one(0, view(), memory).action is Action.WAIT
+    assert one(0, view(replace(seen(0, "PREEMPTED"), instance="8")), memory).action is Action.REPLACE
+    assert one(0, replace(view(), at_s=NOW_S + 120), memory).action is Action.CREATE
+
+
+def test_orphans_are_ours_by_label_and_asked_for_by_nobody() -> None:
+    ours = {"environment": "dev", "layer": "tpu"}
+    stray = Seen("tpu-us-central1-b-9", "us-central1-b", "READY", labels=ours | {"slice": "old"})
+    foreign = Seen("somebody", "us-central1-b", "READY", labels={"environment": "dev"})
+    assert orphans(fleet(4), view(seen(0), stray, foreign), ours) == [stray]

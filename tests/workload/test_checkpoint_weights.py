@@ -1,0 +1,137 @@
+"""An extraction computes with a checkpoint of a run of ours as it does with that checkpoint's export."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.workload.extracting import CONFIG, make_stream
+from tests.workload.test_training import command
+from workload.__main__ import main
+from workload.activations.reader import Activations
+from workload.archive import Past
+from workload.data import stream as streams
+from workload.errors import ConfigError, HopelessError, RunError
+from workload.extract.run import Extraction
+from workload.extract.weights import Checkpoint, Folder, Weights, find
+from workload.store import FolderStore
+
+pytestmark = pytest.mark.slow
+
+LAYERS = 3
+
+
+@pytest.fixture(scope="module")
+def root(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, `once`, of four steps, and the exports of its steps 2 and 4."""
+    root = tmp_path_factory.mktemp("trained")
+    environment = {**os.environ, "DATA_DIR": str(tokens), "GCE_METADATA_HOST": "127.0.0.1:1"}
+    line = [*command("once", 4, 2, f"model.layers={LAYERS}", "model.qkv_bias=true"), "--dir", str(root)]
+    for rest in [line, *(["checkpoints", "export", str(root / "runs/once"), "--out", str(root / f"hf-{step}"),
+                          "--step", str(step), "--dtype", "float32"] for step in (2, 4))]:  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "workload", *rest],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+    (root / "stream_003.safetensors").write_bytes(make_stream([5, 60, 33, 90, 17], vocab_size=257))
+    return root
+
+
+def extract(root: Path, weights: Weights, out: Path, dtype: str = "float32") -> FolderStore:
+    points = ("resid_post.0", "resid_post.1", "attn_z.1.h0")
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=points, dtype=dtype))
+    store = FolderStore(out)
+    stream = streams.read(str(root / "stream_003.safetensors"))
+    Extraction(config, stream, weights, store, lambda _: None).go()
+    return store
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("step", [2, 4])
+def test_what_is_kept_is_bit_for_bit_what_the_export_gives(
+    root: Path, tmp_path: Path, step: int, dtype: str
+) -> None:
+    extract(root, find(f"run:once@{step}", Path(), str(root)), tmp_path / "ours", dtype)
+    extract(root, Folder(root / f"hf-{step}"), tmp_path / "theirs", dtype)
+    ours, theirs = (Activations(str(tmp_path / name)).shards() for name in ("ours", "theirs"))
+    digests = [[one.about.sha256 for one in some] for some in (ours, theirs)]
+    assert digests[0] == digests[1]
+
+
+def test_another_step_gives_other_numbers(root: Path, tmp_path: Path) -> None:
+    found = []
+    for step in (2, 4):
+        extract(root, find(f"run:{root}/runs/once@{step}", Path(), None), tmp_path / str(step))
+        found.append(Activations(str(tmp_path / str(step)))["doc-1"]["resid_post.1"])
+    assert not np.array_equal(found[0], found[1])
+
+
+def test_only_the_layers_wanted_are_restored_and_no_optimizer(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    original = Past._restore
+
+    def spy(past: Past, step: int, placed: Any, **how: bool) -> Any:
+        asked.append(placed)
+        found = original(past, step, placed, **how)
+        assert jax.tree.map(jnp.shape, found) == jax.tree.map(lambda leaf: leaf.shape, placed)
+        return found
+
+    monkeypatch.setattr(Past, "_restore", spy)
+    extract(root, find("run:once@4", Path(), str(root)), tmp_path, "bfloat16")
+    (placed,) = asked
+    assert list(placed) == ["params"]
+    assert sorted(placed["params"]) == ["embed_VxD", "layers"]  # neither the last norm nor the unembedding
+    assert {leaf.shape[0] for leaf in placed["params"]["layers"].values()} == {2}
+    assert {leaf.dtype for leaf in jax.tree.leaves(placed)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_the_run_says_which_save_it_was(root: Path, tmp_path: Path) -> None:
+    store = extract(root, find("run:once@4", Path(), str(root)), tmp_path)
+    model = json.loads(store.read("config.json"))["model"]
+    assert model["step"] == 4
+    assert model["layers"] == LAYERS
+    with pytest.raises(HopelessError, match=r"model.files_sha256 was \w+, is \w+; model.step was 4, is 2"):
+        extract(root, find("run:once@2", Path(), str(root)), tmp_path)
+    with pytest.raises(HopelessError, match=r"model.weights_sha256 was None, is \w+"):
+        extract(root, Folder(root / "hf-4"), tmp_path)
+
+
+def test_a_run_that_cant_be_had_is_told_before_anything_is_begun(root: Path, tmp_path: Path) -> None:
+    for word, said in (
+        ("run:once", "must name a run and one of its steps"),
+        ("run:once@newest", "must name a run and one of its steps"),
+        ("run:On ce@4", "must be made of a-z"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            find(word, Path(), str(root))
+    with pytest.raises(RunError, match="no run was begun here"):
+        find("run:twice@4", Path(), str(root))
+    with pytest.raises(RunError, match=r"no complete checkpoint 3\n    fix: one of \[2, 4\]"):
+        extract(root, find("run:once@3", Path(), str(root)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_takes_a_run_beside_which_it_works(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.toml").write_text(
+        '[model]\nweights = "run:once@4"\n[extract]\npoints = ["final_norm"]\n'
+    )
+    stream = str(root / "stream_003.safetensors")
+    assert main(["extract", str(tmp_path / "mine.toml"), "--stream", stream, "--dir", str(root)]) == 0
+    assert "1 shards of 5 samples, 1 made here" in capsys.readouterr().out
+    assert isinstance(find("run:once@4", Path(), str(root)), Checkpoint)

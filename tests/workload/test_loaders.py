@@ -1,0 +1,103 @@
+"""Training reads what an extraction left, in bfloat16, each token once, under torch and under JAX."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.parity import environment
+from tests.workload.extracting import ARCH, CONFIG, extract, in_many_shards, make_stream, save_weights
+from workload.activations.batches import batches
+from workload.activations.jax_batches import on_mesh
+from workload.activations.reader import Activations
+from workload.data import stream as streams
+from workload.store import FolderStore
+
+POINT, SIZE = "resid_post.3", 64
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "float32"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("run")
+    (root / "stream_003.safetensors").write_bytes(make_stream([20 + n % 80 for n in range(40)]))
+    config = replace(CONFIG, extract=replace(CONFIG.extract, points=(POINT,), dtype=request.param))
+    stream = streams.read(str(root / "stream_003.safetensors"))
+    store = FolderStore(root / "run")
+    extract(in_many_shards(config), stream, save_weights(root / "weights", ARCH), store)
+    return root / "run"
+
+
+def everything(run: Path) -> NDArray[Any]:
+    """All tokens' values as bits, sorted."""
+    values = np.concatenate([one.read(POINT) for one in Activations(str(run)).shards()])
+    return rows(values.view(np.int16) if values.dtype.name == "bfloat16" else values)
+
+
+def rows(values: NDArray[Any]) -> NDArray[Any]:
+    """Sorted as wholes, so that equal arrays hold equal rows as often."""
+    return values[np.lexsort(values.T)]
+
+
+def test_parts_of_an_epoch_share_its_tokens_out(run: Path) -> None:
+    activations = Activations(str(run))
+    parts = [list(batches(activations, POINT, SIZE, seed=3, part=part, parts=3)) for part in range(3)]
+    assert all(parts)
+    found = np.concatenate([batch for part in parts for batch in part])
+    assert np.array_equal(rows(found.view(everything(run).dtype)), everything(run))
+    with pytest.raises(ValueError, match="part must lie between 0 and 2, not be 3"):
+        next(batches(activations, POINT, SIZE, part=3, parts=3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 3])
+def test_torchs_workers_see_each_token_once_in_the_dtype_that_is_kept(
+    run: Path, workers: int, tmp_path: Path
+) -> None:
+    script = Path(environment.__file__).with_name("batches.py")
+    search = ":".join([str(environment.ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
+    out = tmp_path / "seen.npz"
+    line = [environment.python(), script, search, str(run), POINT, str(SIZE), str(workers), str(out)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = np.load(out)
+    kept = Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype.name
+    assert str(seen["dtype"]) == f"torch.{kept}"
+    assert seen["sizes"].max() == SIZE
+    assert np.array_equal(rows(seen["values"]), everything(run))
+
+
+@pytest.mark.slow
+def test_a_mesh_gets_batches_of_one_size_split_over_its_data(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "seen.npy"
+    environ = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    line = [sys.executable, "-m", "tests.workload.on_mesh", str(run), POINT, str(SIZE), str(out)]
+    done = subprocess.run(
+        line, env=environ, capture_output=True, text=True, timeout=240, cwd=environment.ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    about = json.loads(out.with_suffix(".json").read_text())
+    kept = Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype.name
+    assert about == {"dtypes": [kept], "devices": 8, "shapes": [[SIZE // 4, ARCH.d_model]], "compiled": 1}
+    whole = everything(run)
+    seen = np.load(out).view(whole.dtype)
+    assert len(seen) == len(whole) // SIZE * SIZE
+    # Documents that begin alike have equal rows.
+    assert Counter(row.tobytes() for row in seen) <= Counter(row.tobytes() for row in whole)
+
+
+def test_a_batch_that_a_mesh_cant_split_is_refused(run: Path) -> None:
+    mesh = jax.make_mesh((1,), ("data",))
+    activations = Activations(str(run))
+    assert next(on_mesh(activations, POINT, 7, mesh)).shape == (7, ARCH.d_model)
+    wide = jax.sharding.AbstractMesh((4,), ("data",))
+    with pytest.raises(ValueError, match=r"size, 7, must be a multiple of 4: the mesh's axis data"):
+        next(on_mesh(activations, POINT, 7, wide))  # type: ignore[arg-type]
