@@ -53,7 +53,8 @@ make_venv() { # lock, what it costs
       echo "setup: installing $(grep -c == "$lock") locked Python packages into $venv (once, $cost)"
       rm -rf "$venv"
       "$python" -m venv "$venv"
-      "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
+      # Alone (-I): a package on the caller's PYTHONPATH would pass for installed.
+      "$venv/bin/python" -I -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
       touch "$venv/.complete"
     fi
     exec 8>&-

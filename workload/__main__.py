@@ -19,7 +19,8 @@ from typing import NoReturn
 
 from workload import __version__, command, place
 from workload.arguments import add_set, add_text
-from workload.errors import ConfigError, Problem, WorkloadError
+from workload.data import command as streams
+from workload.errors import ConfigError, WorkloadError
 
 _GOOGLE = "0x1ae0"  # who made a PCI device
 _EXAMPLES = """examples:
@@ -124,18 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     text = "the token that ends a document, where its name isn't one of the usual"
     prepare.add_argument("--end", default="", metavar="TOKEN", help=text)
     prepare.set_defaults(command=_prepare)
-    example = "workload data streams --source prompts.jsonl --tokenizer qwen/ --streams 8 --out streams/"
-    text = "Tokenize samples for extraction and deal them out to streams, one for each worker."
-    dealt = add(data, "streams", text, example)
-    add_text(dealt)
-    dealt.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
-    dealt.add_argument("--streams", type=int, default=1, metavar="N", help="how many (default: 1)")
-    text = "of JSON lines and Parquet, what names a sample (default: its file and line)"
-    dealt.add_argument("--id", default="", metavar="NAME", help=text)
-    text = "set longer samples aside (default: any length)"
-    dealt.add_argument("--most-tokens", type=int, default=0, metavar="N", help=text)
-    dealt.add_argument("--max-samples", type=int, default=0, metavar="N", help="of a stream, for a trial")
-    dealt.set_defaults(command=_streams)
+    dealt = add(data, "streams", streams.DESCRIPTION, streams.EXAMPLES)
+    streams.add_arguments(dealt)
+    dealt.set_defaults(command=streams.main)
 
     text = "Look at a run's checkpoints."
     checkpoints = add(commands, "checkpoints", text).add_subparsers(required=True, metavar="COMMAND")
@@ -217,34 +209,6 @@ def _prepare(options: argparse.Namespace) -> int:
         f"{options.out}: {summary.documents} documents, {summary.tokens} tokens"
         f" ({summary.not_text} files are no text, {summary.repeated} repeat another)\n"
         f"next: DATA_DIR={shlex.quote(str(options.out))} {following}"
-    )
-    return 0
-
-
-def _streams(options: argparse.Namespace) -> int:
-    from workload.data.deal import Wish, deal
-    from workload.data.prepare import say_on_terminal
-    from workload.data.sources import Sources
-    from workload.data.tokenizers import open_tokenizer
-    from workload.store import open_store
-
-    problems = []
-    for name, low, high in (("streams", 1, 9999), ("most_tokens", 0, 2**31), ("max_samples", 0, 2**31)):
-        if not low <= (value := getattr(options, name)) <= high:
-            rule = f"must lie between {low} and {high}"
-            problems.append(Problem(f"--{name.replace('_', '-')}", str(value), rule, f"e.g. {max(low, 8)}"))
-    if problems:
-        raise ConfigError("workload data streams", problems)
-    tokenizer = open_tokenizer(options.tokenizer)
-    wish = Wish(options.streams, options.id, options.most_tokens, options.max_samples)
-    out = open_store(options.out)
-    done = deal(Sources(options.source, options.field), out, tokenizer, wish, say_on_terminal)
-    following = command("extract", "CONFIG", "--stream", f"{out.url}/{done.streams[0]}", "--dir", "DIR")
-    aside = ", ".join(f"{count} {reason}" for reason, count in done.set_aside.items())
-    print(
-        f"{out.url}: {done.samples} samples, {done.tokens} tokens in {len(done.streams)} streams"
-        + (f"; set aside: {aside} (set-aside.jsonl names them)" if aside else "")
-        + f"\nnext: {following}"
     )
     return 0
 

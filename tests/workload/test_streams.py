@@ -29,9 +29,9 @@ def lines(path: Path, *entries: Any) -> Path:
 
 
 def dealt(
-    source: Path, out: Path, **wish: Any
+    source: Path, out: Path, id_field: str = "", **wish: Any
 ) -> tuple[dict[str, int], list[streams.Stream], list[dict[str, Any]]]:
-    found = deal(Sources([source]), FolderStore(out), Bytes(), Wish(**wish))
+    found = deal(Sources([source], id_field=id_field), FolderStore(out), Bytes(), Wish(**wish))
     aside = [json.loads(line) for line in (out / "set-aside.jsonl").read_text().splitlines()]
     return found.set_aside, [streams.read(str(out / name)) for name in found.streams], aside
 
@@ -76,6 +76,28 @@ def test_what_cant_be_used_is_set_aside_by_name(tmp_path: Path) -> None:
     assert [one["sample"] for one in named] == [1, 2, 3, 4, 5, 6, 7]
     assert sum(aside.values()) == 7
     assert found.about.set_aside == 7
+
+
+def test_nothing_is_cut_short_unless_asked(tmp_path: Path) -> None:
+    long = "line\u2028 \x85 of a megabyte " * 45_000
+    source = lines(tmp_path / "s.jsonl", b" \t\r", {"text": long}, b"", {"text": " "}, b"\r")
+    aside, (found,), _ = dealt(source, tmp_path / "out")
+    assert aside == {}
+    assert bytes(found.document(0).tolist()).decode() == long
+    assert found.ids == (f"{source}:2", f"{source}:4")
+    assert len(found.document(0)) > 1_000_000
+
+
+def test_a_file_that_is_no_text_and_a_name_that_cant_be_printed_are_set_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    contents = {"a.txt": b"a", "b.txt": b"caf\xe9", "c.txt": b"", "d.txt": b"\0", "e\n.txt": b"e"}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    aside, (found,), named = dealt(folder, tmp_path / "out")
+    assert found.ids == (str(folder / "a.txt"),)
+    assert aside == {"is empty or no UTF-8 text": 3, "has a name that can't be printed": 1}
+    assert [Path(one["where"]).name for one in named] == ["b.txt", "c.txt", "d.txt", "e\n.txt"]
 
 
 def test_the_same_call_makes_the_same_bytes_and_another_is_refused(tmp_path: Path) -> None:

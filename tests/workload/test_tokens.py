@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from workload.__main__ import main
 from workload.data.prepare import prepare
 from workload.data.sources import Sources
 from workload.data.tokenizers import Bytes, HuggingFace, open_tokenizer
@@ -254,6 +255,21 @@ def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: st
         (folder / "tokenizer.json").write_text(content)
     with pytest.raises(DataError, match=says):
         open_tokenizer(str(folder), end)
+
+
+def test_streams_need_no_end_of_document_and_token_files_do(text: Path, tmp_path: Path) -> None:
+    folder = tokenizer_json(tmp_path / "words")
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace("<|end_of_text|>", "<stop>"))
+    source = tmp_path / "fox.txt"
+    source.write_text("the quick fox")
+    arguments = ["--source", str(source), "--tokenizer", str(folder), "--out", str(tmp_path / "streams")]
+    assert main(["data", "streams", *arguments]) == 0
+    with pytest.raises(
+        DataError, match=r"has not a token that ends a document\n    fix: --end one of .*<stop>"
+    ):
+        prepare([text], tmp_path / "out", open_tokenizer(str(folder)))
+    assert not (tmp_path / "out").exists()
 
 
 def test_bytes_have_their_own_end() -> None:

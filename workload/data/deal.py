@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.data import stream as streams
-from workload.data.sources import Sample, Sources
+from workload.data.sources import Reading, Sample
 from workload.data.stream import About
 from workload.data.tokenizers import Tokenizer
 from workload.errors import DataError
@@ -34,13 +34,11 @@ class Wish:
 
     Attributes:
         streams: how many.
-        id_field: of JSON lines and Parquet, what names a sample; its place, unless given.
         most_tokens: of a sample; longer ones are set aside; 0 for any.
         most_samples: of a stream; 0 for all.
     """
 
     streams: int = 1
-    id_field: str = ""
     most_tokens: int = 0
     most_samples: int = 0
 
@@ -72,7 +70,7 @@ class Dealt:
 
 
 def deal(
-    sources: Sources, out: Store, tokenizer: Tokenizer, wish: Wish, say: Callable[[str], None] | None = None
+    reading: Reading, out: Store, tokenizer: Tokenizer, wish: Wish, say: Callable[[str], None] | None = None
 ) -> Dealt:
     """Writes `stream_000.safetensors` and so on, `set-aside.jsonl`, and `streams.json` last of all.
 
@@ -81,49 +79,47 @@ def deal(
     Raises:
         DataError: no source, no usable sample, or `out` holds other streams.
     """
-    sources.id_field = wish.id_field
     hands = [_Hand() for _ in range(wish.streams)]
     aside: list[dict[str, str | int]] = []
     reasons: Counter[str] = Counter()
     seen: set[str] = set()
 
-    def put_aside(number: int, sample: Sample, reason: str, kind: str) -> None:
+    def put_aside(number: int, sample: Sample, reason: str, kind: str = "") -> None:
         aside.append({"sample": number, "where": sample.where, "reason": reason})
-        reasons[kind] += 1
+        reasons[kind or reason.partition(":")[0]] += 1
 
     told = time.monotonic()
-    for number, sample, tokens in _tokenized(sources, tokenizer, wish):
-        given = sample.fields.get(wish.id_field) if wish.id_field else sample.where
-        name = str(given) if isinstance(given, str | int) else ""
+    for number, sample, tokens in _tokenized(reading, tokenizer, wish):
         hand = hands[number % wish.streams]
         if sample.problem:
-            put_aside(number, sample, sample.problem, sample.problem.partition(":")[0])
-        elif not sample.fields.get(sources.field) or not len(tokens):
-            put_aside(number, sample, "is empty", "is empty")
-        elif not name or not name.isprintable():
-            put_aside(number, sample, f"has no {wish.id_field!r} to name it", "has no name")
-        elif name in seen:
-            put_aside(number, sample, f"is named {name!r} like one before it", "is named like another")
+            put_aside(number, sample, sample.problem)
+        elif not sample.content or not len(tokens):
+            put_aside(number, sample, "is empty")
+        elif not sample.name.isprintable():
+            put_aside(number, sample, "has a name that can't be printed")
+        elif sample.name in seen:
+            reason = f"is named {sample.name!r} like one before it"
+            put_aside(number, sample, reason, "is named like another")
         elif wish.most_tokens and len(tokens) > wish.most_tokens:
             reason = f"has {len(tokens)} tokens, more than {wish.most_tokens}"
             put_aside(number, sample, reason, "is too long")
         else:
-            seen.add(name)
+            seen.add(sample.name)
             hand.tokens.append(tokens.astype(np.int32))
             hand.samples.append(number)
-            hand.ids.append(name)
+            hand.ids.append(sample.name)
         if say and time.monotonic() > told + 2:
             told = time.monotonic()
             say(f"{number + 1} samples, {len(aside)} set aside")
     if not seen:
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
-        raise DataError(f"{_named(sources)}: no sample that can be used{first}\n    fix: name other sources")
+        raise DataError(f"{_named(reading)}: no sample that can be used{first}\n    fix: name other sources")
     if empty := [n for n, hand in enumerate(hands) if not hand.samples]:
         left = f"{len(seen)} samples leave stream {empty[0]} empty"
         fix = f"fewer --streams than {wish.streams}: sample k goes to stream k mod their number"
-        raise DataError(f"{_named(sources)}: {left}\n    fix: {fix}")
-    source = _digest(sources.files())
-    decides = json.dumps([source, tokenizer.identity, sources.field, asdict(wish)])
+        raise DataError(f"{_named(reading)}: {left}\n    fix: {fix}")
+    source = _digest(reading.files())
+    decides = json.dumps([source, tokenizer.identity, reading.decides, asdict(wish)])
     dealt = hashlib.sha256(decides.encode()).hexdigest()
     about = About(
         0, wish.streams, source, dealt, tokenizer.name, tokenizer.identity, tokenizer.vocab_size, len(aside)
@@ -152,23 +148,23 @@ def deal(
 
 
 def _tokenized(
-    sources: Sources, tokenizer: Tokenizer, wish: Wish
+    reading: Reading, tokenizer: Tokenizer, wish: Wish
 ) -> Iterator[tuple[int, Sample, NDArray[np.uint32]]]:
     batch: list[tuple[int, Sample]] = []
-    for number, sample in enumerate(sources.samples()):
+    for number, sample in enumerate(reading.samples()):
         if wish.most_samples and number >= wish.most_samples * wish.streams:
             break
         batch.append((number, sample))
         if len(batch) == _BATCH:
-            yield from _encoded(batch, sources.field, tokenizer)
+            yield from _encoded(batch, tokenizer)
             batch = []
-    yield from _encoded(batch, sources.field, tokenizer)
+    yield from _encoded(batch, tokenizer)
 
 
 def _encoded(
-    batch: Sequence[tuple[int, Sample]], field_name: str, tokenizer: Tokenizer
+    batch: Sequence[tuple[int, Sample]], tokenizer: Tokenizer
 ) -> Iterator[tuple[int, Sample, NDArray[np.uint32]]]:
-    tokens = tokenizer.encode_alone([sample.fields.get(field_name) or "" for _, sample in batch])
+    tokens = tokenizer.encode_alone([sample.content for _, sample in batch])
     for (number, sample), found in zip(batch, tokens, strict=True):
         yield number, sample, found
 
@@ -182,5 +178,5 @@ def _digest(files: Sequence[Path]) -> str:
     return sha.hexdigest()
 
 
-def _named(sources: Sources) -> str:
-    return f"--source {', '.join(map(str, sources.paths))}"
+def _named(reading: Reading) -> str:
+    return f"--source {', '.join(map(str, reading.paths))}"

@@ -1,10 +1,10 @@
 """Documents out of text files, JSON lines and Parquet, one after another, in a fixed order."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from workload.errors import DataError
 
@@ -17,17 +17,37 @@ class Sample:
 
     Attributes:
         where: it stands: file and line.
-        fields: of the line or row, text made whole; of a file, its text.
-        problem: why it can't be used; empty if it can.
+        content: text made whole, or another of the kinds asked for; empty where there is none.
+        name: of it, unlike any other's.
+        problem: why it can't be used, and after a colon what exactly; empty if it can.
         fix: of the problem.
         is_text: false of a file that is empty or isn't UTF-8.
     """
 
     where: str
-    fields: Mapping[str, Any]
+    content: Any = ""
+    name: str = ""
     problem: str = ""
     fix: str = ""
     is_text: bool = True
+
+
+class Reading(Protocol):
+    """What samples are read from, whatever they are made of."""
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """Files and folders, as they were named."""
+
+    @property
+    def decides(self) -> list[Any]:
+        """What else than the files' bytes decides what the samples are; for JSON."""
+
+    def files(self) -> list[Path]:
+        """Every file, in order; DataError where one isn't there."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Every sample in order, those that can't be used with their problem."""
 
 
 @dataclass
@@ -40,14 +60,21 @@ class Sources:
     Attributes:
         paths: files and folders; a folder's files come in the order of their paths.
         field: of a line or row.
-        id_field: of a line or row, what names it; "" where nothing does.
+        id_field: of a line or row, what names it; its place, unless given.
+        kinds: of value that the field may hold.
         not_text: files passed over because they are no text.
     """
 
     paths: Sequence[Path]
     field: str = "text"
     id_field: str = ""
+    kinds: tuple[type, ...] = (str,)
     not_text: int = 0
+
+    @property
+    def decides(self) -> list[Any]:
+        """See `Reading.decides`."""
+        return [self.field, self.id_field]
 
     def files(self) -> list[Path]:
         """Every file, in order.
@@ -68,7 +95,7 @@ class Sources:
                     inside = [path for path in _inside(source) if path.is_file()]
                     found += sorted(inside, key=lambda path: path.relative_to(source).as_posix())
         except OSError as error:
-            raise _unreadable(Path(error.filename), error) from None
+            raise unreadable(Path(error.filename), error) from None
         return found
 
     def documents(self) -> Iterator[str]:
@@ -80,9 +107,8 @@ class Sources:
         for sample in self.samples():
             if sample.problem and sample.is_text:
                 raise DataError(f"{sample.where}: {sample.problem}\n    fix: {sample.fix}")
-            text = sample.fields.get(self.field)
-            if text:
-                yield text
+            if sample.content:
+                yield sample.content
 
     def samples(self) -> Iterator[Sample]:
         """Every line, row and file of text, what is wrong with it along with it.
@@ -95,20 +121,23 @@ class Sources:
             try:
                 yield from self._samples(path)
             except OSError as error:
-                raise _unreadable(path, error) from None
+                raise unreadable(path, error) from None
 
     def _samples(self, path: Path) -> Iterator[Sample]:
         if path.suffix in LINES or (path.suffix == ".json" and self._holds_lines(path)):
-            yield from self._lines(path)
+            for where, entry, problem in lines(path):
+                fix = "mend the line, or leave the file out"
+                yield Sample(where, problem=problem, fix=fix) if problem else self._sample(entry, where)
         elif path.suffix in PARQUET:
             yield from self._rows(path)
         else:
             text = _text(path)
             if text is None:
                 self.not_text += 1
-                yield Sample(str(path), {}, "is empty or no UTF-8 text", "leave it out", is_text=False)
+                problem = "is empty or no UTF-8 text"
+                yield Sample(str(path), problem=problem, fix="leave it out", is_text=False)
             else:
-                yield Sample(str(path), {self.field: text})
+                yield Sample(str(path), text, str(path))
 
     def _holds_lines(self, path: Path) -> bool:
         """Whether each line is an object: the first is one, and has the field or isn't alone."""
@@ -119,17 +148,6 @@ class Sources:
         except (ValueError, RecursionError):
             return False
         return isinstance(entry, dict) and (self.field in entry or bool(second.strip()))
-
-    def _lines(self, path: Path) -> Iterator[Sample]:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
-                if not raw.strip():
-                    continue
-                where = f"{path}:{number}"
-                try:
-                    yield self._sample(json.loads(raw), where)
-                except (ValueError, RecursionError) as error:
-                    yield Sample(where, {}, f"is not JSON: {error}", "mend the line, or leave the file out")
 
     def _rows(self, path: Path) -> Iterator[Sample]:
         try:
@@ -153,18 +171,45 @@ class Sources:
             raise DataError(f"{path}: is not Parquet: {error}\n    fix: get the file again") from None
 
     def _sample(self, entry: Any, where: str) -> Sample:
-        text = entry.get(self.field) if isinstance(entry, dict) else None
-        if text is None and isinstance(entry, dict) and self.field in entry:
-            return Sample(where, entry)  # a null is no document
-        if not isinstance(text, str):
-            fields = entry.items() if isinstance(entry, dict) else ()
-            known = [name for name, value in fields if isinstance(value, str)]
+        fields = entry if isinstance(entry, dict) else {}
+        content = fields.get(self.field)
+        if content is None and self.field in fields:
+            content = ""  # a null is no document
+        if not isinstance(content, self.kinds):
+            known = [name for name, value in fields.items() if isinstance(value, self.kinds)]
             fix = f"--field one of {', '.join(known)}" if known else "mend it, or leave the file out"
-            return Sample(where, {}, f"has no text in {self.field!r}", fix)
-        return Sample(where, entry | {self.field: _whole(text)})
+            wanted = "text or messages" if list in self.kinds else "text"
+            return Sample(where, problem=f"has no {wanted} in {self.field!r}", fix=fix)
+        name = name_of(fields.get(self.id_field)) if self.id_field else where
+        if not name:
+            fix = "name it, or leave --id out: its place names it then"
+            return Sample(where, problem=f"has no {self.id_field!r} to name it", fix=fix)
+        return Sample(where, whole(content) if isinstance(content, str) else content or "", name)
 
 
-def _whole(text: str) -> str:
+def lines(path: Path) -> Iterator[tuple[str, Any, str]]:
+    """Of each line of JSON its place, its value, and why it has none; empty lines are none."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            if raw.strip():
+                yield f"{path}:{number}", *parsed(raw)
+
+
+def parsed(raw: bytes) -> tuple[Any, str]:
+    """The value that some JSON spells, and why there is none; empty if there is one."""
+    try:
+        return json.loads(raw), ""
+    except (ValueError, RecursionError) as error:
+        return None, f"is not JSON: {error}"
+
+
+def name_of(given: Any) -> str:
+    """A sample's name out of its field: a number, or text that can be printed; else empty."""
+    name = str(given) if isinstance(given, str | int) else ""
+    return name if name.isprintable() else ""
+
+
+def whole(text: str) -> str:
     """The text with a mark for each half of a character: JSON can spell one alone, UTF-8 can't."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -177,7 +222,8 @@ def _inside(folder: Path) -> Iterator[Path]:
             yield from _inside(entry)
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
+def unreadable(path: Path, error: OSError) -> DataError:
+    """What to say of a file that the system doesn't let us read."""
     reason = error.strerror or error
     return DataError(f"{path}: can't be read: {reason}\n    fix: let this user read it, or get it again")
 

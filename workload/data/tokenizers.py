@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,10 @@ class Tokenizer(Protocol):
     name: str
     identity: str  # "bytes", or the sha256 of tokenizer.json
     vocab_size: int
-    end_of_document: int
+
+    @property
+    def end_of_document(self) -> int:
+        """The token that ends each document; DataError where the tokenizer has none."""
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Each text's tokens, its end included."""
@@ -47,14 +51,16 @@ class Bytes:
 
 
 class HuggingFace:
-    """A `tokenizer.json`; encodes on all cores. A special token spelled out in a text is text."""
+    """A `tokenizer.json`; encodes on all cores."""
 
-    def __init__(self, path: Path, end: str = ""):
+    def __init__(self, path: Path, end: str = "", templated: bool = False):
         """Reads the file.
 
         Args:
             path: of tokenizer.json, or of the folder that holds it.
             end: the token that ends a document; found by its usual names unless given.
+            templated: a special token spelled out in a text is that token, and `encode_alone` puts
+                none before it: a chat template wrote them. Else it is text like any other.
 
         Raises:
             DataError: it can't be read, or the end isn't among its tokens.
@@ -64,7 +70,8 @@ class HuggingFace:
         except ModuleNotFoundError:
             fix = "pip install tokenizers, or prepare the data where it is: hosts need only the token files"
             raise DataError(f"--tokenizer {path}: needs the package tokenizers\n    fix: {fix}") from None
-        file = path / "tokenizer.json" if path.is_dir() else path
+        self._file = file = path / "tokenizer.json" if path.is_dir() else path
+        self._end, self._templated = end, templated
         try:
             raw = file.read_bytes()
         except OSError as error:
@@ -76,20 +83,26 @@ class HuggingFace:
             raise DataError(
                 f"{file}: is not a tokenizer.json: {error}\n    fix: get the file again"
             ) from None
-        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.encode_special_tokens = not templated
         self.name = file.parent.name or file.name
         self.identity = hashlib.sha256(raw).hexdigest()
         # Not their count: a vocabulary may have gaps, and every id must find room in a token file.
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
         known = json.loads(raw).get("added_tokens", [])
-        specials = [token["content"] for token in known if token.get("special")]
-        ends = [end] if end else [name for name in _ENDS if self._tokenizer.token_to_id(name) is not None]
-        found = self._tokenizer.token_to_id(ends[0]) if ends else None
+        self._specials = [token["content"] for token in known if token.get("special")]
+        if end:
+            _ = self.end_of_document
+
+    @cached_property
+    def end_of_document(self) -> int:
+        """See `Tokenizer.end_of_document`; looked for when it is needed, which streams never do."""
+        ids = map(self._tokenizer.token_to_id, [self._end] if self._end else _ENDS)
+        found: int | None = next((one for one in ids if one is not None), None)
         if found is None:
-            names = ", ".join(specials) or "none"
-            wanted = repr(end) if end else "a token that ends a document"
-            raise DataError(f"{file}: has not {wanted}\n    fix: --end one of its special tokens: {names}")
-        self.end_of_document = found
+            fix = f"--end one of its special tokens: {', '.join(self._specials) or 'none'}"
+            wanted = repr(self._end) if self._end else "a token that ends a document"
+            raise DataError(f"{self._file}: has not {wanted}\n    fix: {fix}")
+        return found
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode`."""
@@ -99,12 +112,12 @@ class HuggingFace:
 
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode_alone`."""
-        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=not self._templated)
         return [np.asarray(entry.ids, np.uint32) for entry in found]
 
 
-def open_tokenizer(name: str, end: str = "") -> Tokenizer:
-    """`bytes`, or the path of a tokenizer.json.
+def open_tokenizer(name: str, end: str = "", templated: bool = False) -> Tokenizer:
+    """`bytes`, or the path of a tokenizer.json; see `HuggingFace`.
 
     Raises:
         DataError: the file can't be used, or has no such end.
@@ -112,4 +125,4 @@ def open_tokenizer(name: str, end: str = "") -> Tokenizer:
     if name == "bytes" and end:
         fix = "leave --end out, or name a tokenizer.json by --tokenizer"
         raise DataError(f"--end {end}: bytes end a document with a token of their own\n    fix: {fix}")
-    return Bytes() if name == "bytes" else HuggingFace(Path(name), end)
+    return Bytes() if name == "bytes" else HuggingFace(Path(name), end, templated)

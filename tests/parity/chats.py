@@ -1,0 +1,36 @@
+"""What transformers makes of conversations by the chat templates of some tokenizers.
+
+    PYTHON_WITH_TRANSFORMERS tests/parity/chats.py CASES.json OUT.json
+
+CASES has `folders`, `conversations`, and `prompted`, each to be tried with each; OUT gets, in that order, of
+each its text and tokens, or null where transformers refuses.
+"""
+
+import json
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+
+def main(cases: Path, out: Path) -> None:
+    asked = json.loads(cases.read_text())
+    found: list[Any] = []
+    for folder in asked["folders"]:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        for messages, prompted in product(asked["conversations"], asked["prompted"]):
+            try:
+                text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompted)
+                tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=prompted)["input_ids"]
+            except Exception as error:  # as varied as what a template may do
+                print(f"{folder}: {error}", file=sys.stderr)
+                found.append(None)
+            else:
+                found.append([text, tokens])
+    out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

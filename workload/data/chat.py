@@ -1,0 +1,227 @@
+"""Conversations in the words of a tokenizer's chat template.
+
+A template is a Jinja program that lies beside a Hugging Face tokenizer. It is rendered as transformers'
+`apply_chat_template` does (huggingface.co/docs/transformers/chat_templating), and
+`tests/workload/test_chat.py` compares the two.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workload.data.sources import Reading, Sample, whole
+from workload.errors import DataError
+
+if TYPE_CHECKING:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
+# What a template may call by its name; a tokenizer that has none of a kind leaves it undefined.
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class ConversationError(DataError):
+    """This conversation can't be put into words; another may be."""
+
+
+class Template:
+    """A tokenizer's chat template."""
+
+    def __init__(self, tokenizer: Path):
+        """Reads it from the tokenizer's folder.
+
+        Raises:
+            DataError: there is none, or it isn't one.
+        """
+        folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
+        config = _config(folder / _CONFIG)
+        file, source = _source(folder, config)
+        now = _now()
+        environment = _environment(now)
+        try:
+            self._template = environment.from_string(source)
+        except Exception as error:  # what is no template may fail anywhere between here and Python's compiler
+            fix = "get the tokenizer's files again, or mend the template"
+            raise DataError(f"{file}: the chat template doesn't parse: {error}\n    fix: {fix}") from None
+        self._tokens = {name: _spelled(config[name]) for name in _TOKENS if config.get(name) is not None}
+        day = now.date().isoformat() if "strftime_now" in source else ""
+        decides = json.dumps([source, self._tokens, day], sort_keys=True)
+        self.identity = hashlib.sha256(decides.encode()).hexdigest()
+
+    def render(self, messages: Sequence[Any], prompted: bool = True) -> str:
+        """The conversation as the model sees it, its special tokens spelled out.
+
+        Args:
+            messages: in order, each an object of `role` and `content`, and what else the template knows.
+            prompted: with the words that make the model answer behind it.
+
+        Raises:
+            ConversationError: a message that is none, or one that the template refuses.
+        """
+        for number, message in enumerate(messages, 1):
+            if problem := _problem(message):
+                raise ConversationError(f"is no conversation: message {number} {problem}")
+        # A null is a key that isn't there: Parquet gives each message every key.
+        said = [{key: value for key, value in one.items() if value is not None} for one in messages]
+        known = {"messages": said, "tools": None, "documents": None, "add_generation_prompt": prompted}
+        try:
+            return whole(self._template.render(**known, **self._tokens))
+        except Exception as error:  # a template is a program, and may fail in any way
+            raise ConversationError(f"is refused by the chat template: {error}") from None
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """Samples whose content is a conversation, as texts.
+
+    Attributes:
+        reading: of conversations: lists of messages, or texts that the user says.
+        template: that puts them into words.
+        system: what the system says where a conversation doesn't begin with that; nothing, if empty.
+        prompted: see `Template.render`.
+    """
+
+    reading: Reading
+    template: Template
+    system: str = ""
+    prompted: bool = True
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """See `Reading.paths`."""
+        return self.reading.paths
+
+    @property
+    def decides(self) -> list[Any]:
+        """See `Reading.decides`."""
+        return [*self.reading.decides, self.template.identity, self.system, self.prompted]
+
+    def files(self) -> list[Path]:
+        """See `Reading.files`."""
+        return self.reading.files()
+
+    def samples(self) -> Iterator[Sample]:
+        """See `Reading.samples`."""
+        for sample in self.reading.samples():
+            yield self._said(sample) if sample.content else sample
+
+    def _said(self, sample: Sample) -> Sample:
+        content = sample.content
+        messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
+        first = messages[0]
+        if self.system and not (isinstance(first, dict) and first.get("role") == "system"):
+            messages = [{"role": "system", "content": self.system}, *messages]
+        try:
+            return replace(sample, content=self.template.render(messages, self.prompted))
+        except ConversationError as error:
+            fix = "mend it, or leave it out"
+            return replace(sample, content="", problem=str(error), fix=fix)
+
+
+def _problem(message: Any) -> str:
+    """Why this is no message; empty if it is one."""
+    if not isinstance(message, dict):
+        return f"is a {type(message).__name__}, not an object of role and content"
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        return "has no role" if role is None else "has a role that is no name"
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        return "has no content" if content is None else "has a content that is no text"
+    return ""
+
+
+def _config(file: Path) -> dict[str, Any]:
+    """What tokenizer_config.json says; empty where there is no such file."""
+    try:
+        config = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        fix = "let this user read it, or get it again"
+        raise DataError(f"{file}: can't be read: {error.strerror}\n    fix: {fix}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: is not JSON: {error}\n    fix: get the file again") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{file}: is not a tokenizer's settings\n    fix: get the file again")
+    return config
+
+
+def _source(folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
+    """Which file says what the template is, and the template."""
+    file = folder / _FILE
+    try:
+        return file, file.read_text("utf-8")
+    except FileNotFoundError:
+        file = folder / _CONFIG
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: can't be read: {error}\n    fix: get the file again") from None
+    found = config.get("chat_template")
+    if isinstance(found, list):  # several, each with a name
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = named.get("default")
+        if not isinstance(found, str):
+            names = ", ".join(map(str, named)) or "none"
+            fix = f"put the one to use into {folder / _FILE}"
+            raise DataError(f"{file}: no chat template is named default, of: {names}\n    fix: {fix}")
+    if not isinstance(found, str):
+        fix = f"name the folder of a model that chats, put a template into {_FILE}, or leave --chat out"
+        raise DataError(f"{folder}: has no chat template, in {_FILE} or {_CONFIG}\n    fix: {fix}")
+    return file, found
+
+
+def _spelled(token: Any) -> str:
+    """A special token's text; the settings give it alone or with how it is matched."""
+    return str(token.get("content", "") if isinstance(token, dict) else token)
+
+
+def _now() -> datetime:
+    """What templates that give the date take for now: one instant for all samples of a call."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")  # reproducible-builds.org/docs/source-date-epoch
+    if not epoch:
+        return datetime.now()
+    try:
+        return datetime.fromtimestamp(int(epoch), UTC)
+    except (ValueError, OverflowError, OSError):
+        fix = "seconds since 1970, e.g. $(date +%s -d 2026-01-01), or unset it"
+        raise DataError(f"$SOURCE_DATE_EPOCH = {epoch!r}: must be a number\n    fix: {fix}") from None
+
+
+def _environment(now: datetime) -> "ImmutableSandboxedEnvironment":
+    """What templates are written for: transformers' options, filters and functions."""
+    try:
+        import jinja2
+        from jinja2 import nodes
+        from jinja2.ext import Extension, LoopControlExtension
+        from jinja2.parser import Parser
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ModuleNotFoundError:
+        fix = "pip install jinja2, or make the streams where it is: hosts need only the streams"
+        raise DataError(f"--chat: needs the package jinja2\n    fix: {fix}") from None
+
+    class Generation(Extension):
+        """`{% generation %}` marks what the model says, for training; here it is what stands in it."""
+
+        tags = {"generation"}  # noqa: RUF012, as Extension declares it
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            inside = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(inside).set_lineno(line)
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **form: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **form)  # Jinja's own is for HTML
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, Generation]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals |= {"raise_exception": raise_exception, "strftime_now": now.strftime}
+    return environment

@@ -1,0 +1,101 @@
+"""The `workload data streams` command."""
+
+import argparse
+from pathlib import Path
+
+from workload import command
+from workload.arguments import add_text
+from workload.errors import ConfigError, Problem
+
+DESCRIPTION = "Tokenize samples for extraction and deal them out to streams, one for each worker."
+EXAMPLES = """workload data streams --source prompts.jsonl --tokenizer qwen/ --streams 8 --out streams/
+  workload data streams --source chats.jsonl --field messages --chat --tokenizer qwen/ --out streams/
+  workload data streams --source arc/training/ --arc --chat --tokenizer qwen/ --out streams/"""
+_DEFAULT_AUGMENTATIONS = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command line takes."""
+    add_text(parser)
+    parser.add_argument("--out", required=True, metavar="URL", help="a folder, or gs://BUCKET/PREFIX")
+    parser.add_argument("--streams", type=int, default=1, metavar="N", help="how many (default: 1)")
+    text = "of JSON lines and Parquet, what names a sample (default: its place; of ARC lines, task_id)"
+    parser.add_argument("--id", default="", metavar="NAME", help=text)
+    text = "set longer samples aside (default: any length)"
+    parser.add_argument("--most-tokens", type=int, default=0, metavar="N", help=text)
+    parser.add_argument("--max-samples", type=int, default=0, metavar="N", help="of a stream, for a trial")
+    chat = parser.add_argument_group("conversations")
+    text = "samples are lists of messages, or what a user says: write them by the tokenizer's chat template"
+    chat.add_argument("--chat", action="store_true", help=text)
+    text = "what the system says where a conversation doesn't begin with that"
+    chat.add_argument("--system", metavar="TEXT", help=text)
+    text = "end with the last message, not with the words that make the model answer it"
+    chat.add_argument("--no-generation-prompt", action="store_true", help=text)
+    arc = parser.add_argument_group("ARC-AGI")
+    text = "make prompts of tasks: .json files of one or of many by their names, or JSON lines"
+    arc.add_argument("--arc", action="store_true", help=text)
+    text = f"of each test input; 0: as it stands (default: {_DEFAULT_AUGMENTATIONS}, one a symmetry)"
+    arc.add_argument("--augmentations", type=int, metavar="N", help=text)
+    arc.add_argument("--seed", type=int, metavar="N", help="of the augmentations (default: 0)")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Deals; 0 when every stream is there."""
+    if problems := _problems(options):
+        raise ConfigError("workload data streams", problems)
+
+    from workload.data.arc import Tasks
+    from workload.data.chat import Conversations, Template
+    from workload.data.deal import Wish, deal
+    from workload.data.prepare import say_on_terminal
+    from workload.data.sources import Reading, Sources
+    from workload.data.tokenizers import open_tokenizer
+    from workload.store import open_store
+
+    tokenizer = open_tokenizer(options.tokenizer, templated=options.chat)
+    reading: Reading
+    if options.arc:
+        looks = _DEFAULT_AUGMENTATIONS if options.augmentations is None else options.augmentations
+        reading = Tasks(options.source, looks, options.seed or 0, options.id or "task_id")
+    else:
+        kinds = (str, list) if options.chat else (str,)
+        reading = Sources(options.source, options.field, options.id, kinds)
+    if options.chat:
+        template = Template(Path(options.tokenizer))
+        reading = Conversations(reading, template, options.system or "", not options.no_generation_prompt)
+    out = open_store(options.out)
+    wish = Wish(options.streams, options.most_tokens, options.max_samples)
+    done = deal(reading, out, tokenizer, wish, say_on_terminal)
+    following = command("extract", "CONFIG", "--stream", f"{out.url}/{done.streams[0]}", "--dir", "DIR")
+    aside = ", ".join(f"{count} {reason}" for reason, count in done.set_aside.items())
+    print(
+        f"{out.url}: {done.samples} samples, {done.tokens} tokens in {len(done.streams)} streams"
+        + (f"; set aside: {aside} (set-aside.jsonl names them)" if aside else "")
+        + f"\nnext: {following}"
+    )
+    return 0
+
+
+def _problems(options: argparse.Namespace) -> list[Problem]:
+    """What is wrong with the options."""
+    problems = []
+    for name, low, high in (
+        ("streams", 1, 9999),
+        ("most_tokens", 0, 2**31),
+        ("max_samples", 0, 2**31),
+        ("augmentations", 0, 10**6),
+    ):
+        value = getattr(options, name)
+        if value is not None and not low <= value <= high:
+            rule = f"must lie between {low} and {high}"
+            problems.append(Problem(f"--{name.replace('_', '-')}", str(value), rule, f"e.g. {max(low, 8)}"))
+    if options.chat and options.tokenizer == "bytes":
+        fix = "name the folder of a model that chats, or leave --chat out"
+        problems.append(Problem("--tokenizer", "bytes", "must have a chat template", fix))
+    of_chat, of_arc = ("system", "no_generation_prompt"), ("augmentations", "seed")
+    for name, of in [*((name, "chat") for name in of_chat), *((name, "arc") for name in of_arc)]:
+        value = getattr(options, name)
+        if value is not None and value is not False and not getattr(options, of):
+            rule, fix = f"must come with --{of}", f"add --{of}, or leave it out"
+            problems.append(Problem(f"--{name.replace('_', '-')}", str(value), rule, fix))
+    return problems
