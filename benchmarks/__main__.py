@@ -47,7 +47,7 @@ def restarts(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def fleet(_: argparse.Namespace) -> dict[str, Any]:
-    """a virtual week of 1,000 preemptible slices, kept by the fleet's reconciler and by a serial loop; 3 min."""
+    """a virtual week of 1,000 preemptible slices: our reconciler, and a serial loop; 3 min."""
     from benchmarks.fleet import measure
 
     return measure()
