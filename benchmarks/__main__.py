@@ -46,6 +46,20 @@ def restarts(options: argparse.Namespace) -> dict[str, Any]:
     return measure(options.rounds)
 
 
+def extraction(options: argparse.Namespace) -> dict[str, Any]:
+    """E1 to E4, E7, E8: what capture, overlap, files, padding and random access cost; 15 min."""
+    from benchmarks.extraction import measure
+
+    return measure(options.rounds)
+
+
+def capture(options: argparse.Namespace) -> dict[str, Any]:
+    """E8: tokens a second of extraction, beside transformers' hooks, TransformerLens, nnsight; 20 min."""
+    from benchmarks.capture import measure
+
+    return measure(options.rounds)
+
+
 def page(_: argparse.Namespace) -> None:
     """docs/benchmarks.md and its pictures, from the results."""
     from benchmarks.page import write
@@ -59,6 +73,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
     "saves": saves,
     "loader": loader,
     "restarts": restarts,
+    "extraction": extraction,
+    "capture": capture,
     "page": page,
 }
 
