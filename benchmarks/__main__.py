@@ -53,6 +53,20 @@ def fleet(_: argparse.Namespace) -> dict[str, Any]:
     return measure()
 
 
+def extraction(options: argparse.Namespace) -> dict[str, Any]:
+    """E1 to E4, E7, E8: what capture, overlap, files, padding and random access cost; 15 min."""
+    from benchmarks.extraction import measure
+
+    return measure(options.rounds)
+
+
+def capture(options: argparse.Namespace) -> dict[str, Any]:
+    """E8: tokens a second of extraction, beside transformers' hooks, TransformerLens, nnsight; 20 min."""
+    from benchmarks.capture import measure
+
+    return measure(options.rounds)
+
+
 def page(_: argparse.Namespace) -> None:
     """docs/benchmarks.md and its pictures, from the results."""
     from benchmarks.page import write
@@ -67,6 +81,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
     "loader": loader,
     "restarts": restarts,
     "fleet": fleet,
+    "extraction": extraction,
+    "capture": capture,
     "page": page,
 }
 

@@ -119,6 +119,60 @@ def _fleet(result: Result) -> list[str]:
     ]
 
 
+def _extraction(result: Result) -> list[str]:
+    goals, overlap = result["goals"], result["E2"]
+
+    def row(key: str, title: str, found: float, spread: Result | None = None) -> str:
+        extent = f"{spread['min']:.3f} to {spread['max']:.3f}" if spread else ""
+        return f"| {key} | {title} | {goals[key]:.2f} | {found:.3f} | {extent} |"
+
+    capture = result["E1"]["ratio"]
+    return [
+        "| | | at most | median | range |",
+        "| --- | --- | ---: | ---: | ---: |",
+        row("E1", "forward with capture over bare forward", capture["median"], capture),
+        *(
+            row("E2", f"wall over slowest stage; {name} kept", one["ratio"]["median"], one["ratio"])
+            for name, one in overlap.items()
+        ),
+        *(row("E3", f"stored over useful bytes; {name} kept", one) for name, one in result["E3"].items()),
+        *(row("E4", f"places over tokens; {name}", one) for name, one in result["E4"].items()),
+        row("E7", "bytes read over bytes wanted", result["E7"]["ratio"]),
+    ]
+
+
+def _ancestor(result: Result) -> list[str]:
+    stored = result["E8"]
+    return [
+        f"| {stored['array_bytes'] / 1e6:.0f} MB of float32 arrays, written as | seconds, median | range | MB"
+        " | ours is faster by |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {name} | {seconds['median']:.2f} | {seconds['min']:.2f} to {seconds['max']:.2f}"
+            f" | {stored['bytes'][name] / 1e6:.0f} | {_times(stored['times_faster'].get(name))} |"
+            for name, seconds in stored["seconds"].items()
+        ),
+    ]
+
+
+def _times(factor: float | None) -> str:
+    return f"{factor:.1f}" if factor else ""
+
+
+def _capture(result: Result) -> list[str]:
+    rates = sorted(result["tokens_per_s"].items(), key=lambda entry: -entry[1]["median"])
+    return [
+        f"| {result['tokens']:,} tokens in {result['documents']} documents | tokens/s, median | range"
+        " | padding | ours is faster by |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {name} | {rate['median']:,.0f} | {rate['min']:,.0f} to {rate['max']:,.0f}"
+            f" | {result['padding'][name]:.1%} | {_times(result['ours_is_faster_by'].get(name, 1.0))} |"
+            for name, rate in rates
+        ),
+    ]
+
+
 TABLES: dict[str, Callable[[Result], list[str]]] = {
     "memory": _memory,
     "small": _small,
@@ -126,6 +180,8 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "loader": _loader,
     "restarts": _restarts,
     "fleet": _fleet,
+    "extraction": lambda result: [*_extraction(result), "", *_ancestor(result)],
+    "capture": _capture,
 }
 
 

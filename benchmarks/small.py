@@ -5,9 +5,7 @@ activations. Ours is the trainer as users start it; of each, the steps after the
 """
 
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from typing import Any
 
 from benchmarks.machine import described, spread
 from benchmarks.model import CONFIG, make_tokens
-from benchmarks.peers import PINS, maxtext_base, python
+from benchmarks.peers import PINS, last, maxtext_base, python, run
 from tests.parity import environment
 from workload import config as configs
 
@@ -42,17 +40,17 @@ def measure(rounds: int) -> dict[str, Any]:
         }  # fmt: skip
         (root / "sizes.json").write_text(json.dumps(sizes))
         make_tokens(root / "tokens")
-        runs: dict[str, Callable[[int], list[float]]] = {
+        trainers: dict[str, Callable[[int], list[float]]] = {
             "ours": lambda number: ours(root, f"run-{number}"),
             "transformers + torch": lambda _: torch(root, "eager"),
             "transformers + torch.compile": lambda _: torch(root, "compile"),
             "Levanter": lambda _: levanter(root),
             "MaxText": lambda _: maxtext(root, sizes),
         }
-        found: dict[str, list[float]] = {name: [] for name in runs}
+        found: dict[str, list[float]] = {name: [] for name in trainers}
         for number in range(rounds):
-            for name, run in runs.items():
-                found[name].append(tokens / median(run(number)[WARM_UP:]))
+            for name, train in trainers.items():
+                found[name].append(tokens / median(train(number)[WARM_UP:]))
                 print(f"round {number + 1}: {name} {found[name][-1]:,.0f} tokens/s", file=sys.stderr)
     return {
         "tokens_per_s": {name: spread(values) for name, values in found.items()},
@@ -63,13 +61,13 @@ def measure(rounds: int) -> dict[str, Any]:
     }
 
 
-def ours(root: Path, run: str) -> list[float]:
+def ours(root: Path, name: str) -> list[float]:
     """The trainer as a process of its own; the seconds between the ends of steps."""
-    line = [sys.executable, "-m", "workload", "train", str(CONFIG), "--dir", str(root), "--name", run]
-    said = _run([*line, f"--set=train.steps={STEPS}"], {"DATA_DIR": str(root / "tokens")})
+    line = [sys.executable, "-m", "workload", "train", str(CONFIG), "--dir", str(root), "--name", name]
+    said = run([*line, f"--set=train.steps={STEPS}"], {"DATA_DIR": str(root / "tokens")})
     found = [
         json.loads(entry)
-        for path in (root / "runs" / run / "progress").glob("*.jsonl")
+        for path in (root / "runs" / name / "progress").glob("*.jsonl")
         for entry in path.read_text().splitlines()
     ]
     assert len(found) == STEPS, said
@@ -80,13 +78,13 @@ def ours(root: Path, run: str) -> list[float]:
 def torch(root: Path, mode: str) -> list[float]:
     """Seconds of each step."""
     line = [environment.python(), str(HERE / "peers" / "torch_steps.py"), str(root / "sizes.json"), mode]
-    return _last(_run(line))
+    return seconds(line)
 
 
 def levanter(root: Path) -> list[float]:
     """Seconds of each step."""
     line = [str(python("levanter")), str(HERE / "peers" / "levanter_steps.py"), str(root / "sizes.json")]
-    return _last(_run(line))
+    return seconds(line)
 
 
 def maxtext(root: Path, sizes: dict[str, Any]) -> list[float]:
@@ -105,20 +103,11 @@ def maxtext(root: Path, sizes: dict[str, Any]) -> list[float]:
     ]  # fmt: skip
     # On CPU it asks for what a launcher would set, even for one process.
     alone = {"JOB_INDEX": "0", "JOB_COMPLETION_INDEX": "0", "PROCESSES_IN_JOB": "1", "JAX_PROCESS_COUNT": "1"}
-    said = _run(line, {**alone, "JAX_COORDINATOR_ADDRESS": "127.0.0.1", "DECOUPLE_GCLOUD": "TRUE"})
-    return [float(seconds) for seconds in re.findall(r"completed step: \d+, seconds: ([\d.]+)", said)]
+    said = run(line, {**alone, "JAX_COORDINATOR_ADDRESS": "127.0.0.1", "DECOUPLE_GCLOUD": "TRUE"})
+    return [float(one) for one in re.findall(r"completed step: \d+, seconds: ([\d.]+)", said)]
 
 
-def _run(line: list[str], more: dict[str, str] | None = None) -> str:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **(more or {})}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(line)}\n{(done.stdout + done.stderr)[-3000:]}")
-    return done.stdout + done.stderr
-
-
-def _last(said: str) -> list[float]:
-    """The seconds in the last line that is JSON."""
-    lines = [line for line in said.splitlines() if line.startswith("{")]
-    seconds: list[float] = json.loads(lines[-1])["seconds"]
-    return seconds
+def seconds(line: list[str]) -> list[float]:
+    """Of each step, as a command prints them."""
+    found: list[float] = last(run(line))["seconds"]
+    return found

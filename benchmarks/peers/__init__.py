@@ -1,10 +1,13 @@
 """The peers that a measurement stands beside, each in an environment of its own, outside the tree."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from workload.preflight.compiler import cache_folder
 
@@ -13,6 +16,9 @@ PINS = {
     # Python 3.12, 2.9 GB. It would bring libtpu 0.0.51, which now and then can't read JAX 0.12's kernels.
     "maxtext": "maxtext[tpu]==0.2.5 libtpu==0.0.50.1",
     "levanter": "marin-levanter==0.2.227.dev40316220070",  # where its authors go on with it; 1.6 GB
+    # With the torch and transformers of `tools/setup.sh parity`; 5.7 GB, which the two share by hard links.
+    "transformer-lens": "transformer-lens==4.3.0 torch==2.15.0 transformers==5.23.0",
+    "nnsight": "nnsight==0.8.1 torch==2.15.0 transformers==5.23.0",
 }
 PYTHON312 = os.environ.get("PYTHON312", "python3.12")
 
@@ -40,6 +46,25 @@ def python(name: str) -> Path:
         if done.returncode:
             raise SystemExit(f"{' '.join(step)}: {(done.stderr or done.stdout)[-1000:]}")
     (folder / ".complete").touch()
+    return found
+
+
+def run(line: Sequence[str | Path], more: dict[str, str] | None = None) -> str:
+    """What a command says, on CPU, with more in its environment.
+
+    Raises:
+        SystemExit: it failed, with the end of what it said.
+    """
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", **(more or {})}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, line))}\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout + done.stderr
+
+
+def last(said: str) -> dict[str, Any]:
+    """The last line of it that is JSON."""
+    found: dict[str, Any] = json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
     return found
 
 

@@ -36,33 +36,42 @@ def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: A
     """Plain products, softmax in float32: in blocks of queries, each with the keys up to its end.
 
     So what lies above the diagonal is mostly never computed, and a block's scores are computed
-    again in the backward pass instead of kept.
+    again in the backward pass instead of kept. Heads come first in all that a block reads: turned
+    once here, and not in every block.
     """
-    L = q_BxLxHxK.shape[1]
+    B, L, H, K = q_BxLxHxK.shape
+    J = k_BxLxJxK.shape[2]
+    q_BxJxGxLxK = q_BxLxHxK.reshape(B, L, J, H // J, K).transpose(0, 2, 3, 1, 4)
+    k_BxJxLxK, v_BxJxLxK = (x.swapaxes(1, 2) for x in (k_BxLxJxK, v_BxLxJxK))
     size = query_block(L)
-    if size >= L:
-        return _rows(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL)
-    rows = jax.checkpoint(_rows)
+    rows = jax.checkpoint(_rows) if size < L else _rows
     blocks = [
         rows(
-            q_BxLxHxK[:, first : first + size],
-            *(x[:, : first + size] for x in (k_BxLxJxK, v_BxLxJxK, segments_BxL)),
+            q_BxJxGxLxK[:, :, :, first : first + size],
+            k_BxJxLxK[:, :, : first + size],
+            v_BxJxLxK[:, :, : first + size],
+            segments_BxL[:, : first + size],
         )
         for first in range(0, L, size)
     ]
-    return jnp.concatenate(blocks, axis=1)
+    z_BxJxGxLxK = jnp.concatenate(blocks, axis=3)
+    return z_BxJxGxLxK.transpose(0, 3, 1, 2, 4).reshape(B, L, H, K)
 
 
-def _rows(q_BxRxHxK: Array, k_BxSxJxK: Array, v_BxSxJxK: Array, segments_BxS: Array) -> Array:
-    """Attention of the last R of S positions."""
-    B, R, H, K = q_BxRxHxK.shape
-    J = k_BxSxJxK.shape[2]
-    q_BxRxJxGxK = q_BxRxHxK.reshape(B, R, J, H // J, K)
-    scores = jnp.einsum("brjgk,bsjk->bjgrs", q_BxRxJxGxK, k_BxSxJxK, preferred_element_type=jnp.float32)
+def _rows(q_BxJxGxRxK: Array, k_BxJxSxK: Array, v_BxJxSxK: Array, segments_BxS: Array) -> Array:
+    """Attention of the last R of S positions; the queries of a group are one product's rows."""
+    B, J, G, R, K = q_BxJxGxRxK.shape
+    exact = {"preferred_element_type": jnp.float32}
+    q_BxJxMxK = q_BxJxGxRxK.reshape(B, J, G * R, K)
+    scores = jnp.einsum("bjmk,bjsk->bjms", q_BxJxMxK, k_BxJxSxK, **exact).reshape(B, J, G, R, -1)
     seen_Bx1x1xRxS = _seen(segments_BxS, R)[:, None, None]
     scores = jnp.where(seen_Bx1x1xRxS, scores * K**-0.5, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v_BxSxJxK.dtype)
-    return jnp.einsum("bjgrs,bsjk->brjgk", weights, v_BxSxJxK).reshape(B, R, H, K)
+    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
+    z_BxJxMxK = jnp.einsum(
+        "bjms,bjsk->bjmk", weights.reshape(B, J, G * R, -1).astype(v_BxJxSxK.dtype), v_BxJxSxK, **exact
+    )
+    z_BxJxGxRxK = z_BxJxMxK.reshape(B, J, G, R, K) / weights.sum(axis=-1, keepdims=True)
+    return z_BxJxGxRxK.astype(v_BxJxSxK.dtype)
 
 
 def cudnn(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:

@@ -190,9 +190,8 @@ def capture(
     last = arch.layers - 1 if "final_norm" in wanted else max(n for layers in wanted.values() for n in layers)
     of_layers = {point: layers for point, layers in wanted.items() if point in points.LAYER_POINTS}
 
-    def run(
-        names: frozenset[str], x_BxLxD: Array, kept: Mapping[str, Array]
-    ) -> tuple[Array, dict[str, Array]]:
+    def run(names: frozenset[str], x_BxLxD: Array, n: Array) -> tuple[Array, dict[str, Array]]:
+        kept = {name: weight[n] for name, weight in params["layers"].items()}
         seen: dict[str, Array] = {}
 
         def keep(point: str, value: Array) -> Array:
@@ -205,8 +204,8 @@ def capture(
     x_BxLxD = read("embed_VxD", params["embed_VxD"])[tokens_BxL]
     found: dict[tuple[str, int], Array] = {}
     for first, end, names in _stretches(of_layers, last):
-        stretch = jax.tree.map(lambda weight, first=first, end=end: weight[first:end], params["layers"])
-        x_BxLxD, seen = jax.lax.scan(partial(run, names), x_BxLxD, stretch)
+        # Over numbers of layers, not over a slice of the weights, which would be a copy.
+        x_BxLxD, seen = jax.lax.scan(partial(run, names), x_BxLxD, np.arange(first, end))
         found |= {(point, first + i): seen[point][i] for point in names for i in range(end - first)}
     result = {point: jnp.stack([found[point, n] for n in layers]) for point, layers in of_layers.items()}
     if "final_norm" in wanted:

@@ -1,0 +1,128 @@
+"""What a decoder computes at some layers, by torch: the seconds of a pass over documents, as JSON.
+
+python torch_captures.py WEIGHTS DOCUMENTS.npz OUT.npz transformers|transformer-lens|nnsight
+
+Runs where torch and the peer are, not with our packages. Each is used as its documentation shows, to
+its best: documents sorted by length, batches padded to their longest one, a mask, no gradients, nothing
+computed after the last layer wanted. OUT holds what was kept of the first document.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from itertools import pairwise
+
+import numpy as np
+import torch
+from transformers import AutoModel, PreTrainedTokenizerFast
+
+Capture = Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]
+"""From ids and mask, B x L each, to the streams after the layers wanted, B x L x D each."""
+
+
+def main() -> None:
+    """Prints the seconds, the tokens and the places for tokens, padding included."""
+    folder, documents, out, peer = sys.argv[1:]
+    given = np.load(documents)
+    offsets, layers = given["offsets"], given["layers"].tolist()
+    tokens = [given["tokens"][begin:end] for begin, end in pairwise(offsets)]
+    batches = sorted_batches([len(one) for one in tokens], int(given["batch_tokens"]))
+    peers = {"transformers": hooks, "transformer-lens": lens, "nnsight": nnsight}
+    with torch.inference_mode():
+        capture = peers[peer](folder, layers)
+        run(capture, tokens, batches[:1])
+        begun = time.perf_counter()
+        kept = run(capture, tokens, batches)
+        seconds = time.perf_counter() - begun
+    np.savez(out, **{str(layer): value for layer, value in zip(layers, kept[0], strict=True)})
+    places = sum(len(batch) * max(len(tokens[n]) for n in batch) for batch in batches)
+    versions = " ".join(f"{name}=={version(name)}" for name in dict.fromkeys((peer, "transformers", "torch")))
+    found = {"seconds": seconds, "tokens": len(given["tokens"]), "places": places, "versions": versions}
+    print(json.dumps(found))
+
+
+def sorted_batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
+    """Documents of like lengths together, the longest first, at most so many places in a batch."""
+    batches: list[list[int]] = [[]]
+    for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[batches[-1][0]] > batch_tokens:
+            batches.append([])
+        batches[-1].append(n)
+    return batches
+
+
+def run(capture: Capture, tokens: list[np.ndarray], batches: list[list[int]]) -> dict[int, list[np.ndarray]]:
+    """By document, what was kept of its own tokens at each layer: L x D."""
+    kept = {}
+    for batch in batches:
+        longest = len(tokens[batch[0]])
+        ids = torch.zeros((len(batch), longest), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, n in enumerate(batch):
+            ids[row, : len(tokens[n])] = torch.from_numpy(tokens[n])
+            mask[row, : len(tokens[n])] = 1
+        values = capture(ids, mask)
+        for row, n in enumerate(batch):
+            kept[n] = [value[row, : len(tokens[n])].numpy().copy() for value in values]
+    return kept
+
+
+def hooks(folder: str, layers: list[int]) -> Capture:
+    """transformers with a hook on each layer; the layers after the last one are taken off."""
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32, use_cache=False)
+    model.layers = model.layers[: max(layers) + 1]
+    seen: dict[int, torch.Tensor] = {}
+    for n in layers:
+        model.layers[n].register_forward_hook(
+            lambda _, __, output, n=n: seen.__setitem__(n, output[0] if isinstance(output, tuple) else output)
+        )
+
+    def capture(ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        model(input_ids=ids, attention_mask=mask)
+        return [seen[n] for n in layers]
+
+    return capture
+
+
+def lens(folder: str, layers: list[int]) -> Capture:
+    """TransformerLens with a cache of the points wanted, told where to stop; its attention is eager."""
+    from tokenizers import Tokenizer, models
+    from transformer_lens.model_bridge import TransformerBridge
+
+    words = Tokenizer(models.WordLevel({"<end>": 0}, unk_token="<end>"))  # it asks for one; none is used
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<end>")
+    model = TransformerBridge.boot_transformers(
+        folder, device="cpu", dtype=torch.float32, tokenizer=tokenizer
+    )
+    names = [f"blocks.{n}.hook_out" for n in layers]
+
+    def capture(ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        _, cache = model.run_with_cache(
+            ids, attention_mask=mask, names_filter=names, stop_at_layer=max(layers) + 1, return_type=None
+        )
+        return [cache[name] for name in names]
+
+    return capture
+
+
+def nnsight(folder: str, layers: list[int]) -> Capture:
+    """nnsight around transformers' model; the trace ends after the last layer wanted."""
+    from nnsight import NNsight
+
+    model = NNsight(AutoModel.from_pretrained(folder, dtype=torch.float32, use_cache=False))
+
+    def capture(ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        with model.trace(input_ids=ids, attention_mask=mask) as tracer:
+            seen = [].save()
+            for n in layers:
+                seen.append(model.layers[n].output)
+            tracer.stop()
+        return [value[0] if isinstance(value, tuple) else value for value in seen]
+
+    return capture
+
+
+if __name__ == "__main__":
+    main()

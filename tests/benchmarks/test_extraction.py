@@ -1,0 +1,57 @@
+"""What the measurements of extraction stand on."""
+
+import gzip
+import pickle
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import extraction, qwen
+from benchmarks.peers import ancestor
+from tests.workload.extracting import ARCH, CONFIG, extract, in_many_shards, make_stream, save_weights
+from workload.activations.reader import Activations
+from workload.data.stream import read
+from workload.store import FolderStore
+
+
+def test_the_model_has_the_size_that_its_name_says() -> None:
+    assert qwen.ARCH.parameters() == 494_032_768  # of Qwen2.5-0.5B's model card: 0.49 B
+
+
+def test_documents_are_the_same_each_time_and_no_longer_than_the_limit() -> None:
+    some, again = qwen.some(20_000), qwen.some(20_000)
+    assert sum(map(len, some)) >= 20_000
+    assert all((one == other).all() for one, other in zip(some, again, strict=True))
+    assert 0 < min(map(len, some)) <= max(map(len, some)) <= qwen.MOST_TOKENS
+
+
+def test_the_ancestors_file_holds_every_sample_at_every_layer(tmp_path: Path) -> None:
+    lengths = [3, 1, 4]
+    values = {layer: np.full((8, 5), layer, np.float32) + np.arange(8)[:, None] for layer in (2, 7)}
+    ancestor.write(tmp_path / "shard.pkl.gz", values, lengths)
+    with gzip.open(tmp_path / "shard.pkl.gz") as file:
+        shard = pickle.load(file)
+    for layer, value in values.items():
+        ends = np.cumsum([0, *lengths])
+        for sample, (begin, end) in zip(shard[layer], pairwise(ends), strict=True):
+            assert sample["shape"] == (end - begin, 5)
+            np.testing.assert_array_equal(sample["activation"], value[begin:end])
+
+
+def test_random_access_counts_headers_and_nothing_but_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction, "POINT", "resid_post.1")
+    (tmp_path / "stream.safetensors").write_bytes(make_stream([40, 70, 20, 90, 60, 30]))
+    stream = read(str(tmp_path / "stream.safetensors"))
+    weights, run = save_weights(tmp_path / "weights", ARCH), tmp_path / "run"
+    extract(in_many_shards(CONFIG), stream, weights, FolderStore(run))
+    found = extraction.random_access(run)
+    assert found["shards"] == len(Activations(str(run)).names) > 1
+    assert found["documents"] == 3
+    headers = found["opening_bytes_a_shard"] * found["shards"]
+    assert found["ratio"] * found["bytes_wanted"] == pytest.approx(found["bytes_wanted"] + headers)
+    assert headers > 0
+    assert found["bytes_wanted"] % (4 * ARCH.d_model) == 0
