@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from fleet import deploy as plans
 from fleet import provision, show
 from fleet.dashboard import Dashboard, serve
 from fleet.decide import Limits
@@ -123,6 +125,28 @@ def delete(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def deploy(options: argparse.Namespace) -> int:
+    """Deal samples out, publish the workload, create the slices, and wait until all of them work."""
+    fleet = _open(options)
+    if not options.skip_dataset and not options.source:
+        raise FleetError("no samples\n    fix: --source FILE, or --skip-dataset where the streams are there")
+    samples = ["--max-samples", str(options.max_samples)] if options.max_samples else []
+    dataset = None if options.skip_dataset else ["--source", *options.source, *samples, *options.streams]
+    wish = plans.plan(options.environment, fleet.members, dataset)
+    if options.dry_run:
+        print("\n".join(f"would run: python {shlex.join(line)}" for line in wish.commands()))
+        return 0
+    plans.prepare(wish)
+    if options.skip_launch:
+        print(f"prepared; to create the slices: python -m fleet create {options.environment}")
+        return 0
+    if options.create_tpus and (code := create(options)):
+        return code
+    plans.wait_for_all(fleet.watcher(), options.timeout_s)
+    print(f"all {len(fleet.members)} work")
+    return monitor(options) if options.monitor else 0
+
+
 def monitor(options: argparse.Namespace) -> int:
     """Watch, and bring back what is lost, until Ctrl+C; which leaves everything as it is."""
     fleet = _open(options)
@@ -223,6 +247,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "status": (status, "dev --json"),
     "list": (list_nodes, "dev"),
     "recreate-preempted": (recreate_preempted, "dev --yes"),
+    "deploy": (deploy, "dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id"),
     "monitor": (monitor, "dev --monitor-interval 30 --port 8899"),
 }
 
@@ -257,12 +282,14 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--workers-per-zone", type=_count, metavar="N", help="only the first N slices in each zone"
         )
-        if name != "monitor":
+        if name not in ("monitor", "deploy"):
             command.add_argument("--json", action="store_true", help="for programs")
-        if name in ("create", "delete", "recreate-preempted"):
+        if name in ("create", "delete", "recreate-preempted", "deploy"):
             command.add_argument("--yes", action="store_true", help="don't ask")
             command.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
-        if name == "monitor":
+        if name == "deploy":
+            _add_deployment(command)
+        if name in ("monitor", "deploy"):
             command.add_argument("--watch", action="store_true", help="only look; bring nothing back")
             command.add_argument(
                 "--monitor-interval", type=_count, default=60, metavar="S", help="seconds between looks (60)"
@@ -274,6 +301,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _add_deployment(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--source", nargs="+", metavar="PATH", help="samples: files, folders")
+    command.add_argument("--max-samples", type=_count, metavar="N", help="of each stream, for a trial")
+    command.add_argument("--skip-dataset", action="store_true", help="the streams are in the bucket already")
+    command.add_argument("--create-tpus", action="store_true", help="create the slices that aren't there")
+    command.add_argument("--skip-launch", action="store_true", help="prepare and publish only")
+    command.add_argument("--monitor", action="store_true", help="watch over the fleet afterwards")
+    command.add_argument(
+        "--timeout-s", type=_count, default=3600, metavar="S", help="until all must work (3600)"
+    )
+    command.epilog = f"{command.epilog} (after --: more for `workload data streams`)"
+    command.set_defaults(json=False)
+
+
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: a whole number of 1 or more")
@@ -282,7 +323,10 @@ def _count(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Read the command line and run the command; the exit status."""
-    options = parser().parse_args(arguments)
+    line = sys.argv[1:] if arguments is None else arguments
+    mine, rest = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
+    options = parser().parse_args(mine)
+    options.streams = rest
     code = run(lambda: int(options.run(options)))
     if code == 130 and options.command == "monitor":
         print(

@@ -10,7 +10,8 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from workload.errors import DataError
 from workload.store import Store
 
 INDEX, SET_ASIDE = streams.INDEX, "set-aside.jsonl"
+_UPLOADS = 8  # at once
 _BATCH = 1024  # samples that are tokenized at once, on all cores
 
 
@@ -139,12 +141,9 @@ def deal(
         "set_aside": dict(reasons),
         "sha256": {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()},
     }
-    files[INDEX] = (json.dumps(index, indent=2) + "\n").encode()
-    for name, raw in files.items():
-        if not out.create(name, raw) and out.read(name) != raw:
-            fix = "name a new place for other sources or settings"
-            raise DataError(f"{out.url}/{name}: is there, and is another one\n    fix: {fix}")
-    return Dealt(len(seen), counted, tuple(sorted(files.keys() - {INDEX, SET_ASIDE})), dict(reasons))
+    _put_all(out, files, say)
+    _put(out, INDEX, (json.dumps(index, indent=2) + "\n").encode())
+    return Dealt(len(seen), counted, tuple(sorted(files.keys() - {SET_ASIDE})), dict(reasons))
 
 
 def _tokenized(
@@ -167,6 +166,28 @@ def _encoded(
     tokens = tokenizer.encode_alone([sample.content for _, sample in batch])
     for (number, sample), found in zip(batch, tokens, strict=True):
         yield number, sample, found
+
+
+def _put_all(out: Store, files: Mapping[str, bytes], say: Callable[[str], None] | None) -> None:
+    """Writes several at once; each with its checksum, which the store compares."""
+    told = time.monotonic()
+    with ThreadPoolExecutor(_UPLOADS) as pool:
+        running = [pool.submit(_put, out, name, raw) for name, raw in files.items()]
+        try:
+            for number, future in enumerate(running, 1):
+                future.result()
+                if say and time.monotonic() > told + 2:
+                    told = time.monotonic()
+                    say(f"{number} of {len(files)} files written")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _put(out: Store, name: str, raw: bytes) -> None:
+    if not out.create(name, raw) and out.read(name) != raw:
+        fix = "name a new place for other sources or settings"
+        raise DataError(f"{out.url}/{name}: is there, and is another one\n    fix: {fix}")
 
 
 def _digest(files: Sequence[Path]) -> str:

@@ -1,0 +1,133 @@
+"""From samples to a fleet at work: deal out, publish, create, wait until every member's workers have spoken.
+
+Each step is a command that a person can type, is shown, and can be repeated: what is there already is left
+as it is.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fleet.errors import FleetError
+from fleet.loop import Keeper
+from fleet.state import Condition
+from infra.nodes import Node
+
+_POLL_S = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a deployment is.
+
+    Attributes:
+        environment: whose slices.
+        streams: where the members' command looks for its streams.
+        members: one stream each, in the order of their numbers.
+        dataset: arguments of `workload data streams`; None where the streams are there already.
+        publish: whether the workload is published anew.
+    """
+
+    environment: str
+    streams: str
+    members: tuple[Node, ...]
+    dataset: tuple[str, ...] | None
+    publish: bool = True
+
+    def commands(self) -> list[list[str]]:
+        """What is run before slices are created, in order."""
+        found = []
+        if self.dataset is not None:
+            count = str(len(self.members))
+            line = ["-m", "workload", "data", "streams", "--streams", count, "--out", self.streams]
+            found.append([*line, *self.dataset])
+        if self.publish:
+            found.append(["-m", "infra.publish", self.environment])
+        return found
+
+
+def plan(
+    environment: str, members: Sequence[Node], dataset: Sequence[str] | None, publish: bool = True
+) -> Plan:
+    """What is to be done for some members.
+
+    Raises:
+        FleetError: they aren't one fleet that extracts from a folder of streams.
+    """
+    slices = {one.slice for one in members}
+    file = f"Pulumi.{environment}.yaml"
+    if len(slices) != 1 or any(one.member is None for one in members):
+        fix = f"--slice NAME of an item of tpu:slices in {file} that has a count"
+        raise FleetError(
+            f"{', '.join(sorted(slices)) or 'nothing'}: a deployment is one fleet's\n    fix: {fix}"
+        )
+    (name,) = slices
+    run = members[0].run or ""
+    found = re.search(r"--stream[ =](gs://\S+)", run)
+    if not run.startswith("extract ") or not found or found[1].endswith(".safetensors"):
+        fix = "run: extract CONFIG --stream gs://BUCKET/FOLDER, of which each member takes its own stream"
+        raise FleetError(f"tpu:slices, {name}: runs {run or 'nothing'!r}\n    fix: {fix}")
+    numbers = sorted(one.member for one in members if one.member is not None)
+    if numbers != list(range(len(numbers))):
+        fix = "leave --zones and --workers-per-zone out: member k reads stream k of them all"
+        raise FleetError(
+            f"members {', '.join(map(str, numbers))} alone can't take all streams\n    fix: {fix}"
+        )
+    arguments = None if dataset is None else tuple(dataset)
+    return Plan(environment, found[1].rstrip("/"), tuple(members), arguments, publish)
+
+
+def prepare(one: Plan, run: Callable[[Sequence[str]], int] | None = None) -> None:
+    """Runs the commands.
+
+    Raises:
+        FleetError: one failed; what it said is above.
+    """
+    run = run or _run
+    for line in one.commands():
+        shown = f"python {shlex.join(line)}"
+        print(f"$ {shown}", flush=True)
+        status = run(line)
+        if status:
+            raise FleetError(
+                f"`{shown}` ended with {status}; what it said is above\n    fix: that, and again"
+            )
+
+
+def _run(line: Sequence[str]) -> int:
+    return subprocess.run([sys.executable, *line], check=False).returncode
+
+
+def wait_for_all(
+    keeper: Keeper, timeout_s: float, say: Callable[[str], None] = print, poll_s: float = _POLL_S
+) -> None:
+    """Until the workers of every member have said that they work, or are done.
+
+    Raises:
+        FleetError: one of them failed, or it took longer; names the first.
+    """
+    begun = time.monotonic()
+    told: dict[str, str] = {}
+    while True:
+        decisions = keeper.step(may=()).decisions
+        for one in decisions:
+            stage = f"{one.condition}{f' ({one.why})' if one.why else ''}"
+            if told.get(one.node) != stage:
+                told[one.node] = stage
+                say(f"{one.node}: {stage}")
+        if failed := next((one for one in decisions if one.condition is Condition.FAILED), None):
+            fix = f"gs://BUCKET/boot/{failed.node}/ says which stage; fleet monitor brings it back"
+            raise FleetError(f"{failed.node}: {failed.why}\n    fix: {fix}")
+        behind = [one for one in decisions if one.condition not in (Condition.WORKING, Condition.DONE)]
+        if not behind:
+            return
+        if time.monotonic() - begun > timeout_s:
+            first = behind[0]
+            fix = "fleet monitor waits on, and brings back what is lost"
+            late = f"{len(behind)} of {len(decisions)} don't work after {timeout_s / 60:.0f} min"
+            raise FleetError(f"{late}; {first.node}: {first.condition}, {first.why}\n    fix: {fix}")
+        time.sleep(poll_s)

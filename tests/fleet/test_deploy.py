@@ -1,0 +1,128 @@
+"""A deployment: which commands run, in which order, and what stops it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet import __main__ as command
+from fleet import deploy
+from fleet.errors import FleetError
+from fleet.loop import Keeper
+from fleet.state import Word
+from infra.nodes import nodes
+from tests.fleet.test_command import Cloud, Stack, _world, settings  # noqa: F401
+
+EXTRACT = ["deploy", "dev", "--slice", "extract"]
+
+
+@pytest.fixture(name="ran")
+def _ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    ran: list[list[str]] = []
+
+    def run(line: Any) -> int:
+        ran.append(list(line))
+        return 0
+
+    monkeypatch.setattr(deploy, "_run", run)
+    monkeypatch.setattr(deploy, "_POLL_S", 0.01)
+    return ran
+
+
+def test_samples_are_dealt_out_to_as_many_streams_as_members_and_then_published(
+    world: tuple[Cloud, Stack], ran: list[list[str]]
+) -> None:
+    world[0].states |= {"tpu-us-east5-a-1": ""}
+    line = [
+        *EXTRACT,
+        "--source",
+        "a.jsonl",
+        "--max-samples",
+        "9",
+        "--create-tpus",
+        "--yes",
+        "--",
+        "--id",
+        "id",
+    ]
+    assert command.main(line) == 0
+    assert ran == [
+        [
+            "-m", "workload", "data", "streams", "--streams", "4", "--out", "gs://b/streams", "--source",
+            "a.jsonl", "--max-samples", "9", "--id", "id",
+        ],
+        ["-m", "infra.publish", "dev"],
+    ]  # fmt: skip
+    assert world[1].asked == [("bring", ("tpu-us-east5-a-1",))]
+
+
+@pytest.mark.parametrize(
+    ("flags", "modules", "created"),
+    [
+        (["--skip-dataset", "--create-tpus", "--yes"], ["infra.publish"], True),
+        (["--skip-dataset", "--skip-launch"], ["infra.publish"], False),
+        (["--source", "a", "--skip-launch"], ["workload", "infra.publish"], False),
+        (["--source", "a", "--dry-run"], [], False),
+    ],
+)
+def test_parts_can_be_left_out(
+    flags: list[str],
+    modules: list[str],
+    created: bool,
+    world: tuple[Cloud, Stack],
+    ran: list[list[str]],
+) -> None:
+    world[0].states["tpu-us-east5-a-1"] = ""
+    assert command.main([*EXTRACT, *flags]) == 0
+    assert [line[1] for line in ran] == modules
+    assert bool(world[1].asked) == created
+
+
+def test_a_step_that_fails_ends_it(
+    world: tuple[Cloud, Stack], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world[0].states["tpu-us-east5-a-1"] = ""
+    monkeypatch.setattr(deploy, "_run", lambda line: 3)
+    assert command.main([*EXTRACT, "--source", "a", "--create-tpus", "--yes"]) == 1
+    assert not world[1].asked
+    assert "ended with 3" in capsys.readouterr().err
+
+
+def test_it_is_one_whole_fleet_that_takes_streams(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags, found in (
+        ([], "a deployment is one fleet's"),
+        (["--slice", "train"], "a deployment is one fleet's"),
+        (["--slice", "extract", "--zones", "us-east5-b"], "members 1, 3 alone can't take all streams"),
+    ):
+        assert command.main(["deploy", "dev", "--skip-dataset", *flags]) == 1
+        assert found in capsys.readouterr().err
+    some = [one for one in nodes(settings()) if one.slice == "extract"]
+    for run in (None, "train tiny.toml", "extract x.toml --stream gs://b/stream_000.safetensors"):
+        with pytest.raises(FleetError, match="--stream gs://BUCKET/FOLDER"):
+            deploy.plan("dev", [replace(one, run=run) for one in some], None)
+    assert command.main(EXTRACT) == 1
+    assert "--skip-dataset" in capsys.readouterr().err
+
+
+def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: tuple[Cloud, Stack]) -> None:
+    cloud, _ = world
+    fleet = command.Fleet(settings(), nodes(settings()), cloud)  # type: ignore[arg-type]
+    said: list[str] = []
+    deploy.wait_for_all(fleet.watcher(), 5, said.append, 0.01)
+    assert len(said) == 5
+    look = cloud.look
+
+    def with_words(word: Word) -> Keeper:
+        cloud.look = lambda zones: replace(found := look(zones), words={**(found.words or {}), "train": word})  # type: ignore[method-assign]
+        return fleet.watcher()
+
+    with pytest.raises(FleetError, match="train: its boot failed at mount-data"):
+        deploy.wait_for_all(
+            with_words(Word(cloud.at_s + 60, "1", "failed", "mount-data")), 5, said.append, 0.01
+        )
+    with pytest.raises(FleetError, match=r"1 of 5 don't work .*train: starting, python"):
+        deploy.wait_for_all(
+            with_words(Word(cloud.at_s + 999, "1", "booting", "python")), 0.1, said.append, 0.01
+        )
