@@ -13,6 +13,7 @@ from workload.errors import StoreError
 from workload.extract.config import Config, ExtractConfig, ModelConfig
 from workload.extract.run import Extraction, Summary
 from workload.extract.weights import Folder
+from workload.host.word import Word
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.store import FolderStore, Store
@@ -50,7 +51,7 @@ def make_stream(lengths: list[int], vocab_size: int = 300) -> bytes:
 
 
 def extract(config: Config, stream: Stream, weights: Path, store: Store) -> Summary:
-    return Extraction(config, stream, Folder(weights), store, lambda _: None).go()
+    return Extraction(config, stream, Folder(weights), store, lambda _: None, Word(None)).go()
 
 
 class Dying(FolderStore):

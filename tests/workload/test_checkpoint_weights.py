@@ -54,7 +54,7 @@ def extract(root: Path, weights: Weights, out: Path, dtype: str = "float32") -> 
     config = replace(CONFIG, extract=replace(CONFIG.extract, points=points, dtype=dtype))
     store = FolderStore(out)
     stream = streams.read(str(root / "stream_003.safetensors"))
-    Extraction(config, stream, weights, store, lambda _: None).go()
+    Extraction(config, stream, weights, store, lambda _: None, Word(None)).go()
     return store
 
 

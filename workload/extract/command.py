@@ -12,6 +12,7 @@ from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.errors import ConfigError, Problem
 from workload.extract import config as configs
+from workload.host.word import Word
 
 _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-checkpoints/streams/stream_000.safetensors
   workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
@@ -33,10 +34,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=("safetensors", pickles.FORMAT), default="safetensors", help=text)
     text = "of which point, with --format pkl.gz, where several are kept of a layer"
     parser.add_argument("--point", metavar="KIND", help=text)
-    return _run(parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    with Word.of_host(os.environ) as word:
+        status = _run(options, word)
+        word.end("done")
+    return status
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, word: Word) -> int:
     config = configs.load(options.config, options.overrides)
     name = options.name or Path(options.config).stem
     url, problems = place.of_run("extractions", name, options.dir)
@@ -54,6 +59,7 @@ def _run(options: argparse.Namespace) -> int:
         problems.append(Problem("--point", options.point, rule, fix))
     if problems:
         raise ConfigError("workload extract", problems)
+    word.say(run=url)
 
     from workload.data.stream import read
     from workload.extract.run import Extraction
@@ -62,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
 
     store = open_store(url)
     weights = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir)
-    extraction = Extraction(config, read(stream), weights, store, _say)
+    extraction = Extraction(config, read(stream), weights, store, _say, word)
     if options.format == pickles.FORMAT:
         pickles.by_layer(extraction.points, options.point)  # refused before it takes hours
     summary = extraction.go()
