@@ -10,7 +10,7 @@ from workload import arguments as arguments_of
 from workload import command, place
 from workload.activations import pickles
 from workload.activations.reader import Activations
-from workload.errors import ConfigError, Problem
+from workload.errors import ConfigError, Problem, TakenError
 from workload.extract import config as configs
 from workload.host.word import Word
 
@@ -36,7 +36,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--point", metavar="KIND", help=text)
     options = parser.parse_args(arguments)
     with Word.of_host(os.environ) as word:
-        status = _run(options, word)
+        try:
+            status = _run(options, word)
+        except TakenError:
+            word.end(None)
+            raise
         word.end("done")
     return status
 
@@ -64,14 +68,18 @@ def _run(options: argparse.Namespace, word: Word) -> int:
     from workload.data.stream import read
     from workload.extract.run import Extraction
     from workload.extract.weights import find
+    from workload.lease import of_stream
     from workload.store import open_store
 
     store = open_store(url)
     weights = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir)
-    extraction = Extraction(config, read(stream), weights, store, _say, word)
+    samples = read(stream)
+    lease = of_stream(store, samples.about.number, os.environ.get("TPU_NAME", ""), _say)
+    extraction = Extraction(config, samples, weights, store, _say, word, lease.check)
     if options.format == pickles.FORMAT:
         pickles.by_layer(extraction.points, options.point)  # refused before it takes hours
-    summary = extraction.go()
+    with lease:
+        summary = extraction.go()
     shards = f"{summary.shards} shards of {summary.samples} samples"
     mine = f"{summary.made} made here" + (f", {summary.taken} by another meanwhile" if summary.taken else "")
     print(f"{store.url}: {shards}, {mine}")

@@ -72,6 +72,7 @@ class Extraction:
         store: Store,
         say: Callable[[str], None],
         word: Word,
+        check: Callable[[], None],
     ):
         """Checks that they fit together, before anything is computed.
 
@@ -82,12 +83,13 @@ class Extraction:
             store: of the run.
             say: takes a line about progress.
             word: of this worker.
+            check: raises TakenError when another start has taken the stream over.
 
         Raises:
             WorkloadError: they don't.
         """
         self._config, self._stream, self._weights = config, stream, weights
-        self._store, self._say, self._word = store, say, word
+        self._store, self._say, self._word, self._check = store, say, word, check
         self._arch = weights.arch
         self._wanted, problems = points.parse(config.extract.points, self._arch)
         self._lengths = stream.lengths()
@@ -118,6 +120,7 @@ class Extraction:
         Raises:
             HopelessError: `store` holds another run's output, or another stream's.
             DataError: a shard in it is damaged.
+            TakenError: another start has taken the stream over.
             WeightsError: the weights can't be read.
             StoreError: storage can't be used, or is full.
         """
@@ -281,6 +284,7 @@ class Extraction:
         def write(contents: Iterator[tuple[Range, shard.Content]]) -> Iterable[None]:
             for part, content in contents:
                 raw = shard.pack(replace(about, number=part.number), content)
+                self._check()
                 if self._store.create(shard.name(about.worker, part.number), raw):
                     summary.made += 1
                 else:
