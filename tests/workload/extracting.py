@@ -14,7 +14,6 @@ from workload.errors import StoreError
 from workload.extract.config import Config, ExtractConfig, ModelConfig
 from workload.extract.run import Extraction, Summary
 from workload.extract.weights import Folder
-from workload.host.word import Word
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.store import FolderStore, Store
@@ -54,7 +53,7 @@ def make_stream(lengths: list[int], vocab_size: int = 300, number: int = 3) -> b
 def extract(
     config: Config, stream: Stream, weights: Path, store: Store, check: Callable[[], None] = lambda: None
 ) -> Summary:
-    return Extraction(config, stream, Folder(weights), store, lambda _: None, Word(None), check).go()
+    return Extraction(config, stream, Folder(weights), store, lambda _: None, check=check).go()
 
 
 class Dying(FolderStore):

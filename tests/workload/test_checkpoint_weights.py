@@ -22,7 +22,6 @@ from workload.data import stream as streams
 from workload.errors import ConfigError, HopelessError, RunError
 from workload.extract.run import Extraction
 from workload.extract.weights import Checkpoint, Folder, Weights, find
-from workload.host.word import Word
 from workload.store import FolderStore
 
 pytestmark = pytest.mark.slow
@@ -55,7 +54,7 @@ def extract(root: Path, weights: Weights, out: Path, dtype: str = "float32") -> 
     config = replace(CONFIG, extract=replace(CONFIG.extract, points=points, dtype=dtype))
     store = FolderStore(out)
     stream = streams.read(str(root / "stream_003.safetensors"))
-    Extraction(config, stream, weights, store, lambda _: None, Word(None), lambda: None).go()
+    Extraction(config, stream, weights, store, lambda _: None).go()
     return store
 
 

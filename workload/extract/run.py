@@ -71,8 +71,8 @@ class Extraction:
         weights: Weights,
         store: Store,
         say: Callable[[str], None],
-        word: Word,
-        check: Callable[[], None],
+        word: Word | None = None,
+        check: Callable[[], None] = lambda: None,
     ):
         """Checks that they fit together, before anything is computed.
 
@@ -82,14 +82,14 @@ class Extraction:
             weights: of the model.
             store: of the run.
             say: takes a line about progress.
-            word: of this worker.
+            word: of this worker, if it has one.
             check: raises TakenError when another start has taken the stream over.
 
         Raises:
             WorkloadError: they don't.
         """
         self._config, self._stream, self._weights = config, stream, weights
-        self._store, self._say, self._word, self._check = store, say, word, check
+        self._store, self._say, self._word, self._check = store, say, word or Word(None), check
         self._arch = weights.arch
         self._wanted, problems = points.parse(config.extract.points, self._arch)
         self._lengths = stream.lengths()
