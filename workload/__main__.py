@@ -185,17 +185,20 @@ def _leave_tpu_out() -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from workload import config as configs
+    from workload.host.word import Word
 
-    config = configs.load(options.config, options.overrides)
-    run = options.name or Path(options.config).stem
-    url, problems = place.of_run("runs", run, options.dir)
-    if problems:
-        raise ConfigError("workload train", problems)
+    with Word.of_host(os.environ) as word:
+        config = configs.load(options.config, options.overrides)
+        run = options.name or Path(options.config).stem
+        url, problems = place.of_run("runs", run, options.dir)
+        if problems:
+            raise ConfigError("workload train", problems)
+        word.say(run=url)
 
-    _leave_tpu_out()
-    from workload.launch import launch
+        _leave_tpu_out()
+        from workload.launch import launch
 
-    return launch(config, run, url, os.environ)
+        return launch(config, run, url, os.environ, word)
 
 
 def _prepare(options: argparse.Namespace) -> int:

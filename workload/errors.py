@@ -75,7 +75,7 @@ class HopelessError(RunError):
 
 
 class TakenError(HopelessError):
-    """Another start trains the run; this one has nothing to say about it any more."""
+    """Another start is at work on the run; this one has nothing to say about it any more."""
 
 
 class ClusterError(WorkloadError):

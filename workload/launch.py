@@ -15,6 +15,7 @@ from workload import processor
 from workload.cluster import Cluster, Membership, first_line
 from workload.config import Config
 from workload.errors import ConfigError, TakenError, WorkloadError
+from workload.host.word import Word
 from workload.identity import compare_workers
 from workload.journal import Journal
 from workload.lease import Lease
@@ -26,11 +27,11 @@ from workload.train import Run, open_dataset
 _ANOTHER_WORKER = 75  # "try again later" of sysexits.h: no success to systemd, which starts the job again
 
 
-def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -> int:
+def launch(config: Config, run: str, url: str, environment: Mapping[str, str], word: Word) -> int:
     """Trains run `run`, kept at `url`; returns 0 when it is done or saved before a preemption.
 
     Where it is another worker that goes, with its slice or alone, 75: this one stays, and its service
-    starts again and waits at the barrier for the other to come back.
+    starts again and waits at the barrier for the other to come back. `word` is told how far this worker is.
 
     With other workers a failure doesn't return but ends the process at once: an orderly
     exit would wait for workers that may be gone.
@@ -53,7 +54,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
         watch_metadata(environment)
         _cache_compiled(url, environment)
         ledger.seconds["init"] = time.time() - ledger.begun
-        outcome = Run(config, cluster, dataset, store, lease, journal, ledger).go()
+        outcome = Run(config, cluster, dataset, store, lease, journal, ledger, word).go()
 
         def end() -> None:
             if journal:
@@ -64,11 +65,13 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
         cluster.agree(end)  # leaving has a time limit, what worker 0 still has to write has none
         journal = None
         cluster.leave()
+        word.end("done" if outcome.state == "done" else None)
         status = _exit_status(outcome.state, membership, environment)
     except WorkloadError as error:
         _record_failure(journal, ledger, error)
         if lease:
             lease.release()
+        word.end(None if isinstance(error, TakenError) else "failed")
         if membership.workers == 1:
             raise
         print(f"workload: {error}", file=sys.stderr)
@@ -77,6 +80,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str]) -
         _record_failure(journal, ledger, error)
         if lease:
             lease.release()
+        word.end("failed")
         if membership.workers == 1:
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):

@@ -1,8 +1,9 @@
-"""Who trains a run: one start at a time.
+"""Who trains a run, or extracts a stream of one: one start at a time.
 
-Two starts of a run would remove one another's saves. So worker 0 holds an object, `lease.json`, and
-writes it anew every few seconds; a start that finds another's waits until nobody does so any more,
-and one that finds its own gone has been replaced, and ends before it saves or removes anything.
+Two starts of a run would remove one another's saves, two of a stream compute everything twice. So
+worker 0 holds an object, `lease.json` or one below `leases/`, and writes it anew every few seconds; a
+start that finds another's waits until nobody does so any more, and one that finds its own gone has been
+replaced, and ends before it saves or removes anything.
 It need not wait where the other is known to be over: its process on this machine has ended, or its
 machine was booted again or made anew under the same TPU's name.
 What is left is a worker that stands still in the middle of a save and wakes up later: its step may
@@ -22,13 +23,13 @@ from typing import Any
 from workload.errors import StoreError, TakenError
 from workload.store import MissingObjectError, Store
 
-NAME = "lease.json"
+NAME = "lease.json"  # of a run as a whole
 EVERY_S = 5.0  # a write of 200 bytes
 EXPIRES_S = 20.0  # without one
 
 
 class Lease:
-    """This start's; held from `take` to `release`."""
+    """This start's; held from `take` to `release`, or as a context."""
 
     def __init__(
         self,
@@ -37,6 +38,8 @@ class Lease:
         say: Callable[[str], None] = print,
         every_s: float = EVERY_S,
         expires_s: float = EXPIRES_S,
+        name: str = NAME,
+        what: str = "this run",
     ):
         """Takes nothing yet.
 
@@ -46,7 +49,10 @@ class Lease:
             say: takes a line about waiting.
             every_s: between two writes.
             expires_s: without a write, after which a lease is nobody's.
+            name: of the object.
+            what: it is that is held, for people.
         """
+        self._name, self._what = name, what
         self._store, self._say, self._every_s, self._expires_s = store, say, every_s, expires_s
         self._me: dict[str, Any] = {
             "start": str(uuid.uuid4()),
@@ -60,10 +66,10 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def take(self) -> None:
-        """Returns once the run is this start's.
+        """Returns once it is this start's.
 
         Raises:
-            TakenError: another start is training it, and goes on doing so.
+            TakenError: another start is at work on it, and goes on.
             StoreError: storage can't be used.
         """
         held = self._read()
@@ -74,7 +80,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Makes sure that the run is still this start's.
+        """Makes sure that it is still this start's.
 
         Raises:
             TakenError: another start has taken it.
@@ -82,20 +88,27 @@ class Lease:
         held = self._read()
         if held is not None and held["start"] != self._me["start"]:
             raise TakenError(
-                f"{self._store.url}: {_who(held)} has taken this run over; this start ends\n"
-                "    fix: let one of them train it; another run needs another --name"
+                f"{self._store.url}: {_who(held)} has taken {self._what} over; this start ends\n"
+                "    fix: let one of them go on; another run needs another --name"
             )
 
     def release(self) -> None:
-        """Gives the run back, so that the next start need not wait."""
+        """Gives it back, so that the next start need not wait."""
         if self._thread:
             self._released.set()
             self._thread.join()
             try:
                 self.check()
-                self._store.delete(NAME)
+                self._store.delete(self._name)
             except (TakenError, StoreError):
                 pass  # it is another's, or expires by itself
+
+    def __enter__(self) -> "Lease":
+        self.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def _is_over(self, held: dict[str, Any]) -> bool:
         """Whether the start that wrote this is known to have ended."""
@@ -106,7 +119,7 @@ class Lease:
         return bool(time.time() > held["written"] + self._expires_s)
 
     def _outwait(self, held: dict[str, Any]) -> None:
-        self._say(f"{_who(held)} has this run; waiting {self._expires_s:g} s for a sign of it")
+        self._say(f"{_who(held)} has {self._what}; waiting {self._expires_s:g} s for a sign of it")
         give_up = time.monotonic() + self._expires_s
         while time.monotonic() < give_up:
             time.sleep(self._every_s / 5)
@@ -115,8 +128,8 @@ class Lease:
                 return
             if now != held:
                 raise TakenError(
-                    f"{self._store.url}: {_who(now)} is training this run\n"
-                    "    fix: stop it there, or give this run another --name"
+                    f"{self._store.url}: {_who(now)} is at work on {self._what}\n"
+                    "    fix: stop it there, or give your run another --name"
                 )
 
     def _renew(self) -> None:
@@ -131,14 +144,22 @@ class Lease:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            held = json.loads(self._store.read(NAME))
+            held = json.loads(self._store.read(self._name))
         except (MissingObjectError, ValueError):  # what is damaged is nobody's
             return None
         whole = isinstance(held, dict) and held.keys() >= {*self._me, "written"}
         return held if whole and isinstance(held["written"], int | float) else None
 
     def _write(self) -> None:
-        self._store.write(NAME, json.dumps({**self._me, "written": time.time()}).encode())
+        self._store.write(self._name, json.dumps({**self._me, "written": time.time()}).encode())
+
+
+def of_stream(
+    store: Store, stream: int, node: str, say: Callable[[str], None] = print, every_s: float = EVERY_S
+) -> Lease:
+    """That of one stream of an extraction, by its number: the others of the run are others' work."""
+    name = f"leases/stream_{stream:03}.json"
+    return Lease(store, node, say, every_s, name=name, what=f"stream {stream} of this run")
 
 
 def _boot() -> str:

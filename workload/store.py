@@ -6,6 +6,7 @@ Checkpoints don't pass through here, orbax writes them; retiring one does.
 import errno
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -48,6 +49,9 @@ class Store(Protocol):
 
     def list(self, prefix: str) -> list[str]:
         """Names that begin with the prefix, sorted."""
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of each object whose name begins with the prefix."""
 
     def delete(self, name: str) -> None:
         """Removes an object; one that isn't there is removed already."""
@@ -137,10 +141,19 @@ class FolderStore:
 
     def list(self, prefix: str) -> list[str]:
         """See `Store.list`."""
-        folder = self._root / prefix.rpartition("/")[0]
-        found = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".part"))
-        names = (path.relative_to(self._root).as_posix() for path in found)
-        return sorted(name for name in names if name.startswith(prefix))
+        return sorted(self.sizes(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """See `Store.sizes`."""
+        found: dict[str, int] = {}
+        for path in (self._root / prefix.rpartition("/")[0]).rglob("*"):
+            name = path.relative_to(self._root).as_posix()
+            if name.startswith(prefix) and not name.endswith(".part"):
+                with suppress(FileNotFoundError):  # removed since
+                    about = path.stat()
+                    if stat.S_ISREG(about.st_mode):
+                        found[name] = about.st_size
+        return found
 
     def delete(self, name: str) -> None:
         """Removes the file and the folders that it leaves empty."""
@@ -205,9 +218,13 @@ class BucketStore:
 
     def list(self, prefix: str) -> list[str]:
         """See `Store.list`."""
+        return sorted(self.sizes(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """See `Store.sizes`."""
         try:
             blobs = self._client.list_blobs(self._bucket, prefix=self._prefix + prefix, retry=_RETRY)
-            return sorted(blob.name.removeprefix(self._prefix) for blob in blobs)
+            return {blob.name.removeprefix(self._prefix): blob.size or 0 for blob in blobs}
         except _REFUSED as error:
             raise self._refused(prefix, "listed", error) from error
 

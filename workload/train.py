@@ -29,6 +29,7 @@ from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError, TakenError
 from workload.fitting import check, resolve
+from workload.host.word import Word
 from workload.identity import Identity
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
@@ -66,10 +67,12 @@ class Run:
         lease: Lease,
         journal: Journal | None,
         ledger: Ledger,
+        word: Word,
     ):
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
         self._lease, self._journal, self._ledger = lease, journal, ledger  # lease and journal are worker 0's
+        self._word = word
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
         self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
@@ -175,6 +178,7 @@ class Run:
                 self._identity.write(self._store)
         self._ledger.begin(restored.step)
         self._progress.begin(restored.step)
+        self._word.say(samples=restored.step, of_samples=self._config.train.steps)
 
     def _notice_save_s(self) -> tuple[float, str]:
         """Seconds that a save on notice takes, and how that is known. The same on all workers."""
@@ -217,6 +221,7 @@ class Run:
             raise self._diverged(step, loss, norm)
         self._last_loss = loss
         self._ledger.did(step)
+        self._word.say(samples=step)
         if self._journal:
             self._journal.loss(step, loss, self._progress.did(step, metrics))
             self._keep_ledger()

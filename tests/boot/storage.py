@@ -133,8 +133,8 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
             if fault.observed < fault.times and fault.matches(self.command, self.path):
                 fault.observed += 1
                 return self._answer(fault.status, [], b"a fault of the lab")
-        if self.path.startswith("/upload/") and "uploadType=media" in self.path and self.state.on_status:
-            self.state.on_status(json.loads(body))
+        if self.path.startswith("/upload/") and "%2Fworker-" in self.path and self.state.on_status:
+            self.state.on_status(json.loads(body.split(b"\r\n\r\n")[2].partition(b"\r\n--")[0]))
         if "/storageLayout" in self.path:
             return self._answer(200, [], b'{"kind": "storage#storageLayout"}')
         if "/moveTo/o/" in self.path:

@@ -36,6 +36,11 @@ def uploaded(host: Host, name: str, state: str) -> dict[str, Any]:
         time.sleep(0.05)
 
 
+def listed(gcs: str, prefix: str) -> dict[str, dict[str, str]]:
+    """What one listing says: the metadata of every object."""
+    return {blob.name: blob.metadata for blob in client_of(gcs).list_blobs(BUCKET, prefix=prefix)}
+
+
 def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> None:
     host = make_host(data_disk, tpu_data_disk="c4-us-east5-b", tpu_member="3")
     status = ready(host)
@@ -44,6 +49,9 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
     assert states.pop("launch") == "skipped"
     assert set(states.values()) == {"ok"}
     assert uploaded(host, "boot/tpu-lab/worker-0.json", "ready") == status
+    assert listed(gcs, "boot/") == {
+        "boot/tpu-lab/worker-0.json": {"state": "ready", "stage": "launch", "instance": "4711"}
+    }
 
     assert (host.files / "mnt/data/tokens.bin").stat().st_size == 8192
     assert "Read-only file system" in host.run("touch", "/mnt/data/x", check=False)
@@ -108,8 +116,9 @@ def test_a_host_without_its_number_stops(make_host: MakeHost, gcs: str, number: 
     assert "agent-worker-number" in failed(host, "identity")["log_tail"]
     status = uploaded(host, "boot/tpu-lab/worker-unknown-4711.json", "failed")
     assert status["worker"] is None
-    names = {blob.name for blob in client_of(gcs).list_blobs(BUCKET, prefix="boot/")}
-    assert names == {"boot/tpu-lab/worker-unknown-4711.json"}
+    assert listed(gcs, "boot/") == {
+        "boot/tpu-lab/worker-unknown-4711.json": {"state": "failed", "stage": "identity", "instance": "4711"}
+    }
 
 
 def test_keys_that_the_tpus_agent_writes_late_are_waited_for(make_host: MakeHost) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import http.server
 import json
 import subprocess
@@ -105,6 +106,21 @@ def test_a_status_is_json_with_the_tail_of_the_log(tmp_path: Path) -> None:
     assert (first["duration_s"], first["end"], first["log_tail"]) == (1.234, "E", "")
     assert (second["duration_s"], second["end"], second["attempt"]) == (0.007, None, 2)
     assert second["log_tail"].splitlines() == [f"line {number}" for number in range(80, 100)]
+
+
+def test_an_upload_is_two_parts_the_second_of_which_is_the_status(tmp_path: Path) -> None:
+    (tmp_path / "stage.log").write_text("\r\n--tpu-boot-status--\r\n")  # whatever a program prints
+    code = f"""
+      RUN={tmp_path} INSTANCE_ID=4711
+      status_json failed bundle "$(stage_json bundle failed 1 S E 7 $RUN/stage.log)" >$RUN/status.json
+      upload_body failed bundle
+    """
+    kind = b"Content-Type: multipart/related; boundary=tpu-boot-status\r\n\r\n"
+    about, status = email.message_from_bytes(kind + bash(code)).get_payload()
+    found = json.loads(about.get_payload())
+    assert found["metadata"] == {"state": "failed", "stage": "bundle", "instance": "4711"}
+    assert found["contentType"] == status.get_content_type() == "application/json"
+    assert "--tpu-boot-status--" in json.loads(status.get_payload())["stages"][0]["log_tail"]
 
 
 def test_a_file_is_replaced_only_when_it_differs(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from infra import settings
 from infra.catalog import CATALOG
 from infra.nodes import nodes
@@ -11,7 +13,9 @@ from infra.tpu import startup
 from infra.tpu.metadata import metadata
 from rehearsal.cloud.tpu.catalog import SLICES, ZONES
 from workload.host import places
+from workload.host.bucket import Bucket
 from workload.host.metadata import Node
+from workload.host.word import Word
 
 ROOT = Path(__file__).resolve().parents[2]
 COORDINATOR_PORT = 8476
@@ -63,6 +67,27 @@ def test_what_a_job_of_several_slices_gets_is_the_list() -> None:
     node = Node("a", 0, 1, "bucket", 20.0, "job", ("a", "b"))
     given = re.findall(r"^(\w+)=", places.environment(node, "10.0.0.2:8476"), re.MULTILINE)
     assert set(re.findall(r"`([A-Z_]+)`", listed[1])) == set(given)
+
+
+def test_metadata_of_boots_and_words_is_what_they_are_written_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = (ROOT / "infra/tpu/startup/parts/status.sh").read_text(encoding="utf-8")
+    written = re.search(r'"metadata": \{(.*?)\}', part)
+    boot = re.search(r"^\| `boot/<node>/.*; metadata: (.*) \|$", ARCHITECTURE, re.MULTILINE)
+    assert written
+    assert boot
+    assert re.findall(r"`(\w+)`", boot[1]) == re.findall(r'"(\w+)":', written[1])
+
+    said: dict[str, str] = {}
+    monkeypatch.setattr("workload.host.word.read", lambda _: "4711")
+    monkeypatch.setattr(Bucket, "write_json", lambda *arguments: said.update(arguments[-1]))
+    with Word.of_host({"CHECKPOINT_BUCKET": "b", "TPU_NAME": "tpu-dev", "WORKER_ID": "0"}) as word:
+        facts = re.findall(r"`(\w+)`", str(Word.say.__doc__))
+        word.say(**dict.fromkeys(facts, "1"))
+        word.end("done")
+    rows = re.search(r"\| metadata of a word \|.*?\n\n", ARCHITECTURE, re.DOTALL)
+    assert rows
+    listed = [key for row in rows[0].splitlines()[2:-1] for key in row.split("|")[1].strip().split(", ")]
+    assert sorted(listed) == sorted(said)
 
 
 def test_one_port_for_jax_everywhere() -> None:

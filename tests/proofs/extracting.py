@@ -55,4 +55,4 @@ class Extractions:
         found = self._proof.objects(run)
         twice = {name: versions for name, versions in found.items() if "/tpu_" in name and len(versions) > 1}
         assert not twice, twice
-        return {name: versions[-1] for name, versions in found.items()}
+        return {name: versions[-1] for name, versions in found.items() if not name.startswith("leases/")}

@@ -78,6 +78,7 @@ def extract(run: str, url: str) -> dict[str, Any]:
     import urllib.request
 
     from tests.workload import extracting
+    from workload import lease as leases
     from workload.data import stream as streams
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -87,7 +88,9 @@ def extract(run: str, url: str) -> dict[str, Any]:
         weights = extracting.save_weights(Path(scratch) / "weights", extracting.ARCH)
         store, stream = open_store(run), replace(streams.read(str(path)), url="gs://streams/3")
         urllib.request.urlopen(f"{url}/count-from-here", timeout=30).close()
-        done = extracting.extract(config, stream, weights, store)
+        # Renewed by the clock, the lease would make requests that one extraction makes and another doesn't.
+        with leases.of_stream(store, stream.about.number, "tpu-proof", every_s=600.0) as lease:
+            done = extracting.extract(config, stream, weights, store, lease.check)
     return {"samples": done.samples, "shards": done.shards, "made": done.made}
 
 

@@ -1,5 +1,6 @@
 """A small model, a stream and a config, for tests and proofs of extraction."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,19 @@ def save_weights(folder: Path, arch: Architecture) -> Path:
     return folder
 
 
-def make_stream(lengths: list[int], vocab_size: int = 300) -> bytes:
+def make_stream(lengths: list[int], vocab_size: int = 300, number: int = 3) -> bytes:
     numbers = np.random.default_rng(2)
     tokens = [numbers.integers(0, vocab_size, length).astype(np.int32) for length in lengths]
-    about = About(3, 8, "5" * 64, "6" * 64, "bytes", "bytes", vocab_size)
+    about = About(number, 8, "5" * 64, "6" * 64, "bytes", "bytes", vocab_size)
     return streams.pack(
         about, tokens, range(100, 100 + len(lengths)), [f"doc-{n}" for n in range(len(lengths))]
     )
 
 
-def extract(config: Config, stream: Stream, weights: Path, store: Store) -> Summary:
-    return Extraction(config, stream, Folder(weights), store, lambda _: None).go()
+def extract(
+    config: Config, stream: Stream, weights: Path, store: Store, check: Callable[[], None] = lambda: None
+) -> Summary:
+    return Extraction(config, stream, Folder(weights), store, lambda _: None, check=check).go()
 
 
 class Dying(FolderStore):

@@ -18,8 +18,9 @@ from workload.activations.shard import Shard
 from workload.activations.statistics import Moments
 from workload.data import stream as streams
 from workload.data.stream import Stream
-from workload.errors import ConfigError, DataError, HopelessError, WeightsError
+from workload.errors import ConfigError, DataError, HopelessError, TakenError, WeightsError
 from workload.extract.run import Summary
+from workload.lease import of_stream
 from workload.model import decoder, huggingface
 from workload.store import FolderStore, Store
 
@@ -162,6 +163,48 @@ def test_two_at_once_make_each_shard_once(
     assert {name: store.read(name) for name in whole.list("")} == {
         name: whole.read(name) for name in whole.list("")
     }
+
+
+def test_one_that_was_replaced_ends_before_it_commits_anything(
+    whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    """A machine that stood still, and was taken for dead: the one made for it is at work by now."""
+    store = FolderStore(tmp_path)
+    newer = of_stream(store, 3, "tpu-b")
+    with of_stream(store, 3, "tpu-b", every_s=60.0) as older:
+        newer.take()
+        with pytest.raises(TakenError, match="on tpu-b has taken stream 3 of this run over; this start ends"):
+            extract(CONFIG, stream, weights, store, older.check)
+        assert store.list(shard.folder(3)) == []
+    extract(CONFIG, stream, weights, store, newer.check)
+    newer.release()
+    assert {name: store.read(name) for name in store.list("")} == {
+        name: whole.read(name) for name in whole.list("")
+    }
+
+
+def test_a_stream_that_another_is_at_work_on_is_refused_and_another_stream_is_not(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    (tmp_path / "mine.toml").write_text(
+        f'[model]\nweights = "{weights}"\n[extract]\npoints = ["mlp_out.0"]\n'
+    )
+    for number in (3, 4):
+        (tmp_path / f"stream_00{number}.safetensors").write_bytes(make_stream([5, 60, 33], number=number))
+
+    def start(number: int) -> int:
+        stream = str(tmp_path / f"stream_00{number}.safetensors")
+        line = [str(tmp_path / "mine.toml"), "--stream", stream, "--dir", str(tmp_path / "out")]
+        return main(["extract", *line])
+
+    theirs = of_stream(FolderStore(tmp_path / "out/extractions/mine"), 3, "tpu-a", every_s=0.1)
+    theirs._me |= {"boot": "another machine's", "pid": 7}
+    with theirs:
+        assert start(3) == 2
+        assert "process 7 on tpu-a is at work on stream 3 of this run\n" in capsys.readouterr().err
+        assert start(4) == 0
+    assert start(3) == 0
 
 
 def test_nothing_after_the_last_layer_wanted_is_loaded(

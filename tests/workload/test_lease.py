@@ -57,7 +57,7 @@ def test_one_that_gives_a_sign_is_not_disturbed(store: FolderStore) -> None:
     threading.Thread(target=live, daemon=True).start()
     said: list[str] = []
     with pytest.raises(
-        TakenError, match="process 7 on tpu-a is training this run\n    fix: stop it there, or"
+        TakenError, match="process 7 on tpu-a is at work on this run\n    fix: stop it there, or"
     ):
         lease(store, "tpu-b", said).take()
     over.set()

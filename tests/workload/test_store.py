@@ -39,6 +39,14 @@ def test_list_is_sorted_and_holds_to_the_prefix(store: Store) -> None:
     assert len(store.list("")) == 5
 
 
+def test_sizes_are_those_of_the_objects(store: Store) -> None:
+    store.write("shards/1", b"123")
+    store.create("shards/2", b"12345")
+    store.write("other", b"x")
+    assert store.sizes("shards/") == {"shards/1": 3, "shards/2": 5}
+    assert store.sizes("nothing/") == {}
+
+
 def test_delete(store: Store) -> None:
     store.write("a/b/c", b"x")
     store.write("a/d", b"x")

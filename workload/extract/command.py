@@ -10,8 +10,9 @@ from workload import arguments as arguments_of
 from workload import command, place
 from workload.activations import pickles
 from workload.activations.reader import Activations
-from workload.errors import ConfigError, Problem
+from workload.errors import ConfigError, Problem, TakenError
 from workload.extract import config as configs
+from workload.host.word import Word
 
 _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-checkpoints/streams/stream_000.safetensors
   workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
@@ -33,10 +34,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=("safetensors", pickles.FORMAT), default="safetensors", help=text)
     text = "of which point, with --format pkl.gz, where several are kept of a layer"
     parser.add_argument("--point", metavar="KIND", help=text)
-    return _run(parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    with Word.of_host(os.environ) as word:
+        try:
+            status = _run(options, word)
+        except TakenError:
+            word.end(None)
+            raise
+        word.end("done")
+    return status
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, word: Word) -> int:
     config = configs.load(options.config, options.overrides)
     name = options.name or Path(options.config).stem
     url, problems = place.of_run("extractions", name, options.dir)
@@ -54,18 +63,23 @@ def _run(options: argparse.Namespace) -> int:
         problems.append(Problem("--point", options.point, rule, fix))
     if problems:
         raise ConfigError("workload extract", problems)
+    word.say(run=url)
 
     from workload.data.stream import read
     from workload.extract.run import Extraction
     from workload.extract.weights import find
+    from workload.lease import of_stream
     from workload.store import open_store
 
     store = open_store(url)
     weights = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir)
-    extraction = Extraction(config, read(stream), weights, store, _say)
+    samples = read(stream)
+    lease = of_stream(store, samples.about.number, os.environ.get("TPU_NAME", ""), _say)
+    extraction = Extraction(config, samples, weights, store, _say, word, lease.check)
     if options.format == pickles.FORMAT:
         pickles.by_layer(extraction.points, options.point)  # refused before it takes hours
-    summary = extraction.go()
+    with lease:
+        summary = extraction.go()
     shards = f"{summary.shards} shards of {summary.samples} samples"
     mine = f"{summary.made} made here" + (f", {summary.taken} by another meanwhile" if summary.taken else "")
     print(f"{store.url}: {shards}, {mine}")

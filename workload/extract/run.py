@@ -28,6 +28,7 @@ from workload.extract.packing import Batch, Shape
 from workload.extract.pipeline import Stage, run
 from workload.extract.ranges import Range
 from workload.extract.weights import Weights
+from workload.host.word import Word
 from workload.identity import refuse_other
 from workload.store import Store
 
@@ -64,7 +65,14 @@ class Extraction:
     """One worker's stream, one run's settings."""
 
     def __init__(
-        self, config: Config, stream: Stream, weights: Weights, store: Store, say: Callable[[str], None]
+        self,
+        config: Config,
+        stream: Stream,
+        weights: Weights,
+        store: Store,
+        say: Callable[[str], None],
+        word: Word | None = None,
+        check: Callable[[], None] = lambda: None,
     ):
         """Checks that they fit together, before anything is computed.
 
@@ -74,12 +82,14 @@ class Extraction:
             weights: of the model.
             store: of the run.
             say: takes a line about progress.
+            word: of this worker, if it has one.
+            check: raises TakenError when another start has taken the stream over.
 
         Raises:
             WorkloadError: they don't.
         """
         self._config, self._stream, self._weights = config, stream, weights
-        self._store, self._say = store, say
+        self._store, self._say, self._word, self._check = store, say, word or Word(None), check
         self._arch = weights.arch
         self._wanted, problems = points.parse(config.extract.points, self._arch)
         self._lengths = stream.lengths()
@@ -91,7 +101,7 @@ class Extraction:
         numbers = sum(int(np.prod(one.shape(self._arch))) for one in self._wanted)
         token_bytes = numbers * (2 if config.extract.dtype == "bfloat16" else 4) + 8
         self._ranges = list(ranges.cut(self._lengths, self._shape, token_bytes, config.extract.shard_bytes))
-        self._committed: set[int] = set()
+        self._committed: dict[int, int] = {}  # bytes of each
         self._told = 0.0
 
     @property
@@ -110,15 +120,16 @@ class Extraction:
         Raises:
             HopelessError: `store` holds another run's output, or another stream's.
             DataError: a shard in it is damaged.
+            TakenError: another start has taken the stream over.
             WeightsError: the weights can't be read.
             StoreError: storage can't be used, or is full.
         """
         about = self._settle()
         names = {shard.name(about.worker, part.number): part.number for part in self._ranges}
-        found = self._store.list(shard.folder(about.worker))
-        there = [name for name in found if name.endswith(shard.SUFFIX)]
-        self._committed = {names[name] for name in there if name in names}
-        self._refuse_others(about, there)
+        found = self._store.sizes(shard.folder(about.worker))
+        there = {name: size for name, size in found.items() if name.endswith(shard.SUFFIX)}
+        self._committed = {names[name]: size for name, size in there.items() if name in names}
+        self._refuse_others(about, sorted(there))
         left = [part for part in self._ranges if part.number not in self._committed]
         self._note()
         self._say(f"{len(self._ranges)} shards, {len(self._committed)} there already")
@@ -273,11 +284,12 @@ class Extraction:
         def write(contents: Iterator[tuple[Range, shard.Content]]) -> Iterable[None]:
             for part, content in contents:
                 raw = shard.pack(replace(about, number=part.number), content)
+                self._check()
                 if self._store.create(shard.name(about.worker, part.number), raw):
                     summary.made += 1
                 else:
                     summary.taken += 1
-                self._committed.add(part.number)
+                self._committed[part.number] = len(raw)
                 self._note()
                 self._tell(begun, already)
                 yield None
@@ -307,5 +319,11 @@ class Extraction:
             "samples": len(self._stream),
             "shards": len(self._ranges),
         }
+        self._word.say(
+            samples=len(done),
+            of_samples=len(self._stream),
+            shards=len(committed),
+            size_bytes=sum(self._committed.values()),
+        )
         name = f"checkpoints/checkpoint_worker_{worker}.json"
         self._store.write(name, (json.dumps(status, indent=2) + "\n").encode())

@@ -1,4 +1,4 @@
-"""The few calls of Cloud Storage's JSON API that the barrier makes, with its retries.
+"""The few calls of Cloud Storage's JSON API that a host makes before and beside its job, with its retries.
 
 `STORAGE_EMULATOR_HOST` moves the server, as it does for google-cloud-storage.
 Protocol: cloud.google.com/storage/docs/json_api/v1/objects.
@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 from workload.host.errors import StorageError
@@ -20,6 +21,8 @@ from workload.host.metadata import access_token
 
 __all__ = ["Bucket"]
 
+_JSON = "application/json"
+_BOUNDARY = "between-the-parts"
 _TIMEOUT_S = 20.0
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_PAUSE_S = 0.5
@@ -53,10 +56,14 @@ class Bucket:
             raise StorageError(f"gs://{self.name}/{name} is not a JSON object: delete it and boot again")
         return value
 
-    def write_json(self, name: str, value: dict[str, Any]) -> None:
-        """Store `value` as `name`, over whatever was there."""
-        path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&name={_quote(name)}"
-        if self._send("POST", path, json.dumps(value).encode()) is None:
+    def write_json(self, name: str, value: dict[str, Any], metadata: Mapping[str, str] | None = None) -> None:
+        """Store `value` as `name`, over whatever was there; `metadata` is what listings show of it."""
+        path = f"/upload/storage/v1/b/{self.name}/o?uploadType=multipart&name={_quote(name)}"
+        about = {"contentType": _JSON, **({"metadata": dict(metadata)} if metadata else {})}
+        # JSON in one line, in which no boundary can stand.
+        parts = (f"--{_BOUNDARY}\r\nContent-Type: {_JSON}\r\n\r\n{json.dumps(x)}\r\n" for x in (about, value))
+        body = f"{''.join(parts)}--{_BOUNDARY}--\r\n".encode()
+        if self._send("POST", path, body, f"multipart/related; boundary={_BOUNDARY}") is None:
             raise StorageError(f"gs://{self.name}: there is no such bucket")
 
     def generations(self, prefix: str) -> dict[str, str]:
@@ -74,14 +81,14 @@ class Bucket:
                 return found
             page = f"&pageToken={_quote(reply['nextPageToken'])}"
 
-    def _send(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
+    def _send(self, method: str, path: str, body: bytes | None = None, kind: str = _JSON) -> bytes | None:
         """Return the answer's body, None for 404."""
         give_up = time.monotonic() + self._patience_s
         pause_s = _FIRST_PAUSE_S
         renewed = False
         while True:
             try:
-                return self._send_once(method, path, body)
+                return self._send_once(method, path, body, kind)
             except urllib.error.HTTPError as error:
                 if error.code == 404:
                     return None
@@ -97,10 +104,10 @@ class Bucket:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _send_once(self, method: str, path: str, body: bytes | None) -> bytes:
+    def _send_once(self, method: str, path: str, body: bytes | None, kind: str) -> bytes:
         if self._token is None:
             self._token = access_token()
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         request = urllib.request.Request(self._server + path, data=body, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
             content: bytes = reply.read()

@@ -8,7 +8,7 @@ STAGE=''
 record() {
   status_json "$@" >"$RUN/status.json.new"
   mv "$RUN/status.json.new" "$RUN/status.json"
-  upload_status
+  upload_status "$1" "$2"
 }
 
 # run_stage NAME PATIENCE_S: runs stage_NAME; where it asks to be tried again, does so

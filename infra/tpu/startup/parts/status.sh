@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # The status object gs://BUCKET/boot/<node>/worker-<k>.json, written at every change.
 
+# Between the parts of an upload; no line of a status can read so, since it is one line of JSON.
+BOUNDARY=tpu-boot-status
+
 timestamp() { date --utc +%Y-%m-%dT%H:%M:%S.%3NZ; }
 
 now_ms() {
@@ -39,7 +42,18 @@ status_json() {
     "$(json_string "${TPU_BUNDLE:-}")" "$state" "$stage" "$(timestamp)" "${entries#, }"
 }
 
-# upload_status: sends $RUN/status.json. A bucket that can't be reached never stops a
+# upload_body STATE STAGE: $RUN/status.json as the body of a multipart upload. What a listing of the bucket
+# shows of an object is its metadata: who watches many hosts reads no object for it.
+upload_body() {
+  printf -- '--%s\r\nContent-Type: application/json\r\n\r\n' "$BOUNDARY"
+  printf '{"contentType": "application/json", "metadata": {"state": "%s", "stage": "%s", "instance": %s}}' \
+    "$1" "$2" "$(json_string "${INSTANCE_ID:-}")"
+  printf '\r\n--%s\r\nContent-Type: application/json\r\n\r\n' "$BOUNDARY"
+  cat "$RUN/status.json"
+  printf '\r\n--%s--\r\n' "$BOUNDARY"
+}
+
+# upload_status STATE STAGE: sends $RUN/status.json. A bucket that can't be reached never stops a
 # boot: the next change tries again, and the journal has it all.
 upload_status() {
   if [[ -z ${CHECKPOINT_BUCKET:-} || -z ${TPU_NAME:-} ]]; then
@@ -48,13 +62,14 @@ upload_status() {
   fi
   # A host that doesn't know its id must not overwrite the status of one that does.
   local name=boot/$TPU_NAME/worker-${WORKER_ID:-unknown-${INSTANCE_ID:-0}}.json code=000
+  upload_body "$1" "$2" >"$RUN/status.upload"
   if authorize; then
     # Cloud Storage takes one write a second of an object and answers 429 to more, and stages are quick.
     # The answer goes into a file: curl can't try again where it can't truncate, as in /dev/null.
     code=$(curl --silent --output "$RUN/status.answer" --write-out '%{http_code}' --connect-timeout 2 --max-time 5 \
-      --retry 2 --retry-max-time 4 --header "@$RUN/authorization" --header 'Content-Type: application/json' \
-      --data-binary "@$RUN/status.json" \
-      "$STORAGE/upload/storage/v1/b/$CHECKPOINT_BUCKET/o?uploadType=media&name=${name//\//%2F}") || true
+      --retry 2 --retry-max-time 4 --header "@$RUN/authorization" \
+      --header "Content-Type: multipart/related; boundary=$BOUNDARY" --data-binary "@$RUN/status.upload" \
+      "$STORAGE/upload/storage/v1/b/$CHECKPOINT_BUCKET/o?uploadType=multipart&name=${name//\//%2F}") || true
   fi
   [[ $code == 200 ]] || log "status not uploaded to gs://$CHECKPOINT_BUCKET/$name (HTTP $code); the next change tries again"
 }

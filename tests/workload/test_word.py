@@ -1,0 +1,242 @@
+"""A worker's word is in the bucket's listing while its job runs, and costs the job nothing."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.boot.metadata import worker
+from tests.workload.extracting import ARCH, make_stream, save_weights
+from tests.workload.slice import SETTINGS
+from workload.__main__ import main
+from workload.host.bucket import Bucket
+from workload.host.errors import StorageError
+from workload.host.word import Word
+
+NODE = "tpu-words"
+NAME = f"words/{NODE}/worker-0"
+
+
+@pytest.fixture(autouse=True)
+def host(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The services of a host, and its environment; no word is in the bucket."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    requests.delete(f"{storage_url}/storage/v1/b/bucket/o/{NAME.replace('/', '%2F')}", timeout=10)
+    server = worker("bucket", "0" * 64).server()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
+    for name, value in {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    yield monkeypatch
+    server.shutdown()
+    server.server_close()
+
+
+class Listing:
+    """What one listing of the bucket says."""
+
+    def __init__(self, url: str):
+        self._url = f"{url}/storage/v1/b/bucket/o"
+
+    def word(self, name: str = NAME) -> dict[str, str]:
+        """The metadata of a word; empty where there is none."""
+        answer = requests.get(self._url, {"prefix": "words/"}, timeout=10).json()
+        return next((item["metadata"] for item in answer.get("items", ()) if item["name"] == name), {})
+
+    def content(self) -> dict[str, Any]:
+        url = f"{self._url}/{NAME.replace('/', '%2F')}?alt=media"
+        found: dict[str, Any] = requests.get(url, timeout=10).json()
+        return found
+
+    def until(self, **expected: str) -> dict[str, str]:
+        give_up = time.monotonic() + 20
+        while not expected.items() <= (word := self.word()).items():
+            assert time.monotonic() < give_up, word
+            time.sleep(0.02)
+        return word
+
+
+@pytest.fixture
+def listing(storage_url: str) -> Listing:
+    return Listing(storage_url)
+
+
+class Counted(Bucket):
+    """A bucket that notes when it is written to, and that may refuse."""
+
+    def __init__(self, name: str = "bucket") -> None:
+        super().__init__(name, patience_s=0.1)
+        self.written: list[tuple[float, dict[str, Any]]] = []
+        self.refuses = False
+
+    def write_json(self, name: str, value: dict[str, Any], *arguments: Any) -> None:
+        if self.refuses:
+            raise StorageError("HTTP 403: no")
+        super().write_json(name, value, *arguments)
+        self.written.append((time.monotonic(), value))
+
+
+def test_a_listing_says_how_far_a_worker_is_and_how_it_ended(listing: Listing) -> None:
+    with Word(Bucket("bucket"), NODE, 0, 0.05, 0.1) as word:
+        assert listing.until(state="running") == {"state": "running", "instance": "4711"}
+        word.say(run="gs://bucket/extractions/one", samples=3, of_samples=10)
+        word.say(samples=4, shards=1, size_bytes=10**12)
+        assert listing.until(samples="4", size_bytes="1000000000000")["state"] == "running"
+        word.end("done")
+    said = listing.word()
+    assert said == {
+        "state": "done",
+        "instance": "4711",
+        "run": "gs://bucket/extractions/one",
+        "samples": "4",
+        "of_samples": "10",
+        "shards": "1",
+        "size_bytes": "1000000000000",
+    }
+    content = listing.content()
+    assert {key: str(content[key]) for key in said} == said
+    assert (content["node"], content["worker"], content["samples"]) == (NODE, 0, 4)
+
+
+def test_one_that_fails_says_so_and_one_that_is_left_says_no_more(listing: Listing) -> None:
+    with pytest.raises(ValueError, match="no good"), Word(Bucket("bucket"), NODE, 0, 5, 5):
+        raise ValueError("no good")
+    assert listing.word()["state"] == "failed"
+    with Word(Bucket("bucket"), NODE, 0, 5, 5) as word:
+        listing.until(state="running")
+        word.say(samples=2)
+        word.end(None)
+    with pytest.raises(KeyboardInterrupt), Word(None):
+        raise KeyboardInterrupt
+    time.sleep(0.3)
+    assert listing.word() == {"state": "running", "instance": "4711"}
+
+
+def test_it_is_written_seldom_while_much_is_new_and_goes_on_while_nothing_is(listing: Listing) -> None:
+    bucket = Counted()
+    with Word(bucket, NODE, 0, 0.4, 0.8) as word:
+        for samples in range(100):
+            word.say(samples=samples)
+            time.sleep(0.01)
+        busy = len(bucket.written)
+        assert 2 <= busy <= 4  # in one second
+        listing.until(samples="99")
+        busy = len(bucket.written)
+        time.sleep(2.0)
+        assert 2 <= len(bucket.written) - busy <= 3
+    times = [when for when, _ in bucket.written]
+    assert all(later - earlier > 0.35 for earlier, later in pairwise(times))
+
+
+def test_a_bucket_that_refuses_is_said_once_and_tried_again(
+    listing: Listing, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bucket = Counted()
+    bucket.refuses = True
+    with Word(bucket, NODE, 0, 0.05, 0.05) as word:
+        word.say(samples=1)
+        time.sleep(0.5)
+        assert capfd.readouterr().out == f"{NAME} not written, is tried again: HTTP 403: no\n"
+        bucket.refuses = False
+        listing.until(samples="1")
+        bucket.refuses = True
+        word.end("done")
+    assert capfd.readouterr().out.count("\n") == 1
+
+
+def test_a_host_without_its_servers_works_all_the_same(
+    host: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.wfile.write(b"what?\n")
+
+    host.setattr("workload.host.metadata._PATIENCE_S", 0.5)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        host.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
+        with Word.of_host({"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}) as word:
+            word.say(samples=1)
+            word.end("done")
+        server.shutdown()
+    assert f"{NAME} not written, is tried again: http://127.0.0.1" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["CHECKPOINT_BUCKET", "TPU_NAME", "WORKER_ID"])
+def test_who_is_no_worker_says_nothing(missing: str, listing: Listing) -> None:
+    environment = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}
+    del environment[missing]
+    threads = threading.active_count()
+    with Word.of_host(environment) as word:
+        assert threading.active_count() == threads
+        word.say(samples=1)
+        word.end("done")
+    assert listing.word() == {}
+
+
+def test_a_worker_of_several_slices_has_its_number_in_its_node(listing: Listing) -> None:
+    """As in boot/: worker 6 of 8, of two slices, is worker 2 of the second."""
+    host = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "6", "WORKER_COUNT": "8"}
+    with Word.of_host({**host, "SLICE_COUNT": "2", "SLICE_ID": "1"}) as word:
+        word.end("done")
+    assert listing.word(f"words/{NODE}/worker-2")["state"] == "done"
+
+
+def test_an_extraction_says_what_is_committed(listing: Listing, tmp_path: Path) -> None:
+    weights = save_weights(tmp_path / "weights", ARCH)
+    (tmp_path / "mine.toml").write_text(
+        f'[model]\nweights = "{weights}"\n[extract]\npoints = ["mlp_out.0"]\nshard_bytes = 1\n'
+    )
+    (tmp_path / "stream_003.safetensors").write_bytes(make_stream([5, 60, 33]))
+    line = ["extract", str(tmp_path / "mine.toml"), "--stream", str(tmp_path / "stream_003.safetensors")]
+    line += ["--dir", str(tmp_path / "out")]
+    assert main(line) == 0
+    shards = list((tmp_path / "out").rglob("shard_*.safetensors"))
+    expected = {
+        "state": "done",
+        "run": str(tmp_path / "out/extractions/mine"),
+        "samples": "3",
+        "of_samples": "3",
+        "shards": str(len(shards)),
+        "size_bytes": str(sum(path.stat().st_size for path in shards)),
+        "instance": "4711",
+    }
+    assert listing.word() == expected
+    assert main(line) == 0  # which finds all of it there
+    assert listing.word() == expected
+    assert main([*line, "--set", "extract.points=[]"]) == 2
+    assert listing.word()["state"] == "failed"
+
+
+@pytest.mark.slow
+def test_a_training_says_its_steps(
+    listing: Listing, tokens: Path, tmp_path: Path, host: pytest.MonkeyPatch
+) -> None:
+    host.setenv("DATA_DIR", str(tokens))
+    settings = (*SETTINGS, "train.steps=3", "optimizer.warmup_steps=1")
+    line = ["train", "tiny.toml", "--name", "worded", "--dir", str(tmp_path)]
+
+    def train(*more: str) -> int:
+        words = [*line, *(f"--set={setting}" for setting in (*settings, *more))]
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        return subprocess.run(
+            [sys.executable, "-m", "workload", *words], env=environment, check=False
+        ).returncode
+
+    assert train() == 0
+    expected = {"run": str(tmp_path / "runs/worded"), "samples": "3", "of_samples": "3", "instance": "4711"}
+    assert listing.word() == {"state": "done", **expected}
+    assert train("model.d_ff=96") == 2  # another run of this name
+    assert listing.word() == {"state": "failed", "run": expected["run"], "instance": "4711"}

@@ -1,0 +1,120 @@
+"""The word of a worker: how far its job is, where one listing of the bucket shows it of all workers.
+
+`words/<node>/worker-<k>`; its metadata, and when it is written, stand in docs/architecture.md, "Objects in
+the bucket". It is for who watches over many hosts: no work waits for it, or ends because it can't be
+written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal, Self
+
+from workload.host.bucket import Bucket
+from workload.host.errors import HostError
+from workload.host.metadata import read
+
+__all__ = ["Word"]
+
+_EVERY_S = 30.0  # at most
+_AT_LEAST_EVERY_S = 60.0
+_PATIENCE_S = 20.0  # with a bucket or a metadata server that doesn't answer
+
+
+class Word:
+    """This worker's while its job runs; silent anywhere but on a slice's host.
+
+    A context: what leaves it by an error has failed; who knows that it is done says so before.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket | None,
+        node: str = "",
+        worker: int = 0,
+        every_s: float = _EVERY_S,
+        at_least_every_s: float = _AT_LEAST_EVERY_S,
+    ) -> None:
+        """Says nothing yet, and never anything without a bucket."""
+        self._bucket, self._node, self._worker = bucket, node, worker
+        self._every_s, self._at_least_every_s = every_s, at_least_every_s
+        self._state: str | None = "running"  # None: nothing more is to be said
+        self._facts: dict[str, str | int] = {}
+        self._changed = threading.Condition()
+        self._new = self._refused = False
+        self._thread = threading.Thread(target=self._go_on, name="word", daemon=True)
+
+    @classmethod
+    def of_host(cls, environment: Mapping[str, str]) -> Self:
+        """That of the worker which the environment of services describes; a silent one of any other."""
+        bucket, node = environment.get("CHECKPOINT_BUCKET"), environment.get("TPU_NAME")
+        worker = environment.get("WORKER_ID", "")
+        workers, slices = (environment.get(name, "1") for name in ("WORKER_COUNT", "SLICE_COUNT"))
+        if not bucket or not node or not all(text.isdecimal() for text in (worker, workers, slices)):
+            return cls(None)
+        # A job of several slices numbers their workers through; a node's own begin at 0.
+        in_node = max(1, int(workers) // max(1, int(slices)))
+        return cls(Bucket(bucket, patience_s=_PATIENCE_S), node, int(worker) % in_node)
+
+    def say(self, **facts: str | int) -> None:
+        """Takes what is new of `run`, `samples`, `of_samples`, `shards`, `size_bytes`; returns at once."""
+        with self._changed:
+            self._new = self._new or not facts.items() <= self._facts.items()
+            self._facts |= facts
+            self._changed.notify()
+
+    def end(self, state: Literal["done", "failed"] | None) -> None:
+        """Says how the job ended; the first end counts.
+
+        In the bucket on return, if that takes it within 40 s. None says nothing more, and waits for
+        nothing: of a job that was preempted, or is another's now.
+        """
+        with self._changed:
+            if self._state != "running":
+                return
+            self._state = state
+            self._changed.notify()
+        if state and self._bucket:
+            self._thread.join(2 * _PATIENCE_S)
+
+    def __enter__(self) -> Self:
+        if self._bucket:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.end("failed" if kind and issubclass(kind, Exception) else None)
+
+    def _go_on(self) -> None:
+        while True:
+            with self._changed:
+                state, facts, self._new = self._state, dict(self._facts), False
+            if not state:
+                return
+            self._write(state, facts)
+            if state != "running":
+                return
+            with self._changed:
+                ended = self._changed.wait_for(lambda: self._state != "running", self._every_s)
+                if not ended:
+                    rest_s = self._at_least_every_s - self._every_s
+                    self._changed.wait_for(lambda: self._new or self._state != "running", rest_s)
+
+    def _write(self, state: str, facts: dict[str, str | int]) -> None:
+        assert self._bucket
+        name = f"words/{self._node}/worker-{self._worker}"
+        try:
+            instance = read("instance/id")
+            word = {"state": state, **facts, **({"instance": instance} if instance else {})}
+            about = {"version": 1, "node": self._node, "worker": self._worker}
+            updated = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            metadata = {key: str(value) for key, value in word.items()}
+            self._bucket.write_json(name, {**about, **word, "updated": updated}, metadata)
+        except (HostError, OSError, ValueError) as error:
+            if not self._refused:
+                print(f"{name} not written, is tried again: {str(error).splitlines()[0]}", flush=True)
+            self._refused = True
+        else:
+            self._refused = False
