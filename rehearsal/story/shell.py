@@ -83,6 +83,8 @@ class Shell:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                # A story that a shell began with & ignores SIGINT, and so would all that it starts.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
         self._running[name] = child, log
 
