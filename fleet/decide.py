@@ -106,7 +106,7 @@ def _wish(
         return _of(member, Action.REPLACE, Condition.FAILED, f"{why} while others speak", Cause.FAILURE)
     if word and word.work == "running":
         return _of(member, Action.LEAVE, Condition.WORKING, "")
-    return _of(member, Action.LEAVE, Condition.STARTING, word.stage if word else "no word yet")
+    return _of(member, Action.LEAVE, Condition.STARTING, f"at {word.stage}" if word else "no word yet")
 
 
 def _stale(seen: Seen | None, back: Attempt, now_s: float) -> bool:

@@ -109,7 +109,7 @@ def summary(found: Sequence[Row]) -> str:
     return "; ".join(words)
 
 
-HEAD = ("node", "zone", "state", "condition", "stage", "samples", "shards", "size", "samples/s", "left", "")
+HEAD = ("node", "zone", "state", "condition", "samples", "shards", "size", "samples/s", "left", "")
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.samples:,}" + (f" of {row.of_samples:,}" if row.of_samples else "") if row.samples else ""
     )
     return (
-        row.node, row.zone, row.state or "-", row.condition, row.stage, samples,
+        row.node, row.zone, row.state or "-", row.condition, samples,
         f"{row.shards:,}" if row.shards else "", in_bytes(row.size_bytes) if row.size_bytes else "",
         "" if row.samples_per_s is None else f"{row.samples_per_s:,.1f}",
         "" if row.left_s is None else in_time(row.left_s), row.why.partition("\n")[0],

@@ -122,7 +122,7 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: tuple[C
         deploy.wait_for_all(
             with_words(Word(cloud.at_s + 60, "1", "failed", "mount-data")), 5, said.append, 0.01
         )
-    with pytest.raises(FleetError, match=r"1 of 5 don't work .*train: starting, python"):
+    with pytest.raises(FleetError, match=r"1 of 5 don't work .*train: starting, at python"):
         deploy.wait_for_all(
             with_words(Word(cloud.at_s + 999, "1", "booting", "python")), 0.1, said.append, 0.01
         )
