@@ -21,6 +21,7 @@ from fleet.google import AskedError, Google
 from fleet.memory import Memory
 from fleet.provision import Outcome, Stack
 from fleet.state import TAKEN_AWAY, Action, Cause, Condition, Decision, Seen, View
+from infra.errors import InfraError
 from infra.nodes import Node
 
 BOOKS = "fleet/memory.json"
@@ -208,7 +209,7 @@ class StackBuilder:
         self._running = None
         try:
             return future.result()
-        except FleetError as error:
+        except InfraError as error:
             return dict.fromkeys(nodes, Failure(Kind.TRANSIENT, str(error)))
 
 

@@ -40,8 +40,8 @@ class Stack:
     def known(self) -> frozenset[str]:
         """Members that the stack holds."""
         resources = Pulumi(self.environment, self.root).state(LAYER)
-        names = (one["urn"] for one in resources if one["type"] == names.NODE_TYPE and not one.get("delete"))
-        return frozenset(urn.rpartition("::")[2] for urn in names)
+        mine = (one for one in resources if one["type"] == names.NODE_TYPE and not one.get("delete"))
+        return frozenset(one["urn"].rpartition("::")[2] for one in mine)
 
     def bring(self, nodes: Sequence[str]) -> Outcome:
         """Creates members; those that the stack holds are deleted first. Returns when all have ended."""
