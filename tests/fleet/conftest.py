@@ -2,6 +2,9 @@
 
 from infra.catalog import CATALOG
 from infra.nodes import Node
+from tests.infra.conftest import pulumi_cli
+
+__all__ = ["ZONES", "fleet", "pulumi_cli"]
 
 ZONES = (
     "us-central1-b", "us-east1-d", "us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b",

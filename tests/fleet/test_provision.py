@@ -5,7 +5,7 @@ from typing import Any
 from fleet.failures import Kind
 from fleet.provision import Stack, _outcome
 from infra import names
-from tests.infra.conftest import FakePulumi, node_state, pulumi_cli  # noqa: F401
+from tests.infra.conftest import FakePulumi, node_state
 
 
 def stack(**more: Any) -> Stack:
