@@ -5,16 +5,17 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from fleet import deploy as plans
 from fleet import provision, show
+from fleet.books import Borrowed, BucketBooks
 from fleet.dashboard import Dashboard, serve
 from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.google import Google
-from fleet.loop import Borrowed, BucketBooks, Keeper, Look, StackBuilder
+from fleet.loop import Books, Builder, Keeper, Look
 from fleet.roster import Wish, members, within_budget
 from fleet.show import Rates
 from fleet.state import Action, Cause
@@ -24,6 +25,7 @@ from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
 
 _POLL_S = 2.0
+_BUSY_S = 10.0  # between looks while an update is under way
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,27 @@ class Fleet:
 
     def watcher(self) -> Keeper:
         """One that only looks."""
-        looking = Borrowed(self.google)
-        return Keeper(self.members, self.google, looking, looking, self.limits, self.labels)
+        return self._keeper(_Nobody(), Borrowed(self.google))
 
     def keeper(self) -> Keeper:
         """One that may act."""
         books = BucketBooks(self.google)
-        builder = StackBuilder(provision.Stack(self.settings.environment))
-        return Keeper(self.members, self.google, builder, books, self.limits, self.labels)
+        return self._keeper(provision.Updates(self.settings.environment), books)
+
+    def _keeper(self, builder: Builder, books: Books) -> Keeper:
+        everyone = nodes(self.settings)
+        return Keeper(self.members, self.google, builder, books, self.limits, self.labels, everyone=everyone)
+
+
+class _Nobody:
+    """A builder for those who only look."""
+
+    def start(self, nodes: Sequence[str]) -> None:
+        """See `loop.Builder`."""
+        raise AssertionError(f"{nodes} were to be brought back by somebody who only looks")
+
+    def ended(self) -> None:
+        """See `loop.Builder`."""
 
 
 def _open(options: argparse.Namespace) -> Fleet:
@@ -106,8 +121,7 @@ def recreate_preempted(options: argparse.Namespace) -> int:
 def delete(options: argparse.Namespace) -> int:
     """Delete members; their checkpoints, shards and the bucket stay."""
     fleet = _open(options)
-    stack = provision.Stack(options.environment)
-    there = stack.known()
+    there = provision.known(options.environment)
     meant = [one.name for one in fleet.members if one.name in there]
     for name in meant:
         print(f"  delete  {name}")
@@ -117,11 +131,21 @@ def delete(options: argparse.Namespace) -> int:
     if options.dry_run:
         return 0
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
-    failed = {node: failure for node, failure in stack.remove(meant).items() if failure}
+    books = BucketBooks(fleet.google)
+    memory = books.read()  # refuses beside a monitor, which would bring them back
+    books.write(memory)
+    updates = provision.Updates(options.environment)
+    updates.remove(meant)
+    while (outcome := updates.ended()) is None:
+        time.sleep(_POLL_S)
+        books.sign(memory)
+    books.write(memory, sign=False)
+    failed = {node: failure for node, failure in outcome.items() if failure}
     for node, failure in failed.items():
         print(f"error: {node}: {failure}", file=sys.stderr)
     file = f"Pulumi.{options.environment}.yaml"
-    print(f"deleted {len(meant) - len(failed)}; {file} still lists them: `fleet create` makes them again")
+    again = "fleet create and a monitor that is begun make them again"
+    print(f"deleted {len(meant) - len(failed)}; {file} still lists them: {again}")
     return 1 if failed else 0
 
 
@@ -153,7 +177,7 @@ def monitor(options: argparse.Namespace) -> int:
     if options.watch:
         keeper = fleet.watcher()
     else:
-        within_budget(fleet.settings, fleet.members)
+        within_budget(fleet.settings)
         keeper = fleet.keeper()
     title = f"fleet {options.environment}"
     with Dashboard(title, fleet.members) as dashboard:
@@ -161,10 +185,14 @@ def monitor(options: argparse.Namespace) -> int:
         try:
             while True:
                 dashboard.show(keeper.step(may=() if options.watch else frozenset(Cause)))
-                time.sleep(_POLL_S if keeper.busy else options.monitor_interval)
+                time.sleep(
+                    min(_BUSY_S, options.monitor_interval) if keeper.busy else options.monitor_interval
+                )
         finally:
             if page:
                 page.shutdown()
+            if not options.watch:
+                _left(keeper)
 
 
 def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int:
@@ -181,21 +209,28 @@ def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int
             return _told(fleet, look, as_json=True)
         print(f"nothing to {verb}" if not meant else f"would {verb} {len(meant)} slice(s)")
         return 0
-    within_budget(fleet.settings, fleet.members)
+    within_budget(fleet.settings)
     if not options.json:
         print(prices.table(meant))
     _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
     keeper = fleet.keeper()
     keeper.memory.acted()
+    names = {one.name for one in meant}
     begun = False
-    while True:
-        look = keeper.step(may=() if begun else may)
-        begun = begun or keeper.busy
-        for event in look.events:
-            print(event, file=sys.stderr if options.json else sys.stdout, flush=True)
-        if not keeper.busy:
-            break
-        time.sleep(_POLL_S)
+    try:
+        while True:
+            look = keeper.step(may=() if begun else may, only=names)
+            begun = begun or keeper.busy
+            for event in look.events:
+                print(event, file=sys.stderr if options.json else sys.stdout, flush=True)
+            if not keeper.busy:
+                break
+            time.sleep(_POLL_S)
+    finally:
+        _left(keeper)
+    if not begun:
+        print("error: nothing was begun: see above, or look again with fleet status", file=sys.stderr)
+        return 1
     left = {node: failure for node, failure in keeper.outcome.items() if failure}
     if options.json:
         _told(fleet, look, as_json=True)
@@ -204,6 +239,13 @@ def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int
     for node, failure in left.items():
         print(f"error: {node}: {failure}", file=sys.stderr)
     return 1 if left else 0
+
+
+def _left(keeper: Keeper) -> None:
+    """Gives the keeper's place up; says what goes on without it."""
+    if keeper.busy:
+        print(f"{', '.join(keeper.under_way)}: the update goes on, and ends by itself", file=sys.stderr)
+    keeper.leave()
 
 
 def _say_what(look: Look, may: Collection[Cause]) -> None:

@@ -25,15 +25,13 @@ class Limits:
     Attributes:
         preemptions_a_day: of all members together, that are followed by a new node; 0 for any number.
         failures_a_day: of one member, that are.
-        silence_s: without a word of a READY node's workers, while others speak, until it counts as failed.
-        boot_s: from a node's creation until its workers' first word may be missed.
+        silence_s: without a word of workers that had spoken, while others' do, until that is a failure.
         churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour.
     """
 
     preemptions_a_day: int = 0
     failures_a_day: int = 3
     silence_s: float = 1800.0
-    boot_s: float = 1800.0
     churn_s: float = 600.0
 
 
@@ -49,13 +47,12 @@ def decide(members: Sequence[Node], view: View, memory: Memory, limits: Limits) 
                 reason += f" ({zone.failure.kind})"
             found.append(_of(member, Action.WAIT, Condition.UNKNOWN, reason))
             continue
-        word = view.words.get(member.name) if view.words is not None else None
         seen = zone.nodes.get(member.name)
         if (back := memory.last_back(member.name)) and _stale(seen, back, view.at_s):
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
-        wish = _wish(member, seen, word, heard, view.at_s, limits)
+        wish = _wish(member, seen, view.word(seen) if seen else None, heard, view.at_s, limits)
         if seen and wish.action is Action.REPLACE:
             wish = replace(wish, instance=seen.instance)
         found.append(_allowed(wish, memory, limits, view.at_s))
@@ -88,44 +85,46 @@ def _wish(
         return _of(member, Action.WAIT, Condition.RECOVERING, f"Google says {seen.state}")
     if seen.state != "READY":
         return _of(member, Action.LEAVE, Condition.UNKNOWN, f"Google says {seen.state or 'nothing'}")
-    if word is not None and word.at_s < seen.created_s:
-        word = None  # of a node of this name before this one
-    if word and word.work in ("done", "failed"):
+    if word is None:
+        since_min = (now_s - seen.created_s) / 60
+        if 0 < seen.created_s < now_s - limits.silence_s and member.run:
+            why = f"READY for {since_min:.0f} min, and no word of its workers: see its boot's log"
+            return _of(member, Action.LEAVE, Condition.UNKNOWN, why)
+        return _of(member, Action.LEAVE, Condition.STARTING, "no word yet")
+    if word.work in ("done", "failed"):
         condition = Condition.DONE if word.work == "done" else Condition.FAILED
         why = "its work is done" if word.work == "done" else "its work failed; see its log"
         return _of(member, Action.LEAVE, condition, why)
-    if word and word.boot == "failed":
+    if word.boot == "failed":
         why = f"its boot failed at {word.stage}"
         return _of(member, Action.REPLACE, Condition.FAILED, why, Cause.FAILURE)
-    since_s = now_s - (word.at_s if word else seen.created_s)
-    allowed_s = limits.silence_s if word else limits.boot_s
-    if since_s > allowed_s and member.run:
-        why = f"READY, but silent for {since_s / 60:.0f} min"
+    if now_s - word.at_s > limits.silence_s and (word.work or word.boot == "booting"):
+        why = f"READY, but silent for {(now_s - word.at_s) / 60:.0f} min"
         if not heard - {member.name}:
             return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}, as are all others")
         return _of(member, Action.REPLACE, Condition.FAILED, f"{why} while others speak", Cause.FAILURE)
-    if word and word.work == "running":
+    if word.work == "running":
         return _of(member, Action.LEAVE, Condition.WORKING, "")
-    return _of(member, Action.LEAVE, Condition.STARTING, f"at {word.stage}" if word else "no word yet")
+    return _of(member, Action.LEAVE, Condition.STARTING, f"at {word.stage}")
 
 
 def _stale(seen: Seen | None, back: Attempt, now_s: float) -> bool:
     """Whether a list still shows what was before the last creation: the node of then, or none."""
-    if seen is None:
-        return now_s - back.back_s < LIST_LAG_S
-    return bool(back.instance) and seen.instance == back.instance
+    if now_s - back.back_s > LIST_LAG_S:
+        return False
+    return seen is None or (bool(back.instance) and seen.instance == back.instance)
 
 
 def _allowed(wish: Decision, memory: Memory, limits: Limits, now_s: float) -> Decision:
     """The wish, or why it has to wait: its zone, its own failures, or that it doesn't last."""
     if wish.action not in (Action.CREATE, Action.REPLACE):
         return wish
-    zone = memory.zone(wish.zone)
-    if zone.stopped:
-        return replace(wish, action=Action.HOLD, why=f"{wish.why}; {wish.zone} refuses: {zone.stopped}")
-    if now_s < zone.not_before_s:
-        wait_s = zone.not_before_s - now_s
-        return replace(wish, action=Action.HOLD, why=f"{wish.why}; {zone.why}; tried again in {wait_s:.0f} s")
+    refusal = memory.refusal(wish.node, wish.zone)
+    if refusal.stopped:
+        return replace(wish, action=Action.HOLD, why=f"{wish.why}; refused: {refusal.stopped}")
+    if now_s < refusal.not_before_s:
+        why = f"{wish.why}; {refusal.why}; tried again in {refusal.not_before_s - now_s:.0f} s"
+        return replace(wish, action=Action.HOLD, why=why)
     if wish.cause is Cause.FAILURE and memory.spent(Cause.FAILURE, now_s, wish.node) >= limits.failures_a_day:
         why = f"{wish.why}; it failed {limits.failures_a_day} times in a day: look at its log"
         return replace(wish, action=Action.HOLD, why=why)
@@ -155,7 +154,8 @@ def _within_budget(found: list[Decision], memory: Memory, limits: Limits, now_s:
     def held(wishes: Sequence[Decision]) -> Iterator[Decision]:
         nonlocal left
         for wish in wishes:
-            if wish.action is Action.REPLACE and wish.cause is Cause.PREEMPTION:
+            acts = wish.action in (Action.CREATE, Action.REPLACE)
+            if acts and memory.owed.get(wish.node, wish.cause) is Cause.PREEMPTION:
                 left -= 1
                 if left < 0:
                     why = f"{wish.why}; {limits.preemptions_a_day} preemptions a day are allowed"
@@ -169,7 +169,9 @@ def _within_budget(found: list[Decision], memory: Memory, limits: Limits, now_s:
 def _heard(view: View) -> frozenset[str]:
     """Nodes whose workers spoke lately: the bucket and this machine's clock are fine."""
     words = view.words or {}
-    return frozenset(node for node, word in words.items() if abs(view.at_s - word.at_s) < 600)
+    return frozenset(
+        node for node, said in words.items() if any(abs(view.at_s - one.at_s) < 600 for one in said)
+    )
 
 
 def _of(member: Node, action: Action, condition: Condition, why: str, cause: Cause | None = None) -> Decision:

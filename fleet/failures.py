@@ -24,15 +24,15 @@ class Kind(StrEnum):
     EXISTS = "exists"  # it is there already, whoever made it
     RATE = "rate"  # too many requests: slower
     TRANSIENT = "transient"  # Google's own trouble: again, later
+    STACK = "stack"  # the update as a whole didn't go through; no word of Google's about this one
     UNKNOWN = "unknown"  # nobody can say what happened or whether it did: look again
 
 
-# The numbers that operations end with: google.rpc.Code.
-_HTTP_OF_RPC = {
-    3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401,
-}  # fmt: skip
+# The numbers that operations end with: google.rpc.Code. 9, FAILED_PRECONDITION, and 10, ABORTED, have no
+# meaning of their own: something else goes on with the node, and it is looked at again.
+_HTTP_OF_RPC = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401}
 _OF_STATUS = {
-    400: Kind.INVALID, 401: Kind.LOGIN, 403: Kind.PERMISSION, 404: Kind.MISSING, 409: Kind.EXISTS,
+    400: Kind.INVALID, 401: Kind.LOGIN, 403: Kind.PERMISSION, 404: Kind.MISSING, 409: Kind.TRANSIENT,
     412: Kind.INVALID, 429: Kind.RATE, 501: Kind.INVALID,
 }  # fmt: skip
 # What the text says counts before the number: Google gives 429 and 8 to three different things. In order.
@@ -42,6 +42,7 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"ZONE_RESOURCE_POOL_EXHAUSTED|stockout|currently unavailable in the", Kind.STOCK_OUT),
     (r"requests per (minute|second|day)|rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
     (r"quota (limit )?'[^']+'|quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
+    (r"already exists", Kind.EXISTS),
     (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
     (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),
     (r"connection (reset|refused|aborted)|unexpected EOF|\bEOF\b|broken pipe|no such host", Kind.UNKNOWN),
@@ -59,8 +60,11 @@ _FIXES = {
     Kind.EXISTS: "fleet list shows who is there; a node that Pulumi doesn't know must be deleted by hand",
     Kind.RATE: "nothing; it is asked more slowly",
     Kind.TRANSIENT: "nothing; it is asked again",
+    Kind.STACK: "what Pulumi asks for, if anything; it is tried again in a minute",
     Kind.UNKNOWN: "nothing; it is looked at again before anything is done",
 }
+OF_ONE = frozenset({Kind.INVALID, Kind.EXISTS})
+"""What is wrong with one node's request, and says nothing of its neighbours."""
 FOR_PEOPLE = frozenset({Kind.QUOTA, Kind.PERMISSION, Kind.LOGIN, Kind.API_OFF, Kind.INVALID, Kind.EXISTS})
 """What waiting doesn't mend: no further attempt is made until somebody has acted."""
 

@@ -4,6 +4,7 @@ projects.locations.nodes.list  https://cloud.google.com/tpu/docs/reference/rest/
 objects.list                   https://cloud.google.com/storage/docs/json_api/v1/objects/list
 """
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,9 +107,14 @@ class Google:
     def _pages(self, url: str, wish: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         token = ""
         while True:
-            page = self._ask("GET", url, {**wish, **({"pageToken": token} if token else {})}).json()
+            answer = self._ask("GET", url, {**wish, **({"pageToken": token} if token else {})})
+            try:
+                page: dict[str, Any] = answer.json()
+                token = page.get("nextPageToken") or ""
+            except (ValueError, AttributeError):
+                said = f"no JSON from {url}: {answer.text[:100]!r}"
+                raise AskedError(Failure(Kind.TRANSIENT, said)) from None
             yield page
-            token = page.get("nextPageToken") or ""
             if not token:
                 return
 
@@ -135,43 +141,21 @@ class Google:
         raise AskedError(failure)
 
 
-def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, Word]:
-    """By node: the workers' words of its boot and of its work, as one.
-
-    A node's boot has failed if one of its workers' has, and is ready once all that spoke are; its work is
-    that of the workers that said something of it, added up.
-    """
-    found: dict[str, Word] = {}
+def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[Word]]:
+    """By node: a word for each object. Hosts that never learnt their number, and folders, say nothing."""
+    found: dict[str, list[Word]] = {}
     for item in items:
-        kind, node, _ = str(item["name"]).split("/", 2)
-        said = item.get("metadata") or {}
-        at_s, before = _unix_s(str(item["updated"])), found.get(node)
-        word = Word(
-            at_s,
-            instance=said.get("instance", ""),
-            boot=said.get("state", "") if kind == "boot" else "",
-            stage=said.get("stage", "") if kind == "boot" else "",
-            work=said.get("state", "") if kind == "words" else "",
-            samples=_count(said, "samples"),
-            of_samples=_count(said, "of_samples"),
-            shards=_count(said, "shards"),
-            size_bytes=_count(said, "size_bytes"),
-        )
-        found[node] = _together(before, word) if before else word
+        named = re.fullmatch(r"(boot|words)/([^/]+)/worker-\d+(\.json)?", str(item.get("name")))
+        if not named:
+            continue
+        said, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
+        if named[1] == "boot":
+            word = Word(at_s, boot=said.get("state", ""), stage=said.get("stage", ""))
+        else:
+            numbers = (_count(said, key) for key in ("samples", "of_samples", "shards", "size_bytes"))
+            word = Word(at_s, "", "", said.get("state", ""), *numbers)
+        found.setdefault(named[2], []).append(word)
     return found
-
-
-def _together(one: Word, other: Word) -> Word:
-    late = other if other.at_s >= one.at_s else one
-    boots, works = {one.boot, other.boot} - {""}, {one.work, other.work} - {""}
-    worst = next((word for word in ("failed", "booting", "ready") if word in boots), "")
-    slowest = next((word for word in ("failed", "running", "done") if word in works), "")
-    stage = next((word.stage for word in (one, other) if word.boot == worst and word.stage), late.stage)
-    return Word(
-        late.at_s, late.instance, worst, stage, slowest,
-        one.samples + other.samples, one.of_samples + other.of_samples,
-        one.shards + other.shards, one.size_bytes + other.size_bytes,
-    )  # fmt: skip
 
 
 def _seen(node: Mapping[str, Any]) -> Seen:

@@ -9,22 +9,18 @@ done is written down before it begins, so that a keeper that is killed in betwee
 
 import random
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fleet import memory as memories
+from fleet.books import UnreachableError
 from fleet.decide import Limits, decide, orphans
-from fleet.errors import FleetError
-from fleet.failures import FOR_PEOPLE, Failure, Kind
-from fleet.google import AskedError, Google
+from fleet.failures import Failure
 from fleet.memory import Memory
-from fleet.provision import Outcome, Stack
+from fleet.provision import Outcome
 from fleet.state import TAKEN_AWAY, Action, Cause, Condition, Decision, Seen, View
-from infra.errors import InfraError
 from infra.nodes import Node
-
-BOOKS = "fleet/memory.json"
 
 
 class Cloud(Protocol):
@@ -58,8 +54,12 @@ class Books(Protocol):
         """What was remembered."""
         ...
 
-    def write(self, memory: Memory) -> None:
-        """Remembers. Raises FleetError where another keeper has written since."""
+    def write(self, memory: Memory, sign: bool = True) -> None:
+        """Remembers. Raises UnreachableError where it can't, FleetError where another has written since."""
+        ...
+
+    def sign(self, memory: Memory) -> None:
+        """Shows that this keeper is alive, if that is due."""
         ...
 
 
@@ -94,10 +94,13 @@ class Keeper:
         limits: Limits,
         labels: dict[str, str],
         dice: random.Random | None = None,
+        everyone: Sequence[Node] = (),
     ):
+        """Keeps `members`; nodes with `labels` are orphans where neither they nor `everyone` ask for them."""
         self._members, self._cloud, self._builder, self._books = members, cloud, builder, books
         self._limits, self._labels = limits, labels
         self._dice = dice or random.Random()
+        self._everyone = [*members, *everyone]
         self._zone = {member.name: member.zone for member in members}
         self._zones = sorted(set(self._zone.values()))
         self.memory = books.read()
@@ -106,15 +109,21 @@ class Keeper:
         self._conditions: dict[str, str] = {}
 
     @property
+    def under_way(self) -> tuple[str, ...]:
+        """Members of the update that is under way."""
+        return self._under_way
+
+    @property
     def busy(self) -> bool:
         """Whether an update is under way."""
         return bool(self._under_way)
 
-    def step(self, may: Collection[Cause] = frozenset(Cause)) -> Look:
+    def step(self, may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None) -> Look:
         """One look at everything, and what follows from it.
 
         Args:
             may: for which causes members are brought back; none to look only.
+            only: the members that may be; all, unless given.
         """
         # Before the look: what ends during it may be missing from what it shows, and stays in hand.
         outcome = self._builder.ended()
@@ -122,20 +131,42 @@ class Keeper:
         events = self._note(outcome, view.at_s)
         found = [self._in_hand(one) for one in decide(self._members, view, self.memory, self._limits)]
         events += self._changes(found)
-        due = [one for one in found if one.action in (Action.CREATE, Action.REPLACE) and one.cause in may]
-        leftovers = orphans(self._members, view, self._labels)
+        leftovers = orphans(self._everyone, view, self._labels)
+        due = [
+            one
+            for one in found
+            if one.action in (Action.CREATE, Action.REPLACE)
+            and one.cause in may
+            and (only is None or one.node in only)
+        ]
         begun: tuple[str, ...] = ()
-        if Cause.PREEMPTION in may:
-            events += self._sweep(leftovers)
-        if due and not self.busy:
-            begun = self._begin(due, view.at_s)
-            events += [f"{one.node}: {one.action} ({one.why})" for one in due]
+        try:
+            if due and not self.busy:
+                begun = self._begin(due, view.at_s)
+                events += [f"{one.node}: {one.action} ({one.why})" for one in due]
+            elif may:
+                self._books.sign(self.memory)
+            if Cause.PREEMPTION in may:
+                events += self._sweep(leftovers)
+        except UnreachableError as error:
+            # What can't be written down isn't done.
+            events.append(f"nothing is done: {error}")
         return Look(view, found, leftovers, events, begun)
 
+    def leave(self) -> None:
+        """Gives the keeper's place up."""
+        with suppress(UnreachableError):
+            self._books.write(self.memory, sign=False)
+
     def _begin(self, due: Sequence[Decision], now_s: float) -> tuple[str, ...]:
+        before = deepcopy(self.memory)
         for one in due:
             self.memory.attempted(one.node, one.cause or Cause.NEW, now_s, one.instance)
-        self._books.write(self.memory)
+        try:
+            self._books.write(self.memory)
+        except UnreachableError:
+            self.memory = before
+            raise
         self._under_way = tuple(one.node for one in due)
         self._builder.start(self._under_way)
         return self._under_way
@@ -144,23 +175,19 @@ class Keeper:
         if outcome is None:
             return []
         self._under_way, self.outcome = (), outcome
-        worst: dict[str, Failure] = {}
         events = []
         for node, failure in outcome.items():
             zone = self._zone[node]
-            self.memory.ended(node, failure is None, now_s)
             if failure is None:
                 events.append(f"{node}: created")
-                continue
-            events.append(f"{node}: {failure.kind}: {failure.message}")
-            if zone not in worst or failure.kind in FOR_PEOPLE:
-                worst[zone] = failure
-        for zone in {self._zone[node] for node in outcome}:
-            if zone in worst:
-                self.memory.failed(zone, worst[zone], now_s, self._dice)
+                self.memory.succeeded(node, zone, now_s)
             else:
-                self.memory.succeeded(zone)
-        self._books.write(self.memory)
+                events.append(f"{node}: {failure.kind}: {failure.message}")
+                self.memory.failed(node, zone, failure, now_s, self._dice)
+        try:
+            self._books.write(self.memory)
+        except UnreachableError as error:
+            events.append(f"not written down yet: {error}")  # with the next step that acts
         return events
 
     def _in_hand(self, one: Decision) -> Decision:
@@ -186,87 +213,3 @@ class Keeper:
                 word = f"not deleted: {failure.kind}: {failure.message}" if failure else "deleted"
                 events.append(f"{one.name}: left over, {one.state}: {word}")
         return events
-
-
-class StackBuilder:
-    """Updates of a stack, in a thread of their own."""
-
-    def __init__(self, stack: Stack):
-        self._stack = stack
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="update")
-        self._running: tuple[tuple[str, ...], Future[Outcome]] | None = None
-
-    def start(self, nodes: Sequence[str]) -> None:
-        """See `Builder`."""
-        assert self._running is None, "one update at a time"
-        self._running = tuple(nodes), self._pool.submit(self._stack.bring, nodes)
-
-    def ended(self) -> Outcome | None:
-        """See `Builder`. An update that couldn't begin has failed for all of its members."""
-        if self._running is None or not self._running[1].done():
-            return None
-        nodes, future = self._running
-        self._running = None
-        try:
-            return future.result()
-        except InfraError as error:
-            return dict.fromkeys(nodes, Failure(Kind.TRANSIENT, str(error)))
-
-
-class Borrowed:
-    """Somebody else's memory, for those who only look; a bucket that doesn't answer is no reason not to."""
-
-    def __init__(self, google: Google):
-        self._books = BucketBooks(google)
-
-    def read(self) -> Memory:
-        """See `Books`."""
-        try:
-            return self._books.read()
-        except FleetError:
-            return Memory()
-
-    def write(self, memory: Memory) -> None:
-        """See `Books`."""
-        raise AssertionError(f"{memory} was to be kept by somebody who only looks")
-
-    def start(self, nodes: Sequence[str]) -> None:
-        """See `Builder`."""
-        raise AssertionError(f"{nodes} were to be brought back by somebody who only looks")
-
-    def ended(self) -> Outcome | None:
-        """See `Builder`."""
-        return None
-
-
-class BucketBooks:
-    """A memory in the bucket, of one keeper at a time: who finds that another has written stops."""
-
-    def __init__(self, google: Google):
-        self._google = google
-        self._generation = 0
-
-    def read(self) -> Memory:
-        """See `Books`."""
-        where = f"gs://{self._google.bucket}/{BOOKS}"
-        try:
-            found = self._google.read(BOOKS)
-        except AskedError as error:
-            raise FleetError(f"{where}: {error}") from None
-        if found is None:
-            return Memory()
-        text, self._generation = found
-        return memories.from_json(text, where)
-
-    def write(self, memory: Memory) -> None:
-        """See `Books`."""
-        where = f"gs://{self._google.bucket}/{BOOKS}"
-        try:
-            self._generation = self._google.write(BOOKS, memory.to_json(), self._generation)
-        except AskedError as error:
-            if error.failure.kind is Kind.INVALID:
-                fix = "leave it to that one (fleet monitor --watch only looks), or stop it"
-                raise FleetError(
-                    f"{where}: another `fleet` has acted on this environment\n    fix: {fix}"
-                ) from None
-            raise FleetError(f"{where}: {error}") from None

@@ -1,18 +1,20 @@
-"""What a reconciler must not forget between two looks: attempts, and when a zone may be asked again.
+"""What a reconciler must not forget between two looks: attempts, and who may not be asked yet, or at all.
 
 It is kept in the bucket, so that a monitor started anew, on another machine, has spent the same budgets.
 """
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fleet.errors import FleetError
-from fleet.failures import FOR_PEOPLE, Failure
+from fleet.failures import FOR_PEOPLE, OF_ONE, Failure, Kind
 from fleet.state import Cause
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 900.0
+STACK_WAIT_S = 60.0  # after an update that couldn't begin, whoever's fault
 DAY_S = 86400.0
 
 
@@ -36,17 +38,17 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Zone:
-    """How often in a row a zone refused, and what follows.
+class Refusal:
+    """How often in a row a zone or a member was refused, and what follows.
 
     Attributes:
-        refusals: since the last success.
+        count: since the last success.
         not_before_s: of the next attempt.
         stopped: why nothing is tried until a person has acted; empty where that isn't so.
-        why: of the last refusal.
+        why: of the last one.
     """
 
-    refusals: int = 0
+    count: int = 0
     not_before_s: float = 0.0
     stopped: str = ""
     why: str = ""
@@ -54,45 +56,58 @@ class Zone:
 
 @dataclass
 class Memory:
-    """Attempts of the last day, and zones that refused."""
+    """Attempts of the last day by member, refusals by zone and by member, causes that are still owed."""
 
-    attempts: dict[str, list[Attempt]] = field(default_factory=dict)  # by member, in their order
-    zones: dict[str, Zone] = field(default_factory=dict)
+    attempts: dict[str, list[Attempt]] = field(default_factory=dict)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    owed: dict[str, Cause] = field(default_factory=dict)
 
-    def zone(self, name: str) -> Zone:
-        """What is known of a zone."""
-        return self.zones.get(name, Zone())
+    def refusal(self, node: str, zone: str) -> Refusal:
+        """What stands against a member: its own refusals, or its zone's."""
+        return self.refusals.get(node) or self.refusals.get(zone) or Refusal()
 
     def attempted(self, node: str, cause: Cause, now_s: float, instance: str = "") -> None:
-        """Remembers that a member is being brought back, and forgets what is older than a day."""
+        """Remembers that a member is being brought back, and forgets what is older than a day.
+
+        What is created because an earlier attempt deleted it is still for that one's cause.
+        """
         kept = [one for one in self.attempts.get(node, ()) if one.at_s > now_s - DAY_S]
-        self.attempts[node] = [*kept, Attempt(now_s, node, cause, instance=instance)]
+        real = self.owed.get(node, cause) if cause is Cause.NEW else cause
+        self.attempts[node] = [*kept, Attempt(now_s, node, real, instance=instance)]
 
-    def ended(self, node: str, fine: bool, now_s: float) -> None:
-        """How the last attempt at a member went. One that gave no node after a preemption spends nothing."""
+    def succeeded(self, node: str, zone: str, now_s: float) -> None:
+        """A member is there again."""
         *before, last = self.attempts[node]
-        if fine:
-            self.attempts[node] = [*before, replace(last, back_s=now_s)]
-        elif last.cause is not Cause.FAILURE:
-            self.attempts[node] = before
+        self.attempts[node] = [*before, replace(last, back_s=now_s)]
+        for key in (node, zone):
+            self.refusals.pop(key, None)
+        self.owed.pop(node, None)
 
-    def succeeded(self, zone: str) -> None:
-        """A zone gave a node."""
-        self.zones.pop(zone, None)
+    def failed(self, node: str, zone: str, failure: Failure, now_s: float, dice: random.Random) -> None:
+        """An attempt gave no node: it spends nothing yet, and the next one is later each time.
 
-    def failed(self, zone: str, failure: Failure, now_s: float, dice: random.Random) -> None:
-        """A zone refused: the next attempt is later each time, by a factor that differs from zone to zone."""
-        before = self.zone(zone)
-        stopped = f"{failure}" if failure.kind in FOR_PEOPLE else ""
-        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**before.refusals) * dice.uniform(0.5, 1.5)
+        What is wrong with the request for one member holds that one, what the zone or the project
+        refuses holds the zone, and an update that didn't begin is no refusal at all.
+        """
+        last = self.attempts[node].pop()
+        if last.cause is not Cause.NEW:
+            self.owed[node] = last.cause
+        key = node if failure.kind in OF_ONE else zone
+        before = self.refusals.get(key, Refusal())
+        if before.not_before_s > now_s and not before.stopped:
+            return  # another member of the same update has said so
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**before.count) * dice.uniform(0.5, 1.5)
+        if failure.kind is Kind.STACK:
+            wait_s = STACK_WAIT_S
         if failure.retry_after_s is not None:
             wait_s = max(wait_s, failure.retry_after_s)
-        words = f"{failure.kind}: {failure.message}"
-        self.zones[zone] = Zone(before.refusals + 1, now_s + wait_s, stopped, words)
+        stopped = f"{failure}" if failure.kind in FOR_PEOPLE else ""
+        count = before.count + (failure.kind is not Kind.STACK)
+        self.refusals[key] = Refusal(count, now_s + wait_s, stopped, f"{failure.kind}: {failure.message}")
 
     def acted(self) -> None:
-        """A person asks: every zone is tried again at once. Budgets stay spent."""
-        self.zones.clear()
+        """A person asks: all are tried again at once. Budgets stay spent."""
+        self.refusals.clear()
 
     def last_back(self, node: str) -> Attempt | None:
         """The newest attempt that gave a node."""
@@ -103,36 +118,29 @@ class Memory:
         some = [self.attempts.get(node, [])] if node else self.attempts.values()
         return sum(one.cause is cause and one.at_s > now_s - DAY_S for each in some for one in each)
 
-    def to_json(self) -> str:
+    def to_json(self) -> dict[str, Any]:
         """As it is kept."""
         attempts = [asdict(one) for each in self.attempts.values() for one in each]
-        zones = {name: asdict(zone) for name, zone in self.zones.items()}
-        return json.dumps({"version": 1, "attempts": attempts, "zones": zones})
+        refusals = {name: asdict(one) for name, one in self.refusals.items()}
+        return {"version": 1, "attempts": attempts, "refusals": refusals, "owed": self.owed}
 
 
-def from_json(text: str, where: str) -> Memory:
-    """What was kept.
+def parse(text: str, where: str) -> tuple[Memory, Mapping[str, Any]]:
+    """What was kept, and all that stands beside it.
 
     Raises:
         FleetError: it is none of ours; budgets that can't be read aren't taken for unspent.
     """
     try:
         kept: Any = json.loads(text)
-        attempts = [
-            Attempt(
-                float(one["at_s"]),
-                str(one["node"]),
-                Cause(one["cause"]),
-                float(one["back_s"]),
-                one["instance"],
-            )
-            for one in kept["attempts"]
-        ]
-        zones = {str(name): Zone(**zone) for name, zone in kept["zones"].items()}
+        memory = Memory(
+            refusals={str(name): Refusal(**one) for name, one in kept["refusals"].items()},
+            owed={str(node): Cause(cause) for node, cause in kept["owed"].items()},
+        )
+        for one in kept["attempts"]:
+            attempt = Attempt(**{**one, "cause": Cause(one["cause"])})
+            memory.attempts.setdefault(attempt.node, []).append(attempt)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         fix = "look at it, and delete it to begin with unspent budgets"
         raise FleetError(f"{where}: can't be read: {error}\n    fix: {fix}") from None
-    by_node: dict[str, list[Attempt]] = {}
-    for one in attempts:
-        by_node.setdefault(one.node, []).append(one)
-    return Memory(by_node, zones)
+    return memory, kept

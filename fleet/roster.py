@@ -62,13 +62,18 @@ def members(settings: Settings, wish: Wish = Wish()) -> tuple[Node, ...]:
     return tuple(some)
 
 
-def within_budget(settings: Settings, meant: Sequence[Node]) -> float | None:
-    """What they cost an hour by the catalog; None where a price isn't known.
+def within_budget(settings: Settings) -> float | None:
+    """What all slices cost an hour by the catalog; None where a price isn't known.
 
     Raises:
-        FleetError: more than `fleet:dollarsPerHour`.
+        FleetError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.
     """
-    hourly = [row.hourly for row in prices.rows(meant)]
+    rows = prices.rows(nodes(settings))
+    hourly = [row.hourly for row in rows]
+    if settings.fleet.dollars_per_hour is not None and None in hourly:
+        unknown = ", ".join(sorted({f"{row.slice} in {row.zone}" for row in rows if row.hourly is None}))
+        fix = "take fleet:dollarsPerHour out, or these slices"
+        raise FleetError(f"nobody knows the price of {unknown}: no budget can hold it\n    fix: {fix}")
     known = sum(price for price in hourly if price is not None)
     most = settings.fleet.dollars_per_hour
     if most is not None and known > most:

@@ -62,9 +62,8 @@ def rows(look: Look, rates: Rates) -> list[Row]:
     """One a member, in their order."""
     found = []
     for one in look.decisions:
-        zone = look.view.zones.get(one.zone)
-        seen = (zone.nodes or {}).get(one.node) if zone else None
-        word = (look.view.words or {}).get(one.node) or Word(0.0)
+        seen = look.view.seen(one.node, one.zone)
+        word = (look.view.word(seen) if seen else None) or Word(0.0)
         rate = rates.note(one.node, look.view.at_s, word.samples) if word.work else None
         left = (word.of_samples - word.samples) / rate if rate and word.of_samples else None
         found.append(

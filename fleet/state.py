@@ -3,7 +3,7 @@
 Times are seconds since 1970. A fleet is an item of `tpu:slices` with a count; its members are nodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -44,14 +44,13 @@ class ZoneView:
 
 @dataclass(frozen=True)
 class Word:
-    """What a node's workers said last, in the bucket.
+    """What one worker said last of its boot or of its work, in the bucket; or what all of a node's say.
 
     Attributes:
-        at_s: when the newest of it was written.
-        instance: the machine that wrote it, of the node's number in Google's books; empty if it didn't say.
-        boot: `booting`, `ready` or `failed`; empty before the first boot.
+        at_s: when it was written; of several, the newest.
+        boot: `booting`, `ready` or `failed`; empty where nothing was said of a boot.
         stage: the last stage of the boot that began.
-        work: `running`, `done` or `failed`; empty before the first work.
+        work: `running`, `done` or `failed`; empty where nothing was said of work.
         samples: done so far.
         of_samples: to do in all; 0 where nobody knows.
         shards: committed.
@@ -59,7 +58,6 @@ class Word:
     """
 
     at_s: float
-    instance: str = ""
     boot: str = ""
     stage: str = ""
     work: str = ""
@@ -76,14 +74,53 @@ class View:
     Attributes:
         at_s: when.
         zones: by zone.
-        words: by node; None where the bucket didn't answer.
+        words: each of its workers', by node; None where the bucket didn't answer.
         failure: why it didn't.
     """
 
     at_s: float
     zones: Mapping[str, ZoneView]
-    words: Mapping[str, Word] | None
+    words: Mapping[str, Sequence[Word]] | None
     failure: Failure | None = None
+
+    def seen(self, node: str, zone: str) -> Seen | None:
+        """A node, if its zone's list has it."""
+        view = self.zones.get(zone)
+        return (view.nodes or {}).get(node) if view else None
+
+    def word(self, seen: Seen) -> Word | None:
+        """What the workers of this node, and of none before it with its name, say together.
+
+        Both times are Google's: of the node's creation, and of the objects.
+        """
+        said = [word for word in (self.words or {}).get(seen.name, ()) if word.at_s >= seen.created_s]
+        return together(said)
+
+
+def together(said: Sequence[Word]) -> Word | None:
+    """Several workers' words as one; None where there are none.
+
+    A boot has failed where one worker's has, unless work was heard of after it; it is ready once all that
+    spoke are. Work has failed where one worker's has, and is done once all of those that spoke are.
+    """
+    if not said:
+        return None
+    boots, works = [word for word in said if word.boot], [word for word in said if word.work]
+    worked_s = max((word.at_s for word in works), default=0.0)
+    boots = [word for word in boots if word.boot != "failed" or word.at_s > worked_s]
+    ranked = ("failed", "booting", "ready")
+    boot = min(boots, key=lambda word: ranked.index(word.boot) if word.boot in ranked else 1, default=None)
+    states = {word.work for word in works}
+    return Word(
+        max(word.at_s for word in said),
+        boot.boot if boot else "",
+        boot.stage if boot else "",
+        next((state for state in ("failed", "running", "done") if state in states), ""),
+        sum(word.samples for word in works),
+        sum(word.of_samples for word in works),
+        sum(word.shards for word in works),
+        sum(word.size_bytes for word in works),
+    )
 
 
 class Action(StrEnum):

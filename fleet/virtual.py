@@ -151,7 +151,7 @@ class VirtualCloud:
             }
             views[zone] = ZoneView(there)
         words = {
-            name: Word(self.now_s, str(node.instance), "ready", "launch", "running")
+            name: [Word(self.now_s, "ready", "launch", "running")]
             for name, node in self.nodes.items()
             if node.state == "READY"
         }
@@ -227,6 +227,9 @@ class Notebook:
         """See `loop.Books`."""
         return self._memory
 
-    def write(self, memory: Memory) -> None:
+    def write(self, memory: Memory, sign: bool = True) -> None:
         """See `loop.Books`."""
         self._memory = memory
+
+    def sign(self, memory: Memory) -> None:
+        """See `loop.Books`."""

@@ -110,6 +110,11 @@ def fleet_member(zone: str, worker_id: int) -> str:
     return f"tpu-{region_of(zone)}-{zone.rpartition('-')[2]}-{worker_id}"
 
 
+def slice_urn(environment: str, node: str) -> str:
+    """What Pulumi calls a slice in the slices' stack."""
+    return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}::{node}"
+
+
 def node_urn(environment: str, node: str) -> str:
     """What Pulumi calls a node in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}${NODE_TYPE}::{node}"

@@ -14,11 +14,13 @@ import pytest
 
 from fleet import __main__ as command
 from fleet import handbook, provision
+from fleet.books import BucketBooks
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError, Google
+from fleet.memory import Memory
 from fleet.roster import Wish, members, within_budget
-from fleet.state import Seen, View, Word, ZoneView
+from fleet.state import Cause, Seen, View, Word, ZoneView
 from infra.nodes import nodes
 from infra.settings import Settings
 from infra.settings.parser import parse
@@ -71,7 +73,7 @@ class Cloud:
             if zone in self.silent:
                 views[zone] = ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
         words = {
-            name: Word(self.at_s - 5, "1", "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)
+            name: [Word(self.at_s - 5, "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)]
             for name, state in self.states.items()
             if state == "READY"
         }
@@ -92,24 +94,29 @@ class Cloud:
 
 
 class Stack:
-    """Brings nodes up at once, or fails as it is told."""
+    """A stack and its updates: brings nodes up at once, or fails as it is told."""
 
     def __init__(self, cloud: Cloud):
         self.cloud, self.asked = cloud, list[tuple[str, tuple[str, ...]]]()
         self.failure: Failure | None = None
+        self.outcome: provision.Outcome | None = None
 
     def known(self) -> frozenset[str]:
         return frozenset(name for name, state in self.cloud.states.items() if state)
 
-    def bring(self, some: Any) -> provision.Outcome:
+    def start(self, some: Any) -> None:
         self.asked.append(("bring", tuple(some)))
         for name in some:
             self.cloud.states[name] = "READY" if self.failure is None else ""
-        return dict.fromkeys(some, self.failure)
+        self.outcome = dict.fromkeys(some, self.failure)
 
-    def remove(self, some: Any) -> provision.Outcome:
+    def remove(self, some: Any) -> None:
         self.asked.append(("remove", tuple(some)))
-        return dict.fromkeys(some)
+        self.outcome = dict.fromkeys(some)
+
+    def ended(self) -> provision.Outcome | None:
+        found, self.outcome = self.outcome, None
+        return found
 
 
 @pytest.fixture(name="world")
@@ -120,7 +127,8 @@ def _world(monkeypatch: pytest.MonkeyPatch) -> tuple[Cloud, Stack]:
     cloud.bucket = "my-project-checkpoints"  # type: ignore[attr-defined]
     monkeypatch.setattr(command, "from_file", lambda _: meant)
     monkeypatch.setattr(command, "Google", lambda *_: cloud)
-    monkeypatch.setattr(command.provision, "Stack", lambda _: stack)
+    monkeypatch.setattr(command.provision, "Updates", lambda _: stack)
+    monkeypatch.setattr(command.provision, "known", lambda _: stack.known())
     monkeypatch.setattr(command, "_POLL_S", 0.01)
     return cloud, stack
 
@@ -214,23 +222,83 @@ def test_delete_takes_what_was_named(world: tuple[Cloud, Stack]) -> None:
     assert world[1].asked == [("remove", ("tpu-us-east5-b-0", "tpu-us-east5-b-1"))]
 
 
-def test_a_second_keeper_stops_before_it_does_anything(
-    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("line", ["recreate-preempted dev --yes", "delete dev --yes", "monitor dev"])
+def test_beside_another_keeper_nothing_is_done(
+    line: str, world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud, stack = world
     cloud.states["train"] = "PREEMPTED"
-    look = cloud.look
+    BucketBooks(cloud).write(Memory())  # type: ignore[arg-type]
+    assert command.main(line.split()) == 1
+    assert not stack.asked
+    assert "another `fleet` acts, on" in capsys.readouterr().err
 
-    def other_first(zones: Any) -> View:
-        if cloud.kept is None:
-            cloud.kept, cloud.generation = "{}", 9
-        return look(zones)
 
-    cloud.look = other_first  # type: ignore[method-assign]
+def test_a_keeper_that_is_written_over_stops_before_it_does_anything(world: tuple[Cloud, Stack]) -> None:
+    cloud, stack = world
+    cloud.states["train"] = "PREEMPTED"
     keeper = command.Fleet(settings(), nodes(settings()), cloud).keeper()  # type: ignore[arg-type]
-    with pytest.raises(FleetError, match="another `fleet` has acted"):
+    BucketBooks(cloud).write(Memory())  # type: ignore[arg-type]
+    with pytest.raises(FleetError, match="another `fleet` acts"):
         keeper.step()
     assert not stack.asked
+
+
+def test_a_keeper_that_died_is_followed_after_three_minutes(world: tuple[Cloud, Stack]) -> None:
+    cloud, _ = world
+    now = [1000.0]
+    BucketBooks(cloud, lambda: now[0]).write(Memory())  # type: ignore[arg-type]
+    now[0] += 179
+    with pytest.raises(FleetError, match="another"):
+        BucketBooks(cloud, lambda: now[0]).read()  # type: ignore[arg-type]
+    now[0] += 2
+    BucketBooks(cloud, lambda: now[0]).read()  # type: ignore[arg-type]
+
+
+def test_its_own_write_whose_answer_was_lost_is_no_others(world: tuple[Cloud, Stack]) -> None:
+    cloud, _ = world
+    books = BucketBooks(cloud)  # type: ignore[arg-type]
+    write = cloud.write
+
+    def lost(name: str, text: str, generation: int) -> int:
+        write(name, text, generation)
+        return write(name, text, generation)
+
+    cloud.write = lost  # type: ignore[method-assign]
+    books.write(Memory())
+    cloud.write = write  # type: ignore[method-assign]
+    books.write(Memory())
+    assert cloud.generation == 2
+
+
+def test_what_cannot_be_written_down_is_not_done(world: tuple[Cloud, Stack]) -> None:
+    cloud, stack = world
+    keeper = command.Fleet(settings(), nodes(settings()), cloud).keeper()  # type: ignore[arg-type]
+    cloud.states["train"] = "PREEMPTED"
+    write = cloud.write
+
+    def refuse(name: str, text: str, generation: int) -> int:
+        raise AskedError(Failure(Kind.TRANSIENT, "unavailable"))
+
+    cloud.write = refuse  # type: ignore[method-assign]
+    look = keeper.step()
+    assert not stack.asked
+    assert any("nothing is done" in event for event in look.events)
+    cloud.write = write  # type: ignore[method-assign]
+    keeper.step()
+    assert stack.asked == [("bring", ("train",))]
+    assert keeper.memory.spent(Cause.PREEMPTION, cloud.at_s) == 1
+
+
+def test_other_fleets_are_no_orphans_where_a_command_is_narrowed(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world[0].states["tpu-us-east5-b-0"] = "PREEMPTED"
+    assert command.main(["status", "dev", "--slice", "train"]) == 0
+    assert "orphan" not in capsys.readouterr().out
+    world[0].states["train"] = "PREEMPTED"
+    assert command.main(["recreate-preempted", "dev", "--slice", "train", "--yes"]) == 0
+    assert not world[0].swept
 
 
 def test_leftovers_are_swept_and_healthy_orphans_are_not(world: tuple[Cloud, Stack]) -> None:
@@ -278,11 +346,11 @@ def test_flags_narrow_and_never_widen() -> None:
 
 
 def test_a_budget_refuses_before_anything_is_created() -> None:
-    known = within_budget(settings(), nodes(settings()))
+    known = within_budget(settings())
     assert known is not None
     tight = replace(settings(), fleet=replace(settings().fleet, dollars_per_hour=int(known) - 1))
     with pytest.raises(FleetError, match="fleet:dollarsPerHour allows"):
-        within_budget(tight, nodes(tight))
+        within_budget(tight)
 
 
 def test_every_command_of_the_page_is_one() -> None:

@@ -1,11 +1,12 @@
 """One decision each: what destroys needs an explicit word and a complete answer."""
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from fleet.decide import Limits, decide, orphans
-from fleet.failures import Failure, Kind
+from fleet.failures import FOR_PEOPLE, Failure, Kind
 from fleet.memory import Memory
 from fleet.state import Action, Cause, Condition, Decision, Seen, View, Word, ZoneView
 from tests.fleet.conftest import fleet
@@ -17,7 +18,7 @@ STATES = [  # every state of the TPU API, and one that it may have tomorrow
 ]  # fmt: skip
 
 
-def view(*seen: Seen, words: dict[str, Word] | None = None, silent: tuple[str, ...] = ()) -> View:
+def view(*seen: Seen, words: dict[str, list[Word]] | None = None, silent: tuple[str, ...] = ()) -> View:
     zones: dict[str, ZoneView] = {}
     for member in fleet(4):
         there = {one.name: one for one in seen if one.zone == member.zone}
@@ -56,8 +57,8 @@ def test_a_zone_that_does_not_answer_is_left_alone() -> None:
 
 
 def test_silence_counts_only_while_others_speak() -> None:
-    old = {fleet(4)[0].name: Word(NOW_S - 4000, boot="ready", work="running")}
-    spoken = old | {fleet(4)[1].name: Word(NOW_S - 10, boot="ready", work="running")}
+    old = {fleet(4)[0].name: [Word(NOW_S - 4000, boot="ready", work="running")]}
+    spoken = old | {fleet(4)[1].name: [Word(NOW_S - 10, boot="ready", work="running")]}
     both = (seen(0, age_s=9000), seen(1, age_s=9000))
     assert one(0, view(*both, words=old)).action is Action.LEAVE
     found = one(0, view(*both, words=spoken))
@@ -67,7 +68,7 @@ def test_silence_counts_only_while_others_speak() -> None:
 
 def test_the_words_of_the_node_before_it_say_nothing_of_a_new_one() -> None:
     name = fleet(4)[0].name
-    old = {name: Word(NOW_S - 500, boot="failed", stage="python")}
+    old = {name: [Word(NOW_S - 500, boot="failed", stage="python")]}
     assert one(0, view(seen(0, age_s=400), words=old)).action is Action.LEAVE
     assert one(0, view(seen(0, age_s=600), words=old)).action is Action.REPLACE
 
@@ -75,14 +76,14 @@ def test_the_words_of_the_node_before_it_say_nothing_of_a_new_one() -> None:
 @pytest.mark.parametrize("work", ["done", "failed"])
 def test_ended_work_is_not_started_again(work: str) -> None:
     """The ancestor relaunched finished jobs for ever."""
-    words = {fleet(4)[0].name: Word(NOW_S - 90_000, boot="ready", work=work)}
-    others = {fleet(4)[1].name: Word(NOW_S - 1, work="running")}
+    words = {fleet(4)[0].name: [Word(NOW_S - 90_000, boot="ready", work=work)]}
+    others = {fleet(4)[1].name: [Word(NOW_S - 1, work="running")]}
     assert one(0, view(seen(0, age_s=99_000), words=words | others)).action is Action.LEAVE
 
 
 def test_a_member_that_keeps_failing_is_left_to_people() -> None:
     memory, name = Memory(), fleet(4)[0].name
-    words = {name: Word(NOW_S - 1, boot="failed", stage="bundle")}
+    words = {name: [Word(NOW_S - 1, boot="failed", stage="bundle")]}
     for hour in range(3):
         assert one(0, view(seen(0), words=words), memory).action is Action.REPLACE
         memory.attempted(name, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
@@ -105,7 +106,7 @@ def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour() -> None:
     memory, name = Memory(), fleet(4)[0].name
     for minute in (20, 15, 10):
         memory.attempted(name, Cause.PREEMPTION, NOW_S - 60 * minute)
-        memory.ended(name, fine=True, now_s=NOW_S - 60 * minute + 30)
+        memory.succeeded(name, "z", NOW_S - 60 * minute + 30)
     found = one(0, view(seen(0, "PREEMPTED")), memory)
     assert found.action is Action.HOLD
     assert "held an hour" in found.why
@@ -114,23 +115,58 @@ def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour() -> None:
 
 
 def test_attempts_that_gave_no_node_spend_no_budget_and_are_no_churn() -> None:
-    memory, name = Memory(), fleet(4)[0].name
-    for minute in range(20, 0, -1):
-        memory.attempted(name, Cause.PREEMPTION, NOW_S - 60 * minute)
-        memory.ended(name, fine=False, now_s=NOW_S - 60 * minute + 30)
+    memory, name, dice = Memory(), fleet(4)[0].name, random.Random(0)
+    for minute in range(200, 0, -10):
+        cause = Cause.PREEMPTION if minute == 200 else Cause.NEW  # the first one deleted it
+        memory.attempted(name, cause, NOW_S - 60 * minute)
+        memory.failed(name, "z", Failure(Kind.STOCK_OUT, "none"), NOW_S - 60 * minute + 30, dice)
     assert not memory.attempts[name]
-    memory.attempted(name, Cause.FAILURE, NOW_S)
-    memory.ended(name, fine=False, now_s=NOW_S)
-    assert memory.spent(Cause.FAILURE, NOW_S) == 1, "it destroyed a node"
+    memory.attempted(name, Cause.NEW, NOW_S)
+    memory.succeeded(name, "z", NOW_S + 60)
+    assert memory.spent(Cause.PREEMPTION, NOW_S) == 1, "what it was for in the end"
+    assert not memory.refusals
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_what_is_wrong_with_one_holds_no_neighbour(kind: Kind) -> None:
+    memory, dice = Memory(), random.Random(0)
+    first, neighbour = (one for one in fleet(4) if one.zone == fleet(4)[0].zone)
+    memory.attempted(first.name, Cause.PREEMPTION, NOW_S)
+    memory.failed(first.name, first.zone, Failure(kind, "no"), NOW_S, dice)
+    held = memory.refusal(neighbour.name, neighbour.zone).not_before_s > NOW_S
+    assert held == (kind not in (Kind.INVALID, Kind.EXISTS))
+    assert bool(memory.refusal(first.name, first.zone).stopped) == (kind in FOR_PEOPLE)
+
+
+def test_an_old_failure_of_one_worker_says_nothing_of_a_new_boot_or_of_work() -> None:
+    """Objects of several workers, and of the node before, lie side by side."""
+    old, new = NOW_S - 5000, NOW_S - 10
+    node = seen(0, age_s=400)
+    words = {node.name: [Word(new, "booting", "python"), Word(old, "failed", "bundle")]}
+    assert one(0, view(node, words=words)).condition is Condition.STARTING
+    node = seen(0, age_s=9000)
+    words = {node.name: [Word(old, "failed", "bundle"), Word(new, work="running")]}
+    assert one(0, view(node, words=words)).condition is Condition.WORKING
+    words = {node.name: [Word(new, "failed", "bundle"), Word(old, work="running")]}
+    assert one(0, view(node, words=words)).action is Action.REPLACE
+
+
+def test_hosts_that_never_spoke_are_shown_to_people_and_left() -> None:
+    others = {fleet(4)[1].name: [Word(NOW_S - 1, work="running")]}
+    found = one(0, view(seen(0, age_s=99_000), seen(1, age_s=99_000), words=others))
+    assert (found.action, found.condition) == (Action.LEAVE, Condition.UNKNOWN)
+    assert "no word of its workers" in found.why
 
 
 def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> None:
     memory, name = Memory(), fleet(4)[0].name
     memory.attempted(name, Cause.PREEMPTION, NOW_S - 300, instance="0")
-    memory.ended(name, fine=True, now_s=NOW_S - 60)
+    memory.succeeded(name, "z", NOW_S - 60)
     assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.WAIT
     assert one(0, view(), memory).action is Action.WAIT
     assert one(0, view(replace(seen(0, "PREEMPTED"), instance="8")), memory).action is Action.REPLACE
+    later = replace(view(seen(0, "PREEMPTED")), at_s=NOW_S + 120)
+    assert one(0, later, memory).action is Action.REPLACE, "no list is as old as that"
     assert one(0, replace(view(), at_s=NOW_S + 120), memory).action is Action.CREATE
 
 

@@ -115,14 +115,12 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: tuple[C
     look = cloud.look
 
     def with_words(word: Word) -> Keeper:
-        cloud.look = lambda zones: replace(found := look(zones), words={**(found.words or {}), "train": word})  # type: ignore[method-assign]
+        cloud.look = lambda zones: replace(
+            found := look(zones), words={**(found.words or {}), "train": [word]}
+        )  # type: ignore[method-assign]
         return fleet.watcher()
 
     with pytest.raises(FleetError, match="train: its boot failed at mount-data"):
-        deploy.wait_for_all(
-            with_words(Word(cloud.at_s + 60, "1", "failed", "mount-data")), 5, said.append, 0.01
-        )
+        deploy.wait_for_all(with_words(Word(cloud.at_s + 60, "failed", "mount-data")), 5, said.append, 0.01)
     with pytest.raises(FleetError, match=r"1 of 5 don't work .*train: starting, at python"):
-        deploy.wait_for_all(
-            with_words(Word(cloud.at_s + 999, "1", "booting", "python")), 0.1, said.append, 0.01
-        )
+        deploy.wait_for_all(with_words(Word(cloud.at_s + 999, "booting", "python")), 0.1, said.append, 0.01)

@@ -31,6 +31,9 @@ SAID = [
     ("Error code 16, message: Request had invalid authentication credentials", Kind.LOGIN),
     ("oauth2: \"invalid_grant\" \"Bad Request\"", Kind.LOGIN),
     ("googleapi: Error 409: Resource 'projects/p/locations/z/nodes/n' already exists", Kind.EXISTS),
+    ("googleapi: Error 409: unable to queue the operation", Kind.TRANSIENT),
+    ("Error code 10, message: The operation was aborted", Kind.UNKNOWN),
+    ("Error code 9, message: Cloud TPU is not in a state for it", Kind.UNKNOWN),
     ("googleapi: Error 404: Resource 'projects/p/locations/z/nodes/n' was not found", Kind.MISSING),
     ("googleapi: Error 400: The requested accelerator configuration could not be found", Kind.INVALID),
     ("Error code 13, message: an internal error has occurred", Kind.TRANSIENT),
@@ -60,7 +63,7 @@ def test_only_a_404_is_missing() -> None:
 def test_every_status_has_a_kind_and_a_fix(status: int) -> None:
     found = classify("no words", status)
     assert found.fix
-    assert (found.kind in FOR_PEOPLE) == (status in (400, 401, 403, 409, 412, 501))
+    assert (found.kind in FOR_PEOPLE) == (status in (400, 401, 403, 412, 501))
 
 
 def test_a_quota_and_a_permission_are_named() -> None:

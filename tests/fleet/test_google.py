@@ -15,6 +15,7 @@ import requests
 from fleet import google
 from fleet.failures import Kind
 from fleet.google import AskedError, Google, spoken
+from fleet.state import together
 
 ZONES = ["us-east5-a", "us-east5-b"]
 
@@ -98,7 +99,11 @@ def listing(count: int) -> Callable[[str, str, dict[str, list[str]]], tuple[int,
             else {"state": "ready"}
         )
         items = [
-            {"name": f"{kind}tpu-{n}/worker-0", "updated": "2026-11-21T11:00:00Z", "metadata": said}
+            {
+                "name": f"{kind}tpu-{n}/worker-0{'.json' * (kind == 'boot/')}",
+                "updated": "2026-11-21T11:00:00Z",
+                "metadata": said,
+            }
             for n in numbers
         ]
         return 200, page | {"items": items}, {}
@@ -122,7 +127,9 @@ def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
     assert words is not None
     assert (nodes["tpu-2"].state, nodes["tpu-2"].instance) == ("READY", "7")
     assert nodes["tpu-2"].created_s == pytest.approx(1795255200.5)
-    assert (words["tpu-1"].boot, words["tpu-1"].work, words["tpu-1"].samples) == ("ready", "running", 5)
+    word = together(words["tpu-1"])
+    assert word is not None
+    assert (word.boot, word.work, word.samples) == ("ready", "running", 5)
 
 
 def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, asker: Google) -> None:
@@ -218,18 +225,24 @@ def test_the_words_of_several_workers_are_one() -> None:
     def item(name: str, at: str, **said: str) -> dict[str, Any]:
         return {"name": name, "updated": f"2026-11-21T11:00:{at}Z", "metadata": said}
 
-    (word,) = spoken(
+    (said,) = spoken(
         [
+            {"name": "boot/", "updated": "2026-11-21T11:00:00Z"},
+            item("boot/n/worker-unknown-17.json", "05", state="failed", stage="identity"),
             item("boot/n/worker-0.json", "01", state="ready", stage="launch"),
-            item("boot/n/worker-1.json", "02", state="failed", stage="mount-data"),
+            item("boot/n/worker-1.json", "06", state="failed", stage="mount-data"),
             item("words/n/worker-0", "03", state="running", samples="5", shards="1"),
             item("words/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
         ]
     ).values()
+    word = together(said)
+    assert word is not None
     assert (word.boot, word.stage, word.work) == ("failed", "mount-data", "running")
     assert (word.samples, word.shards, word.size_bytes) == (12, 1, 12)
 
 
 def test_words_without_numbers_and_with_nonsense_are_read_all_the_same() -> None:
-    (word,) = spoken([{"name": "words/n/worker-0", "updated": "?", "metadata": {"samples": "-1"}}]).values()
+    ((word,),) = spoken(
+        [{"name": "words/n/worker-0", "updated": "?", "metadata": {"samples": "-1"}}]
+    ).values()
     assert (word.samples, word.at_s, word.work) == (0, 0.0, "")

@@ -1,5 +1,6 @@
 """A keeper against a cloud that knows the truth: what is healthy stays, what is lost comes back."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.loop import Keeper, Look
-from fleet.memory import from_json
+from fleet.memory import parse
 from fleet.state import Action, Cause, Seen, View, Word, ZoneView
 from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from tests.fleet.conftest import fleet
@@ -113,8 +114,7 @@ def test_a_keeper_started_anew_has_spent_the_same_budget() -> None:
     first = keeper(cloud, 2, books=books)
     cloud.nodes["tpu-us-east1-d-0"].state = "PREEMPTED"
     first.step()
-    text = books.read().to_json()
-    again = from_json(text, "memory")
+    again, _ = parse(json.dumps(books.read().to_json()), "memory")
     assert again.spent(Cause.PREEMPTION, cloud.now_s) == 1
     assert again == books.read()
 
@@ -124,7 +124,7 @@ def test_a_keeper_started_anew_has_spent_the_same_budget() -> None:
 )
 def test_a_memory_that_cannot_be_read_is_not_taken_for_an_unspent_one(text: str) -> None:
     with pytest.raises(FleetError, match="can't be read"):
-        from_json(text, "gs://b/fleet/memory.json")
+        parse(text, "gs://b/fleet/memory.json")
 
 
 def test_a_week_of_preemptions_loses_no_healthy_node() -> None:
@@ -147,7 +147,7 @@ def views(draw: st.DrawFn) -> View:
     """Anything that a look can bring: zones that fail in any way, nodes in any state, any word or none."""
     at_s = draw(st.floats(0, 1e6))
     zones: dict[str, ZoneView] = {}
-    words: dict[str, Word] = {}
+    words: dict[str, list[Word]] = {}
     for member in fleet(6, zones=3):
         zones.setdefault(member.zone, ZoneView({}))
         if draw(st.booleans()):
@@ -158,7 +158,7 @@ def views(draw: st.DrawFn) -> View:
         if draw(st.booleans()):
             word = draw(st.sampled_from(["", "running", "done", "failed"]))
             boot = draw(st.sampled_from(["", "booting", "ready", "failed"]))
-            words[member.name] = Word(draw(st.floats(0, 1e6)), boot=boot, work=word)
+            words[member.name] = [Word(draw(st.floats(0, 1e6)), boot=boot, work=word)]
     for zone in list(zones):
         if draw(st.integers(0, 2)) == 0:
             zones[zone] = ZoneView(None, Failure(draw(KINDS), "drawn"))
@@ -207,11 +207,11 @@ def test_no_sequence_of_answers_replaces_a_node_that_nobody_called_useless(looks
             if seen is None or seen.state in ("PREEMPTED", "TERMINATED"):
                 continue
             assert seen.state == "READY"
-            word = (view.words or {}).get(node)
-            failed = word is not None and word.at_s >= seen.created_s and word.boot == "failed"
-            spoke = [name for name, said in (view.words or {}).items() if abs(view.at_s - said.at_s) < 600]
-            assert failed or (set(spoke) - {node}), "silence that all share"
-            assert word is None or word.at_s < seen.created_s or word.work not in ("done", "failed")
+            (word,) = (view.words or {})[node]
+            assert word.at_s >= seen.created_s, "a word of the node before"
+            spoke = [name for name, (said,) in (view.words or {}).items() if abs(view.at_s - said.at_s) < 600]
+            assert word.boot == "failed" or (set(spoke) - {node}), "silence that all share"
+            assert word.work not in ("done", "failed")
 
 
 def test_zones_that_only_ever_fail_lead_to_no_request_at_all() -> None:

@@ -1,39 +1,82 @@
 """Which members a stack holds, and whose failure is whose, from what Pulumi says."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from pulumi import automation
+
+from fleet import provision
 from fleet.failures import Kind
-from fleet.provision import Stack, _outcome
+from fleet.provision import Outcome, Stack, known
 from infra import names
 from tests.infra.conftest import FakePulumi, node_state
 
 
-def stack(**more: Any) -> Stack:
-    one = Stack.__new__(Stack)
-    one.environment, one.root = "dev", more["root"]
-    return one
-
-
 def test_the_stack_holds_what_its_state_has_and_what_is_being_deleted_is_no_node(
-    pulumi_cli: FakePulumi, tmp_path: Any
+    pulumi_cli: FakePulumi, tmp_path: Path
 ) -> None:
     old = node_state("b", "PREEMPTED", component=False, delete=True)
     resources = [*node_state("a", "READY"), *old, *node_state("c", None)]
     pulumi_cli.answer("stack export", {"deployment": {"resources": resources}})
-    one = stack(root=tmp_path)
-    assert one.known() == {"a"}
-    assert one.urn("a") == resources[1]["urn"] == names.node_urn("dev", "a")
+    assert known("dev", tmp_path) == {"a"}
+    assert [one["urn"] for one in resources[:2]] == [names.slice_urn("dev", "a"), names.node_urn("dev", "a")]
 
 
-def test_a_members_own_words_say_why_it_failed_and_others_are_not_blamed() -> None:
-    said = {"a": ["googleapi: Error 429: Quota limit 'X' has been exceeded."], "": ["update failed"]}
-    assert _outcome("a", said, "update failed").kind is Kind.QUOTA  # type: ignore[union-attr]
-    assert _outcome("b", said, "update failed") is None
+def heard(*events: Any, fails: str = "") -> Outcome:
+    """The outcome of bringing a and b, where Pulumi says all that and then ends."""
+    one = Stack.__new__(Stack)
+    one.environment = "dev"
+
+    def update(hear: Any) -> None:
+        for event in events:
+            hear(event)
+        if fails:
+            result = SimpleNamespace(stdout="", stderr=fails, code=255)
+            raise automation.CommandError(result)  # type: ignore[arg-type]
+
+    return one._heard(["a", "b"], provision._MADE, update)
 
 
-def test_an_update_that_failed_as_a_whole_failed_for_all() -> None:
-    found = _outcome("a", {"": ["error: could not find default credentials"]}, "exit status 255")
-    assert found is not None
-    assert found.kind is Kind.LOGIN
-    assert _outcome("a", {}, "exit status 255") is not None
-    assert _outcome("a", {}, "") is None
+def made(node: str, op: automation.OpType) -> Any:
+    ended = SimpleNamespace(metadata=SimpleNamespace(op=op, urn=names.node_urn("dev", node)))
+    return SimpleNamespace(diagnostic_event=None, res_outputs_event=ended)
+
+
+def said(node: str, words: str) -> Any:
+    urn = names.node_urn("dev", node) if node else None
+    diagnostic = SimpleNamespace(severity="error", urn=urn, message=words)
+    return SimpleNamespace(diagnostic_event=diagnostic, res_outputs_event=None)
+
+
+def test_fine_is_only_what_was_made() -> None:
+    """A deletion alone, or another's failure, is no creation."""
+    found = heard(
+        made("a", automation.OpType.DELETE_REPLACED),
+        said("b", "googleapi: Error 429: Quota limit 'X' has been exceeded."),
+        fails="error: update failed",
+    )
+    assert found["a"] is not None
+    assert found["b"] is not None
+    assert (found["a"].kind, found["b"].kind) == (Kind.STACK, Kind.QUOTA)
+    fine = heard(made("a", automation.OpType.CREATE_REPLACEMENT), made("b", automation.OpType.CREATE))
+    assert fine == {"a": None, "b": None}
+
+
+def test_an_update_that_failed_as_a_whole_says_so_for_all() -> None:
+    found = heard(said("", "could not find default credentials"), fails="error: exit status 255")
+    assert {one.kind for one in found.values() if one} == {Kind.STACK}
+    assert all("default credentials" in one.message for one in found.values() if one)
+    assert all(one is not None for one in heard().values())
+
+
+def test_what_an_update_told_comes_back_whole(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(provision, "require", lambda _: None)
+    monkeypatch.setattr(provision.sys, "executable", "/bin/sh")
+    updates = provision.Updates("dev")
+    updates.start(["a"])
+    while (outcome := updates.ended()) is None:
+        pass
+    assert outcome["a"] is not None
+    assert outcome["a"].kind is Kind.STACK, "a shell is no update"
+    assert updates.ended() is None
