@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import shlex
 import sys
 import time
@@ -185,9 +186,7 @@ def monitor(options: argparse.Namespace) -> int:
         try:
             while True:
                 dashboard.show(keeper.step(may=() if options.watch else frozenset(Cause)))
-                time.sleep(
-                    min(_BUSY_S, options.monitor_interval) if keeper.busy else options.monitor_interval
-                )
+                time.sleep(min(options.monitor_interval, _BUSY_S if keeper.busy else math.inf))
         finally:
             if page:
                 page.shutdown()
