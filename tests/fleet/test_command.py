@@ -321,7 +321,7 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
         deadline = time.monotonic() + 20
         while not stack.asked and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(0.5)
+        time.sleep(2)
         signal.raise_signal(signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
