@@ -88,7 +88,7 @@ def price_so_far(look: Look, members: Sequence[Node]) -> float | None:
             price = each.spot if member.spot else each.on_demand
             if price is None or member.reserved:
                 return None
-            total += price * member.kind.chips * (look.view.at_s - seen.created_s) / 3600
+            total += price * member.kind.chips * max(0.0, look.view.at_s - seen.created_s) / 3600
     return total
 
 
