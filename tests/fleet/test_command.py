@@ -318,10 +318,10 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     cloud.states["train"] = "PREEMPTED"
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 20
-        while not stack.asked and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while (not stack.asked or stack.outcome is not None) and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(2)
+        time.sleep(1)  # for what the look after it says
         signal.raise_signal(signal.SIGINT)
 
     threading.Thread(target=interrupt).start()

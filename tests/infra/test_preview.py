@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from infra.__main__ import main
+from infra.nodes import nodes
 from infra.preview import empty_state
 from infra.prices import rows, table
 from infra.settings import parse
@@ -113,7 +114,7 @@ def test_a_price_is_chips_times_price_or_unknown(
     one: dict[str, object], hourly: float | None, on_demand: float
 ) -> None:
     values = {**BASE, "storage:allowCrossRegion": True, "tpu:slices": [{"name": "a", **one}]}
-    (row,) = rows(parse("dev", as_pulumi_hands_it_over(values, "f"), "f"))
+    (row,) = rows(nodes(parse("dev", as_pulumi_hands_it_over(values, "f"), "f")))
     assert row.hourly == (None if hourly is None else pytest.approx(hourly))
     assert row.on_demand_hourly == pytest.approx(on_demand)
 
@@ -123,7 +124,7 @@ def test_the_table_adds_up() -> None:
         {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "spot": True},
         {"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 3},
     ]
-    text = table(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f"))
+    text = table(nodes(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")))
     assert [line.split() for line in text.splitlines()[1:5]] == [
         ["train", "1", "v6e-16", "us-east5-b", "16", "spot", "22.45", "538.87", "43.20"],
         ["extract", "2", "v6e-8", "us-east5-a", "16", "on", "demand", "43.20", "1,036.80", "43.20"],
@@ -135,10 +136,10 @@ def test_the_table_adds_up() -> None:
 
 def test_an_unknown_price_makes_the_sum_unknown() -> None:
     slices = [{"name": "a", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "reserved": True}]
-    text = table(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f"))
+    text = table(nodes(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")))
     assert text.splitlines()[2].split() == ["sum", "1", "8", "unknown", "unknown", "21.60"]
 
 
 def test_no_slices_cost_nothing_by_the_hour() -> None:
-    text = table(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": []}, "f"), "f"))
+    text = table(nodes(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": []}, "f"), "f")))
     assert text == "No slices: tpu:slices is empty, so nothing is billed by the hour."
