@@ -324,8 +324,11 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
         time.sleep(1)  # for what the look after it says
         signal.raise_signal(signal.SIGINT)
 
+    # Whoever began these tests with & made them ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt).start()
     assert command.main(["monitor", "dev", "--monitor-interval", "1"]) == 130
+    signal.signal(signal.SIGINT, before)
     said = capsys.readouterr()
     assert stack.asked == [("bring", ("train",))]
     assert "train: replace (Google says PREEMPTED)" in said.out
