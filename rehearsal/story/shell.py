@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -39,24 +39,15 @@ class Shell:
         StoryFailed unless it succeeds and prints a match of `prints`; with `refused`, unless it fails and
         prints a match of that.
         """
-        log = self._logs / f"{next(self._numbers):03d}-{_slug(command)}.log"
-        with log.open("wb") as sink:
-            child = subprocess.Popen(
-                list(command),
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                status = child.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                if child.poll() is None:
-                    os.killpg(child.pid, signal.SIGKILL)
-                    child.wait()
+        child, log = self._begin(command)
+        try:
+            status = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
         text = log.read_text(errors="replace")
         said = f"{_shown(command)}\n{_tail(text)}\n  (all of it: {log})"
         if status is None:
@@ -74,6 +65,18 @@ class Shell:
         """Begin a command that goes on beside the story, under a name."""
         if name in self._running:
             raise StoryFailed(f"{name} runs already")
+        # A story that a shell began with & ignores SIGINT, and so would all that it starts.
+        self._running[name] = self._begin(
+            command, before=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+        )
+
+    def _begin(
+        self, command: Sequence[str], before: Callable[[], object] | None = None
+    ) -> tuple[subprocess.Popen[bytes], Path]:
+        """A command in a session of its own, and the file that it prints to.
+
+        `before` is run in the child; not from several threads at once, which fork badly.
+        """
         log = self._logs / f"{next(self._numbers):03d}-{_slug(command)}.log"
         with log.open("wb") as sink:
             child = subprocess.Popen(
@@ -83,10 +86,9 @@ class Shell:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # A story that a shell began with & ignores SIGINT, and so would all that it starts.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+                preexec_fn=before,
             )
-        self._running[name] = child, log
+        return child, log
 
     def stop(self, name: str, *, status: int, prints: str, timeout_s: float = 120.0) -> str:
         """Send it SIGINT, as Ctrl+C does, and return what it printed.
