@@ -126,12 +126,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def table(found: Sequence[Row]) -> str:
     """In plain text."""
-    lines = [HEAD, *map(cells, found)]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(HEAD))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return _columns([HEAD, *map(cells, found)])
 
 
 def listed(nodes: Sequence[Seen], wanted: Mapping[tuple[str, str], Node]) -> str:
@@ -140,7 +135,11 @@ def listed(nodes: Sequence[Seen], wanted: Mapping[tuple[str, str], Node]) -> str
     for seen in sorted(nodes, key=lambda one: (one.zone, one.name)):
         member = wanted.get((seen.zone, seen.name))
         lines.append((seen.name, seen.zone, seen.state, member.slice if member else "nobody: an orphan"))
-    widths = [max(len(line[n]) for line in lines) for n in range(4)]
+    return _columns(lines)
+
+
+def _columns(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
