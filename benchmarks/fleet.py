@@ -68,8 +68,9 @@ def _members() -> list[Node]:
     assert len(zones) == ZONES, "the catalog lists fewer zones"
     return [
         Node(
-            slice="extract", name=f"tpu-{zones[n % ZONES]}-{n // ZONES}", zone=zones[n % ZONES], kind=kind,
-            spot=True, reserved=False, runtime_version="", run="extract", labels={}, member=n,
+            slice="extract", name=f"tpu-{zones[n % ZONES]}-{n // ZONES}", zone=zones[n % ZONES],
+            home=zones[n % ZONES], kind=kind, spot=True, reserved=False, runtime_version="", run="extract",
+            labels={}, member=n,
         )
         for n in range(SLICES)
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from fleet import deploy as plans
@@ -65,9 +65,9 @@ class Fleet:
 class _Nobody:
     """A builder for those who only look."""
 
-    def start(self, nodes: Sequence[str]) -> None:
+    def start(self, places: Mapping[str, str]) -> None:
         """See `loop.Builder`."""
-        raise AssertionError(f"{nodes} were to be brought back by somebody who only looks")
+        raise AssertionError(f"{places} were to be brought back by somebody who only looks")
 
     def ended(self) -> None:
         """See `loop.Builder`."""
@@ -91,8 +91,9 @@ def status(options: argparse.Namespace) -> int:
 def list_nodes(options: argparse.Namespace) -> int:
     """Every node that carries this environment's labels, orphans too."""
     fleet = _open(options)
-    look = fleet.google.look(sorted({one.zone for one in nodes(fleet.settings)}))
-    wanted = {(one.zone, one.name): one for one in nodes(fleet.settings)}
+    everyone = nodes(fleet.settings)
+    look = fleet.google.look(sorted({zone for one in everyone for zone in one.places}))
+    wanted = {(one.zone, one.name): one for one in everyone}
     found = [
         seen
         for zone in look.zones.values()
@@ -181,7 +182,7 @@ def monitor(options: argparse.Namespace) -> int:
         within_budget(fleet.settings)
         keeper = fleet.keeper()
     title = f"fleet {options.environment}"
-    with Dashboard(title, fleet.members) as dashboard:
+    with Dashboard(title) as dashboard:
         page = serve(dashboard, options.port) if options.port is not None else None
         try:
             while True:
@@ -256,7 +257,7 @@ def _say_what(look: Look, may: Collection[Cause]) -> None:
 def _told(fleet: Fleet, look: Look, as_json: bool) -> int:
     found = show.rows(look, Rates())
     if as_json:
-        print(json.dumps(show.as_json(look, found, fleet.members)))
+        print(json.dumps(show.as_json(look, found)))
     else:
         print(show.table(found))
         print(show.summary(found))

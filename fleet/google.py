@@ -152,8 +152,15 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[Word]]:
         if named[1] == "boot":
             word = Word(at_s, boot=said.get("state", ""), stage=said.get("stage", ""))
         else:
-            numbers = (_count(said, key) for key in ("samples", "of_samples", "shards", "size_bytes"))
-            word = Word(at_s, "", "", said.get("state", ""), *numbers)
+            word = Word(
+                at_s,
+                work=said.get("state", ""),
+                samples=_count(said, "samples"),
+                of_samples=_count(said, "of_samples"),
+                shards=_count(said, "shards"),
+                size_bytes=_count(said, "size_bytes"),
+                command=said.get("command", ""),
+            )
         found.setdefault(named[2], []).append(word)
     return found
 

@@ -8,7 +8,7 @@ done is written down before it begins, so that a keeper that is killed in betwee
 """
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -38,8 +38,8 @@ class Cloud(Protocol):
 class Builder(Protocol):
     """What creates nodes; one update at a time."""
 
-    def start(self, nodes: Sequence[str]) -> None:
-        """Begins to create members, deleting first those that are there."""
+    def start(self, places: Mapping[str, str]) -> None:
+        """Begins to create members, by the zone where each is to be, deleting first those that are there."""
         ...
 
     def ended(self) -> Outcome | None:
@@ -69,13 +69,15 @@ class Look:
 
     Attributes:
         view: what was seen.
-        decisions: one for each member.
+        members: with the zones where they are, or are being made.
+        decisions: one for each.
         orphans: nodes with our labels that no setting asks for.
         events: what happened since the step before, in words.
         begun: members whose creation began with this step.
     """
 
     view: View
+    members: Sequence[Node]
     decisions: list[Decision]
     orphans: list[Seen]
     events: list[str]
@@ -97,12 +99,12 @@ class Keeper:
         everyone: Sequence[Node] = (),
     ):
         """Keeps `members`; nodes with `labels` are orphans where neither they nor `everyone` ask for them."""
-        self._members, self._cloud, self._builder, self._books = members, cloud, builder, books
+        self._members, self._cloud, self._builder, self._books = [*members], cloud, builder, books
         self._limits, self._labels = limits, labels
         self._dice = dice or random.Random()
-        self._everyone = [*members, *everyone]
-        self._zone = {member.name: member.zone for member in members}
-        self._zones = sorted(set(self._zone.values()))
+        mine = {member.name for member in members}
+        self._others = [one for one in everyone if one.name not in mine]
+        self._zones = sorted({zone for member in members for zone in member.places})
         self.memory = books.read()
         self.outcome: Outcome = {}  # of the last update that has ended
         self._under_way: tuple[str, ...] = ()
@@ -131,7 +133,7 @@ class Keeper:
         events = self._note(outcome, view.at_s)
         found = [self._in_hand(one) for one in decide(self._members, view, self.memory, self._limits)]
         events += self._changes(found)
-        leftovers = orphans(self._everyone, view, self._labels)
+        leftovers = orphans([*self._members, *self._others], view, self._labels)
         due = [
             one
             for one in found
@@ -151,7 +153,7 @@ class Keeper:
         except UnreachableError as error:
             # What can't be written down isn't done.
             events.append(f"nothing is done: {error}")
-        return Look(view, found, leftovers, events, begun)
+        return Look(view, tuple(self._members), found, leftovers, events, begun)
 
     def leave(self) -> None:
         """Gives the keeper's place up."""
@@ -167,8 +169,10 @@ class Keeper:
         except UnreachableError:
             self.memory = before
             raise
-        self._under_way = tuple(one.node for one in due)
-        self._builder.start(self._under_way)
+        places = {one.node: one.zone for one in due}
+        self._members = [replace(one, zone=places.get(one.name, one.zone)) for one in self._members]
+        self._under_way = tuple(places)
+        self._builder.start(places)
         return self._under_way
 
     def _note(self, outcome: Outcome | None, now_s: float) -> list[str]:
@@ -176,8 +180,9 @@ class Keeper:
             return []
         self._under_way, self.outcome = (), outcome
         events = []
+        zones = {member.name: member.zone for member in self._members}
         for node, failure in outcome.items():
-            zone = self._zone[node]
+            zone = zones[node]
             if failure is None:
                 events.append(f"{node}: created")
                 self.memory.succeeded(node, zone, now_s)

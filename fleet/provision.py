@@ -4,7 +4,7 @@ One update works on all of its members beside one another. Pulumi locks a stack 
 updates never overlap; each is told what it may touch, by URN, and the rest of the stack stays as it is. An
 update runs in a process of its own, out of reach of Ctrl+C: it is never left half done.
 
-    python -m fleet.provision dev bring tpu-us-east5-b-0    prints its outcome as JSON
+    python -m fleet.provision dev bring tpu-us-east5-b-0=us-east5-b    prints its outcome as JSON
 """
 
 import json
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -24,6 +24,9 @@ from fleet.failures import Failure, Kind, classify
 from infra import names
 from infra.cli import Pulumi
 from infra.errors import CommandError, InfraError
+from infra.nodes import nodes as all_nodes
+from infra.settings import from_file
+from infra.settings.record import record
 from infra.settings.sources import ROOT
 
 LAYER = "tpu"
@@ -49,8 +52,13 @@ class Stack:
         workspace = _Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
         self._stack = automation.Stack.select(environment, workspace)
 
-    def bring(self, nodes: Sequence[str]) -> Outcome:
-        """Creates members; those that the stack holds are deleted first. Returns when all have ended."""
+    def bring(self, places: Mapping[str, str]) -> Outcome:
+        """Creates members, each in a zone; those that the stack holds are deleted first.
+
+        Returns when all have ended. Raises InfraError where the settings can't be read or written.
+        """
+        move(self.environment, places, self.root)
+        nodes = list(places)
         held = known(self.environment, self.root)
         again = [self._urn(node) for node in nodes if node in held]
         # One zone without capacity must not keep the members in others from coming back.
@@ -112,6 +120,16 @@ class Stack:
         return {node: outcome(self._urn(node)) for node in nodes}
 
 
+def move(environment: str, places: Mapping[str, str], root: Path = ROOT) -> None:
+    """Writes into `tpu:moved` which members aren't made in the zone that their slice names."""
+    settings = from_file(environment, root)
+    homes = {one.name: one.home for one in all_nodes(settings)}
+    moved = {**settings.tpu.moved, **places}
+    abroad = {node: zone for node, zone in moved.items() if zone != homes.get(node, zone)}
+    if abroad != settings.tpu.moved:
+        record(environment, "tpu:moved", abroad, root)
+
+
 def require(environment: str, root: Path = ROOT) -> None:
     """Raises CommandError where there is no such stack."""
     if environment not in Pulumi(environment, root).stacks(LAYER):
@@ -139,18 +157,18 @@ class Updates:
         self._environment = environment
         self._running: tuple[tuple[str, ...], subprocess.Popen[bytes], IO[bytes]] | None = None
 
-    def start(self, nodes: Sequence[str]) -> None:
-        """Begins to create members, deleting first those that the stack holds."""
-        self._start("bring", nodes)
+    def start(self, places: Mapping[str, str]) -> None:
+        """Begins to create members, each in a zone, deleting first those that the stack holds."""
+        self._start("bring", list(places), [f"{node}={zone}" for node, zone in places.items()])
 
     def remove(self, nodes: Sequence[str]) -> None:
         """Begins to delete members."""
-        self._start("remove", nodes)
+        self._start("remove", nodes, nodes)
 
-    def _start(self, verb: str, nodes: Sequence[str]) -> None:
+    def _start(self, verb: str, nodes: Sequence[str], words: Sequence[str]) -> None:
         assert self._running is None, "one update at a time"
         answer = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has ended
-        line = [sys.executable, "-m", "fleet.provision", self._environment, verb, *nodes]
+        line = [sys.executable, "-m", "fleet.provision", self._environment, verb, *words]
         child = subprocess.Popen(
             line, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -181,10 +199,12 @@ def _failure(told: dict[str, str] | None) -> Failure | None:
 
 def main(arguments: Sequence[str]) -> int:
     """One update, and its outcome as the last line."""
-    environment, verb, *nodes = arguments
+    environment, verb, *words = arguments
+    places = {node: zone for node, _, zone in (word.partition("=") for word in words)}
+    nodes = list(places)
     try:
         stack = Stack(environment)
-        outcome = stack.bring(nodes) if verb == "bring" else stack.remove(nodes)
+        outcome = stack.bring(places) if verb == "bring" else stack.remove(nodes)
     except InfraError as error:
         outcome = dict.fromkeys(nodes, Failure(Kind.STACK, str(error)))
     print(json.dumps({node: asdict(one) if one else None for node, one in outcome.items()}))

@@ -50,11 +50,13 @@ class Word:
         at_s: when it was written; of several, the newest.
         boot: `booting`, `ready` or `failed`; empty where nothing was said of a boot.
         stage: the last stage of the boot that began.
-        work: `running`, `done` or `failed`; empty where nothing was said of work.
+        work: `running`, `done` or `failed`; empty where nothing was said of work. `older` where what was
+            said is of another command than the one that is asked for.
         samples: done so far.
         of_samples: to do in all; 0 where nobody knows.
         shards: committed.
         size_bytes: of them.
+        command: which command's work it is, by its id; empty where nobody said.
     """
 
     at_s: float
@@ -65,6 +67,13 @@ class Word:
     of_samples: int = 0
     shards: int = 0
     size_bytes: int = 0
+    command: str = ""
+
+    def of(self, command: str) -> "Word":
+        """The same, as word of the job that is asked for: what is of another one says no more than that."""
+        if not self.work or not self.command or self.command == command:
+            return self
+        return Word(self.at_s, self.boot, self.stage, "older", command=self.command)
 
 
 @dataclass(frozen=True)
@@ -88,12 +97,13 @@ class View:
         view = self.zones.get(zone)
         return (view.nodes or {}).get(node) if view else None
 
-    def word(self, seen: Seen) -> Word | None:
-        """What the workers of this node, and of none before it with its name, say together.
+    def word(self, seen: Seen, command: str) -> Word | None:
+        """What the workers of this node, and of none before it with its name, say together of a command.
 
         Both times are Google's: of the node's creation, and of the objects.
         """
-        said = [word for word in (self.words or {}).get(seen.name, ()) if word.at_s >= seen.created_s]
+        words = (self.words or {}).get(seen.name, ())
+        said = [word.of(command) for word in words if word.at_s >= seen.created_s]
         return together(said)
 
 
@@ -115,7 +125,7 @@ def together(said: Sequence[Word]) -> Word | None:
         max(word.at_s for word in said),
         boot.boot if boot else "",
         boot.stage if boot else "",
-        next((state for state in ("failed", "running", "done") if state in states), ""),
+        next((state for state in ("failed", "older", "running", "done") if state in states), ""),
         sum(word.samples for word in works),
         sum(word.of_samples for word in works),
         sum(word.shards for word in works),
@@ -154,7 +164,14 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about one member, and why; `instance` is the node's that it is about."""
+    """What is done about one member, and why.
+
+    Attributes:
+        node: its name.
+        zone: where it is, or is to be made.
+        instance: of the node that this is about.
+        word: what its workers say.
+    """
 
     node: str
     zone: str
@@ -163,3 +180,4 @@ class Decision:
     why: str
     cause: Cause | None = None
     instance: str = ""
+    word: Word | None = None

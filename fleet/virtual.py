@@ -7,7 +7,7 @@ the truth about each node, and says whether one that was healthy was ever delete
 
 import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.failures import Failure, Kind
@@ -88,7 +88,7 @@ class VirtualCloud:
         self.nodes = {member.name: _Node(instance=n) for n, member in enumerate(members)}
         self._instances = len(members)
         dice = random.Random(seed)
-        zones = sorted(set(self._zone.values()))
+        zones = sorted({zone for member in members for zone in member.places})
         self._dry = {zone: self._spans(dice, climate.dry_h, climate.dry_for_h) for zone in zones}
         self._ill = {zone: self._spans(dice, climate.ill_h, climate.ill_for_min / 60) for zone in zones}
         self._losses = self._draw_losses(dice, zones)
@@ -103,15 +103,15 @@ class VirtualCloud:
             at_s = end_s
         return found
 
-    def _draw_losses(self, dice: random.Random, zones: Sequence[str]) -> list[tuple[float, str]]:
+    def _draw_losses(self, dice: random.Random, zones: Sequence[str]) -> list[tuple[float, str, str]]:
+        """When who is lost; in a wave, only if it is in that zone then."""
         found = []
         for name in self._zone:
-            found += [(begin, name) for begin, _ in self._spans(dice, self._climate.preemption_h, 1e-9)]
+            found += [(begin, name, "") for begin, _ in self._spans(dice, self._climate.preemption_h, 1e-9)]
         for zone in zones:
-            there = [name for name, place in self._zone.items() if place == zone]
             for begin, _ in self._spans(dice, self._climate.wave_h, 1e-9):
-                some = dice.sample(there, round(self._climate.wave_share * len(there)))
-                found += [(begin + dice.uniform(0, 600), name) for name in some]
+                some = dice.sample(sorted(self._zone), round(self._climate.wave_share * len(self._zone)))
+                found += [(begin + dice.uniform(0, 600), name, zone) for name in some]
         heapq.heapify(found)
         return found
 
@@ -127,9 +127,9 @@ class VirtualCloud:
     def advance(self, to_s: float) -> None:
         """Lets time pass: what is to be lost until then is lost."""
         while self._losses and self._losses[0][0] <= to_s:
-            at_s, name = heapq.heappop(self._losses)
+            at_s, name, zone = heapq.heappop(self._losses)
             node = self.nodes.get(name)
-            if node is not None and node.state == "READY":
+            if node is not None and node.state == "READY" and zone in ("", self._zone[name]):
                 node.state, node.lost_s = "PREEMPTED", at_s
                 self.tally.lost += 1
         self.now_s = to_s
@@ -161,12 +161,12 @@ class VirtualCloud:
         """See `loop.Cloud`."""
         raise AssertionError(f"{leftover} was swept, but every node here is asked for")
 
-    def start(self, nodes: Sequence[str]) -> None:
+    def start(self, places: Mapping[str, str]) -> None:
         """See `loop.Builder`."""
         assert self._running is None, "one update at a time"
         ends_s, outcome = self.now_s + self._climate.update_s, Outcome()
-        for name in nodes:
-            took_s, failure = self.replace(name)
+        for name, zone in places.items():
+            took_s, failure = self.replace(name, zone)
             outcome[name] = failure
             ends_s = max(ends_s, self.now_s + self._climate.update_s + took_s)
         self._running = ends_s, outcome
@@ -189,9 +189,10 @@ class VirtualCloud:
 
     # What a request does
 
-    def replace(self, name: str) -> tuple[float, Failure | None]:
+    def replace(self, name: str, zone: str = "") -> tuple[float, Failure | None]:
         """Deletes a node, if it is there, and asks for a new one: how long it takes, and whether it fails."""
-        climate, zone, node = self._climate, self._zone[name], self.nodes.get(name)
+        climate, node = self._climate, self.nodes.get(name)
+        zone = zone or self._zone[name]
         took_s = 0.0
         if node is not None and node.state != _GONE:
             if node.state == "READY":
@@ -201,6 +202,7 @@ class VirtualCloud:
             took_s += climate.delete_s
             node.state = "CREATING"
         self.tally.creates += 1
+        self._zone[name] = zone
         if self.dry(zone):
             self.tally.refused += 1
             if node is not None:

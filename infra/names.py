@@ -120,6 +120,11 @@ def node_urn(environment: str, node: str) -> str:
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}${NODE_TYPE}::{node}"
 
 
+def command_id(run: str) -> str:
+    """What tells a slice's command from another one in its workers' words (docs/architecture.md)."""
+    return sha256(run.strip().encode()).hexdigest()[:12]
+
+
 def bundle_manifest(bundle: str) -> str:
     """The object whose presence says that a bundle is published whole."""
     return f"bundles/manifests/{bundle}"

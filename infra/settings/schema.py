@@ -209,6 +209,11 @@ class SliceSettings:
     zones: tuple[str, ...] = setting(
         "zones; a fleet is dealt out over them in turn", rule=rules.ZONE, example="[us-east5-b]"
     )
+    other_zones: tuple[str, ...] = setting(
+        "zones where `fleet` makes a slice whose own has no chips, in this order; network and data are there",
+        default=(),
+        rule=rules.ZONE,
+    )
     count: int | None = setting("number of slices in a fleet", default=None, rule=rules.between(1, 1000))
     multislice: bool = setting(
         "a fleet's slices run one job together, over the datacenter network", default=False
@@ -246,6 +251,12 @@ class TpuSettings:
     tensorflow: bool = setting("publish TensorFlow with the bundle", default=False)
     os_login: bool = setting("logins by IAM instead of keys in metadata", default=True)
     secure_boot: bool = setting("boot only signed kernels", default=True)
+    moved: Mapping[str, str] = setting(
+        "node → zone, where that isn't the one its slice names; `fleet` writes it",
+        default={},
+        rule=rules.ZONE,
+        key_rule=rules.RESOURCE_NAME,
+    )
     additional_zones: tuple[str, ...] = setting(
         "zones that offer v6e to you and aren't in the catalog yet", default=(), rule=rules.ZONE
     )

@@ -29,7 +29,7 @@ LABELS = {"environment": "dev", "layer": "tpu"}
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def settings(**fleet: Any) -> Settings:
+def settings(**more: Any) -> Settings:
     slices = [
         {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "run": "train tiny.toml"},
         {
@@ -42,7 +42,7 @@ def settings(**fleet: Any) -> Settings:
         "storage:bucketName": "my-project-checkpoints",
         "storage:location": "us-east5",
         "tpu:slices": json.dumps(slices),
-        **{f"fleet:{key}": str(value) for key, value in fleet.items()},
+        **{key if ":" in key else f"fleet:{key}": str(value) for key, value in more.items()},
     }
     return parse("dev", values, "Pulumi.dev.yaml")
 
