@@ -216,11 +216,13 @@ def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int
     keeper = fleet.keeper()
     keeper.memory.acted()
     names = {one.name for one in meant}
-    begun = False
+    outcome: provision.Outcome = {}
+    rounds = max(len(one.places) for one in meant)  # each zone once, where one after another has no chips
     try:
         while True:
-            look = keeper.step(may=() if begun else may, only=names)
-            begun = begun or keeper.busy
+            look = keeper.step(may=may if rounds else (), only=names)
+            rounds -= bool(look.begun)
+            outcome |= keeper.outcome
             for event in look.events:
                 print(event, file=sys.stderr if options.json else sys.stdout, flush=True)
             if not keeper.busy:
@@ -228,10 +230,10 @@ def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int
             time.sleep(_POLL_S)
     finally:
         _left(keeper)
-    if not begun:
+    if not outcome:
         print("error: nothing was begun: see above, or look again with fleet status", file=sys.stderr)
         return 1
-    left = {node: failure for node, failure in keeper.outcome.items() if failure}
+    left = {node: failure for node, failure in outcome.items() if failure}
     if options.json:
         _told(fleet, look, as_json=True)
     elif not left:

@@ -147,12 +147,14 @@ def _allowed(wish: Decision, member: Node, view: View, memory: Memory, limits: L
 
 
 def _other_zone(member: Node, view: View, memory: Memory) -> str | None:
-    """The first of its other zones that answered, has nothing of its name and wasn't refused lately."""
+    """Of its other zones that answered, have nothing of its name and refuse nothing now, the one that
+    refused least often; the first of those."""
+    free = []
     for zone in member.places[1:]:
-        seen = view.zones.get(zone, ZoneView(None)).nodes
-        if seen is not None and member.name not in seen and not memory.refusal("", zone).holds(view.at_s):
-            return zone
-    return None
+        seen, refusal = view.zones.get(zone, ZoneView(None)).nodes, memory.refusal("", zone)
+        if seen is not None and member.name not in seen and not refusal.holds(view.at_s):
+            free.append((refusal.count, zone))
+    return min(free, key=lambda one: one[0], default=(0, None))[1]
 
 
 def _churns_until(node: str, memory: Memory, limits: Limits, now_s: float) -> float:

@@ -63,7 +63,7 @@ class Cloud:
     def look(self, zones: Any) -> View:
         self.at_s += 60
         views: dict[str, ZoneView] = {}
-        for zone in set(self.zones.values()):
+        for zone in {*zones, *self.zones.values()}:
             there = {
                 name: Seen(name, zone, state, "1", self.at_s - 7200, LABELS)
                 for name, state in self.states.items()
@@ -99,16 +99,19 @@ class Stack:
     def __init__(self, cloud: Cloud):
         self.cloud, self.asked = cloud, list[tuple[str, tuple[str, ...]]]()
         self.failure: Failure | None = None
+        self.dry: set[str] = set()
         self.outcome: provision.Outcome | None = None
 
     def known(self) -> frozenset[str]:
         return frozenset(name for name, state in self.cloud.states.items() if state)
 
-    def start(self, some: Any) -> None:
+    def start(self, some: dict[str, str]) -> None:
         self.asked.append(("bring", tuple(some)))
-        for name in some:
-            self.cloud.states[name] = "READY" if self.failure is None else ""
-        self.outcome = dict.fromkeys(some, self.failure)
+        self.outcome = {}
+        for name, zone in some.items():
+            failure = Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure
+            self.cloud.states[name], self.cloud.zones[name] = "READY" if failure is None else "", zone
+            self.outcome[name] = failure
 
     def remove(self, some: Any) -> None:
         self.asked.append(("remove", tuple(some)))
@@ -192,6 +195,26 @@ def test_what_could_not_be_created_is_said_with_its_reason(
     said = capsys.readouterr()
     assert "quota: Quota limit 'TPUV6E' has been exceeded" in said.out
     assert "IAM & Admin > Quotas" in said.err
+
+
+def test_who_asks_for_a_slice_gets_it_in_the_first_zone_that_has_chips(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud, stack = world
+    slices = [{"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"],
+               "otherZones": ["us-east1-d", "us-east5-a"]}]  # fmt: skip
+    meant = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
+    monkeypatch.setattr(command, "from_file", lambda _: meant)
+    cloud.states, cloud.zones = {"train": ""}, {"train": "us-east5-b"}
+    stack.dry = {"us-east5-b", "us-east1-d"}
+    assert command.main(["create", "dev", "--yes"]) == 0
+    assert (cloud.states["train"], cloud.zones["train"], len(stack.asked)) == ("READY", "us-east5-a", 3)
+    cloud.states["train"] = ""
+    cloud.at_s += 600
+    stack.dry.add("us-east5-a")
+    assert command.main(["create", "dev", "--yes"]) == 1
+    assert len(stack.asked) == 6, "each zone once"
+    assert "error: train: stock-out: none in us-east5-a" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["create", "recreate-preempted", "delete"])
