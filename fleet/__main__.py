@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet import deploy as plans
 from fleet import provision, show
@@ -22,6 +22,7 @@ from fleet.show import Rates
 from fleet.state import Action, Cause
 from infra import prices
 from infra.cli import run
+from infra.errors import InfraError
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
 
@@ -74,11 +75,16 @@ class _Nobody:
 
 
 def _open(options: argparse.Namespace) -> Fleet:
+    settings, meant = _meant(options)
+    return Fleet(settings, meant, Google(settings.gcp.project, settings.storage.bucket_name))
+
+
+def _meant(options: argparse.Namespace) -> tuple[Settings, tuple[Node, ...]]:
     settings = from_file(options.environment)
     meant = members(settings, Wish(options.slice, options.zones, options.workers_per_zone))
     if not meant:
         raise FleetError(f"Pulumi.{options.environment}.yaml lists no slices\n    fix: tpu:slices")
-    return Fleet(settings, meant, Google(settings.gcp.project, settings.storage.bucket_name))
+    return settings, meant
 
 
 def status(options: argparse.Namespace) -> int:
@@ -186,6 +192,8 @@ def monitor(options: argparse.Namespace) -> int:
         page = serve(dashboard, options.port) if options.port is not None else None
         try:
             while True:
+                if not keeper.busy:
+                    fleet = _followed(options, fleet, keeper)
                 dashboard.show(keeper.step(may=() if options.watch else frozenset(Cause)))
                 time.sleep(min(options.monitor_interval, _BUSY_S if keeper.busy else math.inf))
         finally:
@@ -193,6 +201,29 @@ def monitor(options: argparse.Namespace) -> int:
                 page.shutdown()
             if not options.watch:
                 _left(keeper)
+
+
+def _followed(options: argparse.Namespace, fleet: Fleet, keeper: Keeper) -> Fleet:
+    """The fleet as its file says by now; as it was before, while the file can't be followed."""
+    try:
+        settings, meant = _meant(options)
+        if settings == fleet.settings:
+            return fleet
+        if not options.watch:
+            within_budget(settings)
+        for kept in ("gcp", "storage", "fleet"):
+            if getattr(settings, kept) != getattr(fleet.settings, kept):
+                raise FleetError(f"{kept}: has changed; to take it up: Ctrl+C, and monitor again")
+    except InfraError as error:
+        keeper.say(f"the settings aren't followed: {error}")
+        return fleet
+    names = [{one.name for one in some} for some in (fleet.members, meant)]
+    changed = [f"{one} is new" for one in sorted(names[1] - names[0])]
+    changed += [f"{one} is asked for no more" for one in sorted(names[0] - names[1])]
+    keeper.follow(meant, nodes(settings))
+    if changed:
+        keeper.say(f"the settings changed: {', '.join(changed)}")
+    return replace(fleet, settings=settings, members=meant)
 
 
 def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int:

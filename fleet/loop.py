@@ -99,16 +99,29 @@ class Keeper:
         everyone: Sequence[Node] = (),
     ):
         """Keeps `members`; nodes with `labels` are orphans where neither they nor `everyone` ask for them."""
-        self._members, self._cloud, self._builder, self._books = [*members], cloud, builder, books
+        self._cloud, self._builder, self._books = cloud, builder, books
         self._limits, self._labels = limits, labels
         self._dice = dice or random.Random()
-        mine = {member.name for member in members}
-        self._others = [one for one in everyone if one.name not in mine]
-        self._zones = sorted({zone for member in members for zone in member.places})
         self.memory = books.read()
         self.outcome: Outcome = {}  # of the last update that has ended
         self._under_way: tuple[str, ...] = ()
         self._conditions: dict[str, str] = {}
+        self._said: list[str] = []
+        self._told = ""
+        self.follow(members, everyone)
+
+    def follow(self, members: Sequence[Node], everyone: Sequence[Node] = ()) -> None:
+        """Keeps these members from now on; not while an update is under way."""
+        assert not self.busy, "an update is of the members that it was begun for"
+        mine = {member.name for member in members}
+        self._members = [*members]
+        self._others = [one for one in everyone if one.name not in mine]
+        self._zones = sorted({zone for member in members for zone in member.places})
+
+    def say(self, event: str) -> None:
+        """Has the next step tell this, unless it was the last that was told so."""
+        if event != self._told:
+            self._said, self._told = [*self._said, event], event
 
     @property
     def under_way(self) -> tuple[str, ...]:
@@ -130,7 +143,7 @@ class Keeper:
         # Before the look: what ends during it may be missing from what it shows, and stays in hand.
         outcome = self._builder.ended()
         view = self._cloud.look(self._zones)
-        events = self._note(outcome, view.at_s)
+        events, self._said = [*self._said, *self._note(outcome, view.at_s)], []
         found = [self._in_hand(one) for one in decide(self._members, view, self.memory, self._limits)]
         events += self._changes(found)
         leftovers = orphans([*self._members, *self._others], view, self._labels)

@@ -359,6 +359,35 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     assert "to come back: python -m fleet monitor dev" in said.err
 
 
+def test_monitor_follows_the_settings_unless_they_are_wrong(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, stack = world
+    before, dear = settings(), settings(dollarsPerHour=1)
+    slices = [{"name": "other", "acceleratorType": "v6e-8", "zones": ["us-east5-a"]}]
+    other = settings(**{"tpu:slices": json.dumps(slices)})
+    files: list[Settings | Exception] = [before, FleetError("no YAML"), FleetError("no YAML"), dear, other]
+
+    def read(_: str) -> Settings:
+        file = files.pop(0) if len(files) > 1 else files[0]
+        if isinstance(file, Exception):
+            raise file
+        return file
+
+    def end(*_: Any) -> None:
+        if stack.asked and stack.outcome is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "from_file", read)
+    monkeypatch.setattr(command.time, "sleep", end)
+    assert command.main(["monitor", "dev"]) == 130
+    said = capsys.readouterr().out
+    assert said.count("the settings aren't followed: no YAML") == 1
+    assert "fleet:dollarsPerHour allows $1" in said
+    assert "the settings changed: other is new, tpu-us-east5-a-0 is asked for no more" in said
+    assert stack.asked == [("bring", ("other",))]
+
+
 def test_flags_narrow_and_never_widen() -> None:
     assert [one.name for one in members(settings(), Wish(zones=("us-east5-a",), workers_per_zone=1))] == [
         "tpu-us-east5-a-0"
