@@ -49,6 +49,49 @@ class Climate:
     update_s: float = 30.0
 
 
+class Weather:
+    """What a climate does to some nodes, drawn from a seed.
+
+    Attributes:
+        dry: by zone, from when to when it has no chips, seconds.
+        ill: by zone, from when to when some of its answers are errors.
+        losses: when which node is taken away, if it is there, wherever that is; a heap.
+    """
+
+    def __init__(
+        self, zone_of: Mapping[str, str], climate: Climate, span_s: float, seed: int, more: Sequence[str] = ()
+    ):
+        """For nodes by zone, and for `more` zones that are empty at first."""
+        self._climate, self._span_s = climate, span_s
+        dice = random.Random(seed)
+        zones = sorted({*zone_of.values(), *more})
+        self.dry = {zone: self._spans(dice, climate.dry_h, climate.dry_for_h) for zone in zones}
+        self.ill = {zone: self._spans(dice, climate.ill_h, climate.ill_for_min / 60) for zone in zones}
+        self.losses = self._draw_losses(dice, zone_of, zones)
+
+    def _spans(self, dice: random.Random, apart_h: float, for_h: float) -> list[tuple[float, float]]:
+        found, at_s = [], 0.0
+        while apart_h and (at_s := at_s + dice.expovariate(1 / apart_h) * HOUR_S) < self._span_s:
+            end_s = at_s + dice.expovariate(1 / for_h) * HOUR_S
+            found.append((at_s, end_s))
+            at_s = end_s
+        return found
+
+    def _draw_losses(
+        self, dice: random.Random, zone_of: Mapping[str, str], zones: Sequence[str]
+    ) -> list[tuple[float, str]]:
+        found = []
+        for name in zone_of:
+            found += [(begin, name) for begin, _ in self._spans(dice, self._climate.preemption_h, 1e-9)]
+        for zone in zones:
+            there = [name for name, place in zone_of.items() if place == zone]
+            for begin, _ in self._spans(dice, self._climate.wave_h, 1e-9):
+                some = dice.sample(there, round(self._climate.wave_share * len(there)))
+                found += [(begin + dice.uniform(0, 600), name) for name in some]
+        heapq.heapify(found)
+        return found
+
+
 @dataclass
 class _Node:
     state: str = "READY"
@@ -83,37 +126,15 @@ class VirtualCloud:
     def __init__(self, members: Sequence[Node], climate: Climate, span_s: float, seed: int):
         self.now_s = 0.0
         self.tally = Tally()
-        self._climate, self._span_s = climate, span_s
+        self._climate = climate
         self._zone = {member.name: member.zone for member in members}
         self.nodes = {member.name: _Node(instance=n) for n, member in enumerate(members)}
         self._instances = len(members)
-        dice = random.Random(seed)
-        zones = sorted({zone for member in members for zone in member.places})
-        self._dry = {zone: self._spans(dice, climate.dry_h, climate.dry_for_h) for zone in zones}
-        self._ill = {zone: self._spans(dice, climate.ill_h, climate.ill_for_min / 60) for zone in zones}
-        self._losses = self._draw_losses(dice, zones)
+        more = [zone for member in members for zone in member.others]
+        weather = Weather(self._zone, climate, span_s, seed, more)
+        self._dry, self._ill, self._losses = weather.dry, weather.ill, weather.losses
         self._dice = random.Random(seed + 1)
         self._running: tuple[float, Outcome] | None = None
-
-    def _spans(self, dice: random.Random, apart_h: float, for_h: float) -> list[tuple[float, float]]:
-        found, at_s = [], 0.0
-        while apart_h and (at_s := at_s + dice.expovariate(1 / apart_h) * HOUR_S) < self._span_s:
-            end_s = at_s + dice.expovariate(1 / for_h) * HOUR_S
-            found.append((at_s, end_s))
-            at_s = end_s
-        return found
-
-    def _draw_losses(self, dice: random.Random, zones: Sequence[str]) -> list[tuple[float, str, str]]:
-        """When who is lost; in a wave, only if it is in that zone then."""
-        found = []
-        for name in self._zone:
-            found += [(begin, name, "") for begin, _ in self._spans(dice, self._climate.preemption_h, 1e-9)]
-        for zone in zones:
-            for begin, _ in self._spans(dice, self._climate.wave_h, 1e-9):
-                some = dice.sample(sorted(self._zone), round(self._climate.wave_share * len(self._zone)))
-                found += [(begin + dice.uniform(0, 600), name, zone) for name in some]
-        heapq.heapify(found)
-        return found
 
     def dry(self, zone: str) -> bool:
         """Whether a zone has no chips now."""
@@ -127,9 +148,9 @@ class VirtualCloud:
     def advance(self, to_s: float) -> None:
         """Lets time pass: what is to be lost until then is lost."""
         while self._losses and self._losses[0][0] <= to_s:
-            at_s, name, zone = heapq.heappop(self._losses)
+            at_s, name = heapq.heappop(self._losses)
             node = self.nodes.get(name)
-            if node is not None and node.state == "READY" and zone in ("", self._zone[name]):
+            if node is not None and node.state == "READY":
                 node.state, node.lost_s = "PREEMPTED", at_s
                 self.tally.lost += 1
         self.now_s = to_s

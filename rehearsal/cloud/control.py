@@ -41,6 +41,9 @@ class Nodes(Protocol):
     def nodes_status(self) -> list[JsonObject]:
         """Name, zone, state and hosts of every node."""
 
+    def deletions(self) -> dict[str, int]:
+        """Deletions that were begun, by the state in which they found the node."""
+
 
 class ControlServer:
     """The server's side."""
@@ -82,6 +85,7 @@ class ControlServer:
             {
                 "clock": {"now": self._clock.rfc3339(), "rate": self._clock.rate},
                 "nodes": self._nodes.nodes_status(),
+                "deletions": self._nodes.deletions(),
                 "requests": self._requests.counts(),
                 "faults": self._faults.report(),
                 "mistakes": list(self._mistakes),
@@ -106,7 +110,10 @@ class ControlServer:
         return {}
 
     async def _set_clock(self, body: JsonObject) -> JsonObject:
-        self._clock.rate = float(body["rate"])
+        if "jump_s" in body:
+            await self._clock.jump(float(body["jump_s"]))
+        else:
+            self._clock.rate = float(body["rate"])
         return {"rate": self._clock.rate}
 
     async def _add_fault(self, body: JsonObject) -> JsonObject:
@@ -145,7 +152,7 @@ class Control:
         self._path = path
 
     def status(self) -> JsonObject:
-        """Clock, nodes with their hosts, request counts, fault rules, and mistakes of the emulation's own."""
+        """Clock, nodes with hosts, deletions, request counts, fault rules, the emulation's own mistakes."""
         answer: JsonObject = self._call("GET", "/status")
         return answer
 
@@ -160,6 +167,10 @@ class Control:
     def set_clock(self, rate: float) -> None:
         """Let `rate` virtual seconds pass in a real one."""
         self._call("POST", "/clock", {"rate": rate})
+
+    def jump(self, virtual_s: float) -> None:
+        """Let so many virtual seconds pass at once."""
+        self._call("POST", "/clock", {"jump_s": virtual_s})
 
     def add_fault(self, rule: JsonObject) -> str:
         """Put a fault rule in force (rehearsal/cloud/faults.py); its id."""

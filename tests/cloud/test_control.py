@@ -35,6 +35,9 @@ class Fleet:
     def nodes_status(self) -> list[JsonObject]:
         return [{"name": "tpu-dev", "zone": "z", "state": "READY", "hosts": []}]
 
+    def deletions(self) -> dict[str, int]:
+        return {"PREEMPTED": 3}
+
 
 class Socket:
     """A control server in a thread."""
@@ -77,10 +80,11 @@ def test_status_tells_of_everything(control: Socket) -> None:
     rule = control.client.add_fault({"what": {"reset": True}, "times": 1})
     control.mistakes.append("operation o: KeyError('zone')")
     status = control.client.status()
-    assert status.keys() == {"clock", "nodes", "requests", "faults", "mistakes"}
+    assert status.keys() == {"clock", "nodes", "deletions", "requests", "faults", "mistakes"}
     assert status["mistakes"] == control.mistakes
     assert status["clock"]["rate"] == 1.0
     assert status["nodes"] == control.fleet.nodes_status()
+    assert status["deletions"] == control.fleet.deletions()
     assert status["requests"] == {"validated": 0, "refused": 0, "methods": {}}
     assert [(each["id"], each["observed"]) for each in status["faults"]] == [(rule, 0)]
     assert control.client.faults() == status["faults"]
@@ -99,6 +103,10 @@ def test_the_clock_is_set(control: Socket) -> None:
     assert control.clock.rate == 30
     with pytest.raises(ControlError, match="clock rate -1"):
         control.client.set_clock(-1)
+    control.client.set_clock(0)
+    before = control.clock.now()
+    control.client.jump(3600)
+    assert control.clock.now() == before + 3600
 
 
 def test_snapshots_are_added(control: Socket) -> None:

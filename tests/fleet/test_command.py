@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -148,6 +150,14 @@ def test_status_shows_every_member_and_the_sums(
     assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in said
     assert not stack.asked
     assert cloud.kept is None
+
+
+def test_who_only_looks_waits_for_no_sdk() -> None:
+    """Pulumi's takes twice as long to import as all else."""
+    told = "import sys, fleet.__main__; print(*{name.partition('.')[0] for name in sys.modules})"
+    said = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+    assert {"requests", "yaml"} <= set(said.split())
+    assert not {"pulumi", "pulumi_gcp", "grpc"} & set(said.split())
 
 
 def test_status_for_programs(world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 from pulumi import automation
 
-from fleet import provision
+from fleet import provision, stack
 from fleet.failures import Kind
-from fleet.provision import Outcome, Stack, known
+from fleet.provision import Outcome, known
+from fleet.stack import Stack
 from infra import names
 from infra.nodes import nodes
 from infra.settings import from_file
@@ -37,7 +38,7 @@ def heard(*events: Any, fails: str = "") -> Outcome:
             result = SimpleNamespace(stdout="", stderr=fails, code=255)
             raise automation.CommandError(result)  # type: ignore[arg-type]
 
-    return one._heard(["a", "b"], provision._MADE, update)
+    return one._heard(["a", "b"], stack._MADE, update)
 
 
 def made(node: str, op: automation.OpType) -> Any:

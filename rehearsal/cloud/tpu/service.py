@@ -157,6 +157,7 @@ class TpuService:
         node = self._find(call)
         if node.state == "DELETING":
             raise _wrong_state(node, "deleted")
+        self._nodes.deleted[node.state] += 1
         undo = _enter(node, "DELETING")
         return self._start(
             call, "delete", node, lambda: self._nodes.take_down(node), on_error=undo, empty=True
@@ -292,6 +293,10 @@ class TpuService:
         if not any(host in node.host_names for node in self._nodes.all()):
             raise not_found(host)
         await self._hosts.pull(host)
+
+    def deletions(self) -> dict[str, int]:
+        """Deletions that were begun, by the state in which they found the node."""
+        return dict(self._nodes.deleted)
 
     def nodes_status(self) -> list[JsonObject]:
         """Every node with its hosts, as GET /status of the control socket has them."""
