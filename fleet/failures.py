@@ -40,8 +40,11 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"has not been used in project|SERVICE_DISABLED|accessNotConfigured|it is disabled", Kind.API_OFF),
     (r"no more capacity|insufficient (reserved )?capacity|resources available to fulfill", Kind.STOCK_OUT),
     (r"ZONE_RESOURCE_POOL_EXHAUSTED|stockout|currently unavailable in the", Kind.STOCK_OUT),
-    (r"requests per (minute|second|day)|rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
-    (r"quota (limit )?'[^']+'|quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
+    (r"requests per (minute|second|day)", Kind.RATE),
+    # Before the reason that Google adds to any 429, rateLimitExceeded.
+    (r"quota (limit )?'[^']+'", Kind.QUOTA),
+    (r"rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
+    (r"quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
     (r"already exists", Kind.EXISTS),
     (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
     (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),

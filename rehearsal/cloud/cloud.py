@@ -31,6 +31,7 @@ from rehearsal.cloud.storage import StorageService
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
+from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.hosts.machine import Hosts
 
 # Time for requests that are under way when the cloud closes.
@@ -48,10 +49,11 @@ class Cloud:
         self.faults = Faults(self.world.clock, config.seed)
         config.directory.mkdir(parents=True, exist_ok=True)
         self.requests = RequestLog(config.directory / "requests.jsonl")
-        usage = ServiceUsage(self.world, operations, config.enabled_apis)
+        self._quotas = Quotas()
+        usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
         oauth = OAuth(self.iam, {config.refresh_token: config.owner})
         self._storage = StorageService(self.world, self.iam, config.directory / "storage")
-        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations)
+        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas)
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -85,6 +87,7 @@ class Cloud:
             self.world.clock,
             self.nodes,
             self.faults,
+            self._quotas,
             self.requests,
             self.world.mistakes,
             self._add_snapshot,

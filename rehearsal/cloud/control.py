@@ -19,6 +19,7 @@ from aiohttp import web
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
+from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.errors import RehearsalError
 
 _TIMEOUT_S = 60.0
@@ -53,6 +54,7 @@ class ControlServer:
         clock: Clock,
         nodes: Nodes,
         faults: Faults,
+        quotas: Quotas,
         requests: RequestLog,
         mistakes: Sequence[str],
         add_snapshot: Callable[[str, Path, int], None],
@@ -60,6 +62,7 @@ class ControlServer:
         self._clock = clock
         self._nodes = nodes
         self._faults = faults
+        self._quotas = quotas
         self._requests = requests
         self._mistakes = mistakes
         self._add_snapshot = add_snapshot
@@ -75,6 +78,7 @@ class ControlServer:
             ("/pull", self._pull),
             ("/clock", self._set_clock),
             ("/faults", self._add_fault),
+            ("/quotas", self._set_quota),
             ("/snapshots", self._snapshot),
         ):
             app.router.add_post(path, _posted(action))
@@ -118,6 +122,10 @@ class ControlServer:
 
     async def _add_fault(self, body: JsonObject) -> JsonObject:
         return {"id": self._faults.add(body)}
+
+    async def _set_quota(self, body: JsonObject) -> JsonObject:
+        self._quotas.set(body["name"], body["place"], int(body["chips"]))
+        return {}
 
     async def _snapshot(self, body: JsonObject) -> JsonObject:
         self._add_snapshot(body["name"], Path(body["image"]), int(body["disk_size_gb"]))
@@ -175,6 +183,10 @@ class Control:
     def add_fault(self, rule: JsonObject) -> str:
         """Put a fault rule in force (rehearsal/cloud/faults.py); its id."""
         return str(self._call("POST", "/faults", rule)["id"])
+
+    def set_quota(self, name: str, place: str, chips: int) -> None:
+        """Let the project have so many chips by the quota of this name in a region or zone."""
+        self._call("POST", "/quotas", {"name": name, "place": place, "chips": chips})
 
     def faults(self) -> list[JsonObject]:
         """The rules with how often they were observed."""

@@ -16,6 +16,7 @@ from rehearsal.cloud.control import Control, ControlError, ControlServer
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.service import JsonObject, not_found
+from rehearsal.cloud.tpu.quotas import Quotas
 
 
 class Fleet:
@@ -58,7 +59,9 @@ class Socket:
         def add(name: str, image: Path, disk_size_gib: int) -> None:
             self.snapshots.append((name, image, disk_size_gib))
 
-        server = ControlServer(self.clock, self.fleet, Faults(self.clock), self.requests, self.mistakes, add)
+        faults = Faults(self.clock)
+        self.quotas = Quotas()
+        server = ControlServer(self.clock, self.fleet, faults, self.quotas, self.requests, self.mistakes, add)
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
         await web.UnixSite(self.runner, str(path)).start()
@@ -107,6 +110,14 @@ def test_the_clock_is_set(control: Socket) -> None:
     before = control.clock.now()
     control.client.jump(3600)
     assert control.clock.now() == before + 3600
+
+
+def test_quotas_are_set(control: Socket) -> None:
+    control.client.set_quota("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 8)
+    buckets = control.quotas.metrics("projects/1")[0]["consumerQuotaLimits"][1]["quotaBuckets"]
+    assert {"effectiveLimit": "8", "dimensions": {"zone": "us-east5-b"}} in buckets
+    with pytest.raises(ControlError, match="no quota 'TPU' in 'us-east5-b'"):
+        control.client.set_quota("TPU", "us-east5-b", 8)
 
 
 def test_snapshots_are_added(control: Socket) -> None:
