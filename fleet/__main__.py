@@ -7,10 +7,13 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from fleet import deploy as plans
-from fleet import provision, show
+from fleet import doctor as doctors
+from fleet import everywhere, provision, show
+from fleet.arguments import parser
 from fleet.books import Borrowed, BucketBooks
 from fleet.dashboard import Dashboard, serve
 from fleet.decide import Limits
@@ -163,7 +166,7 @@ def deploy(options: argparse.Namespace) -> int:
     if not options.skip_dataset and not options.source:
         raise FleetError("no samples\n    fix: --source FILE, or --skip-dataset where the streams are there")
     samples = ["--max-samples", str(options.max_samples)] if options.max_samples else []
-    dataset = None if options.skip_dataset else ["--source", *options.source, *samples, *options.streams]
+    dataset = None if options.skip_dataset else ["--source", *options.source, *samples, *options.rest]
     wish = plans.plan(options.environment, fleet.members, dataset)
     if options.dry_run:
         print("\n".join(f"would run: python {shlex.join(line)}" for line in wish.commands()))
@@ -224,6 +227,35 @@ def _followed(options: argparse.Namespace, fleet: Fleet, keeper: Keeper) -> Flee
     if changed:
         keeper.say(f"the settings changed: {', '.join(changed)}")
     return replace(fleet, settings=settings, members=meant)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run a command on every worker at once, or on none; keep what each says, and name who failed first."""
+    command = everywhere.one_line(options.rest)
+    fleet = _open(options)
+    run = everywhere.Everywhere(fleet.settings, Path(options.logs), options.parallel)
+    out = sys.stderr if options.json else sys.stdout
+    left_out, reports = run.on_all(
+        fleet.google, fleet.members, command, options.timeout_s, options.partial,
+        lambda line: print(line, file=out, flush=True),
+    )  # fmt: skip
+    if options.json:
+        print(json.dumps(everywhere.as_json(run.folder, left_out, reports)))
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}", file=sys.stderr)
+    if failed := everywhere.first_failure(reports):
+        print(f"error: {failed}", file=sys.stderr)
+        return 1
+    print(f"{len(reports)} of {len(reports)} ok", file=out)
+    return 0
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Say what would keep the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
+    settings, meant = _meant(options)
+    findings = doctors.examine(doctors.patient(settings, meant))
+    print(json.dumps([asdict(one) for one in findings]) if options.json else doctors.told(findings))
+    return 0 if doctors.healthy(findings) else 1
 
 
 def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int:
@@ -324,84 +356,17 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "recreate-preempted": (recreate_preempted, "dev --yes"),
     "deploy": (deploy, "dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id"),
     "monitor": (monitor, "dev --monitor-interval 30 --port 8899"),
+    "exec": (execute, "dev --slice extract -- sudo systemctl restart google-startup-scripts"),
+    "doctor": (doctor, "dev"),
 }
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = argparse.ArgumentParser(
-        prog="python -m fleet",
-        description="Keeps the slices of an environment working; Pulumi.ENV.yaml says which there are.",
-        epilog="example: python -m fleet monitor dev",
-    )
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (does, example) in COMMANDS.items():
-        about = (does.__doc__ or "").strip().rstrip(".")
-        command = commands.add_parser(
-            name, help=about[0].lower() + about[1:], description=about + ".",
-            epilog=f"example: python -m fleet {name} {example}",
-        )  # fmt: skip
-        command.add_argument(
-            "environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml"
-        )
-        command.add_argument(
-            "--slice",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="only this item of tpu:slices (again for more)",
-        )
-        command.add_argument(
-            "--zones", type=lambda text: text.split(","), default=[], metavar="ZONE,…", help="only these"
-        )
-        command.add_argument(
-            "--workers-per-zone", type=_count, metavar="N", help="only the first N slices in each zone"
-        )
-        if name not in ("monitor", "deploy"):
-            command.add_argument("--json", action="store_true", help="for programs")
-        if name in ("create", "delete", "recreate-preempted", "deploy"):
-            command.add_argument("--yes", action="store_true", help="don't ask")
-            command.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
-        if name == "deploy":
-            _add_deployment(command)
-        if name in ("monitor", "deploy"):
-            command.add_argument("--watch", action="store_true", help="only look; bring nothing back")
-            command.add_argument(
-                "--monitor-interval", type=_count, default=60, metavar="S", help="seconds between looks (60)"
-            )
-            command.add_argument(
-                "--port", type=int, metavar="PORT", help="the same as a page on this machine; 0: any free one"
-            )
-        command.set_defaults(run=does)
-    return top
-
-
-def _add_deployment(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--source", nargs="+", metavar="PATH", help="samples: files, folders")
-    command.add_argument("--max-samples", type=_count, metavar="N", help="of each stream, for a trial")
-    command.add_argument("--skip-dataset", action="store_true", help="the streams are in the bucket already")
-    command.add_argument("--create-tpus", action="store_true", help="create the slices that aren't there")
-    command.add_argument("--skip-launch", action="store_true", help="prepare and publish only")
-    command.add_argument("--monitor", action="store_true", help="watch over the fleet afterwards")
-    command.add_argument(
-        "--timeout-s", type=_count, default=3600, metavar="S", help="until all must work (3600)"
-    )
-    command.epilog = f"{command.epilog} (after --: more for `workload data streams`)"
-    command.set_defaults(json=False)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of 1 or more")
-    return int(text)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Read the command line and run the command; the exit status."""
     line = sys.argv[1:] if arguments is None else arguments
     mine, rest = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
-    options = parser().parse_args(mine)
-    options.streams = rest
+    options = parser(COMMANDS).parse_args(mine)
+    options.rest = rest
     code = run(lambda: int(options.run(options)))
     if code == 130 and options.command == "monitor":
         print(

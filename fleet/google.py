@@ -129,7 +129,12 @@ class Google:
                 return
 
     def _ask(
-        self, method: str, url: str, wish: Mapping[str, str], content: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        wish: Mapping[str, str],
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> requests.Response:
         """An answer; asked again where that may help, as long as the request may be repeated."""
         failure = Failure(Kind.UNKNOWN, "nobody was asked")
@@ -137,7 +142,9 @@ class Google:
             if attempt:
                 self._sleep(failure.retry_after_s or _PAUSE_S * 2**attempt)
             try:
-                answer = self._session.request(method, url, params=wish, data=content, timeout=_TIMEOUT_S)
+                answer = self._session.request(
+                    method, url, params=wish, data=content, headers=headers, timeout=_TIMEOUT_S
+                )
             except RefreshError as error:
                 raise AskedError(classify(f"invalid_grant: {error}", 401)) from None
             except (requests.RequestException, GoogleAuthError) as error:

@@ -19,6 +19,18 @@ SLICE_TAG = "tpu-slice"
 # Where Identity-Aware Proxy's connections come from: https://cloud.google.com/iap/docs/using-tcp-forwarding
 IAP_RANGE = "35.235.240.0/20"
 
+# The Google services that the layers call, and those that a setting asks for.
+SERVICES = (
+    "cloudresourcemanager.googleapis.com",
+    "compute.googleapis.com",
+    "iam.googleapis.com",
+    "logging.googleapis.com",
+    "monitoring.googleapis.com",
+    "storage.googleapis.com",
+    "tpu.googleapis.com",
+)
+KEYS, IAP = "cloudkms.googleapis.com", "iap.googleapis.com"
+
 STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"
@@ -53,6 +65,16 @@ def up_command(layer: str, environment: str) -> str:
     """The command that brings a layer up."""
     directory = "" if layer == "tpu" else f"-C {project_directory(layer)} "
     return f"pulumi {directory}up -s {environment}"
+
+
+def services(settings: Settings) -> tuple[str, ...]:
+    """The Google services that an environment needs, sorted."""
+    wanted = set(SERVICES)
+    if settings.storage.kms_key or settings.storage.state_key_ring:
+        wanted.add(KEYS)
+    if IAP_RANGE in settings.network.ssh_source_ranges:
+        wanted.add(IAP)
+    return tuple(sorted(wanted))
 
 
 def service_account_email(settings: Settings) -> str:

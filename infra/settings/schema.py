@@ -40,6 +40,9 @@ def key_of(item: "Field[Any]") -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
+# Hosts have no external address, so SSH goes through Identity-Aware Proxy, which only the alpha command
+# knows for TPUs.
+SSH = "gcloud alpha compute tpus tpu-vm ssh {node} --project={project} --zone={zone} --tunnel-through-iap"
 _disk = CATALOG.data_disk
 
 
@@ -285,6 +288,11 @@ class FleetSettings:
         "after how long without a word of its workers a slice counts as failed, if others speak",
         default=1800,
         rule=rules.between(300, 86400, "s"),
+    )
+    ssh: str = setting(
+        "how `fleet exec` reaches a worker; no shell reads it, and the command is one argument",
+        default=f"{SSH} --worker={{worker}} --quiet --command={{command}}",
+        rule=rules.SSH,
     )
 
 

@@ -422,9 +422,9 @@ def test_every_command_of_the_page_is_one() -> None:
     lines = re.findall(r"^    python -m fleet (.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
     assert {line.split()[0] for line in lines} == set(command.COMMANDS)
     for line in lines:
-        command.parser().parse_args(shlex.split(line.partition(" -- ")[0]))
+        command.parser(command.COMMANDS).parse_args(shlex.split(line.partition(" -- ")[0]))
     for name, (_, example) in command.COMMANDS.items():
-        command.parser().parse_args([name, *shlex.split(example.partition(" -- ")[0])])
+        command.parser(command.COMMANDS).parse_args([name, *shlex.split(example.partition(" -- ")[0])])
 
 
 def test_the_table_of_failures_is_the_codes() -> None:
