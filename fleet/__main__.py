@@ -253,6 +253,8 @@ def execute(options: argparse.Namespace) -> int:
 def doctor(options: argparse.Namespace) -> int:
     """Say what would keep the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
     settings, meant = _meant(options)
+    if sys.stderr.isatty():
+        print("asking Google and Pulumi …", file=sys.stderr)
     findings = doctors.examine(doctors.patient(settings, meant))
     print(json.dumps([asdict(one) for one in findings]) if options.json else doctors.told(findings))
     return 0 if doctors.healthy(findings) else 1

@@ -262,9 +262,11 @@ def _orphans(sick: Patient) -> Iterator[Finding]:
     labels = {"environment": sick.settings.environment, "layer": "tpu"}
     found = orphans(everyone, view, labels)
     for seen in found:
-        fix = f"gcloud compute tpus tpu-vm delete {seen.name} --project={sick.settings.gcp.project} "
+        up = names.up_command("tpu", sick.settings.environment)
+        command = f"gcloud compute tpus tpu-vm delete {seen.name} --project={sick.settings.gcp.project}"
+        fix = f"{up}, where the stack holds it; else {command} --zone={seen.zone}"
         said = f"{seen.name} in {seen.zone}, {seen.state}: asked for by nobody, and paid for"
-        yield Finding("orphans", OPTIONAL, said, f"{fix}--zone={seen.zone}")
+        yield Finding("orphans", OPTIONAL, said, fix)
     for zone, one in view.zones.items():
         if one.failure:
             yield Finding("orphans", UNKNOWN, f"{zone} didn't answer: {one.failure.message}", one.failure.fix)

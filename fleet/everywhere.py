@@ -40,7 +40,7 @@ def one_line(words: Sequence[str]) -> str:
 def standing(google: Google, members: Sequence[Node]) -> tuple[list[Node], dict[str, str], dict[str, str]]:
     """Members that Google calls READY; of the others those that it doesn't, and those it says nothing of.
 
-    The latter two say why, by the node's name.
+    Of the latter two, why, by the node's name.
     """
     zones = sorted({one.zone for one in members})
     with ThreadPoolExecutor(max(1, len(zones))) as pool:
@@ -115,7 +115,8 @@ class Everywhere:
 
     def _partial(self, what: str, why: dict[str, str], total: int) -> FleetError:
         lines = [f"  {name}: {reason}" for name, reason in why.items()]
-        fix = f"python -m fleet status {self._environment}; --partial goes on without them"
+        fix = f"python -m fleet status {self._environment}"
+        fix += "; --partial goes on without them" if len(why) < total else ""
         head = f"{len(why)} of {total} {what}; the command was run nowhere"
         return FleetError("\n".join([head, *lines, f"    fix: {fix}"]))
 
