@@ -14,7 +14,7 @@ from fleet.decide import orphans
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind, fix_of
 from fleet.google import AskedError
-from fleet.project import UNLIMITED, Limits, Project, Quota, chips_wanted
+from fleet.project import UNLIMITED, Limits, Project, Quota, chips_to_move, chips_wanted
 from infra import names
 from infra.catalog import CATALOG
 from infra.cli import Pulumi
@@ -69,7 +69,7 @@ def patient(settings: Settings, members: Sequence[Node]) -> Patient:
 
 def examine(sick: Patient) -> list[Finding]:
     """Looks at everything, at once."""
-    zones = sorted({one.zone for one in sick.members})
+    zones = sorted({zone for one in sick.members for zone in one.places})
     checks: list[tuple[str, Check]] = [
         ("login", lambda: _login(sick)),
         ("APIs", lambda: _services(sick)),
@@ -207,7 +207,7 @@ def _stack(sick: Patient, layer: str) -> Iterator[Finding]:
 
 
 def _zone(sick: Patient, zone: str) -> Iterator[Finding]:
-    what, here = f"zone {zone}", [one for one in sick.members if one.zone == zone]
+    what, here = f"zone {zone}", [one for one in sick.members if zone in one.places]
     kinds, images = {one.kind.name for one in here}, {one.runtime_version for one in here}
     try:
         offered, versions = sick.google.accelerator_types(zone), sick.google.runtime_versions(zone)
@@ -228,13 +228,19 @@ def _zone(sick: Patient, zone: str) -> Iterator[Finding]:
 def _quotas(sick: Patient) -> Iterator[Finding]:
     limits = sick.google.limits()
     for quota, chips in sorted(chips_wanted(sick.members).items(), key=lambda one: str(one[0])):
-        yield _quota(sick, limits, quota, chips)
+        asked = f"the settings ask for {chips} {_kind(quota)} chips"
+        yield _quota(sick, limits, quota, chips, asked, MISSING)
+    for quota, chips in sorted(chips_to_move(sick.members).items(), key=lambda one: str(one[0])):
+        asked = f"a slice that is moved here needs {chips} {_kind(quota)} chips"
+        yield _quota(sick, limits, quota, chips, asked, OPTIONAL)
 
 
-def _quota(sick: Patient, limits: Limits, quota: Quota, chips: int) -> Finding:
-    what, limit = f"quota {quota.place}", limits.of(quota)
-    kind = "spot" if quota.spot else "on-demand"
-    asked = f"{quota.name}: the settings ask for {chips} {kind} chips"
+def _kind(quota: Quota) -> str:
+    return "spot" if quota.spot else "on-demand"
+
+
+def _quota(sick: Patient, limits: Limits, quota: Quota, chips: int, why: str, short: str) -> Finding:
+    what, limit, asked = f"quota {quota.place}", limits.of(quota), f"{quota.name}: {why}"
     if limit is None:
         return Finding(what, UNKNOWN, f"{asked}, Google lists no such quota", fix_of(Kind.QUOTA))
     if limit == UNLIMITED or chips <= limit:
@@ -244,7 +250,7 @@ def _quota(sick: Patient, limits: Limits, quota: Quota, chips: int) -> Finding:
         f"--service=tpu.googleapis.com --quota-id={quota.name} "
         f"--dimensions={quota.dimension}={quota.place} --preferred-value={chips}"
     )
-    return Finding(what, MISSING, f"{asked}, allowed are {limit}", f"{fix_of(Kind.QUOTA)}; or: {request}")
+    return Finding(what, short, f"{asked}, allowed are {limit}", f"{fix_of(Kind.QUOTA)}; or: {request}")
 
 
 def _keeper(sick: Patient) -> Iterator[Finding]:
@@ -258,7 +264,7 @@ def _keeper(sick: Patient) -> Iterator[Finding]:
 
 def _orphans(sick: Patient) -> Iterator[Finding]:
     everyone = nodes(sick.settings)
-    view = sick.google.look(sorted({one.zone for one in everyone}))
+    view = sick.google.look(sorted({zone for one in everyone for zone in one.places}))
     labels = {"environment": sick.settings.environment, "layer": "tpu"}
     found = orphans(everyone, view, labels)
     for seen in found:

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 from fleet import google
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError, Google
+from infra.catalog import region_of
 from infra.nodes import Node
 
 _USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
@@ -54,13 +55,27 @@ class Quota:
 
 
 def chips_wanted(nodes: Sequence[Node]) -> dict[Quota, int]:
-    """What some nodes need of each quota."""
+    """What some nodes need of each quota where they are."""
     found: dict[Quota, int] = {}
     for node in nodes:
-        for dimension, place in (("region", node.region), ("zone", node.zone)):
-            quota = Quota(node.spot, dimension, place)
+        for quota in _quotas(node, node.zone):
             found[quota] = found.get(quota, 0) + node.kind.chips
     return found
+
+
+def chips_to_move(nodes: Sequence[Node]) -> dict[Quota, int]:
+    """What the largest of the nodes that may be moved to a place needs there, where none is yet."""
+    here = chips_wanted(nodes)
+    found: dict[Quota, int] = {}
+    for node in nodes:
+        for quota in (quota for zone in node.places for quota in _quotas(node, zone)):
+            if quota not in here:
+                found[quota] = max(found.get(quota, 0), node.kind.chips)
+    return found
+
+
+def _quotas(node: Node, zone: str) -> tuple[Quota, Quota]:
+    return Quota(node.spot, "region", region_of(zone)), Quota(node.spot, "zone", zone)
 
 
 class Limits:

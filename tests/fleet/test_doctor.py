@@ -265,6 +265,19 @@ def test_a_zone_without_v6e(clinic: Clinic) -> None:
     assert "us-east5-b" in of(found, "zone us-east5-c")[0].fix
 
 
+def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
+    slices = [
+        {"name": "x", "acceleratorType": "v6e-16", "zones": ["us-east5-a"], "otherZones": ["us-east1-d"]}
+    ]
+    clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
+    meant = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
+    found = clinic.look(meant)
+    assert of(found, "zone us-east1-d")[0].state == OK
+    assert states(found) == {"quota us-east1-d": OPTIONAL}
+    assert "a slice that is moved here needs 16 on-demand chips" in of(found, "quota us-east1-d")[0].found
+    assert healthy(found)
+
+
 def test_a_cloud_that_answers_nothing_is_unknown_and_no_crash(clinic: Clinic) -> None:
     clinic.cloud.faults.add({"match": {"host": "*"}, "what": {"status": 503}})
     session = clinic.as_(OWNER)
