@@ -149,11 +149,13 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[Word]]:
         if not named:
             continue
         said, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
+        state, why = str(said.get("state", "")), str(said.get("why", ""))
         if named[1] == "boot":
-            word = Word(at_s, boot=said.get("state", ""), stage=said.get("stage", ""))
+            word = Word(at_s, boot=state, stage=said.get("stage", ""), why=why)
         else:
-            numbers = (_count(said, key) for key in ("samples", "of_samples", "shards", "size_bytes"))
-            word = Word(at_s, "", "", said.get("state", ""), *numbers)
+            keys = ("samples", "of_samples", "shards", "size_bytes")
+            numbers: dict[str, Any] = {key: _count(said, key) for key in keys}
+            word = Word(at_s, work=state, why=why, disk_full=said.get("disk") == "full", **numbers)
         found.setdefault(named[2], []).append(word)
     return found
 

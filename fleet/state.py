@@ -55,6 +55,8 @@ class Word:
         of_samples: to do in all; 0 where nobody knows.
         shards: committed.
         size_bytes: of them.
+        why: its boot or its work failed.
+        disk_full: whether its boot disk was.
     """
 
     at_s: float
@@ -65,6 +67,8 @@ class Word:
     of_samples: int = 0
     shards: int = 0
     size_bytes: int = 0
+    why: str = ""
+    disk_full: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,8 @@ def together(said: Sequence[Word]) -> Word | None:
         sum(word.of_samples for word in works),
         sum(word.shards for word in works),
         sum(word.size_bytes for word in works),
+        next((word.why for word in (*works, *boots) if word.why), ""),
+        any(word.disk_full for word in works),
     )
 
 
