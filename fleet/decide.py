@@ -97,20 +97,24 @@ def _wish(
     if word.work == "older":
         why = "its hosts run an older command until they boot again, or their startup script is run"
         return _of(member, Action.LEAVE, Condition.STARTING, why)
-    if word.work in ("done", "failed"):
-        condition = Condition.DONE if word.work == "done" else Condition.FAILED
-        why = "its work is done" if word.work == "done" else "its work failed; see its log"
-        return _of(member, Action.LEAVE, condition, why)
+    full = "its boot disk is full" if word.disk_full else ""
+    if word.work == "done":
+        return _of(member, Action.LEAVE, Condition.DONE, "its work is done")
+    if word.work == "failed":
+        why = f"its work failed: {word.why or 'see its log'}"
+        if full:  # the host's fault, as far as anybody can tell; another's disk has room
+            return _of(member, Action.REPLACE, Condition.FAILED, f"{full}, and {why}", Cause.FAILURE)
+        return _of(member, Action.LEAVE, Condition.FAILED, why)
     if word.boot == "failed":
-        why = f"its boot failed at {word.stage}"
+        why = f"its boot failed at {word.stage}{f': {word.why}' if word.why else ''}"
         return _of(member, Action.REPLACE, Condition.FAILED, why, Cause.FAILURE)
     if now_s - word.at_s > limits.silence_s and (word.work or word.boot == "booting"):
-        why = f"READY, but silent for {(now_s - word.at_s) / 60:.0f} min"
+        why = f"READY, but silent for {(now_s - word.at_s) / 60:.0f} min{f'; {full}' if full else ''}"
         if not heard - {member.name}:
             return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}, as are all others")
         return _of(member, Action.REPLACE, Condition.FAILED, f"{why} while others speak", Cause.FAILURE)
     if word.work == "running":
-        return _of(member, Action.LEAVE, Condition.WORKING, "")
+        return _of(member, Action.LEAVE, Condition.WORKING, full)
     return _of(member, Action.LEAVE, Condition.STARTING, f"at {word.stage}")
 
 

@@ -166,17 +166,20 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[Word]]:
         if not named:
             continue
         said, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
+        state, why = str(said.get("state", "")), str(said.get("why", ""))
         if named[1] == "boot":
-            word = Word(at_s, boot=said.get("state", ""), stage=said.get("stage", ""))
+            word = Word(at_s, boot=state, stage=said.get("stage", ""), why=why)
         else:
             word = Word(
                 at_s,
-                work=said.get("state", ""),
+                work=state,
                 samples=_count(said, "samples"),
                 of_samples=_count(said, "of_samples"),
                 shards=_count(said, "shards"),
                 size_bytes=_count(said, "size_bytes"),
-                command=said.get("command", ""),
+                command=str(said.get("command", "")),
+                why=why,
+                disk_full=said.get("disk") == "full",
             )
         found.setdefault(named[2], []).append(word)
     return found

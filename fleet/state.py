@@ -4,7 +4,7 @@ Times are seconds since 1970. A fleet is an item of `tpu:slices` with a count; i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fleet.failures import Failure
@@ -57,6 +57,8 @@ class Word:
         shards: committed.
         size_bytes: of them.
         command: which command's work it is, by its id; empty where nobody said.
+        why: its boot or its work failed.
+        disk_full: whether its boot disk was.
     """
 
     at_s: float
@@ -68,12 +70,15 @@ class Word:
     shards: int = 0
     size_bytes: int = 0
     command: str = ""
+    why: str = ""
+    disk_full: bool = False
 
     def of(self, command: str) -> "Word":
         """The same, as word of the job that is asked for: what is of another one says no more than that."""
         if not self.work or not self.command or self.command == command:
             return self
-        return Word(self.at_s, self.boot, self.stage, "older", command=self.command)
+        older = Word(self.at_s, self.boot, self.stage, "older", command=self.command)
+        return replace(older, disk_full=self.disk_full)
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,8 @@ def together(said: Sequence[Word]) -> Word | None:
     """Several workers' words as one; None where there are none.
 
     A boot has failed where one worker's has, unless work was heard of after it; it is ready once all that
-    spoke are. Work has failed where one worker's has, and is done once all of those that spoke are.
+    spoke are. Work has failed where one worker's has, is older where one's is, and is done once all of those
+    that spoke are.
     """
     if not said:
         return None
@@ -130,6 +136,8 @@ def together(said: Sequence[Word]) -> Word | None:
         sum(word.of_samples for word in works),
         sum(word.shards for word in works),
         sum(word.size_bytes for word in works),
+        why=next((word.why for word in (*works, *boots) if word.why), ""),
+        disk_full=any(word.disk_full for word in works),
     )
 
 

@@ -71,7 +71,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str], w
         _record_failure(journal, ledger, error)
         if lease:
             lease.release()
-        word.end(None if isinstance(error, TakenError) else "failed")
+        word.end(None if isinstance(error, TakenError) else "failed", error)
         if membership.workers == 1:
             raise
         print(f"workload: {error}", file=sys.stderr)
@@ -80,7 +80,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str], w
         _record_failure(journal, ledger, error)
         if lease:
             lease.release()
-        word.end("failed")
+        word.end("failed", error)
         if membership.workers == 1:
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):

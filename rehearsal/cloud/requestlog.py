@@ -20,7 +20,8 @@ REFUSALS = frozenset({"unknown-method", "invalid-request", "unimplemented", "cra
 class Entry:
     """One request. `reason` is "" when a handler answered, else what stopped it.
 
-    `time` is virtual, RFC 3339; `status` 0 is a connection that a fault closed without an answer.
+    `time` is virtual, RFC 3339; `address` is the client's; `status` 0 is a connection that a fault closed
+    without an answer.
     """
 
     time: str
@@ -29,6 +30,7 @@ class Entry:
     host: str
     path: str
     principal: str
+    address: str
     status: int
     reason: str
     message: str

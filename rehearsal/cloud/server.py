@@ -142,6 +142,7 @@ class FrontDoor:
                     host=passage.host,
                     path=f"{passage.raw_path}?{passage.query}" if passage.query else passage.raw_path,
                     principal=passage.principal,
+                    address=request.remote or "",
                     status=status,
                     reason=passage.reason,
                     message=passage.message,

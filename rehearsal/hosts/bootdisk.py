@@ -1,11 +1,13 @@
-"""A machine's boot disk: a writable layer of its own over the image that all of them share.
+"""A machine's boot disk: a file system of its own, the writable layer over the image that all of them share.
 
-It lasts as long as the machine's incarnation: over reboots and power-offs, not over deletion. What a cut
-of power would lose on a real disk, the data that was not synced yet, is kept here.
+It has a size, so a machine can fill its disk and this computer's isn't touched: the file behind it takes
+the room of what was written. It lasts as long as the machine's incarnation: over reboots and power-offs, not
+over deletion. What a cut of power would lose on a real disk, the data that was not synced yet, is kept here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -16,12 +18,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from rehearsal.hosts.commands import run
-from rehearsal.hosts.errors import HostError
+from rehearsal.hosts.disks import LoopDevices
 from rehearsal.hosts.image import LOGIN, LOGIN_ID
 from rehearsal.hosts.network import mac_address
 
 if TYPE_CHECKING:
     from rehearsal.hosts.machine import HostSpec
+
+# A TPU VM's has 100 GiB; less, so that a machine that fills it with bytes doesn't fill this computer's disk.
+SIZE_GIB = 16
+# No journal and no reserve: it need not survive this computer's own crash, and full is full for root too.
+_MAKE = ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard")
 
 
 @dataclass(frozen=True)
@@ -35,24 +42,43 @@ class Access:
 
 
 class BootDisk:
-    """The layer; `root` is the mounted file system while it is open."""
+    """The disk; `root` is the mounted file system while it is open."""
 
-    def __init__(self, folder: Path, image: Path) -> None:
+    def __init__(self, folder: Path, image: Path, loops: LoopDevices, size_gib: int = SIZE_GIB) -> None:
         self._folder = folder
         self._image = image
+        self._loops = loops
+        self._size_gib = size_gib
+        self._disk = folder / "disk.img"
+        self._layer = folder / "layer"
         self.root = folder / "root"
 
     def open(self) -> None:
-        """Make an empty layer and mount it."""
-        for part in ("upper", "work", "root"):
-            (self._folder / part).mkdir(parents=True)
-        layers = f"lowerdir={self._image},upperdir={self._folder}/upper,workdir={self._folder}/work"
-        # volatile: it need not survive this computer's own crash, so nothing waits for its disk.
-        run(["mount", "-t", "overlay", "-o", f"{layers},volatile", "overlay", self.root])
+        """Make an empty disk and mount it over the image; HostError leaves nothing behind."""
+        self._layer.mkdir(parents=True)
+        self.root.mkdir()
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, self._folder)
+            with self._disk.open("wb") as file:
+                file.truncate(self._size_gib << 30)
+            run([*_MAKE, self._disk])
+            device = self._loops.attach(self._disk, read_only=False)
+            undo.callback(self._loops.release, self._disk)
+            # Nothing would be gained by zeroing the inodes' tables of a disk that lives for minutes.
+            run(["mount", "-t", "ext4", "-o", "noatime,noinit_itable", device, self._layer])
+            undo.callback(run, ["umount", self._layer])
+            for part in ("upper", "work"):
+                (self._layer / part).mkdir()
+            layers = f"lowerdir={self._image},upperdir={self._layer}/upper,workdir={self._layer}/work"
+            # volatile: nothing waits for this computer's disk.
+            run(["mount", "-t", "overlay", "-o", f"{layers},volatile", "overlay", self.root])
+            undo.pop_all()
 
     def close(self) -> None:
         """Unmount and erase."""
         run(["umount", self.root])
+        run(["umount", self._layer])
+        self._loops.release(self._disk)
         shutil.rmtree(self._folder)
 
     def furnish(self, spec: HostSpec, access: Access) -> None:
@@ -80,6 +106,8 @@ class BootDisk:
 
     def _write(self, name: str, text: str, mode: int = 0o644) -> Path:
         path = self.root / name
+        if path.exists() and path.read_text() == text:
+            return path  # nothing is written to a disk that may be full
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(mode)
@@ -100,20 +128,3 @@ Gateway={spec.gateway}
 LinkLocalAddressing=no
 IPv6AcceptRA=no
 """
-
-
-def make_room(folder: Path, image: Path) -> bool:
-    """Make a folder that boot disks can be in; True if that took a file system in memory.
-
-    An overlay's upper layer can't be on another overlay (a container's root) nor on a network file system.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    probe = BootDisk(folder / "probe", image)
-    try:
-        probe.open()
-    except HostError:
-        shutil.rmtree(folder / "probe")
-        run(["mount", "-t", "tmpfs", "-o", "mode=755,size=75%", "boot-disks", folder])
-        return True
-    probe.close()
-    return False

@@ -16,8 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from rehearsal.hosts.bootdisk import Access, BootDisk, make_room
-from rehearsal.hosts.commands import run
+from rehearsal.hosts.bootdisk import Access, BootDisk
 from rehearsal.hosts.disks import LoopDevices
 from rehearsal.hosts.errors import HostError
 from rehearsal.hosts.groups import ControlGroup
@@ -107,20 +106,16 @@ class NspawnHosts:
         self._numbers = count()
         self._loops = LoopDevices()
         self._boots = asyncio.Semaphore(_BOOTS_AT_ONCE)
-        self._in_memory = False
         self._claim: int | None = None
         self._closing = False
 
     async def open(self) -> None:
-        """Make room for boot disks, in memory where the directory's file system can't carry them.
-
-        Raises this computer's limit on inotify instances where it is too low for many machines.
-        """
+        """Claim the image; raise this computer's limit on inotify instances where many machines need more."""
         limit = Path("/proc/sys/fs/inotify/max_user_instances")
         if int(limit.read_text()) < _INOTIFY_INSTANCES:
             limit.write_text(str(_INOTIFY_INSTANCES))
         self._claim = claim(self._image)
-        self._in_memory = await asyncio.to_thread(make_room, self._directory / "disks", self._image)
+        (self._directory / "disks").mkdir(parents=True, exist_ok=True)
 
     async def close(self) -> None:
         """Pull every plug and erase every boot disk; nothing boots any more."""
@@ -129,8 +124,6 @@ class NspawnHosts:
         for _ in range(_BOOTS_AT_ONCE):  # boots that were on their way
             await self._boots.acquire()
         await asyncio.gather(*(self.discard(name) for name in list(self._machines)))
-        if self._in_memory:
-            await asyncio.to_thread(run, ["umount", self._directory / "disks"])
         if self._claim is not None:
             os.close(self._claim)
 
@@ -200,7 +193,7 @@ class NspawnHosts:
         return self._directory / f"{name}.console"
 
     def _make(self, spec: HostSpec) -> _Machine:
-        disk = BootDisk(self._directory / "disks" / spec.name, self._image)
+        disk = BootDisk(self._directory / "disks" / spec.name, self._image, self._loops)
         group = ControlGroup(f"host-{spec.name}")
         group.open()
         try:

@@ -34,10 +34,9 @@ def unmonitor(scene: Scene, step: steps.Unmonitor) -> None:
 
 def shards(scene: Scene, step: steps.Shards) -> None:
     """So many shards of a worker are committed."""
-    prefix = f"extractions/{step.run}/activations/tpu_{step.worker}/"
 
     def committed() -> bool:
-        found = len(scene.bucket.names(prefix))
+        found = len(of_worker(scene, step.run, step.worker))
         scene.note.text = f"{found} shards"
         return found >= step.count
 
@@ -51,7 +50,18 @@ def strike(scene: Scene, step: steps.Strike) -> None:
     if step.how != "notice":
         settle(scene, step.node, "PREEMPTED", OFF_TIMEOUT_S)
     scene.struck[step.node] = time.time()
-    scene.record.kills.append(KillRecord(struck, step.node, step.how, step.run, 0, None))
+    note_strike(scene, step.node, step.how, step.run, struck)
+
+
+def note_strike(scene: Scene, node: str, how: str, run: str, struck: float) -> None:
+    """For the report: who was struck, when, and how many shards the run had by then."""
+    found = len(scene.bucket.names(f"extractions/{run}/activations/"))
+    scene.record.kills.append(KillRecord(struck, node, how, run, shards=found))
+
+
+def of_worker(scene: Scene, run: str, worker: int) -> dict[str, ObjectFacts]:
+    """The shards of one worker that are committed."""
+    return scene.bucket.facts(f"extractions/{run}/activations/tpu_{worker}/")
 
 
 def extracted(scene: Scene, step: steps.Extracted) -> None:

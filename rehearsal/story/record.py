@@ -60,14 +60,18 @@ class Boot:
 
 @dataclass
 class KillRecord:
-    """One kill: when, how, and at which step the run was last seen."""
+    """One kill: when, how, and how far the run was: the step it was last seen at, or its committed shards.
+
+    `disk` and `stall` leave the machine running: its boot disk was filled, its job was stopped.
+    """
 
     time: float
     node: str
     how: str
     run: str
-    step: int
+    step: int | None = None
     worker: int | None = None
+    shards: int | None = None
 
 
 @dataclass

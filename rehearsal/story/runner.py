@@ -10,7 +10,7 @@ from typing import Any
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, StoryFailed
-from rehearsal.story import building, extracting, killing, steps, watching
+from rehearsal.story import building, disturbing, extracting, killing, steps, watching
 from rehearsal.story.bucket import CLIENT_ERRORS
 from rehearsal.story.record import Record, RunRecord, StepRecord
 from rehearsal.story.scenario import Scenario
@@ -43,6 +43,10 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Unmonitor: extracting.unmonitor,
     steps.Shards: extracting.shards,
     steps.Strike: extracting.strike,
+    steps.Fill: disturbing.fill,
+    steps.Reboot: disturbing.reboot,
+    steps.Stall: disturbing.stall,
+    steps.Wake: disturbing.wake,
     steps.Extracted: extracting.extracted,
     steps.Alike: extracting.alike,
     steps.Kill: killing.kill,

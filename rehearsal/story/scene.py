@@ -22,6 +22,15 @@ from rehearsal.world.program import read_settings
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Stalled:
+    """A job that was stopped, and what was committed of its stream by then."""
+
+    run: str
+    worker: int
+    shards: dict[str, ObjectFacts]
+
+
 @dataclass
 class Scene:
     """One story in one world. `program` is the copy of the tree in which the commands run."""
@@ -38,6 +47,7 @@ class Scene:
     struck: dict[str, float] = field(default_factory=dict)  # node → time of its newest kill
     boots: dict[str, Boot] = field(default_factory=dict)  # by run of the boot script: the newest of it
     past: set[str] = field(default_factory=set)  # runs of it that no `ready` may count again
+    stalled: dict[str, Stalled] = field(default_factory=dict)  # by node
     born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
 
     @property

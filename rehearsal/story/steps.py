@@ -246,6 +246,61 @@ class Strike:
 
 
 @dataclass(frozen=True)
+class Fill:
+    """Fill the boot disk of a node's first host: a write must fail there, and its worker must go on."""
+
+    node: str
+    run: str
+    worker: int
+    more: int = 3
+    timeout_s: float = 300.0
+
+    def __str__(self) -> str:
+        return f"{self.node}: its boot disk is full; wait: {self.more} more shards of worker {self.worker}"
+
+
+@dataclass(frozen=True)
+class Reboot:
+    """Reboot a node's first host, and wait until its boot has failed with a log that holds a match."""
+
+    node: str
+    fails: str
+    timeout_s: float = 120.0
+
+    def __str__(self) -> str:
+        return f"{self.node}: reboot, which must fail"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from _pattern("fails", self.fails)
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Stop a node's job (SIGSTOP), on its first host, in the middle of its worker's stream."""
+
+    node: str
+    run: str
+    worker: int
+
+    def __str__(self) -> str:
+        return f"{self.node}: its job is stopped in the middle of worker {self.worker}'s stream"
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Let a stalled job go on once others are so many shards beyond it; it must write nothing, and end."""
+
+    scalar: ClassVar[str] = "node"
+    node: str
+    beyond: int = 2
+    timeout_s: float = 300.0
+
+    def __str__(self) -> str:
+        return f"{self.node}: its job goes on once others are {self.beyond} shards beyond it"
+
+
+@dataclass(frozen=True)
 class Extracted:
     """Wait until all workers of an extraction are done."""
 
@@ -411,7 +466,7 @@ class Quota:
 
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Recover | Ready | Reach | Done
-    | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Extracted | Alike
+    | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
 )  # fmt: skip
 
@@ -419,7 +474,7 @@ KINDS: dict[str, type[Step]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Ready, Reach, Done, Kill, Kills, Recover),
-        *(Monitor, Unmonitor, Shards, Strike, Extracted, Alike),
+        *(Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
     )
 }

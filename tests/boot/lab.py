@@ -122,6 +122,16 @@ class Host:
         _sh("mount", "--bind", self.disk / "opt", self._mounted / "opt")
         _sh("mount", "--bind", self.disk / "tmp", self._mounted / "tmp")
 
+    def leave_free(self, size_mib: int) -> None:
+        """Make the disk so small, or so large, that this much of it is free."""
+
+        def resize() -> None:
+            about = os.statvfs(self.disk)
+            used = (about.f_blocks - about.f_bfree) * about.f_frsize
+            _sh("mount", "-o", f"remount,size={used + (size_mib << 20)}", self.disk)
+
+        self.lab.inside(resize)
+
     @property
     def init(self) -> int:
         """The process id of the host's init, seen from here."""

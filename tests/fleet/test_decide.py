@@ -82,6 +82,34 @@ def test_ended_work_is_not_started_again(work: str) -> None:
     assert one(0, view(seen(0, age_s=99_000), words=words | others)).action is Action.LEAVE
 
 
+def test_work_that_failed_on_a_full_disk_is_the_hosts_failure() -> None:
+    """A broken command is left to people: another host would break it again."""
+    name = fleet(4)[0].name
+    failed = Word(NOW_S - 5, boot="ready", work="failed", why="No space left on device", disk_full=True)
+    found = one(0, view(seen(0), words={name: [failed]}))
+    assert (found.action, found.cause) == (Action.REPLACE, Cause.FAILURE)
+    assert found.why == "its boot disk is full, and its work failed: No space left on device"
+    found = one(0, view(seen(0), words={name: [replace(failed, why="no such flag", disk_full=False)]}))
+    assert (found.action, found.why) == (Action.LEAVE, "its work failed: no such flag")
+
+
+def test_a_full_disk_is_shown_and_stops_no_work_that_goes_on() -> None:
+    node = seen(0, age_s=9000)
+    found = one(0, view(node, words={node.name: [Word(NOW_S - 5, work="running", disk_full=True)]}))
+    assert (found.action, found.condition) == (Action.LEAVE, Condition.WORKING)
+    assert found.why == "its boot disk is full"
+    silent = {node.name: [Word(NOW_S - 4000, work="running", disk_full=True)]}
+    others = {fleet(4)[1].name: [Word(NOW_S - 1, work="running")]}
+    assert "its boot disk is full" in one(0, view(node, words=silent | others)).why
+    done = {node.name: [Word(NOW_S - 4000, work="done", disk_full=True)]}
+    assert one(0, view(node, words=done | others)).condition is Condition.DONE
+
+
+def test_why_a_boot_failed_is_said() -> None:
+    words = {fleet(4)[0].name: [Word(NOW_S - 1, boot="failed", stage="bundle", why="no manifest")]}
+    assert one(0, view(seen(0), words=words)).why == "its boot failed at bundle: no manifest"
+
+
 def test_a_member_that_keeps_failing_is_left_to_people() -> None:
     memory, name = Memory(), fleet(4)[0].name
     words = {name: [Word(NOW_S - 1, boot="failed", stage="bundle")]}

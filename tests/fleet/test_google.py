@@ -232,8 +232,8 @@ def test_the_words_of_several_workers_are_one() -> None:
             {"name": "boot/", "updated": "2026-11-21T11:00:00Z"},
             item("boot/n/worker-unknown-17.json", "05", state="failed", stage="identity"),
             item("boot/n/worker-0.json", "01", state="ready", stage="launch"),
-            item("boot/n/worker-1.json", "06", state="failed", stage="mount-data"),
-            item("words/n/worker-0", "03", state="running", samples="5", shards="1"),
+            item("boot/n/worker-1.json", "06", state="failed", stage="mount-data", why="no disk"),
+            item("words/n/worker-0", "03", state="running", samples="5", shards="1", disk="full"),
             item("words/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
         ]
     ).values()
@@ -241,6 +241,7 @@ def test_the_words_of_several_workers_are_one() -> None:
     assert word is not None
     assert (word.boot, word.stage, word.work) == ("failed", "mount-data", "running")
     assert (word.samples, word.shards, word.size_bytes) == (12, 1, 12)
+    assert (word.why, word.disk_full) == ("no disk", True)
 
 
 def test_words_without_numbers_and_with_nonsense_are_read_all_the_same() -> None:

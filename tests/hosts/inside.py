@@ -20,6 +20,7 @@ from rehearsal.hosts.bootdisk import Access
 from rehearsal.hosts.disks import image_from_folder
 from rehearsal.hosts.machine import AttachedDisk, HostSpec, NspawnHosts
 from rehearsal.hosts.network import Network
+from rehearsal.world.sweep import loop_devices
 
 METADATA = "169.254.169.254"
 DISK = "/dev/disk/by-id/google-persistent-disk-1"
@@ -128,6 +129,19 @@ async def story(stage: Stage) -> dict[str, Any]:
     await stage.boot(0)
     seen["kept by power-off"] = await stage.ssh(0, "ls /var/lib/mine")
 
+    seen["size"] = await stage.ssh(1, "df --output=size --block-size=1G / | tail -1")
+    fill = "sudo fallocate --length 1T /var/filled; echo more | sudo tee /var/more"
+    seen["filled"] = await stage.ssh(1, fill)
+    disk = stage.folder / "hosts.d/disks/tpu-dev-w1/disk.img"
+    seen["room taken"] = disk.stat().st_blocks * 512
+    boot = "cat /proc/sys/kernel/random/boot_id"
+    before = await stage.ssh(1, boot)
+    await stage.ssh(1, "sudo reboot")
+    while len(after := await stage.ssh(1, boot)) != len(before) or after == before:
+        await asyncio.sleep(0.1)
+    seen["booted full"] = await stage.ssh(1, "hostname")
+    seen["still full"] = await stage.ssh(1, "echo more | sudo tee /var/more")
+
     await stage.hosts.pull("tpu-dev-w0")
     seen["running after pull"] = stage.hosts.running("tpu-dev-w0")
     seen["other still runs"] = stage.hosts.running("tpu-dev-w1")
@@ -139,7 +153,7 @@ async def story(stage: Stage) -> dict[str, Any]:
     stage.network.close()
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     seen["mounts left"] = [line for line in mounts if str(stage.folder) in line]
-    seen["loops left"] = loops_of(stage.disk).split()
+    seen["loops left"] = [str(device) for device in loop_devices(stage.folder)]
     seen["links left"] = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True).stdout
     seen["files left"] = sorted(path.name for path in (stage.folder / "hosts.d" / "disks").iterdir())
     seen["processes left"] = [
@@ -154,7 +168,7 @@ async def hang(stage: Stage) -> None:
     await stage.hosts.open()
     await stage.boot(0)
     await stage.ssh(0, f"sudo mount -o ro,noload {DISK} /mnt")
-    print(loops_of(stage.disk), flush=True)
+    print(*loop_devices(stage.folder), flush=True)
     await asyncio.Event().wait()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rehearsal.hosts.bootdisk import SIZE_GIB
 from rehearsal.hosts.groups import own_groups
 from rehearsal.hosts.image import ensure_image
 from rehearsal.world.layout import cache_dir
@@ -105,6 +106,14 @@ def test_boot_disk_lasts_over_reboots_and_power_offs_but_not_longer(seen: dict[s
     assert "No such file" in seen["kept by discard"]
 
 
+def test_boot_disk_has_a_size_and_a_full_one_takes_no_room_here_and_boots(seen: dict[str, Any]) -> None:
+    assert seen["size"].strip() == str(SIZE_GIB)
+    assert seen["filled"].count("No space left on device") == 2
+    assert "No space left on device" in seen["still full"]
+    assert seen["booted full"] == "tpu-dev-w1"
+    assert seen["room taken"] < 100_000_000
+
+
 def test_power_off_is_orderly(seen: dict[str, Any]) -> None:
     assert seen["orderly"]
     assert not seen["running after power-off"]
@@ -128,15 +137,15 @@ def test_a_crash_leaves_no_process_and_no_loop_device(image: Path, tmp_path: Pat
     with _groups() as groups:
         process = _start(groups, tmp_path, image, "hang")
         assert process.stdout is not None
-        device = process.stdout.readline().strip()
-        assert _attached(device)
+        devices = process.stdout.readline().split()  # of the data disk and of the boot disk
+        assert [_attached(device) for device in devices] == [True, True]
         process.send_signal(signal.SIGKILL)
         process.wait()
         deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and (_members(groups) or _attached(device)):
+        while time.monotonic() < deadline and (_members(groups) or any(map(_attached, devices))):
             time.sleep(0.05)
         assert _members(groups) == []
-        assert not _attached(device)
+        assert not any(map(_attached, devices))
 
 
 def _members(groups: list[Path]) -> list[str]:

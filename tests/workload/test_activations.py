@@ -22,11 +22,12 @@ from workload.store import FolderStore
 class Counting(FolderStore):
     """Counts the bytes that are read."""
 
-    bytes_read = 0
+    bytes_read = reads = 0
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         raw = super().read(name, start, end)
         self.bytes_read += len(raw)
+        self.reads += 1
         return raw
 
 
@@ -109,6 +110,39 @@ def test_verify_names_what_is_damaged_missing_or_there_twice(
     assert "config.json: is missing or damaged" in said
     with pytest.raises(DataError, match="no shard is committed here"):
         Activations(str(tmp_path / "nowhere"))
+
+
+def test_a_shard_is_checked_in_one_request_and_a_long_one_in_pieces(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Counting(run)
+    name = shard.name(3, 1)
+    size = (run / name).stat().st_size
+    one, found = Activations(str(run), store).check(name)
+    assert (store.reads, found, one.ids) == (1, [], shard.Shard(store, name).ids)
+    monkeypatch.setattr(shard, "_PIECE", 2**12)
+    store.bytes_read = store.reads = 0
+    assert Activations(str(run), store).check(name)[1] == []
+    assert store.reads <= 2 * size // 2**12
+    assert store.bytes_read <= 1.5 * size
+
+
+@pytest.mark.parametrize("piece", [2**6, 2**12, 2**23])
+def test_no_byte_of_a_shard_goes_unchecked(
+    piece: int, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "_PIECE", piece)
+    name, store = shard.name(3, 2), FolderStore(tmp_path)
+    whole = FolderStore(run).read(name)
+    header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
+    start = len(whole) - max(entry["data_offsets"][1] for key, entry in header.items() if key[0] != "_")
+    for key in ("resid_post.0", "attn_z.2.h3", "positions", "mean/mlp_out.1"):
+        begin, end = header[key]["data_offsets"]
+        for place in (begin, (begin + end) // 2, end - 1):
+            raw = bytearray(whole)
+            raw[start + place] ^= 1
+            store.write(name, bytes(raw))
+            assert shard.Shard.checked(store, name)[1] == [f"{key} isn't what was written"]
 
 
 def test_verify_tells_another_runs_shards_and_another_streams(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
+from tests.workload.extracting import ARCH, CONFIG, extract, in_many_shards, make_stream, save_weights
 from workload.__main__ import main
 from workload.activations import shard
 from workload.activations.shard import Shard
@@ -381,3 +381,23 @@ def test_weights_that_dont_fit_take_no_name(stream: Stream, tmp_path: Path) -> N
     with pytest.raises(WeightsError, match="tensors don't fit"):
         extract(CONFIG, stream, weights, FolderStore(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_one_that_stood_still_while_it_wrote_notes_nothing_after_another_took_its_stream(
+    stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    """Another has it between the second shard and the note of it, which says less than the other's."""
+    store, asked = FolderStore(tmp_path), 0
+
+    def check() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 4:
+            store.write(note, b"another's")
+            raise TakenError("taken over")
+
+    note = "checkpoints/checkpoint_worker_3.json"
+    with pytest.raises(TakenError):
+        extract(in_many_shards(CONFIG), stream, weights, store, check)
+    assert len(shards(store)) == 2
+    assert store.read(note) == b"another's"

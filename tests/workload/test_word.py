@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_listing_says_how_far_a_worker_is_and_how_it_ended(listing: Listing) -
 def test_one_that_fails_says_so_and_one_that_is_left_says_no_more(listing: Listing) -> None:
     with pytest.raises(ValueError, match="no good"), Word(Bucket("bucket"), NODE, 0, 5, 5):
         raise ValueError("no good")
-    assert listing.word()["state"] == "failed"
+    assert listing.word() == {"state": "failed", "why": "no good", "instance": "4711"}
     with Word(Bucket("bucket"), NODE, 0, 5, 5) as word:
         listing.until(state="running")
         word.say(samples=2)
@@ -119,6 +120,27 @@ def test_one_that_fails_says_so_and_one_that_is_left_says_no_more(listing: Listi
         raise KeyboardInterrupt
     time.sleep(0.3)
     assert listing.word() == {"state": "running", "instance": "4711"}
+
+
+def test_why_it_failed_is_one_line_that_is_not_long(listing: Listing) -> None:
+    with pytest.raises(ValueError, match="first"), Word(Bucket("bucket"), NODE, 0, 5, 5):
+        raise ValueError("first\n    fix: " + "more " * 100)
+    assert listing.word()["why"].startswith("first fix: more more")
+    assert len(listing.word()["why"]) == 200
+
+
+def test_a_full_disk_is_said_as_long_as_it_is_full(listing: Listing, host: pytest.MonkeyPatch) -> None:
+    free_bytes = [1000]
+    host.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free_bytes[0]))
+    with Word(Bucket("bucket"), NODE, 0, 0.05, 0.1) as word:
+        assert listing.until(disk="full")["state"] == "running"
+        free_bytes[0] = 1 << 30
+        word.say(samples=1)
+        assert "disk" not in listing.until(samples="1")
+        free_bytes[0] = 0
+        word.end("failed", OSError(28, "No space left on device"))
+    assert listing.word()["disk"] == "full"
+    assert listing.word()["why"] == "[Errno 28] No space left on device"
 
 
 def test_it_is_written_seldom_while_much_is_new_and_goes_on_while_nothing_is(listing: Listing) -> None:
@@ -240,4 +262,6 @@ def test_a_training_says_its_steps(
     expected = {"run": str(tmp_path / "runs/worded"), "samples": "3", "of_samples": "3", "instance": "4711"}
     assert listing.word() == {"state": "done", **expected}
     assert train("model.d_ff=96") == 2  # another run of this name
-    assert listing.word() == {"state": "failed", "run": expected["run"], "instance": "4711"}
+    word = listing.word()
+    assert "worded" in word.pop("why")
+    assert word == {"state": "failed", "run": expected["run"], "instance": "4711"}

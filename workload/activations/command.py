@@ -2,17 +2,19 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from workload import arguments as arguments_of
 from workload.activations import pickles
 from workload.activations.reader import Activations
-from workload.activations.shard import About
+from workload.activations.shard import About, Shard
 from workload.errors import DataError
 from workload.store import open_store
 
+_READERS = 8  # of `verify`: each holds a piece of a shard, some megabytes
 _EXAMPLES = """  workload activations show gs://my-project-checkpoints/extractions/qwen2.5-0.5b
   workload activations show /tmp/extracting/extractions/mine --document prompts.jsonl:17
   workload activations stats gs://my-project-checkpoints/extractions/qwen2.5-0.5b --json
@@ -98,12 +100,9 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
     held: dict[str, str] = {}
     workers: dict[int, dict[int, About]] = {}
     run = activations.run()
-    for name in activations.names:
-        try:
-            one = activations.open(name)
-            problems += [f"{name}: {problem}" for problem in one.problems()]
-        except DataError as error:
-            problems.append(str(error).splitlines()[0])
+    for name, (one, wrong) in zip(activations.names, _read_all(activations), strict=True):
+        problems += wrong
+        if one is None:
             continue
         about = one.about
         first = next(iter(workers.setdefault(about.worker, {}).values()), about)
@@ -128,6 +127,20 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
         print(problem)
     print(f"{options.run}: {len(activations.names)} shards, {len(held)} documents, {len(problems)} problems")
     return 1 if problems else 0
+
+
+def _read_all(activations: Activations) -> Iterator[tuple[Shard | None, list[str]]]:
+    """Each shard, read whole, and what is wrong with it, in the order of the names; some at a time."""
+
+    def read(name: str) -> tuple[Shard | None, list[str]]:
+        try:
+            one, found = activations.check(name)
+            return one, [f"{name}: {problem}" for problem in found]
+        except DataError as error:
+            return None, [str(error).splitlines()[0]]
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        yield from pool.map(read, activations.names)
 
 
 def _some(numbers: Sequence[int]) -> str:

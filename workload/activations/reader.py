@@ -116,6 +116,10 @@ class Activations:
             for place, document in enumerate(self.open(name).ids)
         }
 
+    def check(self, name: str) -> tuple[Shard, list[str]]:
+        """See `Shard.checked`; may be called from several threads."""
+        return Shard.checked(self._store, name)
+
     def open(self, name: str) -> Shard:
         """A shard by its name; its header is read once."""
         if name not in self._opened:

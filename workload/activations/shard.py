@@ -15,9 +15,10 @@ Its header says what made it. Every tensor lies in one piece, so a document's is
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
@@ -33,6 +34,7 @@ VERSION = 1
 SUFFIX = ".safetensors"
 _HEADER = "shard"
 _FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
+_PIECE = 2**23  # bytes read at once of a shard that is read whole; a multiple of every number's size
 _MOST_HEADER = 2**27
 _DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -124,20 +126,20 @@ class _Place:
 class Shard:
     """A shard as it is read: its header and documents at once, tensors by the piece."""
 
-    def __init__(self, store: Store, name: str):
-        """Reads header and documents.
+    def __init__(self, store: Store, name: str, first_read: int = _FIRST_READ):
+        """Reads header and documents, beginning with so many bytes.
 
         Raises:
             DataError: it isn't there, is another version's or damaged.
         """
         self._store, self._name = store, name
         try:
-            raw = store.read(name, 0, _FIRST_READ)
+            raw = self._head = store.read(name, 0, first_read)  # of which nothing is asked for again
             size = int.from_bytes(raw[:8], "little")
             if len(raw) < 8 or size > _MOST_HEADER:
                 raise ValueError("has no header")
             if size + 8 > len(raw):
-                raw += store.read(name, len(raw), size + 8)
+                raw = self._head = raw + store.read(name, len(raw), size + 8)
             header = json.loads(raw[8 : size + 8])
             about = json.loads(header.pop("__metadata__")[_HEADER])
             self.about = About(**about | {"points": tuple(about["points"])})
@@ -163,6 +165,20 @@ class Shard:
             self.ids = unpack_ids(self._whole("id_bytes"), self._whole("id_offsets"))
         except ValueError as error:  # also of a name that is no UTF-8, of a shape that doesn't fit its bytes
             raise self._damaged(f"is damaged: {error}") from None
+        if first_read == _FIRST_READ:
+            self._head = b""
+
+    @classmethod
+    def checked(cls, store: Store, name: str) -> tuple[Self, list[str]]:
+        """A shard and its `problems`, in one request unless it is longer than a piece.
+
+        Raises:
+            DataError: it isn't there, is another version's, cut short, or no shard at all.
+        """
+        one = cls(store, name, _PIECE)
+        found = one.problems()
+        one._head = b""
+        return one, found
 
     @property
     def tokens(self) -> int:
@@ -195,16 +211,43 @@ class Shard:
         return Moments(self.tokens, self._whole(f"mean/{point}"), self._whole(f"deviations/{point}"))
 
     def problems(self) -> list[str]:
-        """What is wrong with it, after reading all of it: tensors that aren't what was written."""
+        """What is wrong with it, after reading all of it, a piece in memory at a time."""
+        digests = {key: hashlib.sha256() for key in self._places}
+        bad = Counter[str]()
+        for parts in self._pieces():
+            first = min(begin for _, begin, _ in parts)
+            raw = memoryview(self._bytes(first, max(end for _, _, end in parts)))
+            for key, begin, end in parts:
+                part = raw[begin - first : end - first]
+                digests[key].update(part)
+                if key in self.about.points:
+                    values = np.frombuffer(part, self._places[key].dtype)
+                    bad[key] += int((~np.isfinite(values.astype(np.float32))).sum())
         found = []
-        for key, place in self._places.items():
-            raw = self._bytes(place.begin, place.end)
-            if hashlib.sha256(raw).hexdigest() != self.about.sha256.get(key):
+        for key, digest in digests.items():
+            if digest.hexdigest() != self.about.sha256.get(key):
                 found.append(f"{key} isn't what was written")
-            elif key in self.about.points:
-                bad = int((~np.isfinite(np.frombuffer(raw, place.dtype).astype(np.float32))).sum())
-                found += [f"{key} holds {bad} values that are no numbers"] if bad else []
+            elif bad[key]:
+                found.append(f"{key} holds {bad[key]} values that are no numbers")
         return found
+
+    def _pieces(self) -> Iterator[list[tuple[str, int, int]]]:
+        """All tensors in the order of the file, some (key, begin, end) at a time, of a piece's size together.
+
+        A number never lies in two pieces.
+        """
+        parts: list[tuple[str, int, int]] = []
+        room = _PIECE
+        for key, place in sorted(self._places.items(), key=lambda item: item[1].begin):
+            for begin in range(place.begin, max(place.end, place.begin + 1), _PIECE):
+                end = min(begin + _PIECE, place.end)
+                if parts and (end - begin > room or begin != parts[-1][2]):
+                    yield parts
+                    parts, room = [], _PIECE
+                parts.append((key, begin, end))
+                room -= end - begin
+        if parts:
+            yield parts
 
     def _place(self, key: str) -> _Place:
         if key not in self._places:
@@ -220,7 +263,10 @@ class Shard:
         return np.frombuffer(self._bytes(place.begin, place.end), place.dtype).reshape(place.shape)
 
     def _bytes(self, begin: int, end: int) -> bytes:
-        raw = self._store.read(self._name, begin, end) if end > begin else b""
+        if end <= len(self._head):
+            raw = self._head[begin:end]
+        else:
+            raw = self._store.read(self._name, begin, end) if end > begin else b""
         if len(raw) != max(0, end - begin):
             raise self._damaged("is cut short")
         return raw

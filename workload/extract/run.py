@@ -290,6 +290,7 @@ class Extraction:
                 else:
                     summary.taken += 1
                 self._committed[part.number] = len(raw)
+                self._check()  # who stood still meanwhile has nothing to note any more
                 self._note()
                 self._tell(begun, already)
                 yield None

@@ -7,6 +7,7 @@ written.
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ __all__ = ["Word"]
 _EVERY_S = 30.0  # at most
 _AT_LEAST_EVERY_S = 60.0
 _PATIENCE_S = 20.0  # with a bucket or a metadata server that doesn't answer
+_FULL_BYTES = 64 << 20  # free of the boot disk: less isn't enough to boot, nor for people to log in
+_WHY_LENGTH = 200
 
 
 class Word:
@@ -67,8 +70,8 @@ class Word:
             self._facts |= facts
             self._changed.notify()
 
-    def end(self, state: Literal["done", "failed"] | None) -> None:
-        """Says how the job ended; the first end counts.
+    def end(self, state: Literal["done", "failed"] | None, why: BaseException | None = None) -> None:
+        """Says how the job ended, and why if it failed; the first end counts.
 
         In the bucket on return, if that takes it within 40 s. None says nothing more, and waits for
         nothing: of a job that was preempted, or is another's now.
@@ -77,6 +80,8 @@ class Word:
             if self._state != "running":
                 return
             self._state = state
+            if state == "failed" and why:
+                self._facts["why"] = " ".join(str(why).split())[:_WHY_LENGTH] or type(why).__name__
             self._changed.notify()
         if state and self._bucket:
             self._thread.join(2 * _PATIENCE_S)
@@ -86,8 +91,8 @@ class Word:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.end("failed" if kind and issubclass(kind, Exception) else None)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self.end("failed" if kind and issubclass(kind, Exception) else None, error)
 
     def _go_on(self) -> None:
         while True:
@@ -109,7 +114,8 @@ class Word:
         name = f"words/{self._node}/worker-{self._worker}"
         try:
             instance = read("instance/id")
-            known = {"command": self._command, "instance": instance}
+            disk = "full" if shutil.disk_usage("/").free < _FULL_BYTES else ""
+            known = {"command": self._command, "instance": instance, "disk": disk}
             word = {"state": state, **facts, **{key: value for key, value in known.items() if value}}
             about = {"version": 1, "node": self._node, "worker": self._worker}
             updated = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -45,7 +45,14 @@ def struck_step(record: Record, kill: KillRecord) -> int:
     """
     events = [event for run in record.runs if run.name == kill.run for event in run.events]
     told = [int(event["step"]) for event in events if "step" in event and epoch(event["time"]) <= kill.time]
-    return max([kill.step, *told])
+    return max([kill.step or 0, *told])
+
+
+def struck(record: Record, kill: KillRecord) -> str:
+    """What was struck, and how far it was: `interrupted at step 12`, `extraction at 40 shards`."""
+    if kill.shards is not None:
+        return f"{kill.run} at {kill.shards} shards"
+    return f"{kill.run} at step {struck_step(record, kill)}"
 
 
 def headlines(record: Record) -> list[tuple[str, str]]:

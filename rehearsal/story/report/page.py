@@ -9,7 +9,7 @@ from html import escape
 
 from rehearsal.story.record import Record
 from rehearsal.story.report import plots
-from rehearsal.story.report.facts import costs, headlines, minutes, struck_step
+from rehearsal.story.report.facts import costs, headlines, minutes, struck
 
 _STYLE = """
 :root { --ink: #1d2733; --faint: #5d6975; --line: #e4e8ec; --ground: #f6f8fa; --ok: #2c7a4b; --bad: #c22f36 }
@@ -123,7 +123,7 @@ def _faults(record: Record) -> str:
         (
             "",
             (
-                escape(f"{k.how}: {k.node}, {k.run} at step {struck_step(record, k)}"),
+                escape(f"{k.how}: {k.node}, {struck(record, k)}"),
                 minutes(k.time - record.start),
             ),
         )

@@ -51,6 +51,7 @@ STYLE: dict[Any, Any] = {
 _WIDTH_IN = 11.0
 _NAMED_KILLS = 6
 _NAMES = {"notice": "preempted, 30 s notice", "plug": "plug pulled", "crash": "one job killed"}
+_ENDING = ("notice", "plug")  # of the machine; others leave it running
 _BUSY_KINDS = {
     "up": "#4878a8", "destroy": "#8b5a83", "recover": "#4878a8", "publish": "#e9a23b", "done": TRAINING,
     "reach": TRAINING, "kill": STRIKING, "kills": STRIKING, "ready": "#dd6e42",
@@ -90,7 +91,7 @@ def timeline(record: Record) -> str:
         ]
         handles.append(Patch(color=TRAINING, label="up, job running"))
         if record.kills:
-            handles.append(Line2D([], [], color=KILL, marker="v", label="killed"))
+            handles.append(Line2D([], [], color=KILL, marker="v", label="struck"))
         figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8.5)
         return _svg(figure, "Timeline of the hosts' boot stages, with the kills")
 
@@ -117,7 +118,7 @@ def _boot(axes: Axes, record: Record, boot: Boot, row: int) -> None:
 
 def _death(record: Record, boot: Boot, start: float) -> float:
     """When a host's boot ended: a kill of its node, the next boot of the worker, the node's destruction."""
-    ends = [kill.time for kill in record.kills if kill.node == boot.node and kill.how != "crash"]
+    ends = [kill.time for kill in record.kills if kill.node == boot.node and kill.how in _ENDING]
     ends += [other.stages[0].start for other in record.boots
              if (other.node, other.worker) == (boot.node, boot.worker) and other.stages]  # fmt: skip
     ends += [step.start for step in record.steps if step.kind == "destroy" and step.text.endswith("tpu")]

@@ -45,6 +45,7 @@ fetch_manifest() {
 
 stage_bundle() {
   local folder=/opt/tpu/bundles/$TPU_BUNDLE manifest=/opt/tpu/bundles/$TPU_BUNDLE.manifest round code bad
+  ! disk_is_full 2>/dev/null || exit 1  # which is said of every stage that fails so
   authorize || try_again "no token"
   mkdir -p "$folder"
   cd "$folder" || exit

@@ -36,6 +36,9 @@ stage_environment() {
   { variables | sed 's/^/export /'; echo 'case ":$PATH:" in *:/opt/tpu/venv/bin:*) ;; *) export PATH=/opt/tpu/venv/bin:$PATH ;; esac'; } |
     write_file /etc/profile.d/tpu.sh >/dev/null
   pam_environment | write_file /etc/environment >/dev/null
+  # Google's agent puts this script into a temporary folder before it runs it. On a full disk it couldn't,
+  # and nobody would hear of that host again.
+  write_file /etc/systemd/system/google-startup-scripts.service.d/tpu.conf <<<$'[Service]\nEnvironment=TMPDIR=/dev/shm' >/dev/null
   # OS Login gives people no group in common, hence writable for all; the sticky bit
   # keeps them out of one another's files. Never touched once it is there.
   [[ -d /opt/training ]] || mkdir --mode=1777 /opt/training

@@ -72,6 +72,14 @@ gcs_get() {
 # object PATH: the API's path of an object, whose name is one escaped segment.
 object() { printf 'o/%s' "${1//\//%2F}"; }
 
+# disk_is_full: says so, and how much is left, where the boot disk has no room for what a boot writes.
+disk_is_full() {
+  local free_mib
+  free_mib=$(df --output=avail --block-size=1M / | tail --lines=1)
+  ((free_mib < 64)) || return 1
+  log "error: the boot disk is full: ${free_mib// /} MiB of / are free, and a boot needs 64: make room, or replace the host"
+}
+
 # write_file FILE: replaces FILE by what stands on stdin, at once and only when it
 # differs; prints "changed" when it did.
 write_file() {

@@ -38,6 +38,11 @@ run_stage() {
       "$SKIPPED") outcome=skipped ;;
       *) outcome=failed ;;
     esac
+    # What came of a full disk waits for nobody, and its log ends with that.
+    if [[ $outcome == failed ]] && disk_is_full 2>"$RUN/disk"; then
+      tee --append "$stage_log" <"$RUN/disk"
+      break
+    fi
     ((code == TRY_AGAIN && SECONDS < deadline)) || break
     sleep $pause_s
     pause_s=$((pause_s < 5 ? pause_s + 1 : 5))

@@ -45,9 +45,14 @@ status_json() {
 # upload_body STATE STAGE: $RUN/status.json as the body of a multipart upload. What a listing of the bucket
 # shows of an object is its metadata: who watches many hosts reads no object for it.
 upload_body() {
+  local why=''
+  if [[ $1 == failed && -f $RUN/$2.log ]]; then
+    why=$(tail --lines=1 "$RUN/$2.log" | sed 's/^tpu-boot: \(error: \|not yet: \)\?//')
+    why=", \"why\": $(json_string "${why:0:200}")"
+  fi
   printf -- '--%s\r\nContent-Type: application/json\r\n\r\n' "$BOUNDARY"
-  printf '{"contentType": "application/json", "metadata": {"state": "%s", "stage": "%s", "instance": %s}}' \
-    "$1" "$2" "$(json_string "${INSTANCE_ID:-}")"
+  printf '{"contentType": "application/json", "metadata": {"state": "%s", "stage": "%s", "instance": %s%s}}' \
+    "$1" "$2" "$(json_string "${INSTANCE_ID:-}")" "$why"
   printf '\r\n--%s\r\nContent-Type: application/json\r\n\r\n' "$BOUNDARY"
   cat "$RUN/status.json"
   printf '\r\n--%s--\r\n' "$BOUNDARY"
