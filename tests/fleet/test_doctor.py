@@ -175,7 +175,7 @@ def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
     assert re.search(rf"ok +login +{OWNER}", said)
     assert re.search(r"ok +zone us-east5-b +offers v2-alpha-tpuv6e, v6e-16, v6e-8", said)
     name = "TPUV6EPreemptiblePerProjectPerRegionForTPUAPI"
-    assert f"{name}: the settings ask for 32 spot chips, allowed are 2048" in said
+    assert f"{name}: the settings ask for 32 spot chips, allowed are 8192" in said
     assert said.endswith("nothing is missing")
     methods = clinic.cloud.requests.counts()["methods"]
     assert not [name for name, count in methods.items() if count["refused"]]

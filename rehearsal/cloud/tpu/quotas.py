@@ -17,7 +17,7 @@ from rehearsal.cloud.tpu.node import Node
 
 SERVICE = "tpu.googleapis.com"
 # Chips of each kind in each place, unless a story says otherwise: this project's choice.
-GRANTED = 2048
+GRANTED = 8192
 
 
 @dataclass(frozen=True)
