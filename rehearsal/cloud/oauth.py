@@ -42,6 +42,7 @@ class OAuth:
         www, oauth2 = "www.googleapis.com", "oauth2.googleapis.com"
         return {
             (oauth2, "/token"): self._token,
+            (www, "/oauth2/v3/token"): self._token,  # tensorstore's
             (www, "/oauth2/v4/token"): self._token,
             (oauth2, "/tokeninfo"): self._tokeninfo,
             (www, "/oauth2/v1/tokeninfo"): self._tokeninfo,

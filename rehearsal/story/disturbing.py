@@ -12,7 +12,7 @@ from rehearsal.story.extracting import note_strike, of_worker
 from rehearsal.story.record import Check, script_run
 from rehearsal.story.scene import Scene, Stalled
 
-_SSH_S = 60.0
+_SSH_S = 120.0
 _NO_REQUEST = 10**9  # asks for none, and hears the next one's number
 # fallocate takes all there is before it fails; a write of the job's own user shows that nothing is left.
 _FILL = (

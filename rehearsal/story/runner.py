@@ -134,7 +134,12 @@ class Runner:
     def _gather(self) -> None:
         """All that the report shows and that is gone with the world. After a failure, what can be had."""
         scene = self.scene
-        for part in (self._count, lambda: building.follow_nodes(scene), self._gather_runs):
+        for part in (
+            self._count,
+            lambda: building.follow_nodes(scene),
+            self._gather_boots,
+            self._gather_runs,
+        ):
             try:
                 part()
             except Exception as missing:
@@ -148,6 +153,11 @@ class Runner:
             self.record.up_s[name] = self.record.up_s.get(name, 0.0) + time.time() - since
         begun = [boot for boot in scene.boots.values() if boot.stages]
         self.record.boots = sorted(begun, key=lambda boot: (boot.stages[0].start, boot.worker))
+
+    def _gather_boots(self) -> None:
+        """Of nodes that a fleet's keeper brought back: no step waited for them."""
+        for node in self.scene.struck:
+            self.scene.read_boots(node)
 
     def _gather_runs(self) -> None:
         bucket = self.scene.bucket

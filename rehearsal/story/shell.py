@@ -126,7 +126,8 @@ class Shell:
 
         def one(host: str) -> str:
             done = subprocess.run(
-                ["ssh", "-o", "BatchMode=yes", host, line],
+                # Patient: where hosts boot beside it, a login takes long here.
+                ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=60", host, line],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

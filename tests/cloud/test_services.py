@@ -218,6 +218,21 @@ def test_only_the_refresh_grant_is_known(cloud: CloudFront) -> None:
     assert (other.status, other.json["error"]) == (400, "unsupported_grant_type")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "oauth2.googleapis.com/token",
+        "www.googleapis.com/oauth2/v3/token",
+        "www.googleapis.com/oauth2/v4/token",
+    ],
+)
+def test_a_refresh_token_is_exchanged_wherever_clients_ask(cloud: CloudFront, url: str) -> None:
+    """tensorstore has an address of its own for it, older clients another."""
+    given = form(cloud, url, grant_type="refresh_token", refresh_token=REFRESH_TOKEN).json["access_token"]
+    about = cloud.request("GET", "openidconnect.googleapis.com/v1/userinfo", token=given)
+    assert about.json["email"] == OWNER
+
+
 # Google's own clients. They speak plain HTTP to the loopback port and name the host in a header.
 
 

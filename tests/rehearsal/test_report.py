@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import re
 import xml.dom.minidom
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rehearsal.story.record import Boot, Price, Record, Stage
+from rehearsal.story.record import Boot, KillRecord, Price, Record, Stage
 from rehearsal.story.report import plots, write_report
 from rehearsal.story.report.facts import costs, headlines, minutes
 from rehearsal.story.report.page import page
@@ -107,6 +108,22 @@ def test_a_host_that_died_while_booting_is_drawn_to_its_end(record: Record) -> N
     record.boots = [Boot("tpu-dev", 0, "x", "booting", [Stage("python", "running", 1, kill.time - 5, None)])]
     assert plots._death(record, record.boots[0], kill.time - 5) == kill.time
     assert plots.STAGES["python"] in plots.timeline(record)
+
+
+def test_a_strike_at_an_extraction_says_how_many_shards_there_were(record: Record) -> None:
+    record.kills = [KillRecord(record.start + 60, "tpu-a-0", "disk", "texts", shards=40)]
+    assert "disk: tpu-a-0, texts at 40 shards" in page(record)
+    console = Console(width=120, record=True, file=io.StringIO())
+    print_report(record, console)
+    assert "disk, texts at 40 shards" in console.export_text()
+    assert "step 0" not in page(record) + console.export_text()
+
+
+def test_a_full_disk_ends_no_boot_and_a_pulled_plug_does(record: Record) -> None:
+    boot, at = record.boots[0], record.boots[0].stages[0].start + 1
+    for how, ends in (("disk", False), ("stall", False), ("crash", False), ("plug", True), ("notice", True)):
+        record.kills = [KillRecord(at, boot.node, how, "texts", shards=1)]
+        assert (plots._death(record, boot, at - 1) == at) == ends
 
 
 def test_sixty_four_hosts_fit(record: Record) -> None:

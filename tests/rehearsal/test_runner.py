@@ -282,6 +282,17 @@ def test_nothing_noted_proves_nothing(scene: Scene) -> None:
         watching.remember(scene, steps.Remember(("runs/",)))
 
 
+@pytest.mark.parametrize("command", ["true", "false"])
+def test_boots_of_what_a_keeper_brought_back_are_in_the_record(tmp_path: Path, command: str) -> None:
+    runner, _, bucket = make_runner(tmp_path, steps.Strike("tpu-dev", "plug", "one"), steps.Command(command))
+    runner.scene.control.status = lambda: {**off, "requests": {}, "mistakes": []}  # type: ignore[method-assign]
+    off = {"nodes": [{"name": "tpu-dev", "state": "PREEMPTED", "hosts": []}]}
+    bucket.boot_statuses = [boot(0, "after")]
+    record = runner.act()
+    assert [each.boot_id for each in record.boots] == ["after"]
+    assert (record.kills[0].how, record.kills[0].shards) == ("plug", 0)
+
+
 def test_resumed_from_far_enough(scene: Scene) -> None:
     watching.resumed(scene, steps.Resumed("one", 30))
     with pytest.raises(StoryFailed, match="expected 31 or later"):
