@@ -180,6 +180,9 @@ class Drawn:
     def sweep(self, leftover: Seen) -> Failure | None:
         return None
 
+    def held(self) -> None:
+        pass
+
     def start(self, nodes: tuple[str, ...]) -> None:
         self.asked.append((self.looks[self.at], tuple(nodes)))
         self.outcome = {name: Failure(Kind.TRANSIENT, "drawn") for name in nodes}
