@@ -209,6 +209,9 @@ class ApiBuilder:
         """Whether there is something to wait for."""
         return any(not job.done for job in self._jobs)
 
+    def held(self) -> None:
+        """Nobody asks for a stack here."""
+
     def start(self, places: Mapping[str, str]) -> None:
         """See `loop.Builder`."""
         assert not self._jobs, "one update at a time"

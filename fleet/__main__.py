@@ -7,12 +7,14 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fleet import deploy as plans
 from fleet import doctor as doctors
 from fleet import everywhere, provision, show
+from fleet.adopt import ours
 from fleet.arguments import parser
 from fleet.books import Borrowed, BucketBooks
 from fleet.dashboard import Dashboard, serve
@@ -23,7 +25,7 @@ from fleet.loop import Books, Builder, Keeper, Look
 from fleet.roster import Wish, members, within_budget
 from fleet.show import Rates
 from fleet.state import Action, Cause
-from infra import prices
+from infra import names, prices
 from infra.cli import run
 from infra.errors import InfraError
 from infra.nodes import Node, nodes
@@ -31,6 +33,7 @@ from infra.settings import Settings, from_file
 
 _POLL_S = 2.0
 _BUSY_S = 10.0  # between looks while an update is under way
+_ASKED_AGAIN_S = 300.0  # what the stack holds, by those who only look
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Fleet:
     @property
     def labels(self) -> dict[str, str]:
         """What every slice of this environment's stack carries."""
-        return {"environment": self.settings.environment, "layer": "tpu"}
+        return names.labels(self.settings.environment, provision.LAYER)
 
     @property
     def limits(self) -> Limits:
@@ -54,7 +57,7 @@ class Fleet:
 
     def watcher(self) -> Keeper:
         """One that only looks."""
-        return self._keeper(_Nobody(), Borrowed(self.google))
+        return self._keeper(_Nobody(self.settings.environment), Borrowed(self.google))
 
     def keeper(self) -> Keeper:
         """One that may act."""
@@ -67,14 +70,26 @@ class Fleet:
 
 
 class _Nobody:
-    """A builder for those who only look."""
+    """A builder for those who only look; it asks the stack again every few minutes, beside their look."""
+
+    def __init__(self, environment: str):
+        self._environment, self._at_s = environment, -math.inf
+        self._pool = ThreadPoolExecutor(1)
+        self._held: Future[frozenset[str] | None] | None = None
+
+    def held(self) -> Collection[str] | None:
+        """See `loop.Builder`."""
+        return self._held.result() if self._held else None
 
     def start(self, places: Mapping[str, str]) -> None:
         """See `loop.Builder`."""
         raise AssertionError(f"{places} were to be brought back by somebody who only looks")
 
     def ended(self) -> None:
-        """See `loop.Builder`."""
+        """See `loop.Builder`; begins to ask, so that the answer is there when the look is."""
+        if time.monotonic() - self._at_s > _ASKED_AGAIN_S:
+            self._held = self._pool.submit(provision.asked, self._environment)
+            self._at_s = time.monotonic()
 
 
 def _open(options: argparse.Namespace) -> Fleet:
@@ -133,11 +148,14 @@ def delete(options: argparse.Namespace) -> int:
     """Delete members; their checkpoints, shards and the bucket stay."""
     fleet = _open(options)
     there = provision.known(options.environment)
-    meant = [one.name for one in fleet.members if one.name in there]
+    view = fleet.google.look(sorted({one.zone for one in fleet.members}))
+    seen = {one.name: view.seen(one.name, one.zone) for one in fleet.members}
+    strays = {name for name, one in seen.items() if one and name not in there and ours(one, fleet.labels)}
+    meant = [one.name for one in fleet.members if one.name in there or one.name in strays]
     for name in meant:
-        print(f"  delete  {name}")
+        print(f"  delete  {name}{' (the stack does not hold it: taken in first)' if name in strays else ''}")
     if not meant:
-        print("the stack holds none of them: nothing to delete")
+        print("neither the stack nor Google has any of them: nothing to delete")
         return 0
     if options.dry_run:
         return 0

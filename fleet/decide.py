@@ -11,13 +11,23 @@ from itertools import pairwise
 
 from fleet.failures import Kind
 from fleet.memory import Attempt, Memory
-from fleet.state import TAKEN_AWAY, Action, Cause, Condition, Decision, Seen, View, Word, ZoneView
+from fleet.state import (
+    GOING,
+    ON_THE_WAY,
+    TAKEN_AWAY,
+    Action,
+    Cause,
+    Condition,
+    Decision,
+    Seen,
+    View,
+    Word,
+    ZoneView,
+)  # fmt: skip
 from infra import names
 from infra.nodes import Node
 
-ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING"})
 LIST_LAG_S = 120.0  # a list may be this old; a request about one node never is
-GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from fleet import adopt
 from fleet.books import UnreachableError
 from fleet.decide import Limits, decide, orphans
 from fleet.failures import Failure
@@ -38,8 +39,15 @@ class Cloud(Protocol):
 class Builder(Protocol):
     """What creates nodes; one update at a time."""
 
+    def held(self) -> Collection[str] | None:
+        """Members that the stack holds, by what it said after the last update; None where nobody can say."""
+        ...
+
     def start(self, places: Mapping[str, str]) -> None:
-        """Begins to create members, by the zone where each is to be, deleting first those that are there."""
+        """Begins to create members, by the zone where each is to be.
+
+        Those that the stack holds are deleted first, those alive without it are taken in.
+        """
         ...
 
     def ended(self) -> Outcome | None:
@@ -105,6 +113,7 @@ class Keeper:
         self.memory = books.read()
         self.outcome: Outcome = {}  # of the last update that has ended
         self._under_way: tuple[str, ...] = ()
+        self._alive: frozenset[str] = frozenset()  # those of them that are only taken in
         self._conditions: dict[str, str] = {}
         self._said: list[str] = []
         self._told = ""
@@ -144,13 +153,14 @@ class Keeper:
         outcome = self._builder.ended()
         view = self._cloud.look(self._zones)
         events, self._said = [*self._said, *self._note(outcome, view.at_s)], []
-        found = [self._in_hand(one) for one in decide(self._members, view, self.memory, self._limits)]
+        wishes = decide(self._members, view, self.memory, self._limits)
+        found = [self._in_hand(one) for one in adopt.told(wishes, view, self._builder.held(), self._labels)]
         events += self._changes(found)
         leftovers = orphans([*self._members, *self._others], view, self._labels)
         due = [
             one
             for one in found
-            if one.action in (Action.CREATE, Action.REPLACE)
+            if one.action in (Action.CREATE, Action.REPLACE, Action.ADOPT)
             and one.cause in may
             and (only is None or one.node in only)
         ]
@@ -185,6 +195,7 @@ class Keeper:
         places = {one.node: one.zone for one in due}
         self._members = [replace(one, zone=places.get(one.name, one.zone)) for one in self._members]
         self._under_way = tuple(places)
+        self._alive = frozenset(one.node for one in due if one.action is Action.ADOPT)
         self._builder.start(places)
         return self._under_way
 
@@ -197,7 +208,7 @@ class Keeper:
         for node, failure in outcome.items():
             zone = zones[node]
             if failure is None:
-                events.append(f"{node}: created")
+                events.append(f"{node}: {'taken in' if node in self._alive else 'created'}")
                 self.memory.succeeded(node, zone, now_s)
             else:
                 events.append(f"{node}: {failure.kind}: {failure.message}")
@@ -211,6 +222,8 @@ class Keeper:
     def _in_hand(self, one: Decision) -> Decision:
         if one.node not in self._under_way:
             return one
+        if one.node in self._alive:
+            return replace(one, action=Action.WAIT, why="being taken in")
         return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why="being brought back")
 
     def _changes(self, found: Sequence[Decision]) -> list[str]:
@@ -228,6 +241,8 @@ class Keeper:
         for one in leftovers:
             if one.state in TAKEN_AWAY:
                 failure = self._cloud.sweep(one)
-                word = f"not deleted: {failure.kind}: {failure.message}" if failure else "deleted"
+                word = (
+                    f"not deleted: {failure.kind}: {failure.message}" if failure else "its deletion is begun"
+                )
                 events.append(f"{one.name}: left over, {one.state}: {word}")
         return events

@@ -15,7 +15,7 @@ from typing import IO
 from fleet.failures import Failure, Kind
 from infra import names
 from infra.cli import Pulumi
-from infra.errors import CommandError
+from infra.errors import CommandError, InfraError
 from infra.nodes import nodes as all_nodes
 from infra.settings import from_file
 from infra.settings.record import record
@@ -50,6 +50,14 @@ def known(environment: str, root: Path = ROOT) -> frozenset[str]:
     return frozenset(one["urn"].rpartition("::")[2] for one in mine)
 
 
+def asked(environment: str) -> frozenset[str] | None:
+    """Members that the stack holds; None where Pulumi doesn't say."""
+    try:
+        return known(environment)
+    except InfraError:
+        return None
+
+
 class Updates:
     """Updates in processes of their own, one at a time."""
 
@@ -57,6 +65,13 @@ class Updates:
         require(environment)
         self._environment = environment
         self._running: tuple[tuple[str, ...], subprocess.Popen[bytes], IO[bytes]] | None = None
+        self._held: frozenset[str] | None = None
+
+    def held(self) -> frozenset[str] | None:
+        """Members that the stack held when the last update had ended; None where nobody can say."""
+        if self._held is None and self._running is None:
+            self._held = asked(self._environment)
+        return self._held
 
     def start(self, places: Mapping[str, str]) -> None:
         """Begins to create members, each in a zone, deleting first those that the stack holds."""
@@ -81,7 +96,7 @@ class Updates:
         if self._running is None or self._running[1].poll() is None:
             return None
         nodes, child, answer = self._running
-        self._running = None
+        self._running = self._held = None
         answer.seek(0)
         said = answer.read().decode(errors="replace")
         answer.close()

@@ -12,6 +12,9 @@ from fleet.failures import Failure
 TAKEN_AWAY = frozenset({"PREEMPTED", "TERMINATED"})
 """The states in which Google has taken a node's machines away for good; it must be deleted to come back."""
 
+ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING"})
+GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -149,6 +152,7 @@ class Action(StrEnum):
     HOLD = "hold"  # there is something to do, but not now, or not before a person has acted
     CREATE = "create"
     REPLACE = "replace"  # delete, see that it is gone, create
+    ADOPT = "adopt"  # take it into the stack, as it is
 
 
 class Cause(StrEnum):

@@ -182,6 +182,9 @@ class VirtualCloud:
         """See `loop.Cloud`."""
         raise AssertionError(f"{leftover} was swept, but every node here is asked for")
 
+    def held(self) -> None:
+        """Nobody asks for a stack here."""
+
     def start(self, places: Mapping[str, str]) -> None:
         """See `loop.Builder`."""
         assert self._running is None, "one update at a time"

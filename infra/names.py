@@ -132,6 +132,11 @@ def fleet_member(zone: str, worker_id: int) -> str:
     return f"tpu-{region_of(zone)}-{zone.rpartition('-')[2]}-{worker_id}"
 
 
+def labels(environment: str, layer: str) -> dict[str, str]:
+    """What all that a stack makes carries, and what it is found by at Google."""
+    return {"environment": environment, "layer": layer}
+
+
 def slice_urn(environment: str, node: str) -> str:
     """What Pulumi calls a slice in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}::{node}"
@@ -140,6 +145,21 @@ def slice_urn(environment: str, node: str) -> str:
 def node_urn(environment: str, node: str) -> str:
     """What Pulumi calls a node in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}${NODE_TYPE}::{node}"
+
+
+def stack_urn(environment: str) -> str:
+    """What Pulumi calls the slices' stack as a resource, the parent of all."""
+    return f"urn:pulumi:{environment}::tpu::pulumi:pulumi:Stack::tpu-{environment}"
+
+
+def provider_urn(environment: str) -> str:
+    """What Pulumi calls Google's provider in the slices' stack."""
+    return f"urn:pulumi:{environment}::tpu::pulumi:providers:gcp::gcp"
+
+
+def node_id(project: str, zone: str, node: str) -> str:
+    """Full id of a node."""
+    return f"projects/{project}/locations/{zone}/nodes/{node}"
 
 
 def command_id(run: str) -> str:

@@ -127,6 +127,10 @@ class Faults:
         self._rules[rule_id] = _parse(rule, rule_id, self._clock.now(), self._seed)
         return rule_id
 
+    def lift(self, rule_id: str) -> int:
+        """Take a rule out of force; how often it was observed."""
+        return self._rules.pop(rule_id).observed
+
     def strike(self, method_id: str, host: str, path: str, principal: str) -> Fault | None:
         """The fault for this request, if any."""
         now = self._clock.now()
@@ -137,7 +141,8 @@ class Faults:
 
     def missed(self, fault: Fault) -> None:
         """Take a strike back that had nothing to spoil: the next request that matches gets it."""
-        self._rules[fault.rule_id].observed -= 1
+        if fault.rule_id in self._rules:
+            self._rules[fault.rule_id].observed -= 1
 
     def report(self) -> list[JsonObject]:
         """Every rule with its id and how often it was matched and observed."""

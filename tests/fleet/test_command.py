@@ -103,9 +103,13 @@ class Stack:
         self.failure: Failure | None = None
         self.dry: set[str] = set()
         self.outcome: provision.Outcome | None = None
+        self.unheld: set[str] = set()
 
     def known(self) -> frozenset[str]:
         return frozenset(name for name, state in self.cloud.states.items() if state)
+
+    def held(self) -> frozenset[str]:
+        return self.known() - self.unheld
 
     def start(self, some: dict[str, str]) -> None:
         self.asked.append(("bring", tuple(some)))
@@ -133,7 +137,7 @@ def _world(monkeypatch: pytest.MonkeyPatch) -> tuple[Cloud, Stack]:
     monkeypatch.setattr(command, "from_file", lambda _: meant)
     monkeypatch.setattr(command, "Google", lambda *_: cloud)
     monkeypatch.setattr(command.provision, "Updates", lambda _: stack)
-    monkeypatch.setattr(command.provision, "known", lambda _: stack.known())
+    monkeypatch.setattr(command.provision, "known", lambda _: stack.held())
     monkeypatch.setattr(command, "_POLL_S", 0.01)
     return cloud, stack
 
@@ -186,6 +190,20 @@ def test_only_what_is_gone_is_brought_back(
     assert "train: created" in said
     assert "v6e-16" in said, "the price comes first"
     assert json.loads(cloud.kept or "")["attempts"]
+
+
+def test_what_the_stack_does_not_hold_is_shown_and_taken_in(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, stack = world
+    stack.unheld = {"train"}
+    assert command.main(["status", "dev"]) == 0
+    assert "the stack doesn't hold it: taken in as it is" in capsys.readouterr().out
+    assert command.main(["create", "dev", "--yes"]) == 0
+    assert stack.asked == [("bring", ("train",))]
+    assert "train: taken in" in capsys.readouterr().out
+    assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
+    assert stack.asked[1:] == [("remove", ("train",))]
 
 
 def test_create_leaves_what_was_preempted(world: tuple[Cloud, Stack]) -> None:

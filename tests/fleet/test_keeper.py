@@ -198,6 +198,9 @@ class Drawn:
     def sweep(self, leftover: Seen) -> Failure | None:
         return None
 
+    def held(self) -> None:
+        pass
+
     def start(self, places: dict[str, str]) -> None:
         self.asked.append((self.looks[self.at], dict(places)))
         self.outcome = {name: Failure(self.kind, "drawn") for name in places}
