@@ -86,7 +86,12 @@ class Lease:
             TakenError: another start has taken it.
         """
         held = self._read()
-        if held is not None and held["start"] != self._me["start"]:
+        if held is None:  # only who holds it gives it back
+            raise TakenError(
+                f"{self._store.url}: the lease of {self._what} is gone: another start took it over and has"
+                " ended; this start ends\n    fix: start again, if anything is left to do"
+            )
+        if held["start"] != self._me["start"]:
             raise TakenError(
                 f"{self._store.url}: {_who(held)} has taken {self._what} over; this start ends\n"
                 "    fix: let one of them go on; another run needs another --name"

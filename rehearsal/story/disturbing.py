@@ -100,7 +100,7 @@ def wake(scene: Scene, step: steps.Wake) -> None:
     scene.wait_until(f"{step.beyond} shards beyond worker {stalled.worker}", beyond, step.timeout_s)
     before, since = of_worker(scene, stalled.run, stalled.worker), scene.control.requests(_NO_REQUEST)["next"]
     host = scene.hosts(step.node)[0]
-    taken = f"has taken stream {stalled.worker} "
+    taken = f"stream {stalled.worker} of this run (over|is gone)"
     (said,) = scene.shell.ssh([host], _GO_ON, timeout_s=2 * _SSH_S, prints=taken)
     if "ExecMainStatus=2" not in said:
         raise StoryFailed(f"the job that was woken on {host} should have ended with 2: {said}")

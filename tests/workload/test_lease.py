@@ -115,6 +115,18 @@ def test_who_was_replaced_hears_of_it_and_leaves_the_lease_alone(store: FolderSt
     assert json.loads(store.read(NAME)) == theirs
 
 
+def test_who_stood_still_until_another_had_come_and_gone_takes_nothing_back(store: FolderStore) -> None:
+    mine = lease(store)
+    mine.take()
+    held(store, node="tpu-b")
+    store.delete(NAME)
+    with pytest.raises(TakenError, match="the lease of this run is gone: another start took it over"):
+        mine.check()
+    time.sleep(4 * EVERY_S)
+    mine.release()
+    assert store.list("") == []
+
+
 def test_a_process_of_another_container_is_not_taken_for_one_of_here(store: FolderStore) -> None:
     """Same boot, but process numbers of its own: only a sign of life, or none, tells."""
     boot = leases._boot().partition(" ")[0]
