@@ -74,7 +74,7 @@ import pulumi
 from infra.tpu import v2_vm
 
 patience = os.environ["LAB_PATIENCE"]
-v2_vm.TIMEOUTS = pulumi.CustomTimeouts(create=patience, update=patience, delete=patience)
+v2_vm.timeouts = lambda _: pulumi.CustomTimeouts(create=patience, update=patience, delete=patience)
 
 from infra.program import run
 
