@@ -1,14 +1,14 @@
 """E8: tokens a second of extraction on the CPUs at hand, by ours and by peers in turn.
 
-All take the same Qwen2.5-0.5B in float32 and the same documents, keep the same points and compute nothing
-after the last of them. Ours is `workload extract` as users start it, from its first batch to its last shard
-on the disk; of the peers the passes are timed alone, and what they keep stays in memory.
+All take the same Qwen2.5-0.5B and the same documents, keep the same points and compute nothing after the
+last of them. Ours is `workload extract` as users start it, from its first batch to its last shard on the
+disk; of the peers the passes are timed alone, and what they keep stays in memory. Peers get the documents
+sorted by length, which pads least, and once in their order, as their documentation has them.
 """
 
 import re
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -27,16 +27,39 @@ SCRIPT = Path(__file__).parent / "peers" / "torch_captures.py"
 LAYERS = (6, 12, 18)
 TOKENS, BATCH_TOKENS = 16_384, 2048  # at least, of all documents; computed at once
 GOAL = 1.5
-CONFIG = f"""
+CONFIG = """
 [model]
 weights = "weights"
 
 [extract]
-points = {[f"resid_post.{layer}" for layer in LAYERS]}
-dtype = "float32"
-batch_tokens = {BATCH_TOKENS}
+points = {points}
+dtype = "{dtype}"
+batch_tokens = {batch_tokens}
 shard_bytes = 20_000_000
 """
+
+
+@dataclass(frozen=True)
+class Way:
+    """To extract: by whom, with documents in which order, computing in what."""
+
+    who: str
+    dtype: str = "float32"
+    order: str = "sorted"  # or "given"; of a peer
+
+    @property
+    def name(self) -> str:
+        """What people read."""
+        order = ["documents as they come"] * (self.order == "given")
+        return ", ".join([self.who, *order, *([self.dtype] * (self.dtype != "float32"))])
+
+
+PEERS = ("transformers", "transformer-lens", "nnsight")
+WAYS = (
+    *(Way(who) for who in ("ours", *PEERS)),
+    *(Way(who, order="given") for who in PEERS),
+    *(Way(who, "bfloat16") for who in ("ours", *PEERS)),
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +72,7 @@ class Turn:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Tokens a second of each, over some rounds in which all take their turn."""
+    """Tokens a second of each way, over some rounds in which all take their turn."""
     interpreters: dict[str, str | Path] = {
         "transformers": environment.python(),
         "transformer-lens": python("transformer-lens"),
@@ -67,59 +90,65 @@ def measure(rounds: int) -> dict[str, Any]:
             batch_tokens=BATCH_TOKENS,
         )
         (root / "weights").symlink_to(qwen.weights())
-        (root / "qwen.toml").write_text(CONFIG)
-        turns: dict[str, Callable[[int], Turn]] = {
-            "ours": lambda number: ours(root, f"run-{number}"),
-            **{
-                name: lambda _, name=name, where=where: torch(root, name, where)  # type: ignore[misc]
-                for name, where in interpreters.items()
-            },
-        }
-        rates: dict[str, list[float]] = {name: [] for name in turns}
+        rates: dict[str, list[float]] = {way.name: [] for way in WAYS}
         turned: dict[str, Turn] = {}
         for number in range(rounds):
-            for name, turn in turns.items():
-                turned[name] = one = turn(number)
-                rates[name].append(one.tokens_per_s)
-                print(f"round {number + 1}: {name} {one.tokens_per_s:,.0f} tokens/s", file=sys.stderr)
-        apart = {name: furthest(root, name) for name in interpreters}
+            for way in WAYS:
+                if way.who == "ours":
+                    one = ours(root, way, number)
+                else:
+                    one = torch(root, way, interpreters[way.who])
+                turned[way.name] = one
+                rates[way.name].append(one.tokens_per_s)
+                print(f"round {number + 1}: {way.name} {one.tokens_per_s:,.0f} tokens/s", file=sys.stderr)
+        apart = {way.name: furthest(root, way) for way in WAYS if way.who != "ours"}
+    mine = {way.dtype: median(rates[way.name]) for way in WAYS if way.who == "ours"}
     return {
         "tokens_per_s": {name: spread(values) for name, values in rates.items()},
-        "ours_is_faster_by": {name: median(rates["ours"]) / median(rates[name]) for name in interpreters},
+        "ours_is_faster_by": {
+            way.name: mine[way.dtype] / median(rates[way.name]) for way in WAYS if way.who != "ours"
+        },
         "ours_is_faster_by_at_least": GOAL,
         "padding": {name: one.padding for name, one in turned.items()},
         "furthest_from_ours": apart,
         "documents": len(documents),
         "tokens": sum(map(len, documents)),
         "on": described(["jax", "jaxlib"])
-        | {"peers": {name: turned[name].versions for name in interpreters}},
+        | {"peers": {way.who: turned[way.name].versions for way in WAYS if way.who != "ours"}},
     }
 
 
-def ours(root: Path, name: str) -> Turn:
+def ours(root: Path, way: Way, number: int) -> Turn:
     """The command, and what it says at its end."""
-    line: list[str | Path] = [sys.executable, "-m", "workload", "extract", root / "qwen.toml"]
-    line += ["--stream", root / "stream.safetensors", "--dir", root, "--name", name]
+    points = [f"resid_post.{layer}" for layer in LAYERS]
+    config = root / f"{way.dtype}.toml"
+    config.write_text(CONFIG.format(points=points, dtype=way.dtype, batch_tokens=BATCH_TOKENS))
+    line: list[str | Path] = [sys.executable, "-m", "workload", "extract", config]
+    line += ["--stream", root / "stream.safetensors", "--dir", root, "--name", f"{way.dtype}-{number}"]
     said = run(line, {"DATA_DIR": str(root)})
     found = re.search(r"([\d,]+) tokens/s; .* padding (-?[\d.]+)%", said)
     assert found, said
     return Turn(float(found[1].replace(",", "")), float(found[2]) / 100)
 
 
-def torch(root: Path, name: str, interpreter: str | Path) -> Turn:
+def torch(root: Path, way: Way, interpreter: str | Path) -> Turn:
     """A peer in its environment."""
-    line = [interpreter, SCRIPT, root / "weights", root / "documents.npz", root / f"{name}.npz", name]
-    found = last(run(line))
+    line = [interpreter, SCRIPT, root / "weights", root / "documents.npz", _kept(root, way)]
+    found = last(run([*line, way.who, way.order, way.dtype]))
     rate, padding = found["tokens"] / found["seconds"], found["places"] / found["tokens"] - 1
     return Turn(rate, padding, found["versions"])
 
 
-def furthest(root: Path, name: str) -> float:
+def furthest(root: Path, way: Way) -> float:
     """The largest difference of a peer's values from ours, of the first document, beside their RMS."""
-    document = Activations(str(root / "extractions" / "run-0"))["00000"]
-    theirs = np.load(root / f"{name}.npz")
+    document = Activations(str(root / "extractions" / f"{way.dtype}-0"))["00000"]
+    theirs = np.load(_kept(root, way))
     apart = []
     for layer in LAYERS:
-        mine = document[f"resid_post.{layer}"]
+        mine = np.asarray(document[f"resid_post.{layer}"], np.float32)
         apart.append(float(np.abs(mine - theirs[str(layer)]).max() / np.sqrt(np.square(mine).mean())))
     return max(apart)
+
+
+def _kept(root: Path, way: Way) -> Path:
+    return root / f"{way.who}-{way.order}-{way.dtype}.npz"

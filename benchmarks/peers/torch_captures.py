@@ -1,10 +1,11 @@
 """What a decoder computes at some layers, by torch: the seconds of a pass over documents, as JSON.
 
-python torch_captures.py WEIGHTS DOCUMENTS.npz OUT.npz transformers|transformer-lens|nnsight
+python torch_captures.py WEIGHTS DOCUMENTS.npz OUT.npz PEER ORDER DTYPE
 
-Runs where torch and the peer are, not with our packages. Each is used as its documentation shows, to
-its best: documents sorted by length, batches padded to their longest one, a mask, no gradients, nothing
-computed after the last layer wanted. OUT holds what was kept of the first document.
+PEER is transformers, transformer-lens or nnsight. Runs where torch and the peer are, not with our packages.
+Each is used as its documentation shows: batches padded to their longest document, a mask, no gradients,
+nothing computed after the last layer wanted. ORDER is `given`, as documentation has it, or `sorted` by
+length, which pads least. OUT holds what was kept of the first document.
 """
 
 import json
@@ -24,40 +25,45 @@ Capture = Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]
 
 def main() -> None:
     """Prints the seconds, the tokens and the places for tokens, padding included."""
-    folder, documents, out, peer = sys.argv[1:]
+    folder, documents, out, peer, order, dtype = sys.argv[1:]
     given = np.load(documents)
     offsets, layers = given["offsets"], given["layers"].tolist()
     tokens = [given["tokens"][begin:end] for begin, end in pairwise(offsets)]
-    batches = sorted_batches([len(one) for one in tokens], int(given["batch_tokens"]))
+    batches = padded_batches([len(one) for one in tokens], int(given["batch_tokens"]), order)
     peers = {"transformers": hooks, "transformer-lens": lens, "nnsight": nnsight}
     with torch.inference_mode():
-        capture = peers[peer](folder, layers)
+        capture = peers[peer](folder, layers, getattr(torch, dtype))
         run(capture, tokens, batches[:1])
         begun = time.perf_counter()
         kept = run(capture, tokens, batches)
         seconds = time.perf_counter() - begun
-    np.savez(out, **{str(layer): value for layer, value in zip(layers, kept[0], strict=True)})
+    first = {str(layer): value.float().numpy() for layer, value in zip(layers, kept[0], strict=True)}
+    np.savez(out, **first)
     places = sum(len(batch) * max(len(tokens[n]) for n in batch) for batch in batches)
     versions = " ".join(f"{name}=={version(name)}" for name in dict.fromkeys((peer, "transformers", "torch")))
     found = {"seconds": seconds, "tokens": len(given["tokens"]), "places": places, "versions": versions}
     print(json.dumps(found))
 
 
-def sorted_batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
-    """Documents of like lengths together, the longest first, at most so many places in a batch."""
+def padded_batches(lengths: list[int], batch_tokens: int, order: str) -> list[list[int]]:
+    """At most so many places in a batch, padding included; sorted, the longest documents come first."""
     batches: list[list[int]] = [[]]
-    for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[batches[-1][0]] > batch_tokens:
+    numbers = range(len(lengths))
+    for n in sorted(numbers, key=lambda n: -lengths[n]) if order == "sorted" else numbers:
+        longest = max(lengths[one] for one in [*batches[-1], n])
+        if batches[-1] and (len(batches[-1]) + 1) * longest > batch_tokens:
             batches.append([])
         batches[-1].append(n)
     return batches
 
 
-def run(capture: Capture, tokens: list[np.ndarray], batches: list[list[int]]) -> dict[int, list[np.ndarray]]:
+def run(
+    capture: Capture, tokens: list[np.ndarray], batches: list[list[int]]
+) -> dict[int, list[torch.Tensor]]:
     """By document, what was kept of its own tokens at each layer: L x D."""
     kept = {}
     for batch in batches:
-        longest = len(tokens[batch[0]])
+        longest = max(len(tokens[n]) for n in batch)
         ids = torch.zeros((len(batch), longest), dtype=torch.long)
         mask = torch.zeros_like(ids)
         for row, n in enumerate(batch):
@@ -65,13 +71,13 @@ def run(capture: Capture, tokens: list[np.ndarray], batches: list[list[int]]) ->
             mask[row, : len(tokens[n])] = 1
         values = capture(ids, mask)
         for row, n in enumerate(batch):
-            kept[n] = [value[row, : len(tokens[n])].numpy().copy() for value in values]
+            kept[n] = [value[row, : len(tokens[n])].clone() for value in values]
     return kept
 
 
-def hooks(folder: str, layers: list[int]) -> Capture:
+def hooks(folder: str, layers: list[int], dtype: torch.dtype) -> Capture:
     """transformers with a hook on each layer; the layers after the last one are taken off."""
-    model = AutoModel.from_pretrained(folder, dtype=torch.float32, use_cache=False)
+    model = AutoModel.from_pretrained(folder, dtype=dtype, use_cache=False)
     model.layers = model.layers[: max(layers) + 1]
     seen: dict[int, torch.Tensor] = {}
     for n in layers:
@@ -86,16 +92,14 @@ def hooks(folder: str, layers: list[int]) -> Capture:
     return capture
 
 
-def lens(folder: str, layers: list[int]) -> Capture:
+def lens(folder: str, layers: list[int], dtype: torch.dtype) -> Capture:
     """TransformerLens with a cache of the points wanted, told where to stop; its attention is eager."""
     from tokenizers import Tokenizer, models
     from transformer_lens.model_bridge import TransformerBridge
 
     words = Tokenizer(models.WordLevel({"<end>": 0}, unk_token="<end>"))  # it asks for one; none is used
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<end>")
-    model = TransformerBridge.boot_transformers(
-        folder, device="cpu", dtype=torch.float32, tokenizer=tokenizer
-    )
+    model = TransformerBridge.boot_transformers(folder, device="cpu", dtype=dtype, tokenizer=tokenizer)
     names = [f"blocks.{n}.hook_out" for n in layers]
 
     def capture(ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
@@ -107,11 +111,11 @@ def lens(folder: str, layers: list[int]) -> Capture:
     return capture
 
 
-def nnsight(folder: str, layers: list[int]) -> Capture:
+def nnsight(folder: str, layers: list[int], dtype: torch.dtype) -> Capture:
     """nnsight around transformers' model; the trace ends after the last layer wanted."""
     from nnsight import NNsight
 
-    model = NNsight(AutoModel.from_pretrained(folder, dtype=torch.float32, use_cache=False))
+    model = NNsight(AutoModel.from_pretrained(folder, dtype=dtype, use_cache=False))
 
     def capture(ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         with model.trace(input_ids=ids, attention_mask=mask) as tracer:
