@@ -37,7 +37,7 @@ def test_a_keeper_over_the_api_brings_back_what_is_lost_and_deletes_nothing_heal
     assert set(told["deletions"]) == {"PREEMPTED"}
     assert told["healthy_deleted"] == told["refused_by_description"] == 0
     assert told["methods"]["tpu.projects.locations.nodes.delete"] >= told["deletions"]["PREEMPTED"]
-    assert 0.9 < told["available"] < 1
+    assert 0.8 < told["available"] < 1
 
 
 def test_a_serial_loop_meets_the_same_week(cloud: Emulated) -> None:

@@ -8,7 +8,6 @@ cell each; those that Pulumi sends on its behalf go in batches, a zone for each 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -173,11 +172,13 @@ class _Noted:
 
 
 @contextmanager
-def impatient() -> Iterator[list[float]]:
-    """The fleet gives Google a second to answer, and doesn't sleep; what it would have slept."""
+def impatient(asker: google.Google) -> Iterator[list[float]]:
+    """It gives Google a second to answer, and doesn't sleep; what it would have slept."""
     slept: list[float] = []
-    clock = mock.Mock(wraps=time, sleep=slept.append)
-    with mock.patch.multiple(google, time=clock, _TIMEOUT_S=(1.0, 1.0)):
+    with (
+        mock.patch.object(asker, "_sleep", slept.append),
+        mock.patch.object(google, "_TIMEOUT_S", (1.0, 1.0)),
+    ):
         yield slept
 
 
@@ -195,7 +196,7 @@ def own(lab: Lab, ask: Ask) -> Cell:
     seeing, builder = Seeing(lab), _Noted()
     keeper: Keeper | None = None
     events: list[str] = []
-    with impatient() as slept:
+    with impatient(seeing.google) as slept:
         with _armed(lab, [(stray if sweeps else member, ask)]):
             try:
                 keeper = _keeper(lab, [member], seeing, builder)
