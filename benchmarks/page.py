@@ -122,20 +122,28 @@ def _fleet(result: Result) -> list[str]:
         "| | slices READY | min to recovery, median | 95 % | longest | recovered"
         " | healthy ones deleted | lists or describes | creates |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(row(name, result[name]) for name in FLEETS),
+        *(row(_titled(name, result[name]), result[name]) for name in FLEETS if name in result),
     ]
+
+
+def _titled(name: str, of: Result) -> str:
+    days = of.get("days", 7)
+    return name if days == 7 else f"{name}, {days:g} of the 7 days"
 
 
 def _fleet_requests(result: Result) -> list[str]:
     """What was asked of the emulated cloud, by method, and of what it says of deletions."""
-    runs = {name: result[name] for name in FLEETS if "methods" in result[name]}
+    runs = {name: result[name] for name in FLEETS if "methods" in result.get(name, {})}
+    if not runs:
+        return []
     methods = sorted({method for run in runs.values() for method in run["methods"]})
 
     def row(title: str, counts: Iterable[int]) -> str:
         return f"| {title} | {' | '.join(format(count, ',') for count in counts)} |"
 
     return [
-        f"| requests over the API | {' | '.join(name.partition(',')[0] for name in runs)} |",
+        "",
+        f"| requests over the API | {' | '.join(_titled(name, run) for name, run in runs.items())} |",
         f"| --- |{' ---: |' * len(runs)}",
         *(row(method, [run["methods"].get(method, 0) for run in runs.values()]) for method in methods),
         *(row(title, [run[key] for run in runs.values()]) for key, title in OF_REQUESTS.items()),
@@ -143,8 +151,11 @@ def _fleet_requests(result: Result) -> list[str]:
 
 
 def _status(result: Result) -> list[str]:
-    status = result["status"]
+    status = result.get("status")
+    if status is None:
+        return []
     return [
+        "",
         f"| `fleet status` of {status['members']:,} | at most | median | range |",
         "| --- | ---: | ---: | ---: |",
         *(
@@ -217,7 +228,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "saves": _saves,
     "loader": _loader,
     "restarts": _restarts,
-    "fleet": lambda result: [*_fleet(result), "", *_fleet_requests(result), "", *_status(result)],
+    "fleet": lambda result: [*_fleet(result), *_fleet_requests(result), *_status(result)],
     "extraction": lambda result: [*_extraction(result), "", *_ancestor(result)],
     "capture": _capture,
 }
