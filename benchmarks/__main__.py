@@ -50,7 +50,7 @@ def fleet(options: argparse.Namespace) -> dict[str, Any]:
     """a virtual week of 1,000 preemptible slices: our reconciler, and a serial loop; 25 min."""
     from benchmarks.fleet import measure
 
-    return measure(options.rounds)
+    return measure(options.rounds, options.api_days)
 
 
 def extraction(options: argparse.Namespace) -> dict[str, Any]:
@@ -95,6 +95,9 @@ def main() -> None:
         command = commands.add_parser(name, help=run.__doc__)
         if name not in ("memory", "page"):
             command.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
+        if name == "fleet":
+            text = "of the week, by the API (7)"
+            command.add_argument("--api-days", type=float, default=7, metavar="DAYS", help=text)
     options = parser.parse_args()
     begun = time.monotonic()
     found = COMMANDS[options.command](options)

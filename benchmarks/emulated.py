@@ -105,7 +105,9 @@ class Emulated:
         settings = json.dumps(self._durations.__dict__)
         with (self._folder / "cloud.log").open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.emulated", self._folder, settings],
+                # It must not outlive us, however we end.
+                ["setpriv", "--pdeathsig", "TERM", "--",
+                 sys.executable, "-m", "benchmarks.emulated", self._folder, settings],
                 cwd=Path(__file__).parents[1], stderr=log, env={**os.environ, "PATH": program},
             )  # fmt: skip
         try:

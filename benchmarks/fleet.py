@@ -26,7 +26,7 @@ from benchmarks.status import measure as measure_status
 from benchmarks.week import DESCRIBE_S, LOOK_EVERY_S, PAUSE_S, RETRY_S
 from fleet.decide import Limits
 from fleet.loop import Keeper
-from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
+from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud, Weather
 from infra import names
 from infra.catalog import CATALOG
 from infra.nodes import Node
@@ -37,8 +37,8 @@ LOOKS = (
 )  # fmt: skip
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Both, over the same week, twice; and `fleet status` of as many."""
+def measure(rounds: int, api_days: float) -> dict[str, Any]:
+    """Both, over the same week in numbers, and over so many days of it by the API; and `fleet status`."""
     members = fleet()
     found: dict[str, Any] = {}
     zones = {member.zone for member in members}
@@ -51,7 +51,7 @@ def measure(rounds: int) -> dict[str, Any]:
         found[name] = _timed(name, lambda some=some, run=run: _in_numbers(some, run))  # type: ignore[misc]
     for name, ask in (("reconciler", week.ours), ("serial loop", week.serial)):
         over_api = f"{name}, over the API"
-        found[over_api] = _timed(over_api, lambda ask=ask: _over_api(members, ask))  # type: ignore[misc]
+        found[over_api] = _timed(over_api, lambda ask=ask: _over_api(members, ask, api_days))  # type: ignore[misc]
     return found | {
         "status": measure_status(members, rounds),
         "what": f"{SLICES} slices in {ZONES} zones, {WEEK_S / HOUR_S / 24:.0f} virtual days, seed {SEED}",
@@ -86,19 +86,21 @@ def _in_numbers(members: list[Node], run: Callable[[VirtualCloud, list[Node]], f
     }
 
 
-def _over_api(members: list[Node], ask: Callable[[week.Week], None]) -> dict[str, Any]:
+def _over_api(members: list[Node], ask: Callable[[week.Week], None], days: float) -> dict[str, Any]:
     climate = Climate()
     zones = {member.zone for member in members}
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
         Emulated(Path(folder), zones, week.durations(climate)) as cloud,
     ):
-        span = week.Week(cloud, members, climate, WEEK_S, SEED)
+        weather = Weather({member.name: member.zone for member in members}, climate, WEEK_S, SEED)
+        span = week.Week(cloud, members, weather, days * 24 * HOUR_S)
         ask(span)
         told = span.told()
     methods = Counter(told["methods"])
     recoveries_s = told.pop("recoveries_s")
     return told | {
+        "days": days,
         "recovered": len(recoveries_s),
         "recovery_s": _recoveries(recoveries_s),
         "requests": {

@@ -145,6 +145,7 @@ def _fleet_requests(result: Result) -> list[str]:
         return f"| {title} | {' | '.join(format(count, ',') for count in counts)} |"
 
     return [
+        "",
         f"| requests over the API | {' | '.join(_titled(name, run) for name, run in runs.items())} |",
         f"| --- |{' ---: |' * len(runs)}",
         *(row(method, [run["methods"].get(method, 0) for run in runs.values()]) for method in methods),
@@ -157,6 +158,7 @@ def _status(result: Result) -> list[str]:
     if status is None:
         return []
     return [
+        "",
         f"| `fleet status` of {status['members']:,} | at most | median | range |",
         "| --- | ---: | ---: | ---: |",
         *(
@@ -229,7 +231,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "saves": _saves,
     "loader": _loader,
     "restarts": _restarts,
-    "fleet": lambda result: [*_fleet(result), "", *_fleet_requests(result), "", *_status(result)],
+    "fleet": lambda result: [*_fleet(result), *_fleet_requests(result), *_status(result)],
     "extraction": lambda result: [*_extraction(result), "", *_ancestor(result)],
     "capture": _capture,
 }

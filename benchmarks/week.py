@@ -49,22 +49,21 @@ class Week:
         recoveries_s: of each node that was lost, from then until it was READY again.
     """
 
-    def __init__(self, cloud: Emulated, members: Sequence[Node], climate: Climate, span_s: float, seed: int):
-        self.cloud, self.members, self.climate, self.span_s = cloud, members, climate, span_s
-        zone_of = {member.name: member.zone for member in members}
-        self._weather = Weather(zone_of, climate, span_s, seed)
-        cloud.create(members, 2 * climate.create_s)
+    def __init__(self, cloud: Emulated, members: Sequence[Node], weather: Weather, span_s: float):
+        self.cloud, self.members, self.span_s = cloud, members, span_s
+        self._weather, self.climate = weather, weather.climate
+        cloud.create(members, 2 * self.climate.create_s)
         before = cloud.control.status()
         assert {node["state"] for node in before["nodes"]} == {"READY"}
         self._before = before["requests"]["methods"]
         self._began_s = float(_unix_s(before["clock"]["now"]))
-        self._faults(seed)
+        self._faults()
         self.now_s, self.lost = 0.0, 0
         self.recoveries_s: list[float] = []
         self._down: dict[str, float] = {}
         self._down_s = 0.0
 
-    def _faults(self, seed: int) -> None:
+    def _faults(self) -> None:
         add = self.cloud.control.add_fault
         for zone, spans in self._weather.dry.items():
             words = f'There is no more capacity in the zone "{zone}"; you can try in another zone'
@@ -80,7 +79,7 @@ class Week:
                     "match": {"host": "tpu.googleapis.com", "path": f"/{zone}/"},
                     "when": {
                         "at_s": begin_s, "for_s": end_s - begin_s,
-                        "probability": self.climate.ill_share, "seed": seed,
+                        "probability": self.climate.ill_share, "seed": 0,
                     },
                     "what": {"status": 503, "message": "The service is currently unavailable."},
                 })  # fmt: skip

@@ -53,6 +53,7 @@ class Weather:
     """What a climate does to some nodes, drawn from a seed.
 
     Attributes:
+        climate: as it was given.
         dry: by zone, from when to when it has no chips, seconds.
         ill: by zone, from when to when some of its answers are errors.
         losses: when which node is taken away, if it is there, wherever that is; a heap.
@@ -62,7 +63,7 @@ class Weather:
         self, zone_of: Mapping[str, str], climate: Climate, span_s: float, seed: int, more: Sequence[str] = ()
     ):
         """For nodes by zone, and for `more` zones that are empty at first."""
-        self._climate, self._span_s = climate, span_s
+        self.climate, self._span_s = climate, span_s
         dice = random.Random(seed)
         zones = sorted({*zone_of.values(), *more})
         self.dry = {zone: self._spans(dice, climate.dry_h, climate.dry_for_h) for zone in zones}
@@ -82,11 +83,11 @@ class Weather:
     ) -> list[tuple[float, str]]:
         found = []
         for name in zone_of:
-            found += [(begin, name) for begin, _ in self._spans(dice, self._climate.preemption_h, 1e-9)]
+            found += [(begin, name) for begin, _ in self._spans(dice, self.climate.preemption_h, 1e-9)]
         for zone in zones:
             there = [name for name, place in zone_of.items() if place == zone]
-            for begin, _ in self._spans(dice, self._climate.wave_h, 1e-9):
-                some = dice.sample(there, round(self._climate.wave_share * len(there)))
+            for begin, _ in self._spans(dice, self.climate.wave_h, 1e-9):
+                some = dice.sample(there, round(self.climate.wave_share * len(there)))
                 found += [(begin + dice.uniform(0, 600), name) for name in some]
         heapq.heapify(found)
         return found
