@@ -28,9 +28,10 @@ setup: ## install all that the other targets need (they call it themselves)
 test: setup lint ## run every test (no cloud account; some need root)
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-prove: setup ## that no kill leaves a trace: of saves (6 min), of extractions (6 min), of 100 runs (1 h)
+prove: setup ## that no kill leaves a trace: of saves (6 min), of extractions (6 min), of 100 runs (1 h); faults (25 min)
 	python -m tests.proofs saves
 	python -m tests.proofs extractions
+	python -m tests.proofs matrix
 	python -m tests.proofs runs
 
 lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current

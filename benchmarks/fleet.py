@@ -1,4 +1,4 @@
-"""A thousand slices in eight zones for a week of preemptions, on a clock of its own: ours and a serial loop.
+"""A thousand slices in eight zones for a week of preemptions, by ours and by a serial loop; and a status.
 
 Both meet the same losses, stock-outs and ill zones, drawn from one seed before anything runs. The
 loop is what shared scripts for such fleets do, kathir-ks/activation-extract's deploy_to_tpus.sh among
@@ -9,69 +9,123 @@ not there: else it would hang on the first healthy node that it took for missing
 
 import random
 import sys
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from benchmarks import week
+from benchmarks.emulated import Emulated
 from benchmarks.machine import described
+from benchmarks.status import measure as measure_status
+from benchmarks.week import DESCRIBE_S, LOOK_EVERY_S, PAUSE_S, RETRY_S
 from fleet.decide import Limits
 from fleet.loop import Keeper
 from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
+from infra import names
 from infra.catalog import CATALOG
 from infra.nodes import Node
 
 SLICES, ZONES, WEEK_S, SEED = 1000, 8, 7 * 24 * HOUR_S, 20261121
-LOOK_EVERY_S = 60.0
-# Of the serial loop: a describe by the command line, and its pauses, from its own script.
-DESCRIBE_S, PAUSE_S, RETRY_S = 1.0, 5.0, 30.0
+LOOKS = (
+    "tpu.projects.locations.nodes.list", "tpu.projects.locations.nodes.get", "storage.objects.list",
+)  # fmt: skip
 
 
-def measure() -> dict[str, Any]:
-    """Both, over the same week."""
-    members = _members()
-    found = {}
-    for name, run in (("reconciler", _ours), ("serial loop", _serial)):
-        begun = time.monotonic()
-        cloud = VirtualCloud(members, Climate(), WEEK_S, SEED)
-        ready_s = run(cloud, members)
-        tally = cloud.tally
-        found[name] = {
-            "lost": tally.lost,
-            "recovered": len(tally.recoveries_s),
-            "recovery_s": {
-                "median": median(tally.recoveries_s),
-                "p95": quantiles(tally.recoveries_s, n=20)[-1],
-                "longest": max(tally.recoveries_s),
-            },
-            "available": ready_s / (WEEK_S * len(members)),
-            "healthy_deleted": len(tally.healthy_deleted),
-            "requests": {
-                "looks": tally.lists,
-                "deletes": tally.deletes,
-                "creates": tally.creates,
-                "creates_refused": tally.refused,
-            },
-            "took_s": round(time.monotonic() - begun, 1),
-        }
-        print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
+def measure(rounds: int) -> dict[str, Any]:
+    """Both, over the same week, twice; and `fleet status` of as many."""
+    members = fleet()
+    found: dict[str, Any] = {}
+    zones = {member.zone for member in members}
+    movable = [replace(one, others=tuple(sorted(zones - {one.zone}))) for one in members]
+    for name, some, run in (
+        ("reconciler", members, _ours),
+        ("reconciler, other zones allowed", movable, _ours),
+        ("serial loop", members, _serial),
+    ):
+        found[name] = _timed(name, lambda some=some, run=run: _in_numbers(some, run))  # type: ignore[misc]
+    for name, ask in (("reconciler", week.ours), ("serial loop", week.serial)):
+        over_api = f"{name}, over the API"
+        found[over_api] = _timed(over_api, lambda ask=ask: _over_api(members, ask))  # type: ignore[misc]
     return found | {
+        "status": measure_status(members, rounds),
         "what": f"{SLICES} slices in {ZONES} zones, {WEEK_S / HOUR_S / 24:.0f} virtual days, seed {SEED}",
         "climate": Climate().__dict__,
-        "on": described([]),
+        "on": described(["requests", "aiohttp"]),
     }
 
 
-def _members() -> list[Node]:
+def _timed(name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    begun = time.monotonic()
+    found = run() | {"took_s": round(time.monotonic() - begun, 1)}
+    print(f"{name}: {found}", file=sys.stderr, flush=True)
+    return found
+
+
+def _in_numbers(members: list[Node], run: Callable[[VirtualCloud, list[Node]], float]) -> dict[str, Any]:
+    cloud = VirtualCloud(members, Climate(), WEEK_S, SEED)
+    ready_s = run(cloud, members)
+    tally = cloud.tally
+    return {
+        "lost": tally.lost,
+        "recovered": len(tally.recoveries_s),
+        "recovery_s": _recoveries(tally.recoveries_s),
+        "available": ready_s / (WEEK_S * len(members)),
+        "healthy_deleted": len(tally.healthy_deleted),
+        "requests": {
+            "looks": tally.lists,
+            "deletes": tally.deletes,
+            "creates": tally.creates,
+            "creates_refused": tally.refused,
+        },
+    }
+
+
+def _over_api(members: list[Node], ask: Callable[[week.Week], None]) -> dict[str, Any]:
+    climate = Climate()
+    zones = {member.zone for member in members}
+    with (
+        tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
+        Emulated(Path(folder), zones, week.durations(climate)) as cloud,
+    ):
+        span = week.Week(cloud, members, climate, WEEK_S, SEED)
+        ask(span)
+        told = span.told()
+    methods = Counter(told["methods"])
+    recoveries_s = told.pop("recoveries_s")
+    return told | {
+        "recovered": len(recoveries_s),
+        "recovery_s": _recoveries(recoveries_s),
+        "requests": {
+            "looks": sum(methods[name] for name in LOOKS),
+            "deletes": methods["tpu.projects.locations.nodes.delete"],
+            "creates": methods["tpu.projects.locations.nodes.create"],
+            "creates_refused": told["stock_outs"],
+        },
+    }
+
+
+def _recoveries(seconds: list[float]) -> dict[str, float]:
+    return {"median": median(seconds), "p95": quantiles(seconds, n=20)[-1], "longest": max(seconds)}
+
+
+def fleet(count: int = SLICES) -> list[Node]:
+    """Preemptible slices of v6e-8, dealt out over the zones."""
     kind = CATALOG.by_name("v6e-8")
     assert kind is not None
     zones = CATALOG.zones[:ZONES]
     assert len(zones) == ZONES, "the catalog lists fewer zones"
     return [
         Node(
-            slice="extract", name=f"tpu-{zones[n % ZONES]}-{n // ZONES}", zone=zones[n % ZONES], kind=kind,
-            spot=True, reserved=False, runtime_version="", run="extract", labels={}, member=n,
+            slice="extract", name=names.fleet_member(zone, n // ZONES), zone=zone, home=zone, kind=kind,
+            spot=True, reserved=False, runtime_version="v2-alpha-tpuv6e", run="extract", labels={}, member=n,
         )
-        for n in range(SLICES)
+        for n, zone in zip(range(count), cycle(zones), strict=False)
     ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -16,6 +16,16 @@ RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
 Result = dict[str, Any]
+OF_REQUESTS = {
+    "refused_by_description": "of all, refused by Google's descriptions of its APIs",
+    "errors": "of all, answered with 503",
+    "stock_outs": "creations that ended in a stock-out",
+    "healthy_deleted": "deletions that found the node READY",
+}
+FLEETS = (
+    "reconciler", "reconciler, other zones allowed", "serial loop", "reconciler, over the API",
+    "serial loop, over the API",
+)  # fmt: skip
 
 
 def written() -> dict[Path, str]:
@@ -115,7 +125,47 @@ def _fleet(result: Result) -> list[str]:
         "| | slices READY | min to recovery, median | 95 % | longest | recovered"
         " | healthy ones deleted | lists or describes | creates |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(row(name, result[name]) for name in ("reconciler", "serial loop")),
+        *(row(_titled(name, result[name]), result[name]) for name in FLEETS if name in result),
+    ]
+
+
+def _titled(name: str, of: Result) -> str:
+    days = of.get("days", 7)
+    return name if days == 7 else f"{name}, {days:g} of the 7 days"
+
+
+def _fleet_requests(result: Result) -> list[str]:
+    """What was asked of the emulated cloud, by method, and of what it says of deletions."""
+    runs = {name: result[name] for name in FLEETS if "methods" in result.get(name, {})}
+    if not runs:
+        return []
+    methods = sorted({method for run in runs.values() for method in run["methods"]})
+
+    def row(title: str, counts: Iterable[int]) -> str:
+        return f"| {title} | {' | '.join(format(count, ',') for count in counts)} |"
+
+    return [
+        f"| requests over the API | {' | '.join(_titled(name, run) for name, run in runs.items())} |",
+        f"| --- |{' ---: |' * len(runs)}",
+        *(row(method, [run["methods"].get(method, 0) for run in runs.values()]) for method in methods),
+        *(row(title, [run[key] for run in runs.values()]) for key, title in OF_REQUESTS.items()),
+    ]
+
+
+def _status(result: Result) -> list[str]:
+    status = result.get("status")
+    if status is None:
+        return []
+    return [
+        f"| `fleet status` of {status['members']:,} | at most | median | range |",
+        "| --- | ---: | ---: | ---: |",
+        *(
+            f"| {title} | {goal} | {one['median']:.2f} | {one['min']:.2f} to {one['max']:.2f} |"
+            for title, goal, one in (
+                ("seconds", f"{status['at_most_s']:.1f}", status["seconds"]),
+                ("seconds of processor", "", status["processor_s"]),
+            )
+        ),
     ]
 
 
@@ -179,7 +229,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "saves": _saves,
     "loader": _loader,
     "restarts": _restarts,
-    "fleet": _fleet,
+    "fleet": lambda result: [*_fleet(result), "", *_fleet_requests(result), "", *_status(result)],
     "extraction": lambda result: [*_extraction(result), "", *_ancestor(result)],
     "capture": _capture,
 }

@@ -6,11 +6,16 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from fleet import deploy as plans
-from fleet import provision, show
+from fleet import doctor as doctors
+from fleet import everywhere, provision, show
+from fleet.adopt import ours
+from fleet.arguments import parser
 from fleet.books import Borrowed, BucketBooks
 from fleet.dashboard import Dashboard, serve
 from fleet.decide import Limits
@@ -20,13 +25,15 @@ from fleet.loop import Books, Builder, Keeper, Look
 from fleet.roster import Wish, members, within_budget
 from fleet.show import Rates
 from fleet.state import Action, Cause
-from infra import prices
+from infra import names, prices
 from infra.cli import run
+from infra.errors import InfraError
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
 
 _POLL_S = 2.0
 _BUSY_S = 10.0  # between looks while an update is under way
+_ASKED_AGAIN_S = 300.0  # what the stack holds, by those who only look
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Fleet:
     @property
     def labels(self) -> dict[str, str]:
         """What every slice of this environment's stack carries."""
-        return {"environment": self.settings.environment, "layer": "tpu"}
+        return names.labels(self.settings.environment, provision.LAYER)
 
     @property
     def limits(self) -> Limits:
@@ -50,7 +57,7 @@ class Fleet:
 
     def watcher(self) -> Keeper:
         """One that only looks."""
-        return self._keeper(_Nobody(), Borrowed(self.google))
+        return self._keeper(_Nobody(self.settings.environment), Borrowed(self.google))
 
     def keeper(self) -> Keeper:
         """One that may act."""
@@ -63,22 +70,39 @@ class Fleet:
 
 
 class _Nobody:
-    """A builder for those who only look."""
+    """A builder for those who only look; it asks the stack again every few minutes, beside their look."""
 
-    def start(self, nodes: Sequence[str]) -> None:
+    def __init__(self, environment: str):
+        self._environment, self._at_s = environment, -math.inf
+        self._pool = ThreadPoolExecutor(1)
+        self._held: Future[frozenset[str] | None] | None = None
+
+    def held(self) -> Collection[str] | None:
         """See `loop.Builder`."""
-        raise AssertionError(f"{nodes} were to be brought back by somebody who only looks")
+        return self._held.result() if self._held else None
+
+    def start(self, places: Mapping[str, str]) -> None:
+        """See `loop.Builder`."""
+        raise AssertionError(f"{places} were to be brought back by somebody who only looks")
 
     def ended(self) -> None:
-        """See `loop.Builder`."""
+        """See `loop.Builder`; begins to ask, so that the answer is there when the look is."""
+        if time.monotonic() - self._at_s > _ASKED_AGAIN_S:
+            self._held = self._pool.submit(provision.asked, self._environment)
+            self._at_s = time.monotonic()
 
 
 def _open(options: argparse.Namespace) -> Fleet:
+    settings, meant = _meant(options)
+    return Fleet(settings, meant, Google(settings.gcp.project, settings.storage.bucket_name))
+
+
+def _meant(options: argparse.Namespace) -> tuple[Settings, tuple[Node, ...]]:
     settings = from_file(options.environment)
     meant = members(settings, Wish(options.slice, options.zones, options.workers_per_zone))
     if not meant:
         raise FleetError(f"Pulumi.{options.environment}.yaml lists no slices\n    fix: tpu:slices")
-    return Fleet(settings, meant, Google(settings.gcp.project, settings.storage.bucket_name))
+    return settings, meant
 
 
 def status(options: argparse.Namespace) -> int:
@@ -91,8 +115,9 @@ def status(options: argparse.Namespace) -> int:
 def list_nodes(options: argparse.Namespace) -> int:
     """Every node that carries this environment's labels, orphans too."""
     fleet = _open(options)
-    look = fleet.google.look(sorted({one.zone for one in nodes(fleet.settings)}))
-    wanted = {(one.zone, one.name): one for one in nodes(fleet.settings)}
+    everyone = nodes(fleet.settings)
+    look = fleet.google.look(sorted({zone for one in everyone for zone in one.places}))
+    wanted = {(one.zone, one.name): one for one in everyone}
     found = [
         seen
         for zone in look.zones.values()
@@ -123,11 +148,14 @@ def delete(options: argparse.Namespace) -> int:
     """Delete members; their checkpoints, shards and the bucket stay."""
     fleet = _open(options)
     there = provision.known(options.environment)
-    meant = [one.name for one in fleet.members if one.name in there]
+    view = fleet.google.look(sorted({one.zone for one in fleet.members}))
+    seen = {one.name: view.seen(one.name, one.zone) for one in fleet.members}
+    strays = {name for name, one in seen.items() if one and name not in there and ours(one, fleet.labels)}
+    meant = [one.name for one in fleet.members if one.name in there or one.name in strays]
     for name in meant:
-        print(f"  delete  {name}")
+        print(f"  delete  {name}{' (the stack does not hold it: taken in first)' if name in strays else ''}")
     if not meant:
-        print("the stack holds none of them: nothing to delete")
+        print("neither the stack nor Google has any of them: nothing to delete")
         return 0
     if options.dry_run:
         return 0
@@ -156,7 +184,7 @@ def deploy(options: argparse.Namespace) -> int:
     if not options.skip_dataset and not options.source:
         raise FleetError("no samples\n    fix: --source FILE, or --skip-dataset where the streams are there")
     samples = ["--max-samples", str(options.max_samples)] if options.max_samples else []
-    dataset = None if options.skip_dataset else ["--source", *options.source, *samples, *options.streams]
+    dataset = None if options.skip_dataset else ["--source", *options.source, *samples, *options.rest]
     wish = plans.plan(options.environment, fleet.members, dataset)
     if options.dry_run:
         print("\n".join(f"would run: python {shlex.join(line)}" for line in wish.commands()))
@@ -181,10 +209,12 @@ def monitor(options: argparse.Namespace) -> int:
         within_budget(fleet.settings)
         keeper = fleet.keeper()
     title = f"fleet {options.environment}"
-    with Dashboard(title, fleet.members) as dashboard:
+    with Dashboard(title) as dashboard:
         page = serve(dashboard, options.port) if options.port is not None else None
         try:
             while True:
+                if not keeper.busy:
+                    fleet = _followed(options, fleet, keeper)
                 dashboard.show(keeper.step(may=() if options.watch else frozenset(Cause)))
                 time.sleep(min(options.monitor_interval, _BUSY_S if keeper.busy else math.inf))
         finally:
@@ -192,6 +222,60 @@ def monitor(options: argparse.Namespace) -> int:
                 page.shutdown()
             if not options.watch:
                 _left(keeper)
+
+
+def _followed(options: argparse.Namespace, fleet: Fleet, keeper: Keeper) -> Fleet:
+    """The fleet as its file says by now; as it was before, while the file can't be followed."""
+    try:
+        settings, meant = _meant(options)
+        if settings == fleet.settings:
+            return fleet
+        if not options.watch:
+            within_budget(settings)
+        for kept in ("gcp", "storage", "fleet"):
+            if getattr(settings, kept) != getattr(fleet.settings, kept):
+                raise FleetError(f"{kept}: has changed; to take it up: Ctrl+C, and monitor again")
+    except InfraError as error:
+        keeper.say(f"the settings aren't followed: {error}")
+        return fleet
+    names = [{one.name for one in some} for some in (fleet.members, meant)]
+    changed = [f"{one} is new" for one in sorted(names[1] - names[0])]
+    changed += [f"{one} is asked for no more" for one in sorted(names[0] - names[1])]
+    keeper.follow(meant, nodes(settings))
+    if changed:
+        keeper.say(f"the settings changed: {', '.join(changed)}")
+    return replace(fleet, settings=settings, members=meant)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run a command on every worker at once, or on none; keep what each says, and name who failed first."""
+    command = everywhere.one_line(options.rest)
+    fleet = _open(options)
+    run = everywhere.Everywhere(fleet.settings, Path(options.logs), options.parallel)
+    out = sys.stderr if options.json else sys.stdout
+    left_out, reports = run.on_all(
+        fleet.google, fleet.members, command, options.timeout_s, options.partial,
+        lambda line: print(line, file=out, flush=True),
+    )  # fmt: skip
+    if options.json:
+        print(json.dumps(everywhere.as_json(run.folder, left_out, reports)))
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}", file=sys.stderr)
+    if failed := everywhere.first_failure(reports):
+        print(f"error: {failed}", file=sys.stderr)
+        return 1
+    print(f"{len(reports)} of {len(reports)} ok", file=out)
+    return 0
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Say what would keep the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
+    settings, meant = _meant(options)
+    if sys.stderr.isatty():
+        print("asking Google and Pulumi …", file=sys.stderr)
+    findings = doctors.examine(doctors.patient(settings, meant))
+    print(json.dumps([asdict(one) for one in findings]) if options.json else doctors.told(findings))
+    return 0 if doctors.healthy(findings) else 1
 
 
 def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int:
@@ -215,11 +299,13 @@ def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int
     keeper = fleet.keeper()
     keeper.memory.acted()
     names = {one.name for one in meant}
-    begun = False
+    outcome: provision.Outcome = {}
+    rounds = max(len(one.places) for one in meant)  # each zone once, where one after another has no chips
     try:
         while True:
-            look = keeper.step(may=() if begun else may, only=names)
-            begun = begun or keeper.busy
+            look = keeper.step(may=may if rounds else (), only=names)
+            rounds -= bool(look.begun)
+            outcome |= keeper.outcome
             for event in look.events:
                 print(event, file=sys.stderr if options.json else sys.stdout, flush=True)
             if not keeper.busy:
@@ -227,10 +313,10 @@ def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int
             time.sleep(_POLL_S)
     finally:
         _left(keeper)
-    if not begun:
+    if not outcome:
         print("error: nothing was begun: see above, or look again with fleet status", file=sys.stderr)
         return 1
-    left = {node: failure for node, failure in keeper.outcome.items() if failure}
+    left = {node: failure for node, failure in outcome.items() if failure}
     if options.json:
         _told(fleet, look, as_json=True)
     elif not left:
@@ -256,7 +342,7 @@ def _say_what(look: Look, may: Collection[Cause]) -> None:
 def _told(fleet: Fleet, look: Look, as_json: bool) -> int:
     found = show.rows(look, Rates())
     if as_json:
-        print(json.dumps(show.as_json(look, found, fleet.members)))
+        print(json.dumps(show.as_json(look, found)))
     else:
         print(show.table(found))
         print(show.summary(found))
@@ -290,84 +376,17 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "recreate-preempted": (recreate_preempted, "dev --yes"),
     "deploy": (deploy, "dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id"),
     "monitor": (monitor, "dev --monitor-interval 30 --port 8899"),
+    "exec": (execute, "dev --slice extract -- sudo systemctl restart google-startup-scripts"),
+    "doctor": (doctor, "dev"),
 }
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = argparse.ArgumentParser(
-        prog="python -m fleet",
-        description="Keeps the slices of an environment working; Pulumi.ENV.yaml says which there are.",
-        epilog="example: python -m fleet monitor dev",
-    )
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (does, example) in COMMANDS.items():
-        about = (does.__doc__ or "").strip().rstrip(".")
-        command = commands.add_parser(
-            name, help=about[0].lower() + about[1:], description=about + ".",
-            epilog=f"example: python -m fleet {name} {example}",
-        )  # fmt: skip
-        command.add_argument(
-            "environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml"
-        )
-        command.add_argument(
-            "--slice",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="only this item of tpu:slices (again for more)",
-        )
-        command.add_argument(
-            "--zones", type=lambda text: text.split(","), default=[], metavar="ZONE,…", help="only these"
-        )
-        command.add_argument(
-            "--workers-per-zone", type=_count, metavar="N", help="only the first N slices in each zone"
-        )
-        if name not in ("monitor", "deploy"):
-            command.add_argument("--json", action="store_true", help="for programs")
-        if name in ("create", "delete", "recreate-preempted", "deploy"):
-            command.add_argument("--yes", action="store_true", help="don't ask")
-            command.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
-        if name == "deploy":
-            _add_deployment(command)
-        if name in ("monitor", "deploy"):
-            command.add_argument("--watch", action="store_true", help="only look; bring nothing back")
-            command.add_argument(
-                "--monitor-interval", type=_count, default=60, metavar="S", help="seconds between looks (60)"
-            )
-            command.add_argument(
-                "--port", type=int, metavar="PORT", help="the same as a page on this machine; 0: any free one"
-            )
-        command.set_defaults(run=does)
-    return top
-
-
-def _add_deployment(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--source", nargs="+", metavar="PATH", help="samples: files, folders")
-    command.add_argument("--max-samples", type=_count, metavar="N", help="of each stream, for a trial")
-    command.add_argument("--skip-dataset", action="store_true", help="the streams are in the bucket already")
-    command.add_argument("--create-tpus", action="store_true", help="create the slices that aren't there")
-    command.add_argument("--skip-launch", action="store_true", help="prepare and publish only")
-    command.add_argument("--monitor", action="store_true", help="watch over the fleet afterwards")
-    command.add_argument(
-        "--timeout-s", type=_count, default=3600, metavar="S", help="until all must work (3600)"
-    )
-    command.epilog = f"{command.epilog} (after --: more for `workload data streams`)"
-    command.set_defaults(json=False)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of 1 or more")
-    return int(text)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Read the command line and run the command; the exit status."""
     line = sys.argv[1:] if arguments is None else arguments
     mine, rest = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
-    options = parser().parse_args(mine)
-    options.streams = rest
+    options = parser(COMMANDS).parse_args(mine)
+    options.rest = rest
     code = run(lambda: int(options.run(options)))
     if code == 130 and options.command == "monitor":
         print(

@@ -84,13 +84,35 @@ class BucketBooks:
 
     def _refuse_other(self, kept: Mapping[str, Any]) -> None:
         keeper = kept.get("keeper") or {}
-        if keeper.get("id") != self._id and self._now() - float(keeper.get("at_s") or 0) < DEAD_AFTER_S:
+        if keeper.get("id") != self._id and _alive(keeper, self._now()):
             raise self._other(keeper)
 
     def _other(self, keeper: Mapping[str, Any]) -> FleetError:
         fix = "leave it to that one and look with fleet status or monitor --watch; or stop it, wait 3 min"
         host = keeper.get("host") or "a host unknown"
         return FleetError(f"{self._where}: another `fleet` acts, on {host}\n    fix: {fix}")
+
+
+def _alive(keeper: Mapping[str, Any], now_s: float) -> bool:
+    return now_s - float(keeper.get("at_s") or 0) < DEAD_AFTER_S
+
+
+def keeper_of(google: Google, now_s: float) -> tuple[Memory, str]:
+    """What is remembered, and who keeps the fleet now, in words; empty where nobody does.
+
+    Raises:
+        AskedError: the bucket didn't answer.
+        FleetError: what it holds is none of ours.
+    """
+    found = google.read(OBJECT)
+    if found is None:
+        return Memory(), ""
+    memory, kept = parse(found[0], f"gs://{google.bucket}/{OBJECT}")
+    keeper = kept.get("keeper") or {}
+    if not _alive(keeper, now_s):
+        return memory, ""
+    ago_s = max(0.0, now_s - float(keeper["at_s"]))
+    return memory, f"one at work on {keeper.get('host') or 'a host unknown'}, its last sign {ago_s:.0f} s ago"
 
 
 class Borrowed:

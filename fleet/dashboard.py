@@ -18,7 +18,6 @@ from fleet import show
 from fleet.loop import Look
 from fleet.show import Rates, Row
 from fleet.state import Condition
-from infra.nodes import Node
 
 _EVENTS = 8
 
@@ -29,8 +28,8 @@ class Dashboard:
     A terminal is drawn anew; anywhere else what happened is a line each, and the summary after every look.
     """
 
-    def __init__(self, title: str, members: Sequence[Node], console: Console | None = None):
-        self._title, self._members = title, members
+    def __init__(self, title: str, console: Console | None = None):
+        self._title = title
         self._console = console or Console()
         self._rates, self._events = Rates(), deque[str](maxlen=_EVENTS)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
@@ -69,7 +68,7 @@ class Dashboard:
             said.append(f"the bucket didn't answer: {look.view.failure.kind}: {look.view.failure.message}")
         if look.orphans:
             said.append(f"orphans, asked for by nobody: {', '.join(one.name for one in look.orphans)}")
-        dollars = show.price_so_far(look, self._members)
+        dollars = show.price_so_far(look)
         if dollars is not None:
             said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there")
         return said

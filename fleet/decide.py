@@ -9,13 +9,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from fleet.failures import Kind
 from fleet.memory import Attempt, Memory
-from fleet.state import TAKEN_AWAY, Action, Cause, Condition, Decision, Seen, View, Word
+from fleet.state import (
+    GOING,
+    ON_THE_WAY,
+    TAKEN_AWAY,
+    Action,
+    Cause,
+    Condition,
+    Decision,
+    Seen,
+    View,
+    Word,
+    ZoneView,
+)  # fmt: skip
+from infra import names
 from infra.nodes import Node
 
-ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING"})
 LIST_LAG_S = 120.0  # a list may be this old; a request about one node never is
-GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
 
 
 @dataclass(frozen=True)
@@ -52,10 +64,11 @@ def decide(members: Sequence[Node], view: View, memory: Memory, limits: Limits) 
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
-        wish = _wish(member, seen, view.word(seen) if seen else None, heard, view.at_s, limits)
+        word = view.word(seen, names.command_id(member.run or "")) if seen else None
+        wish = replace(_wish(member, seen, word, heard, view.at_s, limits), word=word)
         if seen and wish.action is Action.REPLACE:
             wish = replace(wish, instance=seen.instance)
-        found.append(_allowed(wish, memory, limits, view.at_s))
+        found.append(_allowed(wish, member, view, memory, limits))
     return _within_budget(found, memory, limits, view.at_s)
 
 
@@ -91,6 +104,9 @@ def _wish(
             why = f"READY for {since_min:.0f} min, and no word of its workers: see its boot's log"
             return _of(member, Action.LEAVE, Condition.UNKNOWN, why)
         return _of(member, Action.LEAVE, Condition.STARTING, "no word yet")
+    if word.work == "older":
+        why = "its hosts run an older command until they boot again, or their startup script is run"
+        return _of(member, Action.LEAVE, Condition.STARTING, why)
     full = "its boot disk is full" if word.disk_full else ""
     if word.work == "done":
         return _of(member, Action.LEAVE, Condition.DONE, "its work is done")
@@ -119,16 +135,20 @@ def _stale(seen: Seen | None, back: Attempt, now_s: float) -> bool:
     return seen is None or (bool(back.instance) and seen.instance == back.instance)
 
 
-def _allowed(wish: Decision, memory: Memory, limits: Limits, now_s: float) -> Decision:
-    """The wish, or why it has to wait: its zone, its own failures, or that it doesn't last."""
+def _allowed(wish: Decision, member: Node, view: View, memory: Memory, limits: Limits) -> Decision:
+    """The wish, or why it has to wait: its zones, its own failures, or that it doesn't last."""
     if wish.action not in (Action.CREATE, Action.REPLACE):
         return wish
+    now_s = view.at_s
     refusal = memory.refusal(wish.node, wish.zone)
-    if refusal.stopped:
-        return replace(wish, action=Action.HOLD, why=f"{wish.why}; refused: {refusal.stopped}")
-    if now_s < refusal.not_before_s:
-        why = f"{wish.why}; {refusal.why}; tried again in {refusal.not_before_s - now_s:.0f} s"
-        return replace(wish, action=Action.HOLD, why=why)
+    if refusal.holds(now_s):
+        zone = _other_zone(member, view, memory) if refusal.kind is Kind.STOCK_OUT else None
+        if zone is None and refusal.stopped:
+            return replace(wish, action=Action.HOLD, why=f"{wish.why}; refused: {refusal.stopped}")
+        if zone is None:
+            why = f"{wish.why}; {refusal.why}; tried again in {refusal.not_before_s - now_s:.0f} s"
+            return replace(wish, action=Action.HOLD, why=why)
+        wish = replace(wish, zone=zone, why=f"{wish.why}; no chips in {wish.zone}, made in {zone}")
     if wish.cause is Cause.FAILURE and memory.spent(Cause.FAILURE, now_s, wish.node) >= limits.failures_a_day:
         why = f"{wish.why}; it failed {limits.failures_a_day} times in a day: look at its log"
         return replace(wish, action=Action.HOLD, why=why)
@@ -138,6 +158,17 @@ def _allowed(wish: Decision, memory: Memory, limits: Limits, now_s: float) -> De
         )
         return replace(wish, action=Action.HOLD, why=why)
     return wish
+
+
+def _other_zone(member: Node, view: View, memory: Memory) -> str | None:
+    """Of its other zones that answered, have nothing of its name and refuse nothing now, the one that
+    refused least often; the first of those."""
+    free = []
+    for zone in member.places[1:]:
+        seen, refusal = view.zones.get(zone, ZoneView(None)).nodes, memory.refusal("", zone)
+        if seen is not None and member.name not in seen and not refusal.holds(view.at_s):
+            free.append((refusal.count, zone))
+    return min(free, key=lambda one: one[0], default=(0, None))[1]
 
 
 def _churns_until(node: str, memory: Memory, limits: Limits, now_s: float) -> float:

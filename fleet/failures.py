@@ -40,9 +40,14 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"has not been used in project|SERVICE_DISABLED|accessNotConfigured|it is disabled", Kind.API_OFF),
     (r"no more capacity|insufficient (reserved )?capacity|resources available to fulfill", Kind.STOCK_OUT),
     (r"ZONE_RESOURCE_POOL_EXHAUSTED|stockout|currently unavailable in the", Kind.STOCK_OUT),
-    (r"requests per (minute|second|day)|rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
-    (r"quota (limit )?'[^']+'|quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
+    (r"requests per (minute|second|day)", Kind.RATE),
+    # Before the reason that Google adds to any 429, rateLimitExceeded.
+    (r"quota (limit )?'[^']+'", Kind.QUOTA),
+    (r"rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
+    (r"quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
     (r"already exists", Kind.EXISTS),
+    # Something else goes on with the node, such as the deletion whose answer was lost.
+    (r"failedPrecondition|FAILED_PRECONDITION|\bis (DELETING|CREATING|STOPPING|STARTING)", Kind.TRANSIENT),
     (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
     (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),
     (r"connection (reset|refused|aborted)|unexpected EOF|\bEOF\b|broken pipe|no such host", Kind.UNKNOWN),
@@ -57,7 +62,7 @@ _FIXES = {
     Kind.API_OFF: "pulumi -C infra/storage up, which enables the APIs, and wait some minutes",
     Kind.INVALID: "mend the settings; asking again won't help",
     Kind.MISSING: "nothing; it is created again",
-    Kind.EXISTS: "fleet list shows who is there; a node that Pulumi doesn't know must be deleted by hand",
+    Kind.EXISTS: "nothing where it is ours, it is taken into the stack; else delete it, or rename the slice",
     Kind.RATE: "nothing; it is asked more slowly",
     Kind.TRANSIENT: "nothing; it is asked again",
     Kind.STACK: "what Pulumi asks for, if anything; it is tried again in a minute",
@@ -65,7 +70,7 @@ _FIXES = {
 }
 OF_ONE = frozenset({Kind.INVALID, Kind.EXISTS})
 """What is wrong with one node's request, and says nothing of its neighbours."""
-FOR_PEOPLE = frozenset({Kind.QUOTA, Kind.PERMISSION, Kind.LOGIN, Kind.API_OFF, Kind.INVALID, Kind.EXISTS})
+FOR_PEOPLE = frozenset({Kind.QUOTA, Kind.PERMISSION, Kind.LOGIN, Kind.API_OFF, Kind.INVALID})
 """What waiting doesn't mend: no further attempt is made until somebody has acted."""
 
 

@@ -6,7 +6,7 @@ objects.list                   https://cloud.google.com/storage/docs/json_api/v1
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,8 @@ TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
 _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
 _TRIES, _PAUSE_S = 3, 1.0
 _PAGE = 1000
+# Of a node what `_seen` reads, and no more: each carries its start-up script, 36 kB.
+_NODE_FIELDS = "nodes(name,id,state,createTime,labels),nextPageToken,unreachable"
 
 
 class AskedError(Exception):
@@ -38,9 +40,17 @@ class AskedError(Exception):
 class Google:
     """One project's TPU nodes and one bucket's words, as the account that is logged in."""
 
-    def __init__(self, project: str, bucket: str, session: requests.Session | None = None):
+    def __init__(
+        self,
+        project: str,
+        bucket: str,
+        session: requests.Session | None = None,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
         self.project, self.bucket = project, bucket
         self._session = session or _login()
+        self._now, self._sleep = now, sleep
 
     def look(self, zones: Sequence[str]) -> View:
         """Everything, at once: all zones and the bucket beside one another."""
@@ -51,15 +61,15 @@ class Google:
             try:
                 words = spoken([*booted.result(), *working.result()])
             except AskedError as error:
-                return View(time.time(), views, None, error.failure)
-        return View(time.time(), views, words)
+                return View(self._now(), views, None, error.failure)
+        return View(self._now(), views, words)
 
     def zone(self, zone: str) -> ZoneView:
         """Every node of a zone."""
         url = f"{TPU}/v2/projects/{self.project}/locations/{zone}/nodes"
         nodes: dict[str, Seen] = {}
         try:
-            for page in self._pages(url, {"pageSize": str(_PAGE)}):
+            for page in self._pages(url, {"pageSize": str(_PAGE), "fields": _NODE_FIELDS}):
                 if page.get("unreachable"):
                     said = f"{', '.join(page['unreachable'])} can't be reached; the list isn't complete"
                     return ZoneView(None, Failure(Kind.UNKNOWN, said))
@@ -119,15 +129,22 @@ class Google:
                 return
 
     def _ask(
-        self, method: str, url: str, wish: Mapping[str, str], content: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        wish: Mapping[str, str],
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> requests.Response:
         """An answer; asked again where that may help, as long as the request may be repeated."""
         failure = Failure(Kind.UNKNOWN, "nobody was asked")
         for attempt in range(_TRIES):
             if attempt:
-                time.sleep(failure.retry_after_s or _PAUSE_S * 2**attempt)
+                self._sleep(failure.retry_after_s or _PAUSE_S * 2**attempt)
             try:
-                answer = self._session.request(method, url, params=wish, data=content, timeout=_TIMEOUT_S)
+                answer = self._session.request(
+                    method, url, params=wish, data=content, headers=headers, timeout=_TIMEOUT_S
+                )
             except RefreshError as error:
                 raise AskedError(classify(f"invalid_grant: {error}", 401)) from None
             except (requests.RequestException, GoogleAuthError) as error:
@@ -153,9 +170,17 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[Word]]:
         if named[1] == "boot":
             word = Word(at_s, boot=state, stage=said.get("stage", ""), why=why)
         else:
-            keys = ("samples", "of_samples", "shards", "size_bytes")
-            numbers: dict[str, Any] = {key: _count(said, key) for key in keys}
-            word = Word(at_s, work=state, why=why, disk_full=said.get("disk") == "full", **numbers)
+            word = Word(
+                at_s,
+                work=state,
+                samples=_count(said, "samples"),
+                of_samples=_count(said, "of_samples"),
+                shards=_count(said, "shards"),
+                size_bytes=_count(said, "size_bytes"),
+                command=str(said.get("command", "")),
+                why=why,
+                disk_full=said.get("disk") == "full",
+            )
         found.setdefault(named[2], []).append(word)
     return found
 

@@ -1,15 +1,27 @@
-"""The part of docs/fleet.md that is made from the code: what each kind of failure leads to.
+"""The parts of docs/fleet.md that are made: what each kind of failure leads to, and the fault matrix.
 
 python -m fleet.handbook --write   (`make docs` calls it; without --write it only compares)
+
+The matrix is measured: `python -m tests.proofs matrix` meets each request with each fault.
 """
 
+import json
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from fleet.failures import FOR_PEOPLE, Kind, fix_of
 from tools.blocks import filled
 
 PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"
+MATRIX = Path(__file__).parents[1] / "benchmarks" / "results" / "faults.json"
+_ASKED_BY = {
+    "fleet": "the fleet",
+    "create": "Pulumi, creating",
+    "replace": "Pulumi, replacing",
+    "delete": "`fleet delete`",
+}
 
 
 def failures() -> str:
@@ -21,9 +33,45 @@ def failures() -> str:
     return "\n".join(lines)
 
 
+def matrix() -> str:
+    """A row for each request, a column for each fault."""
+    cells = _cells()
+    kinds = {(one["by"], one["method"], one["fault"], one["lasts"]): one["kind"] for one in cells}
+    faults = list(dict.fromkeys(one["fault"] for one in cells))
+    lines = ["| asked by | request | " + " | ".join(faults) + " |", "| --- " * (len(faults) + 2) + "|"]
+    for by, method in dict.fromkeys((one["by"], one["method"]) for one in cells):
+        row = []
+        for fault in faults:
+            both = [kinds.get((by, method, fault, lasts)) for lasts in (False, True)]
+            row.append("; ".join(dict.fromkeys(filter(None, both))) or "–")
+        lines.append(f"| {_ASKED_BY[by]} | {method} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def outcomes() -> str:
+    """A row for each thing that came of a fault, with what the faults were taken for."""
+    found: dict[tuple[str, ...], Counter[str]] = {}
+    for one in _cells():
+        if one["mended"] != "nothing to mend":
+            key = (one["then"], one["truth"], one["mended"])
+            found.setdefault(key, Counter())[one["kind"]] += 1
+    head = ["the keeper", "at Google meanwhile", "comes right with", "cells", "taken for"]
+    lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | ---: | --- |"]
+    for words, kinds in sorted(found.items()):
+        lines.append(f"| {' | '.join(words)} | {kinds.total()} | {', '.join(sorted(kinds))} |")
+    fine = len(_cells()) - sum(kinds.total() for kinds in found.values())
+    return "\n".join([*lines, f"| goes on | nothing to mend | | {fine} | all others |"])
+
+
+def _cells() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(MATRIX.read_text(encoding="utf-8"))["cells"]
+    return found
+
+
 def written() -> str:
-    """The page with its table made anew."""
-    return filled(PAGE.read_text(encoding="utf-8"), {"failures": failures()}, PAGE.name)
+    """The page with its tables made anew."""
+    blocks = {"failures": failures(), "matrix": matrix(), "outcomes": outcomes()}
+    return filled(PAGE.read_text(encoding="utf-8"), blocks, PAGE.name)
 
 
 def main(arguments: list[str]) -> int:

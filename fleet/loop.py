@@ -8,12 +8,13 @@ done is written down before it begins, so that a keeper that is killed in betwee
 """
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from fleet import adopt
 from fleet.books import UnreachableError
 from fleet.decide import Limits, decide, orphans
 from fleet.failures import Failure
@@ -38,8 +39,15 @@ class Cloud(Protocol):
 class Builder(Protocol):
     """What creates nodes; one update at a time."""
 
-    def start(self, nodes: Sequence[str]) -> None:
-        """Begins to create members, deleting first those that are there."""
+    def held(self) -> Collection[str] | None:
+        """Members that the stack holds, by what it said after the last update; None where nobody can say."""
+        ...
+
+    def start(self, places: Mapping[str, str]) -> None:
+        """Begins to create members, by the zone where each is to be.
+
+        Those that the stack holds are deleted first, those alive without it are taken in.
+        """
         ...
 
     def ended(self) -> Outcome | None:
@@ -69,13 +77,15 @@ class Look:
 
     Attributes:
         view: what was seen.
-        decisions: one for each member.
+        members: with the zones where they are, or are being made.
+        decisions: one for each.
         orphans: nodes with our labels that no setting asks for.
         events: what happened since the step before, in words.
         begun: members whose creation began with this step.
     """
 
     view: View
+    members: Sequence[Node]
     decisions: list[Decision]
     orphans: list[Seen]
     events: list[str]
@@ -97,16 +107,30 @@ class Keeper:
         everyone: Sequence[Node] = (),
     ):
         """Keeps `members`; nodes with `labels` are orphans where neither they nor `everyone` ask for them."""
-        self._members, self._cloud, self._builder, self._books = members, cloud, builder, books
+        self._cloud, self._builder, self._books = cloud, builder, books
         self._limits, self._labels = limits, labels
         self._dice = dice or random.Random()
-        self._everyone = [*members, *everyone]
-        self._zone = {member.name: member.zone for member in members}
-        self._zones = sorted(set(self._zone.values()))
         self.memory = books.read()
         self.outcome: Outcome = {}  # of the last update that has ended
         self._under_way: tuple[str, ...] = ()
+        self._alive: frozenset[str] = frozenset()  # those of them that are only taken in
         self._conditions: dict[str, str] = {}
+        self._said: list[str] = []
+        self._told = ""
+        self.follow(members, everyone)
+
+    def follow(self, members: Sequence[Node], everyone: Sequence[Node] = ()) -> None:
+        """Keeps these members from now on; not while an update is under way."""
+        assert not self.busy, "an update is of the members that it was begun for"
+        mine = {member.name for member in members}
+        self._members = [*members]
+        self._others = [one for one in everyone if one.name not in mine]
+        self._zones = sorted({zone for member in members for zone in member.places})
+
+    def say(self, event: str) -> None:
+        """Has the next step tell this, unless it was the last that was told so."""
+        if event != self._told:
+            self._said, self._told = [*self._said, event], event
 
     @property
     def under_way(self) -> tuple[str, ...]:
@@ -128,14 +152,15 @@ class Keeper:
         # Before the look: what ends during it may be missing from what it shows, and stays in hand.
         outcome = self._builder.ended()
         view = self._cloud.look(self._zones)
-        events = self._note(outcome, view.at_s)
-        found = [self._in_hand(one) for one in decide(self._members, view, self.memory, self._limits)]
+        events, self._said = [*self._said, *self._note(outcome, view.at_s)], []
+        wishes = decide(self._members, view, self.memory, self._limits)
+        found = [self._in_hand(one) for one in adopt.told(wishes, view, self._builder.held(), self._labels)]
         events += self._changes(found)
-        leftovers = orphans(self._everyone, view, self._labels)
+        leftovers = orphans([*self._members, *self._others], view, self._labels)
         due = [
             one
             for one in found
-            if one.action in (Action.CREATE, Action.REPLACE)
+            if one.action in (Action.CREATE, Action.REPLACE, Action.ADOPT)
             and one.cause in may
             and (only is None or one.node in only)
         ]
@@ -151,7 +176,7 @@ class Keeper:
         except UnreachableError as error:
             # What can't be written down isn't done.
             events.append(f"nothing is done: {error}")
-        return Look(view, found, leftovers, events, begun)
+        return Look(view, tuple(self._members), found, leftovers, events, begun)
 
     def leave(self) -> None:
         """Gives the keeper's place up."""
@@ -167,8 +192,11 @@ class Keeper:
         except UnreachableError:
             self.memory = before
             raise
-        self._under_way = tuple(one.node for one in due)
-        self._builder.start(self._under_way)
+        places = {one.node: one.zone for one in due}
+        self._members = [replace(one, zone=places.get(one.name, one.zone)) for one in self._members]
+        self._under_way = tuple(places)
+        self._alive = frozenset(one.node for one in due if one.action is Action.ADOPT)
+        self._builder.start(places)
         return self._under_way
 
     def _note(self, outcome: Outcome | None, now_s: float) -> list[str]:
@@ -176,10 +204,11 @@ class Keeper:
             return []
         self._under_way, self.outcome = (), outcome
         events = []
+        zones = {member.name: member.zone for member in self._members}
         for node, failure in outcome.items():
-            zone = self._zone[node]
+            zone = zones[node]
             if failure is None:
-                events.append(f"{node}: created")
+                events.append(f"{node}: {'taken in' if node in self._alive else 'created'}")
                 self.memory.succeeded(node, zone, now_s)
             else:
                 events.append(f"{node}: {failure.kind}: {failure.message}")
@@ -193,6 +222,8 @@ class Keeper:
     def _in_hand(self, one: Decision) -> Decision:
         if one.node not in self._under_way:
             return one
+        if one.node in self._alive:
+            return replace(one, action=Action.WAIT, why="being taken in")
         return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why="being brought back")
 
     def _changes(self, found: Sequence[Decision]) -> list[str]:
@@ -210,6 +241,8 @@ class Keeper:
         for one in leftovers:
             if one.state in TAKEN_AWAY:
                 failure = self._cloud.sweep(one)
-                word = f"not deleted: {failure.kind}: {failure.message}" if failure else "deleted"
+                word = (
+                    f"not deleted: {failure.kind}: {failure.message}" if failure else "its deletion is begun"
+                )
                 events.append(f"{one.name}: left over, {one.state}: {word}")
         return events

@@ -46,12 +46,18 @@ class Refusal:
         not_before_s: of the next attempt.
         stopped: why nothing is tried until a person has acted; empty where that isn't so.
         why: of the last one.
+        kind: of the last one.
     """
 
     count: int = 0
     not_before_s: float = 0.0
     stopped: str = ""
     why: str = ""
+    kind: Kind | None = None
+
+    def holds(self, now_s: float) -> bool:
+        """Whether nothing may be tried now."""
+        return bool(self.stopped) or now_s < self.not_before_s
 
 
 @dataclass
@@ -103,7 +109,8 @@ class Memory:
             wait_s = max(wait_s, failure.retry_after_s)
         stopped = f"{failure}" if failure.kind in FOR_PEOPLE else ""
         count = before.count + (failure.kind is not Kind.STACK)
-        self.refusals[key] = Refusal(count, now_s + wait_s, stopped, f"{failure.kind}: {failure.message}")
+        why = f"{failure.kind}: {failure.message}"
+        self.refusals[key] = Refusal(count, now_s + wait_s, stopped, why, failure.kind)
 
     def acted(self) -> None:
         """A person asks: all are tried again at once. Budgets stay spent."""
@@ -125,6 +132,11 @@ class Memory:
         return {"version": 1, "attempts": attempts, "refusals": refusals, "owed": self.owed}
 
 
+def _refusal(kept: Mapping[str, Any]) -> Refusal:
+    kind = kept.get("kind")
+    return Refusal(**{**kept, "kind": Kind(kind) if kind else None})
+
+
 def parse(text: str, where: str) -> tuple[Memory, Mapping[str, Any]]:
     """What was kept, and all that stands beside it.
 
@@ -134,7 +146,7 @@ def parse(text: str, where: str) -> tuple[Memory, Mapping[str, Any]]:
     try:
         kept: Any = json.loads(text)
         memory = Memory(
-            refusals={str(name): Refusal(**one) for name, one in kept["refusals"].items()},
+            refusals={str(name): _refusal(one) for name, one in kept["refusals"].items()},
             owed={str(node): Cause(cause) for node, cause in kept["owed"].items()},
         )
         for one in kept["attempts"]:

@@ -1,10 +1,12 @@
 """Who belongs to a fleet, by the environment's file and a person's flags; and what it costs."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.errors import FleetError
 from infra import prices
+from infra.catalog import CATALOG
 from infra.nodes import Node, nodes
 from infra.settings import Settings
 
@@ -15,7 +17,7 @@ class Wish:
 
     Attributes:
         slices: items of `tpu:slices`, by name.
-        zones: only these.
+        zones: only those at home in these.
         workers_per_zone: only as many of the first in each zone; None for all.
     """
 
@@ -36,7 +38,7 @@ def members(settings: Settings, wish: Wish = Wish()) -> tuple[Node, ...]:
         f"{flag} {value}: {file} has none; it has {', '.join(sorted(known)) or 'no slices'}"
         for flag, values, known in (
             ("--slice", wish.slices, {one.slice for one in everyone}),
-            ("--zones", wish.zones, {one.zone for one in everyone}),
+            ("--zones", wish.zones, {one.home for one in everyone}),
         )
         for value in values
         if value not in known
@@ -47,13 +49,13 @@ def members(settings: Settings, wish: Wish = Wish()) -> tuple[Node, ...]:
     meant = [
         one
         for one in everyone
-        if (not wish.slices or one.slice in wish.slices) and (not wish.zones or one.zone in wish.zones)
+        if (not wish.slices or one.slice in wish.slices) and (not wish.zones or one.home in wish.zones)
     ]
     if wish.workers_per_zone is None:
         return tuple(meant)
     some = []
-    for zone in dict.fromkeys(one.zone for one in meant):
-        there = [one for one in meant if one.zone == zone]
+    for zone in dict.fromkeys(one.home for one in meant):
+        there = [one for one in meant if one.home == zone]
         if len(there) < wish.workers_per_zone:
             found = f"{file} has {len(there)} in {zone}"
             fix = f"count of tpu:slices in {file}: a fleet is dealt out over its zones in turn"
@@ -63,12 +65,12 @@ def members(settings: Settings, wish: Wish = Wish()) -> tuple[Node, ...]:
 
 
 def within_budget(settings: Settings) -> float | None:
-    """What all slices cost an hour by the catalog; None where a price isn't known.
+    """What all slices cost an hour by the catalog, wherever they are moved; None where a price isn't known.
 
     Raises:
         FleetError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.
     """
-    rows = prices.rows(nodes(settings))
+    rows = prices.rows([_dearest(one) for one in nodes(settings)])
     hourly = [row.hourly for row in rows]
     if settings.fleet.dollars_per_hour is not None and None in hourly:
         unknown = ", ".join(sorted({f"{row.slice} in {row.zone}" for row in rows if row.hourly is None}))
@@ -80,3 +82,14 @@ def within_budget(settings: Settings) -> float | None:
         fix = "fewer slices, or a larger fleet:dollarsPerHour"
         raise FleetError(f"${known:,.2f} an hour, fleet:dollarsPerHour allows ${most:,}\n    fix: {fix}")
     return None if None in hourly else known
+
+
+def _dearest(node: Node) -> Node:
+    """A node in that of its zones where it costs most; one of unknown price, if there is any."""
+
+    def price(zone: str) -> float:
+        each = CATALOG.price(zone)
+        dollars = each.spot if node.spot else each.on_demand
+        return math.inf if dollars is None else dollars
+
+    return replace(node, zone=max(node.places, key=price))

@@ -63,7 +63,7 @@ def rows(look: Look, rates: Rates) -> list[Row]:
     found = []
     for one in look.decisions:
         seen = look.view.seen(one.node, one.zone)
-        word = (look.view.word(seen) if seen else None) or Word(0.0)
+        word = one.word or Word(0.0)
         rate = rates.note(one.node, look.view.at_s, word.samples) if word.work else None
         left = (word.of_samples - word.samples) / rate if rate and word.of_samples else None
         found.append(
@@ -75,9 +75,9 @@ def rows(look: Look, rates: Rates) -> list[Row]:
     return found
 
 
-def price_so_far(look: Look, members: Sequence[Node]) -> float | None:
+def price_so_far(look: Look) -> float | None:
     """Dollars since the creation of the nodes that are there; None where a price isn't known."""
-    by_name = {(one.zone, one.name): one for one in members}
+    by_name = {(one.zone, one.name): one for one in look.members}
     total = 0.0
     for zone in look.view.zones.values():
         for seen in (zone.nodes or {}).values():
@@ -146,7 +146,7 @@ def _columns(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def as_json(look: Look, found: Sequence[Row], members: Sequence[Node]) -> dict[str, Any]:
+def as_json(look: Look, found: Sequence[Row]) -> dict[str, Any]:
     """For programs."""
     answers = {zone: str(view.failure.kind) for zone, view in look.view.zones.items() if view.failure}
     return {
@@ -155,7 +155,7 @@ def as_json(look: Look, found: Sequence[Row], members: Sequence[Node]) -> dict[s
         "decisions": {one.node: one.action for one in look.decisions},
         "orphans": [asdict(one) for one in look.orphans],
         "unanswered": answers | ({"bucket": look.view.failure.kind} if look.view.failure else {}),
-        "dollars_so_far": price_so_far(look, members),
+        "dollars_so_far": price_so_far(look),
     }
 
 

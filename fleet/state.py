@@ -4,13 +4,16 @@ Times are seconds since 1970. A fleet is an item of `tpu:slices` with a count; i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fleet.failures import Failure
 
 TAKEN_AWAY = frozenset({"PREEMPTED", "TERMINATED"})
 """The states in which Google has taken a node's machines away for good; it must be deleted to come back."""
+
+ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING"})
+GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,13 @@ class Word:
         at_s: when it was written; of several, the newest.
         boot: `booting`, `ready` or `failed`; empty where nothing was said of a boot.
         stage: the last stage of the boot that began.
-        work: `running`, `done` or `failed`; empty where nothing was said of work.
+        work: `running`, `done` or `failed`; empty where nothing was said of work. `older` where what was
+            said is of another command than the one that is asked for.
         samples: done so far.
         of_samples: to do in all; 0 where nobody knows.
         shards: committed.
         size_bytes: of them.
+        command: which command's work it is, by its id; empty where nobody said.
         why: its boot or its work failed.
         disk_full: whether its boot disk was.
     """
@@ -67,8 +72,16 @@ class Word:
     of_samples: int = 0
     shards: int = 0
     size_bytes: int = 0
+    command: str = ""
     why: str = ""
     disk_full: bool = False
+
+    def of(self, command: str) -> "Word":
+        """The same, as word of the job that is asked for: what is of another one says no more than that."""
+        if not self.work or not self.command or self.command == command:
+            return self
+        older = Word(self.at_s, self.boot, self.stage, "older", command=self.command)
+        return replace(older, disk_full=self.disk_full)
 
 
 @dataclass(frozen=True)
@@ -92,12 +105,13 @@ class View:
         view = self.zones.get(zone)
         return (view.nodes or {}).get(node) if view else None
 
-    def word(self, seen: Seen) -> Word | None:
-        """What the workers of this node, and of none before it with its name, say together.
+    def word(self, seen: Seen, command: str) -> Word | None:
+        """What the workers of this node, and of none before it with its name, say together of a command.
 
         Both times are Google's: of the node's creation, and of the objects.
         """
-        said = [word for word in (self.words or {}).get(seen.name, ()) if word.at_s >= seen.created_s]
+        words = (self.words or {}).get(seen.name, ())
+        said = [word.of(command) for word in words if word.at_s >= seen.created_s]
         return together(said)
 
 
@@ -105,7 +119,8 @@ def together(said: Sequence[Word]) -> Word | None:
     """Several workers' words as one; None where there are none.
 
     A boot has failed where one worker's has, unless work was heard of after it; it is ready once all that
-    spoke are. Work has failed where one worker's has, and is done once all of those that spoke are.
+    spoke are. Work has failed where one worker's has, is older where one's is, and is done once all of those
+    that spoke are.
     """
     if not said:
         return None
@@ -119,13 +134,13 @@ def together(said: Sequence[Word]) -> Word | None:
         max(word.at_s for word in said),
         boot.boot if boot else "",
         boot.stage if boot else "",
-        next((state for state in ("failed", "running", "done") if state in states), ""),
+        next((state for state in ("failed", "older", "running", "done") if state in states), ""),
         sum(word.samples for word in works),
         sum(word.of_samples for word in works),
         sum(word.shards for word in works),
         sum(word.size_bytes for word in works),
-        next((word.why for word in (*works, *boots) if word.why), ""),
-        any(word.disk_full for word in works),
+        why=next((word.why for word in (*works, *boots) if word.why), ""),
+        disk_full=any(word.disk_full for word in works),
     )
 
 
@@ -137,6 +152,7 @@ class Action(StrEnum):
     HOLD = "hold"  # there is something to do, but not now, or not before a person has acted
     CREATE = "create"
     REPLACE = "replace"  # delete, see that it is gone, create
+    ADOPT = "adopt"  # take it into the stack, as it is
 
 
 class Cause(StrEnum):
@@ -160,7 +176,14 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about one member, and why; `instance` is the node's that it is about."""
+    """What is done about one member, and why.
+
+    Attributes:
+        node: its name.
+        zone: where it is, or is to be made.
+        instance: of the node that this is about.
+        word: what its workers say.
+    """
 
     node: str
     zone: str
@@ -169,3 +192,4 @@ class Decision:
     why: str
     cause: Cause | None = None
     instance: str = ""
+    word: Word | None = None

@@ -7,7 +7,7 @@ the truth about each node, and says whether one that was healthy was ever delete
 
 import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.failures import Failure, Kind
@@ -49,6 +49,49 @@ class Climate:
     update_s: float = 30.0
 
 
+class Weather:
+    """What a climate does to some nodes, drawn from a seed.
+
+    Attributes:
+        dry: by zone, from when to when it has no chips, seconds.
+        ill: by zone, from when to when some of its answers are errors.
+        losses: when which node is taken away, if it is there, wherever that is; a heap.
+    """
+
+    def __init__(
+        self, zone_of: Mapping[str, str], climate: Climate, span_s: float, seed: int, more: Sequence[str] = ()
+    ):
+        """For nodes by zone, and for `more` zones that are empty at first."""
+        self._climate, self._span_s = climate, span_s
+        dice = random.Random(seed)
+        zones = sorted({*zone_of.values(), *more})
+        self.dry = {zone: self._spans(dice, climate.dry_h, climate.dry_for_h) for zone in zones}
+        self.ill = {zone: self._spans(dice, climate.ill_h, climate.ill_for_min / 60) for zone in zones}
+        self.losses = self._draw_losses(dice, zone_of, zones)
+
+    def _spans(self, dice: random.Random, apart_h: float, for_h: float) -> list[tuple[float, float]]:
+        found, at_s = [], 0.0
+        while apart_h and (at_s := at_s + dice.expovariate(1 / apart_h) * HOUR_S) < self._span_s:
+            end_s = at_s + dice.expovariate(1 / for_h) * HOUR_S
+            found.append((at_s, end_s))
+            at_s = end_s
+        return found
+
+    def _draw_losses(
+        self, dice: random.Random, zone_of: Mapping[str, str], zones: Sequence[str]
+    ) -> list[tuple[float, str]]:
+        found = []
+        for name in zone_of:
+            found += [(begin, name) for begin, _ in self._spans(dice, self._climate.preemption_h, 1e-9)]
+        for zone in zones:
+            there = [name for name, place in zone_of.items() if place == zone]
+            for begin, _ in self._spans(dice, self._climate.wave_h, 1e-9):
+                some = dice.sample(there, round(self._climate.wave_share * len(there)))
+                found += [(begin + dice.uniform(0, 600), name) for name in some]
+        heapq.heapify(found)
+        return found
+
+
 @dataclass
 class _Node:
     state: str = "READY"
@@ -83,37 +126,15 @@ class VirtualCloud:
     def __init__(self, members: Sequence[Node], climate: Climate, span_s: float, seed: int):
         self.now_s = 0.0
         self.tally = Tally()
-        self._climate, self._span_s = climate, span_s
+        self._climate = climate
         self._zone = {member.name: member.zone for member in members}
         self.nodes = {member.name: _Node(instance=n) for n, member in enumerate(members)}
         self._instances = len(members)
-        dice = random.Random(seed)
-        zones = sorted(set(self._zone.values()))
-        self._dry = {zone: self._spans(dice, climate.dry_h, climate.dry_for_h) for zone in zones}
-        self._ill = {zone: self._spans(dice, climate.ill_h, climate.ill_for_min / 60) for zone in zones}
-        self._losses = self._draw_losses(dice, zones)
+        more = [zone for member in members for zone in member.others]
+        weather = Weather(self._zone, climate, span_s, seed, more)
+        self._dry, self._ill, self._losses = weather.dry, weather.ill, weather.losses
         self._dice = random.Random(seed + 1)
         self._running: tuple[float, Outcome] | None = None
-
-    def _spans(self, dice: random.Random, apart_h: float, for_h: float) -> list[tuple[float, float]]:
-        found, at_s = [], 0.0
-        while apart_h and (at_s := at_s + dice.expovariate(1 / apart_h) * HOUR_S) < self._span_s:
-            end_s = at_s + dice.expovariate(1 / for_h) * HOUR_S
-            found.append((at_s, end_s))
-            at_s = end_s
-        return found
-
-    def _draw_losses(self, dice: random.Random, zones: Sequence[str]) -> list[tuple[float, str]]:
-        found = []
-        for name in self._zone:
-            found += [(begin, name) for begin, _ in self._spans(dice, self._climate.preemption_h, 1e-9)]
-        for zone in zones:
-            there = [name for name, place in self._zone.items() if place == zone]
-            for begin, _ in self._spans(dice, self._climate.wave_h, 1e-9):
-                some = dice.sample(there, round(self._climate.wave_share * len(there)))
-                found += [(begin + dice.uniform(0, 600), name) for name in some]
-        heapq.heapify(found)
-        return found
 
     def dry(self, zone: str) -> bool:
         """Whether a zone has no chips now."""
@@ -161,12 +182,15 @@ class VirtualCloud:
         """See `loop.Cloud`."""
         raise AssertionError(f"{leftover} was swept, but every node here is asked for")
 
-    def start(self, nodes: Sequence[str]) -> None:
+    def held(self) -> None:
+        """Nobody asks for a stack here."""
+
+    def start(self, places: Mapping[str, str]) -> None:
         """See `loop.Builder`."""
         assert self._running is None, "one update at a time"
         ends_s, outcome = self.now_s + self._climate.update_s, Outcome()
-        for name in nodes:
-            took_s, failure = self.replace(name)
+        for name, zone in places.items():
+            took_s, failure = self.replace(name, zone)
             outcome[name] = failure
             ends_s = max(ends_s, self.now_s + self._climate.update_s + took_s)
         self._running = ends_s, outcome
@@ -189,9 +213,10 @@ class VirtualCloud:
 
     # What a request does
 
-    def replace(self, name: str) -> tuple[float, Failure | None]:
+    def replace(self, name: str, zone: str = "") -> tuple[float, Failure | None]:
         """Deletes a node, if it is there, and asks for a new one: how long it takes, and whether it fails."""
-        climate, zone, node = self._climate, self._zone[name], self.nodes.get(name)
+        climate, node = self._climate, self.nodes.get(name)
+        zone = zone or self._zone[name]
         took_s = 0.0
         if node is not None and node.state != _GONE:
             if node.state == "READY":
@@ -201,6 +226,7 @@ class VirtualCloud:
             took_s += climate.delete_s
             node.state = "CREATING"
         self.tally.creates += 1
+        self._zone[name] = zone
         if self.dry(zone):
             self.tally.refused += 1
             if node is not None:

@@ -19,6 +19,18 @@ SLICE_TAG = "tpu-slice"
 # Where Identity-Aware Proxy's connections come from: https://cloud.google.com/iap/docs/using-tcp-forwarding
 IAP_RANGE = "35.235.240.0/20"
 
+# The Google services that the layers call, and those that a setting asks for.
+SERVICES = (
+    "cloudresourcemanager.googleapis.com",
+    "compute.googleapis.com",
+    "iam.googleapis.com",
+    "logging.googleapis.com",
+    "monitoring.googleapis.com",
+    "storage.googleapis.com",
+    "tpu.googleapis.com",
+)
+KEYS, IAP = "cloudkms.googleapis.com", "iap.googleapis.com"
+
 STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"
@@ -53,6 +65,16 @@ def up_command(layer: str, environment: str) -> str:
     """The command that brings a layer up."""
     directory = "" if layer == "tpu" else f"-C {project_directory(layer)} "
     return f"pulumi {directory}up -s {environment}"
+
+
+def services(settings: Settings) -> tuple[str, ...]:
+    """The Google services that an environment needs, sorted."""
+    wanted = set(SERVICES)
+    if settings.storage.kms_key or settings.storage.state_key_ring:
+        wanted.add(KEYS)
+    if IAP_RANGE in settings.network.ssh_source_ranges:
+        wanted.add(IAP)
+    return tuple(sorted(wanted))
 
 
 def service_account_email(settings: Settings) -> str:
@@ -110,6 +132,11 @@ def fleet_member(zone: str, worker_id: int) -> str:
     return f"tpu-{region_of(zone)}-{zone.rpartition('-')[2]}-{worker_id}"
 
 
+def labels(environment: str, layer: str) -> dict[str, str]:
+    """What all that a stack makes carries, and what it is found by at Google."""
+    return {"environment": environment, "layer": layer}
+
+
 def slice_urn(environment: str, node: str) -> str:
     """What Pulumi calls a slice in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}::{node}"
@@ -118,6 +145,26 @@ def slice_urn(environment: str, node: str) -> str:
 def node_urn(environment: str, node: str) -> str:
     """What Pulumi calls a node in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}${NODE_TYPE}::{node}"
+
+
+def stack_urn(environment: str) -> str:
+    """What Pulumi calls the slices' stack as a resource, the parent of all."""
+    return f"urn:pulumi:{environment}::tpu::pulumi:pulumi:Stack::tpu-{environment}"
+
+
+def provider_urn(environment: str) -> str:
+    """What Pulumi calls Google's provider in the slices' stack."""
+    return f"urn:pulumi:{environment}::tpu::pulumi:providers:gcp::gcp"
+
+
+def node_id(project: str, zone: str, node: str) -> str:
+    """Full id of a node."""
+    return f"projects/{project}/locations/{zone}/nodes/{node}"
+
+
+def command_id(run: str) -> str:
+    """What tells a slice's command from another one in its workers' words (docs/architecture.md)."""
+    return sha256(run.strip().encode()).hexdigest()[:12]
 
 
 def bundle_manifest(bundle: str) -> str:

@@ -14,7 +14,8 @@ class Node:
 
     slice: str
     name: str
-    zone: str
+    zone: str  # where it is
+    home: str  # where its slice names it; `zone` is another one where `tpu:moved` says so
     kind: SliceType
     spot: bool
     reserved: bool
@@ -23,6 +24,12 @@ class Node:
     labels: Mapping[str, str]
     member: int | None = None  # of a fleet, counted from 0 over all zones
     together: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
+    others: tuple[str, ...] = ()  # zones where it may be made besides home, in order
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Every zone where it may be: where it is first, then home, then the others."""
+        return tuple(dict.fromkeys((self.zone, self.home, *self.others)))
 
     @property
     def region(self) -> str:
@@ -55,7 +62,9 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
             Node(
                 slice=one.name,
                 name=name,
-                zone=zone,
+                zone=settings.tpu.moved.get(name, zone),
+                home=zone,
+                others=tuple(other for other in one.other_zones if other != zone),
                 kind=kind,
                 spot=one.spot,
                 reserved=one.reserved,
@@ -71,8 +80,8 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
 
 
 def zones(settings: Settings) -> tuple[str, ...]:
-    """Zones in use, sorted."""
-    return tuple(sorted({zone for one in settings.tpu.slices for zone in one.zones}))
+    """Zones in use, or that slices may be moved to, sorted."""
+    return tuple(sorted({zone for one in settings.tpu.slices for zone in (*one.zones, *one.other_zones)}))
 
 
 def regions(settings: Settings) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ resource that forgot it fails instead of landing in whatever project the shell p
 
 import pulumi_gcp as gcp
 
+from infra import names
 from infra.settings import Settings
 
 
@@ -12,9 +13,5 @@ def make(settings: Settings, layer: str) -> gcp.Provider:
     return gcp.Provider(
         "gcp",
         project=settings.gcp.project,
-        default_labels={
-            **settings.gcp.default_labels,
-            "environment": settings.environment,
-            "layer": layer,
-        },
+        default_labels={**settings.gcp.default_labels, **names.labels(settings.environment, layer)},
     )

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,17 @@ class Finding:
     state: str
     found: str
     fix: str = ""
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """A line for each finding, and a line for what to do about it."""
+    width = max(len(finding.what) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"  {finding.state:<8}  {finding.what:<{width}}  {finding.found}")
+        if finding.fix:
+            lines.append(f"  {'':<8}  {'':<{width}}  fix: {finding.fix}")
+    return "\n".join(lines)
 
 
 def output_of(*command: str) -> str | None:
@@ -250,11 +261,7 @@ def main() -> int:
         login(),
         catalog(),
     ]
-    width = max(len(finding.what) for finding in findings)
-    for finding in findings:
-        print(f"  {finding.state:<8}  {finding.what:<{width}}  {finding.found}")
-        if finding.fix:
-            print(f"  {'':<8}  {'':<{width}}  fix: {finding.fix}")
+    print(table(findings))
     missing = [finding.what for finding in findings if finding.state == MISSING]
     print(f"\n{len(missing)} missing: {', '.join(missing)}" if missing else "\nall here; next: make rehearse")
     return 1 if missing else 0

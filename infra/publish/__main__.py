@@ -19,9 +19,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from infra.errors import InfraError
 from infra.publish import bytecode, interpreter, wheels
 from infra.publish.bundle import Bundle, assemble
-from infra.publish.environment import record_bundle, target_of
+from infra.publish.environment import target_of
 from infra.publish.errors import PublishError
 from infra.publish.upload import Upload, upload
+from infra.settings.record import record
 
 __all__ = ["main"]
 
@@ -84,7 +85,7 @@ def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]
             console.print("dry run: nothing is uploaded, nothing is recorded")
         else:
             done = _upload(bundle, bucket, console)
-            if options.bucket is None and record_bundle(options.environment, wheels.ROOT, bundle.id):
+            if options.bucket is None and record(options.environment, "tpu:bundle", bundle.id, wheels.ROOT):
                 console.print(f"Pulumi.{options.environment}.yaml: tpu:bundle is set")
                 console.print(f"next: pulumi up -s {options.environment}")
     return {

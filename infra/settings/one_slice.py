@@ -35,6 +35,8 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
             "only members of a fleet have worker ids",
             "remove it, or set count",
         )
+    if fine("zones", "otherZones"):
+        yield from _other_zones(path, one)
     if one.multislice and fine("count", "zones"):
         yield from _together(path, one)
     if fine("labels"):
@@ -91,6 +93,28 @@ def _zones(path: str, one: SliceSettings) -> Iterator[Problem]:
             yield Problem(
                 f"{path}.zones", f'"{zone}" {times} times', "each zone once", "remove the repetition"
             )
+
+
+def _other_zones(path: str, one: SliceSettings) -> Iterator[Problem]:
+    for zone, times in Counter(one.other_zones).items():
+        if times > 1:
+            yield Problem(
+                f"{path}.otherZones", f'"{zone}" {times} times', "each zone once", "remove the repetition"
+            )
+    if one.other_zones and one.multislice:
+        yield Problem(
+            f"{path}.otherZones",
+            f"{len(one.other_zones)} beside multislice: true",
+            "the slices of one job talk at every step, so they are in one zone",
+            "remove one of the two",
+        )
+    if one.other_zones and one.reserved:
+        yield Problem(
+            f"{path}.otherZones",
+            f"{len(one.other_zones)} beside reserved: true",
+            "a reservation is of one zone",
+            "remove one of the two",
+        )
 
 
 def _together(path: str, one: SliceSettings) -> Iterator[Problem]:

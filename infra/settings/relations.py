@@ -44,13 +44,17 @@ def _location(settings: Settings, given: set[str]) -> Iterator[Problem]:
     location = settings.storage.location
     if settings.storage.allow_cross_region:
         return
+    homes = {region_of(zone) for one in settings.tpu.slices for zone in one.zones}
     for region in nodes.regions(settings):
         if region != location:
+            stand, fix = "stand in", f"write storage:location: {region}, or storage:allowCrossRegion: true"
+            if region not in homes:
+                stand, fix = "may be moved to", "take it out of otherZones, or storage:allowCrossRegion: true"
             yield Problem(
                 "storage:location",
                 f'"{location}"',
-                f"slices stand in {region}, and every byte between regions is slow and is billed",
-                f"write storage:location: {region}, or storage:allowCrossRegion: true",
+                f"slices {stand} {region}, and every byte between regions is slow and is billed",
+                fix,
             )
 
 
@@ -179,6 +183,19 @@ def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
+def _moved(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    places = {node.name: (node.home, *node.others) for node in nodes.nodes(settings)}
+    for name, zone in settings.tpu.moved.items():
+        if zone not in places.get(name, ()):
+            may = ", ".join(places.get(name, ())) or "no slice has it"
+            yield Problem(
+                f"tpu:moved.{name}",
+                f'"{zone}"',
+                f"a node of a slice, and one of its zones or otherZones ({may})",
+                "remove the line; if the node is there still, delete it first (fleet list shows it)",
+            )
+
+
 def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
     times = Counter(one.name for one in settings.tpu.slices)
     for name in sorted(name for name in times if times[name] > 1):
@@ -267,7 +284,7 @@ def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
         return
     limit = CATALOG.data_disk.max_readers
     for zone in nodes.zones(settings):
-        hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if node.zone == zone)
+        hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if zone in node.places)
         if hosts > limit:
             yield Problem(
                 "tpu:slices",
@@ -303,6 +320,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("network:existingNetwork", "network:existingSubnets"), _existing),
     (("network:existingSubnets",), _subnet_ids),
     (("tpu:additionalZones",), _known_zones),
+    (("tpu:moved", "tpu:slices"), _moved),
     ((), _unique_nodes),
     ((), _one_writer),
     (("tpu:barrierTimeoutS", "tpu:slices"), _together),

@@ -2,8 +2,10 @@
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from string import Formatter
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,24 @@ def is_subnet_range(value: str) -> bool:
         return False
     network = ipaddress.IPv4Network(value)
     return 8 <= network.prefixlen <= 29 and any(network.subnet_of(private) for private in PRIVATE)
+
+
+def is_ssh(value: str) -> bool:
+    """Whether `value` is a program and arguments with the fields of a worker, the command as the last."""
+    try:
+        words = shlex.split(value)
+        parsed = [list(Formatter().parse(word)) for word in words]
+    except ValueError:
+        return False
+    used = [part[1:] for word in parsed for part in word if part[1] is not None]
+    names = [name for name, form, conversion in used if not form and not conversion]
+    return (
+        len(names) == len(used)
+        and {"node", "worker", "command"} <= set(names) <= {"project", "zone", "node", "worker", "command"}
+        and names.count("command") == 1
+        and words[-1].endswith("{command}")
+        and all(part[1] is None for part in parsed[0])
+    )
 
 
 PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
@@ -130,6 +150,11 @@ REGION = pattern(
 )
 ZONE = pattern(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone, such as us-east5-b", "write a zone, not a region")
 SHA256 = pattern("[0-9a-f]{64}", "64 lowercase hex digits", "run `make publish`, which writes it")
+SSH = Rule(
+    is_ssh,
+    "a program and arguments with {node}, {worker}, at the end {command}, and where needed {project}, {zone}",
+    "write e.g. ssh {node}-w{worker} {command}",
+)
 COMMAND = pattern(
     r"[^\n\r\x00]{1,500}", "one line of at most 500 characters", "write one command, such as train tiny.toml"
 )

@@ -40,6 +40,9 @@ def key_of(item: "Field[Any]") -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
+# Hosts have no external address, so SSH goes through Identity-Aware Proxy, which only the alpha command
+# knows for TPUs.
+SSH = "gcloud alpha compute tpus tpu-vm ssh {node} --project={project} --zone={zone} --tunnel-through-iap"
 _disk = CATALOG.data_disk
 
 
@@ -209,6 +212,11 @@ class SliceSettings:
     zones: tuple[str, ...] = setting(
         "zones; a fleet is dealt out over them in turn", rule=rules.ZONE, example="[us-east5-b]"
     )
+    other_zones: tuple[str, ...] = setting(
+        "zones where `fleet` makes a slice whose own has no chips, in this order; network and data are there",
+        default=(),
+        rule=rules.ZONE,
+    )
     count: int | None = setting("number of slices in a fleet", default=None, rule=rules.between(1, 1000))
     multislice: bool = setting(
         "a fleet's slices run one job together, over the datacenter network", default=False
@@ -246,6 +254,12 @@ class TpuSettings:
     tensorflow: bool = setting("publish TensorFlow with the bundle", default=False)
     os_login: bool = setting("logins by IAM instead of keys in metadata", default=True)
     secure_boot: bool = setting("boot only signed kernels", default=True)
+    moved: Mapping[str, str] = setting(
+        "node → zone, where that isn't the one its slice names; `fleet` writes it",
+        default={},
+        rule=rules.ZONE,
+        key_rule=rules.RESOURCE_NAME,
+    )
     additional_zones: tuple[str, ...] = setting(
         "zones that offer v6e to you and aren't in the catalog yet", default=(), rule=rules.ZONE
     )
@@ -274,6 +288,11 @@ class FleetSettings:
         "after how long without a word of its workers a slice counts as failed, if others speak",
         default=1800,
         rule=rules.between(300, 86400, "s"),
+    )
+    ssh: str = setting(
+        "how `fleet exec` reaches a worker; no shell reads it, and the command is one argument",
+        default=f"{SSH} --worker={{worker}} --quiet --command={{command}}",
+        rule=rules.SSH,
     )
 
 

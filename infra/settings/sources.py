@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pulumi.runtime.config import CONFIG
 
 from infra.errors import InfraError, Problem, SettingsError
 from infra.settings.parser import parse
@@ -16,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def from_pulumi(environment: str) -> Settings:
     """The settings of the stack that Pulumi is running."""
+    from pulumi.runtime.config import CONFIG  # a third of a second, which commands without Pulumi don't wait
+
     return parse(environment, dict(CONFIG.get()), f"Pulumi.{environment}.yaml")
 
 

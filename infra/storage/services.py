@@ -6,18 +6,6 @@ import pulumi_gcp as gcp
 from infra import names
 from infra.settings import Settings
 
-SERVICES = (
-    "cloudresourcemanager.googleapis.com",
-    "compute.googleapis.com",
-    "iam.googleapis.com",
-    "logging.googleapis.com",
-    "monitoring.googleapis.com",
-    "storage.googleapis.com",
-    "tpu.googleapis.com",
-)
-KEYS = "cloudkms.googleapis.com"
-IAP = "iap.googleapis.com"
-
 
 class ProjectServices(pulumi.ComponentResource):
     """Switches services on and never off: others may use them too."""
@@ -26,11 +14,6 @@ class ProjectServices(pulumi.ComponentResource):
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions | None = None):
         super().__init__("tpu:storage:ProjectServices", "services", None, opts)
-        wanted = set(SERVICES)
-        if settings.storage.kms_key or settings.storage.state_key_ring:
-            wanted.add(KEYS)
-        if names.IAP_RANGE in settings.network.ssh_source_ranges:
-            wanted.add(IAP)
         self.services = [
             gcp.projects.Service(
                 service,
@@ -39,6 +22,6 @@ class ProjectServices(pulumi.ComponentResource):
                 disable_dependent_services=False,
                 opts=pulumi.ResourceOptions(parent=self),
             )
-            for service in sorted(wanted)
+            for service in names.services(settings)
         ]
         self.register_outputs({})

@@ -7,6 +7,7 @@ import pulumi
 
 from infra import names
 from infra.nodes import Node
+from infra.settings.schema import SSH
 from infra.tpu.backend import Backend, Place
 from infra.tpu.v2_vm import V2VmBackend
 
@@ -49,11 +50,9 @@ class TpuSlice(pulumi.ComponentResource):
 
 
 def useful_commands(node: Node, project: str, bucket: str, environment: str) -> dict[str, str]:
-    """Commands to paste. Hosts have no external address, so SSH goes through Identity-Aware Proxy,
-    which only the alpha command knows for TPUs.
-    """
+    """Commands to paste."""
     where = f"{node.name} --project={project} --zone={node.zone}"
-    ssh = f"gcloud alpha compute tpus tpu-vm ssh {where} --tunnel-through-iap"
+    ssh = SSH.format(node=node.name, project=project, zone=node.zone)
     return {
         "ssh": f"{ssh} --worker=0",
         "sshAll": f"{ssh} --worker=all --command='hostname'",

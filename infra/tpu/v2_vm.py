@@ -10,8 +10,14 @@ from infra import names
 from infra.nodes import Node
 from infra.tpu.backend import Created, Place
 
-# The provider gives up after 20 minutes; sixty-four hosts may take longer.
-TIMEOUTS = pulumi.CustomTimeouts(create="60m", update="30m", delete="30m")
+
+def timeouts(hosts: int) -> pulumi.CustomTimeouts:
+    """How long Pulumi is patient: the provider's own 20 minutes for one host, an hour for sixty-four.
+
+    All that long the provider repeats what was answered by 429, a quota's refusal too, and nobody else may
+    change the stack.
+    """
+    return pulumi.CustomTimeouts(create=f"{20 + 40 * (hosts - 1) // 63}m", update="30m", delete="30m")
 
 
 class V2VmBackend:
@@ -49,7 +55,7 @@ class V2VmBackend:
             opts=pulumi.ResourceOptions.merge(
                 opts,
                 # A node keeps its name, so the old one must go before the new one comes.
-                pulumi.ResourceOptions(delete_before_replace=True, custom_timeouts=TIMEOUTS),
+                pulumi.ResourceOptions(delete_before_replace=True, custom_timeouts=timeouts(node.kind.hosts)),
             ),
         )
         return Created(

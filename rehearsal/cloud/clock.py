@@ -1,10 +1,19 @@
-"""Virtual time, whose rate a scenario sets: a ten-minute operation can take a second or an hour."""
+"""Virtual time, whose rate a scenario sets: a ten-minute operation can take a second or an hour.
+
+Where nothing has a time of its own, as machines have, it can also jump: a week then takes as long as what
+happens in it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import time
 from datetime import UTC, datetime
+
+# Turns of the event loop that whoever has slept gets before a jump goes on: enough to change a node's state.
+_TURNS = 20
 
 
 class VirtualClock:
@@ -14,7 +23,9 @@ class VirtualClock:
         self._rate = _checked(rate)
         self._virtual = time.time() if start is None else start
         self._real = time.monotonic()
-        self._rate_changed = asyncio.Event()
+        # When each who sleeps wants to wake, a number, and what wakes; a heap that holds some who have woken.
+        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
+        self._numbers = itertools.count()
 
     @property
     def rate(self) -> float:
@@ -24,10 +35,10 @@ class VirtualClock:
     @rate.setter
     def rate(self, rate: float) -> None:
         rate = _checked(rate)
-        self._virtual, self._real = self.now(), time.monotonic()
+        self._set(self.now())
         self._rate = rate
-        sleepers, self._rate_changed = self._rate_changed, asyncio.Event()
-        sleepers.set()
+        for _, _, waker in self._sleepers:
+            waker.set()
 
     def now(self) -> float:
         """Virtual seconds since the Unix epoch."""
@@ -38,14 +49,32 @@ class VirtualClock:
         return rfc3339(self.now())
 
     async def sleep(self, virtual_s: float) -> None:
-        """Let so many virtual seconds pass; a change of rate counts from the moment it is made."""
+        """Let so many virtual seconds pass; a change of rate or a jump counts from the moment it is made."""
         end = self.now() + virtual_s
+        while self._sleepers and self._sleepers[0][0] <= self.now():
+            heapq.heappop(self._sleepers)
+        waker = asyncio.Event()
+        heapq.heappush(self._sleepers, (end, next(self._numbers), waker))
         while (left_s := end - self.now()) > 0:
-            wait = self._rate_changed.wait()
+            waker.clear()
             try:
-                await asyncio.wait_for(wait, left_s / self._rate if self._rate else None)
+                await asyncio.wait_for(waker.wait(), left_s / self._rate if self._rate else None)
             except TimeoutError:
                 continue
+
+    async def jump(self, virtual_s: float) -> None:
+        """Let so many virtual seconds pass at once. Who sleeps wakes in order, each at its own time."""
+        end = self.now() + _checked(virtual_s, "jump")
+        while self._sleepers and self._sleepers[0][0] <= end:
+            at, _, waker = heapq.heappop(self._sleepers)
+            self._set(max(at, self.now()))
+            waker.set()
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+        self._set(max(end, self.now()))
+
+    def _set(self, now: float) -> None:
+        self._virtual, self._real = now, time.monotonic()
 
 
 def rfc3339(epoch_s: float) -> str:
@@ -53,9 +82,8 @@ def rfc3339(epoch_s: float) -> str:
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _checked(rate: float) -> float:
-    if not 0 <= rate < float("inf"):
-        raise ValueError(
-            f"clock rate {rate}: must be a finite number of at least 0 virtual seconds per second"
-        )
-    return rate
+def _checked(value: float, what: str = "rate") -> float:
+    if not 0 <= value < float("inf"):
+        unit = "virtual seconds" + " per second" * (what == "rate")
+        raise ValueError(f"clock {what} {value}: must be a finite number of at least 0 {unit}")
+    return value

@@ -30,6 +30,8 @@ from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.storage import StorageService
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.tpu import TpuService
+from rehearsal.cloud.tpu.nodes import Durations
+from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.hosts.machine import Hosts
 
 # Time for requests that are under way when the cloud closes.
@@ -39,7 +41,7 @@ _DRAIN_S = 2.0
 class Cloud:
     """`await start()` opens the doors, the control socket last; `await close()` drains and ends all."""
 
-    def __init__(self, config: CloudConfig, hosts: Hosts) -> None:
+    def __init__(self, config: CloudConfig, hosts: Hosts, durations: Durations | None = None) -> None:
         self._config = config
         self.world = World(config.project, config.number, VirtualClock(config.clock_rate))
         self.iam = Iam(self.world, config.owner, config.iam_propagation_s)
@@ -47,10 +49,11 @@ class Cloud:
         self.faults = Faults(self.world.clock, config.seed)
         config.directory.mkdir(parents=True, exist_ok=True)
         self.requests = RequestLog(config.directory / "requests.jsonl")
-        usage = ServiceUsage(self.world, operations, config.enabled_apis)
+        self._quotas = Quotas()
+        usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
         oauth = OAuth(self.iam, {config.refresh_token: config.owner})
         self._storage = StorageService(self.world, self.iam, config.directory / "storage")
-        self.nodes = TpuService(self.world, operations, self.iam, hosts)
+        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas)
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -84,6 +87,7 @@ class Cloud:
             self.world.clock,
             self.nodes,
             self.faults,
+            self._quotas,
             self.requests,
             self.world.mistakes,
             self._add_snapshot,

@@ -19,6 +19,7 @@ from aiohttp import web
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
+from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.errors import RehearsalError
 
 _TIMEOUT_S = 60.0
@@ -41,6 +42,9 @@ class Nodes(Protocol):
     def nodes_status(self) -> list[JsonObject]:
         """Name, zone, state and hosts of every node."""
 
+    def deletions(self) -> dict[str, int]:
+        """Deletions that were begun, by the state in which they found the node."""
+
 
 class ControlServer:
     """The server's side."""
@@ -50,6 +54,7 @@ class ControlServer:
         clock: Clock,
         nodes: Nodes,
         faults: Faults,
+        quotas: Quotas,
         requests: RequestLog,
         mistakes: Sequence[str],
         add_snapshot: Callable[[str, Path, int], None],
@@ -57,6 +62,7 @@ class ControlServer:
         self._clock = clock
         self._nodes = nodes
         self._faults = faults
+        self._quotas = quotas
         self._requests = requests
         self._mistakes = mistakes
         self._add_snapshot = add_snapshot
@@ -72,6 +78,7 @@ class ControlServer:
             ("/pull", self._pull),
             ("/clock", self._set_clock),
             ("/faults", self._add_fault),
+            ("/quotas", self._set_quota),
             ("/snapshots", self._snapshot),
         ):
             app.router.add_post(path, _posted(action))
@@ -82,6 +89,7 @@ class ControlServer:
             {
                 "clock": {"now": self._clock.rfc3339(), "rate": self._clock.rate},
                 "nodes": self._nodes.nodes_status(),
+                "deletions": self._nodes.deletions(),
                 "requests": self._requests.counts(),
                 "faults": self._faults.report(),
                 "mistakes": list(self._mistakes),
@@ -106,11 +114,18 @@ class ControlServer:
         return {}
 
     async def _set_clock(self, body: JsonObject) -> JsonObject:
-        self._clock.rate = float(body["rate"])
+        if "jump_s" in body:
+            await self._clock.jump(float(body["jump_s"]))
+        else:
+            self._clock.rate = float(body["rate"])
         return {"rate": self._clock.rate}
 
     async def _add_fault(self, body: JsonObject) -> JsonObject:
         return {"id": self._faults.add(body)}
+
+    async def _set_quota(self, body: JsonObject) -> JsonObject:
+        self._quotas.set(body["name"], body["place"], int(body["chips"]))
+        return {}
 
     async def _snapshot(self, body: JsonObject) -> JsonObject:
         self._add_snapshot(body["name"], Path(body["image"]), int(body["disk_size_gb"]))
@@ -145,7 +160,7 @@ class Control:
         self._path = path
 
     def status(self) -> JsonObject:
-        """Clock, nodes with their hosts, request counts, fault rules, and mistakes of the emulation's own."""
+        """Clock, nodes with hosts, deletions, request counts, fault rules, the emulation's own mistakes."""
         answer: JsonObject = self._call("GET", "/status")
         return answer
 
@@ -161,9 +176,17 @@ class Control:
         """Let `rate` virtual seconds pass in a real one."""
         self._call("POST", "/clock", {"rate": rate})
 
+    def jump(self, virtual_s: float) -> None:
+        """Let so many virtual seconds pass at once."""
+        self._call("POST", "/clock", {"jump_s": virtual_s})
+
     def add_fault(self, rule: JsonObject) -> str:
         """Put a fault rule in force (rehearsal/cloud/faults.py); its id."""
         return str(self._call("POST", "/faults", rule)["id"])
+
+    def set_quota(self, name: str, place: str, chips: int) -> None:
+        """Let the project have so many chips by the quota of this name in a region or zone."""
+        self._call("POST", "/quotas", {"name": name, "place": place, "chips": chips})
 
     def faults(self) -> list[JsonObject]:
         """The rules with how often they were observed."""

@@ -3,8 +3,8 @@
 A rule is JSON, a line of a scenario or the body of `POST /faults`:
 
     {"match": {"method": "tpu.*.nodes.create", "host": "*", "path": "/nodes", "principal": "*"},
-     "when": {"after": 2},       # or {"at_s": 60} virtual seconds after the rule is made,
-                                 # or {"probability": 0.1, "seed": 7}
+     "when": {"after": 2},       # or {"probability": 0.1, "seed": 7}; and/or {"at_s": 60, "for_s": 600}:
+                                 # virtual seconds from the rule's making, and how long from then on
      "times": 1,                 # left out: without end
      "what": {"status": 429, "retry_after_s": 2}}
 
@@ -42,7 +42,7 @@ _CANONICAL = {
 _KEYS = {
     "rule": {"match", "when", "times", "what"},
     "match": {"method", "host", "path", "principal"},
-    "when": {"after", "at_s", "probability", "seed"},
+    "when": {"after", "at_s", "for_s", "probability", "seed"},
     "what": {
         "status",
         "message",
@@ -84,7 +84,8 @@ class _Rule:
     principal: str
     times: int | None
     after: int = 0
-    at_s: float | None = None
+    from_s: float = float("-inf")
+    until_s: float = float("inf")
     probability: float = 1.0
     random: random.Random = field(default_factory=random.Random)
     matched: int = 0
@@ -92,7 +93,7 @@ class _Rule:
 
     def hits(self, method_id: str, host: str, path: str, principal: str, now: float) -> bool:
         """Count a matching request; whether the fault strikes it."""
-        if not (
+        if not self.from_s <= now < self.until_s or not (
             fnmatchcase(method_id, self.method)
             and fnmatchcase(host, self.host)
             and fnmatchcase(principal, self.principal)
@@ -102,7 +103,7 @@ class _Rule:
         self.matched += 1
         if self.times is not None and self.observed >= self.times:
             return False
-        if self.matched <= self.after or (self.at_s is not None and now < self.at_s):
+        if self.matched <= self.after:
             return False
         if self.probability < 1 and self.random.random() >= self.probability:
             return False
@@ -126,6 +127,10 @@ class Faults:
         self._rules[rule_id] = _parse(rule, rule_id, self._clock.now(), self._seed)
         return rule_id
 
+    def lift(self, rule_id: str) -> int:
+        """Take a rule out of force; how often it was observed."""
+        return self._rules.pop(rule_id).observed
+
     def strike(self, method_id: str, host: str, path: str, principal: str) -> Fault | None:
         """The fault for this request, if any."""
         now = self._clock.now()
@@ -136,7 +141,8 @@ class Faults:
 
     def missed(self, fault: Fault) -> None:
         """Take a strike back that had nothing to spoil: the next request that matches gets it."""
-        self._rules[fault.rule_id].observed -= 1
+        if fault.rule_id in self._rules:
+            self._rules[fault.rule_id].observed -= 1
 
     def report(self) -> list[JsonObject]:
         """Every rule with its id and how often it was matched and observed."""
@@ -154,12 +160,13 @@ def _parse(source: JsonObject, rule_id: str, now: float, seed: int) -> _Rule:
     times = source.get("times")
     if times is not None and (not isinstance(times, int) or times < 1):
         raise FaultError(f"times: {times!r} must be a whole number of at least 1, or left out")
-    if len({"after", "at_s", "probability"} & when.keys()) > 1:
-        raise FaultError(f"when: {when!r} must have one of after, at_s and probability")
+    if {"after", "probability"} <= when.keys():
+        raise FaultError(f"when: {when!r} must have one of after and probability")
     try:
         path = re.compile(match.get("path", ""))
     except re.error as error:
         raise FaultError(f"match.path: {match['path']!r} is not a regular expression: {error}") from None
+    from_s = now + float(when.get("at_s", 0))
     return _Rule(
         source=source,
         fault=_parse_what(what, rule_id),
@@ -169,7 +176,8 @@ def _parse(source: JsonObject, rule_id: str, now: float, seed: int) -> _Rule:
         principal=match.get("principal", "*"),
         times=times,
         after=int(when.get("after", 0)),
-        at_s=now + float(when["at_s"]) if "at_s" in when else None,
+        from_s=from_s,
+        until_s=from_s + float(when.get("for_s", "inf")),
         probability=float(when.get("probability", 1.0)),
         random=random.Random(when.get("seed", seed)),
     )

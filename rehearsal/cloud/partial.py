@@ -62,4 +62,6 @@ def _apply(value: Any, mask: Mask) -> Any:
         return value
     if "*" in mask:
         return {key: _apply(item, mask["*"]) for key, item in value.items()}
-    return {key: _apply(item, mask[key]) for key, item in value.items() if key in mask}
+    return {
+        key: _apply(value[key], inner) if inner else value[key] for key, inner in mask.items() if key in value
+    }

@@ -186,6 +186,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "roles/serviceusage.serviceUsageAdmin": ("serviceusage.*",),
     "roles/serviceusage.serviceUsageConsumer": (
+        "serviceusage.quotas.get",
         "serviceusage.services.get",
         "serviceusage.services.list",
         "serviceusage.services.use",

@@ -143,6 +143,9 @@ class Clock(Protocol):
     async def sleep(self, virtual_s: float) -> None:
         """Let so many virtual seconds pass, also when the rate changes meanwhile."""
 
+    async def jump(self, virtual_s: float) -> None:
+        """Let so many virtual seconds pass at once."""
+
 
 @dataclass
 class World:

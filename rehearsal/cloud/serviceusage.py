@@ -1,4 +1,4 @@
-"""Service Usage: which APIs the project may call, and the refusal where one is off."""
+"""Service Usage: which APIs the project may call, the refusal where one is off, the quotas of TPUs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, World, bad_request
+from rehearsal.cloud.tpu.quotas import SERVICE, Quotas
 
 # Of what is emulated, what a new project has on
 # (https://cloud.google.com/service-usage/docs/enabled-service).
@@ -42,8 +43,15 @@ class ServiceUsage:
 
     api = "serviceusage"
 
-    def __init__(self, world: World, operations: Operations, enabled: Iterable[str] = NEW_PROJECT) -> None:
+    def __init__(
+        self,
+        world: World,
+        operations: Operations,
+        enabled: Iterable[str] = NEW_PROJECT,
+        quotas: Quotas | None = None,
+    ) -> None:
         self._world = world
+        self._quotas = quotas or Quotas()
         self._operations = operations
         self._enabled = set(enabled)
         documents = files("googleapiclient") / "discovery_cache" / "documents"
@@ -93,6 +101,9 @@ class ServiceUsage:
             "serviceusage.services.batchEnable": Method(self._batch_enable, "serviceusage.services.enable"),
             "serviceusage.services.disable": Method(self._disable, "serviceusage.services.disable"),
             "serviceusage.operations.get": Method(self._operation),
+            "serviceusage.services.consumerQuotaMetrics.list": Method(
+                self._quota_metrics, "serviceusage.quotas.get"
+            ),
         }
 
     async def _list(self, call: Call) -> JsonObject:
@@ -108,12 +119,14 @@ class ServiceUsage:
             for name in sorted(self._known)
             if wanted[asked] is None or (name in self._enabled) == wanted[asked]
         ]
-        start = int(call.query.get("pageToken") or 0)
-        end = start + min(int(call.query.get("pageSize") or 50), 200)
-        answer: JsonObject = {"services": [self._service(name) for name in names[start:end]]}
-        if end < len(names):
-            answer["nextPageToken"] = str(end)
-        return answer
+        return _page(call, "services", [self._service(name) for name in names])
+
+    async def _quota_metrics(self, call: Call) -> JsonObject:
+        """The limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
+        name = self._named(call.path["parent"])
+        if name != SERVICE:
+            raise ApiError(501, "UNIMPLEMENTED", f"Quotas of {name} are not emulated.")
+        return _page(call, "metrics", self._quotas.metrics(f"projects/{self._world.number}"))
 
     async def _get(self, call: Call) -> JsonObject:
         return self._service(self._named(call.path["name"]))
@@ -202,3 +215,10 @@ class ServiceUsage:
         if name not in self._known:
             text = f"Not found or permission denied for service(s): {name}."
             raise ApiError(400, "FAILED_PRECONDITION", text)
+
+
+def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
+    """A page of a list; the token is the number of the item that comes next."""
+    start = int(call.query.get("pageToken") or 0)
+    end = start + min(int(call.query.get("pageSize") or 50), 200)
+    return {key: items[start:end]} | ({"nextPageToken": str(end)} if end < len(items) else {})

@@ -88,6 +88,10 @@ DECLARED: tuple[DeclaredDifference, ...] = (
         "For that the CLI wants the plugin's schema, which only the official one has.",
     ),
     DeclaredDifference(
+        "After an import the next `up` changes nothing; the official provider may send labels once more.",
+        "No import was recorded. By its source it takes only the program's labels into the state.",
+    ),
+    DeclaredDifference(
         "A BucketObject whose properties changed is uploaded anew; the official one patches some of them.",
         "Only a change of content was recorded.",
     ),

@@ -19,6 +19,7 @@ from rehearsal.standin.difference import Difference
 from rehearsal.standin.errors import ApiError, CreatedButError, OperationError, StandInError
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import Table, Update
+from rehearsal.standin.values import has_unknown
 
 NOT_FOUND = 404
 
@@ -64,9 +65,9 @@ class Resource:
         try:
             outputs = self.after_create(context, id_, planned)
         except StandInError as error:
-            raise CreatedButError(
-                str(error), id_, mapping.preview(self.table, planned, {"id": id_})
-            ) from error
+            half = mapping.preview(self.table, planned, {"id": id_})
+            known = {name: value for name, value in half.items() if not has_unknown(value)}
+            raise CreatedButError(str(error), id_, known) from error
         if outputs is None:
             raise StandInError(f"Error reading {self.label} {id_!r}: it was made and is not there")
         return id_, outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
@@ -198,7 +199,8 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def serve(provider: Provider) -> None:
-    """Listen on a free loopback port, print it for the engine, and serve until the process ends."""
+    """Listen on a free loopback port, print it for the engine, and serve until it or this process ends."""
+    engine = os.getppid()
     options = [("grpc.max_receive_message_length", _LARGEST_MESSAGE)]
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=_WORKERS), options=options)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(Servicer(provider), server)
@@ -206,7 +208,8 @@ def serve(provider: Provider) -> None:
     server.start()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
-    server.wait_for_termination()
+    while server.wait_for_termination(timeout=1.0) and os.getppid() == engine:
+        pass  # an engine that was killed tells nobody
 
 
 def _token(urn: str) -> str:

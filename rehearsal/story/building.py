@@ -123,6 +123,11 @@ def clock(scene: Scene, step: steps.Clock) -> None:
     scene.control.set_clock(step.rate)
 
 
+def quota(scene: Scene, step: steps.Quota) -> None:
+    """Change what the project may have."""
+    scene.control.set_quota(step.name, step.place, step.chips)
+
+
 def follow_nodes(scene: Scene) -> None:
     """Count for how long each node has existed: that is what would have been paid for."""
     now = time.time()

@@ -31,6 +31,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Ssh: building.ssh,
     steps.Fault: building.fault,
     steps.Clock: building.clock,
+    steps.Quota: building.quota,
     steps.Ready: watching.ready,
     steps.Reach: watching.reach,
     steps.Done: watching.done,

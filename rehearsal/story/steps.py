@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
+from rehearsal.cloud.tpu.quotas import Quotas
 
 Layer = Literal["storage", "network", "data", "tpu"]
 
@@ -444,10 +445,29 @@ class Clock:
             yield f"rate: {self.rate:g} is not positive"
 
 
+@dataclass(frozen=True)
+class Quota:
+    """Let the project have so many v6e chips by a quota, in a region or zone, from here on."""
+
+    name: str
+    place: str
+    chips: int
+
+    def __str__(self) -> str:
+        return f"quota {self.name} in {self.place}: {self.chips} chips"
+
+    def check(self) -> Iterator[str]:
+        """The cloud's own table decides."""
+        try:
+            Quotas().set(self.name, self.place, self.chips)
+        except ValueError as broken:
+            yield str(broken)
+
+
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
-    | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock
+    | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -455,7 +475,7 @@ KINDS: dict[str, type[Step]] = {
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Ready, Reach, Done, Kill, Kills, Recover),
         *(Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
-        *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock),
+        *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
     )
 }
 

@@ -59,6 +59,27 @@ async def test_a_stopped_clock_lets_nobody_wake() -> None:
     await asyncio.wait_for(sleeper, 2)
 
 
+async def test_a_jump_wakes_who_sleeps_in_order_and_each_at_its_own_time() -> None:
+    clock = VirtualClock(rate=0, start=0)
+    woken: list[tuple[str, float]] = []
+
+    async def nap(name: str, *naps_s: float) -> None:
+        for virtual_s in naps_s:
+            await clock.sleep(virtual_s)
+            woken.append((name, clock.now()))
+
+    tasks = [asyncio.create_task(nap(*each)) for each in (("a", 30, 15), ("b", 40), ("c", 600))]
+    await asyncio.sleep(0)
+    await clock.jump(60)
+    assert woken == [("a", 30), ("b", 40), ("a", 45)]
+    assert clock.now() == 60
+    await clock.jump(540)
+    assert woken[-1] == ("c", 600)
+    assert all(task.done() for task in tasks)
+    with pytest.raises(ValueError, match=r"clock jump -1.*virtual seconds$"):
+        await clock.jump(-1)
+
+
 def start(operations: Operations, outcome: JsonObject | Exception, undone: list[ApiError]) -> JsonObject:
     async def work() -> JsonObject:
         if isinstance(outcome, Exception):

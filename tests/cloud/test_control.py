@@ -16,6 +16,7 @@ from rehearsal.cloud.control import Control, ControlError, ControlServer
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.service import JsonObject, not_found
+from rehearsal.cloud.tpu.quotas import Quotas
 
 
 class Fleet:
@@ -34,6 +35,9 @@ class Fleet:
 
     def nodes_status(self) -> list[JsonObject]:
         return [{"name": "tpu-dev", "zone": "z", "state": "READY", "hosts": []}]
+
+    def deletions(self) -> dict[str, int]:
+        return {"PREEMPTED": 3}
 
 
 class Socket:
@@ -55,7 +59,9 @@ class Socket:
         def add(name: str, image: Path, disk_size_gib: int) -> None:
             self.snapshots.append((name, image, disk_size_gib))
 
-        server = ControlServer(self.clock, self.fleet, Faults(self.clock), self.requests, self.mistakes, add)
+        faults = Faults(self.clock)
+        self.quotas = Quotas()
+        server = ControlServer(self.clock, self.fleet, faults, self.quotas, self.requests, self.mistakes, add)
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
         await web.UnixSite(self.runner, str(path)).start()
@@ -77,10 +83,11 @@ def test_status_tells_of_everything(control: Socket) -> None:
     rule = control.client.add_fault({"what": {"reset": True}, "times": 1})
     control.mistakes.append("operation o: KeyError('zone')")
     status = control.client.status()
-    assert status.keys() == {"clock", "nodes", "requests", "faults", "mistakes"}
+    assert status.keys() == {"clock", "nodes", "deletions", "requests", "faults", "mistakes"}
     assert status["mistakes"] == control.mistakes
     assert status["clock"]["rate"] == 1.0
     assert status["nodes"] == control.fleet.nodes_status()
+    assert status["deletions"] == control.fleet.deletions()
     assert status["requests"] == {"validated": 0, "refused": 0, "methods": {}}
     assert [(each["id"], each["observed"]) for each in status["faults"]] == [(rule, 0)]
     assert control.client.faults() == status["faults"]
@@ -99,6 +106,18 @@ def test_the_clock_is_set(control: Socket) -> None:
     assert control.clock.rate == 30
     with pytest.raises(ControlError, match="clock rate -1"):
         control.client.set_clock(-1)
+    control.client.set_clock(0)
+    before = control.clock.now()
+    control.client.jump(3600)
+    assert control.clock.now() == before + 3600
+
+
+def test_quotas_are_set(control: Socket) -> None:
+    control.client.set_quota("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 8)
+    buckets = control.quotas.metrics("projects/1")[0]["consumerQuotaLimits"][1]["quotaBuckets"]
+    assert {"effectiveLimit": "8", "dimensions": {"zone": "us-east5-b"}} in buckets
+    with pytest.raises(ControlError, match="no quota 'TPU' in 'us-east5-b'"):
+        control.client.set_quota("TPU", "us-east5-b", 8)
 
 
 def test_snapshots_are_added(control: Socket) -> None:

@@ -159,6 +159,17 @@ def test_a_rule_can_begin_at_a_virtual_time() -> None:
     assert strikes(faults, 2) == [True, True]
 
 
+def test_a_rule_can_end_at_a_virtual_time_and_strike_by_chance_until_then() -> None:
+    clock = VirtualClock(rate=0)
+    faults = Faults(clock)
+    faults.add({"when": {"at_s": 60, "for_s": 600, "probability": 0.5, "seed": 7}, "what": {"reset": True}})
+    assert not any(strikes(faults, 100))
+    clock._virtual += 60
+    assert 20 < sum(strikes(faults, 100)) < 80
+    clock._virtual += 600
+    assert not any(strikes(faults, 100))
+
+
 def test_chance_is_repeatable() -> None:
     def run(rule: dict[str, Any], seed: int = 0) -> list[bool]:
         faults = Faults(VirtualClock(), seed)
@@ -176,7 +187,7 @@ def test_chance_is_repeatable() -> None:
     ("rule", "message"),
     [
         ({}, "what: {} must have exactly one of delay_s, "),
-        ({"what": {"reset": True}, "when": {"after": 1, "at_s": 1}}, "must have one of after, at_s"),
+        ({"what": {"reset": True}, "when": {"after": 1, "probability": 1}}, "must have one of after and"),
         ({"what": {"reset": True}, "wen": {}}, r"rule: unknown \['wen'\]"),
         ({"what": {"explode": True}}, r"what: unknown \['explode'\]"),
         ({"what": {"reset": True, "truncated": True}}, "exactly one"),

@@ -21,6 +21,7 @@ from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import Call, World
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.tpu import TpuService
+from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.hosts.errors import HostError
 from rehearsal.hosts.machine import HostSpec
 
@@ -78,14 +79,16 @@ class Lab:
         self.hosts = PretendedHosts()
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
-        self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts)
+        self.quotas = Quotas()
+        self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, quotas=self.quotas)
         zones = (ZONE, "us-east5-c", "us-central1-b")
         self._compute = ComputeService(self.world, self.operations, self.iam, zones)
+        usage = ServiceUsage(self.world, self.operations, APIS, self.quotas)
         door = FrontDoor(
             self.world,
             self.iam,
-            ServiceUsage(self.world, self.operations, APIS),
-            [self._compute, self.tpu],
+            usage,
+            [self._compute, self.tpu, usage],
             endpoints={},
             faults=self.faults,
             requests=RequestLog(None),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra import settings
+from infra import names, settings
 from infra.catalog import CATALOG
 from infra.nodes import nodes
 from infra.tpu import startup
@@ -16,6 +16,7 @@ from rehearsal.cloud.tpu.catalog import SLICES, ZONES
 from workload.host import places
 from workload.host.bucket import Bucket
 from workload.host.metadata import Node
+from workload.host.unit import command_id, job_unit
 from workload.host.word import Word
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,12 @@ def test_stages_stand_in_the_order_in_which_they_run() -> None:
     listed = re.search(r"Stages, in order: (.*?)\.\n", ARCHITECTURE, re.DOTALL)
     assert listed
     assert tuple(re.findall(r"`([a-z-]+)`", listed[1])) == startup.STAGES
+
+
+def test_hosts_and_those_who_watch_call_a_command_by_the_same_id() -> None:
+    for run in ("train tiny.toml", " extract 'a b' --set x=1\n", ""):
+        assert names.command_id(run) == command_id(run)
+    assert f"Environment=TPU_COMMAND={names.command_id('train tiny.toml')}\n" in job_unit("train tiny.toml")
 
 
 def test_node_metadata_is_the_table() -> None:
@@ -83,7 +90,8 @@ def test_metadata_of_boots_and_words_is_what_they_are_written_with(monkeypatch: 
     monkeypatch.setattr("workload.host.word.read", lambda _: "4711")
     monkeypatch.setattr(Bucket, "write_json", lambda *arguments: said.update(arguments[-1]))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
-    with Word.of_host({"CHECKPOINT_BUCKET": "b", "TPU_NAME": "tpu-dev", "WORKER_ID": "0"}) as word:
+    host = {"CHECKPOINT_BUCKET": "b", "TPU_NAME": "tpu-dev", "WORKER_ID": "0", "TPU_COMMAND": "0"}
+    with Word.of_host(host) as word:
         facts = re.findall(r"`(\w+)`", str(Word.say.__doc__))
         word.say(**dict.fromkeys(facts, "1"))
         word.end("failed", ValueError("no good"))

@@ -1,4 +1,4 @@
-"""docs/extraction.md: the checks that it names exist, and its commands are understood."""
+"""docs/extraction.md and docs/fleet.md: the checks that they name exist; the commands are understood."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from workload.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "extraction.md").read_text(encoding="utf-8")
-DEFECTS = 12  # of the ancestor
+DEFECTS, SCRIPTS_DEFECTS = 12, 11  # of the ancestor
 
 
 def test_every_defect_of_the_ancestor_has_a_check_that_exists() -> None:
@@ -20,6 +20,17 @@ def test_every_defect_of_the_ancestor_has_a_check_that_exists() -> None:
     written = (ROOT / "tests/workload/test_ancestor.py").read_text(encoding="utf-8")
     assert set(named) == set(re.findall(r"^def (test_\w+)", written, re.MULTILINE))
     assert len(named) == len(set(named))
+
+
+def test_every_defect_of_the_ancestors_scripts_has_a_check_that_exists() -> None:
+    page = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| .+ \| (`test_.+`) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, SCRIPTS_DEFECTS + 1))
+    named = {name for _, names in rows for name in re.findall(r"`(\w+)`", names)}
+    everywhere = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "fleet").glob("*.py"))
+    assert named <= set(re.findall(r"^def (test_\w+)", everywhere, re.MULTILINE))
+    written = (ROOT / "tests/fleet/test_ancestor.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"^def (test_\w+)", written, re.MULTILINE)) <= named
 
 
 def commands() -> list[list[str]]:

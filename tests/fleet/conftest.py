@@ -12,14 +12,17 @@ ZONES = (
 )  # fmt: skip
 
 
-def fleet(count: int, zones: int = 2, run: str | None = "extract tiny.toml") -> list[Node]:
-    """A spot fleet of v6e-8 over some zones."""
+def fleet(
+    count: int, zones: int = 2, run: str | None = "extract tiny.toml", others: tuple[str, ...] = ()
+) -> list[Node]:
+    """A spot fleet of v6e-8 over some zones, which may be moved to others."""
     kind = CATALOG.by_name("v6e-8")
     assert kind is not None
     return [
         Node(
-            slice="extract", name=f"tpu-{ZONES[n % zones]}-{n // zones}", zone=ZONES[n % zones], kind=kind,
-            spot=True, reserved=False, runtime_version="v2-alpha-tpuv6e", run=run, labels={}, member=n,
+            slice="extract", name=f"tpu-{ZONES[n % zones]}-{n // zones}", zone=ZONES[n % zones],
+            home=ZONES[n % zones], kind=kind, spot=True, reserved=False, runtime_version="v2-alpha-tpuv6e",
+            run=run, labels={}, member=n, others=tuple(zone for zone in others if zone != ZONES[n % zones]),
         )
         for n in range(count)
     ]  # fmt: skip

@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -29,7 +31,7 @@ LABELS = {"environment": "dev", "layer": "tpu"}
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def settings(**fleet: Any) -> Settings:
+def settings(**more: Any) -> Settings:
     slices = [
         {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "run": "train tiny.toml"},
         {
@@ -42,7 +44,7 @@ def settings(**fleet: Any) -> Settings:
         "storage:bucketName": "my-project-checkpoints",
         "storage:location": "us-east5",
         "tpu:slices": json.dumps(slices),
-        **{f"fleet:{key}": str(value) for key, value in fleet.items()},
+        **{key if ":" in key else f"fleet:{key}": str(value) for key, value in more.items()},
     }
     return parse("dev", values, "Pulumi.dev.yaml")
 
@@ -63,7 +65,7 @@ class Cloud:
     def look(self, zones: Any) -> View:
         self.at_s += 60
         views: dict[str, ZoneView] = {}
-        for zone in set(self.zones.values()):
+        for zone in {*zones, *self.zones.values()}:
             there = {
                 name: Seen(name, zone, state, "1", self.at_s - 7200, LABELS)
                 for name, state in self.states.items()
@@ -99,16 +101,23 @@ class Stack:
     def __init__(self, cloud: Cloud):
         self.cloud, self.asked = cloud, list[tuple[str, tuple[str, ...]]]()
         self.failure: Failure | None = None
+        self.dry: set[str] = set()
         self.outcome: provision.Outcome | None = None
+        self.unheld: set[str] = set()
 
     def known(self) -> frozenset[str]:
         return frozenset(name for name, state in self.cloud.states.items() if state)
 
-    def start(self, some: Any) -> None:
+    def held(self) -> frozenset[str]:
+        return self.known() - self.unheld
+
+    def start(self, some: dict[str, str]) -> None:
         self.asked.append(("bring", tuple(some)))
-        for name in some:
-            self.cloud.states[name] = "READY" if self.failure is None else ""
-        self.outcome = dict.fromkeys(some, self.failure)
+        self.outcome = {}
+        for name, zone in some.items():
+            failure = Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure
+            self.cloud.states[name], self.cloud.zones[name] = "READY" if failure is None else "", zone
+            self.outcome[name] = failure
 
     def remove(self, some: Any) -> None:
         self.asked.append(("remove", tuple(some)))
@@ -128,7 +137,7 @@ def _world(monkeypatch: pytest.MonkeyPatch) -> tuple[Cloud, Stack]:
     monkeypatch.setattr(command, "from_file", lambda _: meant)
     monkeypatch.setattr(command, "Google", lambda *_: cloud)
     monkeypatch.setattr(command.provision, "Updates", lambda _: stack)
-    monkeypatch.setattr(command.provision, "known", lambda _: stack.known())
+    monkeypatch.setattr(command.provision, "known", lambda _: stack.held())
     monkeypatch.setattr(command, "_POLL_S", 0.01)
     return cloud, stack
 
@@ -145,6 +154,14 @@ def test_status_shows_every_member_and_the_sums(
     assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in said
     assert not stack.asked
     assert cloud.kept is None
+
+
+def test_who_only_looks_waits_for_no_sdk() -> None:
+    """Pulumi's takes twice as long to import as all else."""
+    told = "import sys, fleet.__main__; print(*{name.partition('.')[0] for name in sys.modules})"
+    said = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+    assert {"requests", "yaml"} <= set(said.split())
+    assert not {"pulumi", "pulumi_gcp", "grpc"} & set(said.split())
 
 
 def test_status_for_programs(world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,6 +192,20 @@ def test_only_what_is_gone_is_brought_back(
     assert json.loads(cloud.kept or "")["attempts"]
 
 
+def test_what_the_stack_does_not_hold_is_shown_and_taken_in(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, stack = world
+    stack.unheld = {"train"}
+    assert command.main(["status", "dev"]) == 0
+    assert "the stack doesn't hold it: taken in as it is" in capsys.readouterr().out
+    assert command.main(["create", "dev", "--yes"]) == 0
+    assert stack.asked == [("bring", ("train",))]
+    assert "train: taken in" in capsys.readouterr().out
+    assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
+    assert stack.asked[1:] == [("remove", ("train",))]
+
+
 def test_create_leaves_what_was_preempted(world: tuple[Cloud, Stack]) -> None:
     cloud, stack = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
@@ -192,6 +223,26 @@ def test_what_could_not_be_created_is_said_with_its_reason(
     said = capsys.readouterr()
     assert "quota: Quota limit 'TPUV6E' has been exceeded" in said.out
     assert "IAM & Admin > Quotas" in said.err
+
+
+def test_who_asks_for_a_slice_gets_it_in_the_first_zone_that_has_chips(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud, stack = world
+    slices = [{"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"],
+               "otherZones": ["us-east1-d", "us-east5-a"]}]  # fmt: skip
+    meant = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
+    monkeypatch.setattr(command, "from_file", lambda _: meant)
+    cloud.states, cloud.zones = {"train": ""}, {"train": "us-east5-b"}
+    stack.dry = {"us-east5-b", "us-east1-d"}
+    assert command.main(["create", "dev", "--yes"]) == 0
+    assert (cloud.states["train"], cloud.zones["train"], len(stack.asked)) == ("READY", "us-east5-a", 3)
+    cloud.states["train"] = ""
+    cloud.at_s += 600
+    stack.dry.add("us-east5-a")
+    assert command.main(["create", "dev", "--yes"]) == 1
+    assert len(stack.asked) == 6, "each zone once"
+    assert "error: train: stock-out: none in us-east5-a" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["create", "recreate-preempted", "delete"])
@@ -336,6 +387,35 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     assert "to come back: python -m fleet monitor dev" in said.err
 
 
+def test_monitor_follows_the_settings_unless_they_are_wrong(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, stack = world
+    before, dear = settings(), settings(dollarsPerHour=1)
+    slices = [{"name": "other", "acceleratorType": "v6e-8", "zones": ["us-east5-a"]}]
+    other = settings(**{"tpu:slices": json.dumps(slices)})
+    files: list[Settings | Exception] = [before, FleetError("no YAML"), FleetError("no YAML"), dear, other]
+
+    def read(_: str) -> Settings:
+        file = files.pop(0) if len(files) > 1 else files[0]
+        if isinstance(file, Exception):
+            raise file
+        return file
+
+    def end(*_: Any) -> None:
+        if stack.asked and stack.outcome is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "from_file", read)
+    monkeypatch.setattr(command.time, "sleep", end)
+    assert command.main(["monitor", "dev"]) == 130
+    said = capsys.readouterr().out
+    assert said.count("the settings aren't followed: no YAML") == 1
+    assert "fleet:dollarsPerHour allows $1" in said
+    assert "the settings changed: other is new, tpu-us-east5-a-0 is asked for no more" in said
+    assert stack.asked == [("bring", ("other",))]
+
+
 def test_flags_narrow_and_never_widen() -> None:
     assert [one.name for one in members(settings(), Wish(zones=("us-east5-a",), workers_per_zone=1))] == [
         "tpu-us-east5-a-0"
@@ -360,9 +440,9 @@ def test_every_command_of_the_page_is_one() -> None:
     lines = re.findall(r"^    python -m fleet (.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
     assert {line.split()[0] for line in lines} == set(command.COMMANDS)
     for line in lines:
-        command.parser().parse_args(shlex.split(line.partition(" -- ")[0]))
+        command.parser(command.COMMANDS).parse_args(shlex.split(line.partition(" -- ")[0]))
     for name, (_, example) in command.COMMANDS.items():
-        command.parser().parse_args([name, *shlex.split(example.partition(" -- ")[0])])
+        command.parser(command.COMMANDS).parse_args([name, *shlex.split(example.partition(" -- ")[0])])
 
 
 def test_the_table_of_failures_is_the_codes() -> None:

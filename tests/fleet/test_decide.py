@@ -9,6 +9,7 @@ from fleet.decide import Limits, decide, orphans
 from fleet.failures import FOR_PEOPLE, Failure, Kind
 from fleet.memory import Memory
 from fleet.state import Action, Cause, Condition, Decision, Seen, View, Word, ZoneView
+from infra.names import command_id
 from tests.fleet.conftest import fleet
 
 NOW_S = 1_000_000.0
@@ -196,6 +197,61 @@ def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> Non
     later = replace(view(seen(0, "PREEMPTED")), at_s=NOW_S + 120)
     assert one(0, later, memory).action is Action.REPLACE, "no list is as old as that"
     assert one(0, replace(view(), at_s=NOW_S + 120), memory).action is Action.CREATE
+
+
+def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> None:
+    """The ancestor's finished jobs: done stays done for the same command, and for no other."""
+    node, now = fleet(4)[0], command_id("extract tiny.toml")
+    old = "0" * 12
+    cases = [("done", now, "its work is done"), ("done", "", "its work is done")]
+    cases += [("done", old, "an older command"), ("failed", old, "an older command")]
+    for work, command, why in cases:
+        words = {node.name: [Word(NOW_S - 90, boot="ready"), Word(NOW_S - 50, work=work, command=command)]}
+        found = one(0, view(seen(0), words=words))
+        assert (found.action, why in found.why) == (Action.LEAVE, True), found
+    mixed = [Word(NOW_S - 50, work="done", command=now), Word(NOW_S - 50, work="done", command=old)]
+    found = one(0, view(seen(0), words={node.name: mixed}))
+    assert found.condition is Condition.STARTING
+    others = {fleet(4)[1].name: [Word(NOW_S - 1, work="running")]}
+    silent = {node.name: [Word(NOW_S - 90_000, work="done", command=old)]}
+    assert one(0, view(seen(0, age_s=1e6), words=silent | others)).action is Action.LEAVE
+
+
+def refused(zone: str, kind: Kind = Kind.STOCK_OUT) -> Memory:
+    memory = Memory()
+    memory.attempted("x", Cause.NEW, NOW_S)
+    memory.failed("x", zone, Failure(kind, "no"), NOW_S, random.Random(0))
+    return memory
+
+
+def movable(found: View, memory: Memory, others: tuple[str, ...]) -> Decision:
+    return decide(fleet(4, others=others), found, memory, Limits())[0]
+
+
+def test_where_a_zone_has_no_chips_the_next_is_tried_that_answers_and_was_not_refused() -> None:
+    home, other = fleet(2)[0].zone, fleet(2)[1].zone
+    lost = view(seen(0, "PREEMPTED"))
+    found = movable(lost, refused(home), (other,))
+    assert (found.action, found.zone) == (Action.REPLACE, other)
+    assert f"no chips in {home}, made in {other}" in found.why
+    assert movable(lost, Memory(), (other,)).zone == home
+    stays = [
+        movable(lost, refused(home), ()),
+        movable(lost, refused(home, Kind.QUOTA), (other,)),
+        movable(lost, refused(home, Kind.UNKNOWN), (other,)),
+        movable(view(seen(0, "PREEMPTED"), silent=(other,)), refused(home), (other,)),
+        movable(view(seen(0, "PREEMPTED"), replace(seen(0), zone=other)), refused(home), (other,)),
+    ]
+    both = refused(home)
+    both.refusals |= refused(other).refusals
+    for one_ in [*stays, movable(lost, both, (other,))]:
+        assert (one_.action, one_.zone) == (Action.HOLD, home)
+
+
+def test_a_healthy_member_is_never_moved() -> None:
+    home, other = fleet(2)[0].zone, fleet(2)[1].zone
+    found = movable(view(seen(0)), refused(home), (other,))
+    assert (found.action, found.zone) == (Action.LEAVE, home)
 
 
 def test_orphans_are_ours_by_label_and_asked_for_by_nobody() -> None:

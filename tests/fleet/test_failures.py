@@ -17,6 +17,11 @@ SAID = [
         " Limit: 0 in region us-east5.",
         Kind.QUOTA,
     ),
+    (
+        "googleapi: Error 429: Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in"
+        " zone us-east5-b., rateLimitExceeded",
+        Kind.QUOTA,
+    ),
     ("Quota 'TPUV5sPreemptibleLitepodPerProjectPerRegionForTPUAPI' exhausted. Limit 10000", Kind.QUOTA),
     (
         "googleapi: Error 429: Quota exceeded for quota metric 'Maximum number of CreateNode requests' and"

@@ -122,6 +122,8 @@ def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
         "/v2/projects/p/locations/us-east5-a/nodes",
         "/v2/projects/p/locations/us-east5-b/nodes",
     ]
+    (fields,) = {query["fields"][0] for _, path, query in cloud.asked if path.endswith("/nodes")}
+    assert fields == "nodes(name,id,state,createTime,labels),nextPageToken,unreachable"
     nodes, words = view.zones["us-east5-b"].nodes, view.words
     assert nodes is not None
     assert words is not None

@@ -15,7 +15,7 @@ from fleet.loop import Keeper, Look
 from fleet.memory import parse
 from fleet.state import Action, Cause, Seen, View, Word, ZoneView
 from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
-from tests.fleet.conftest import fleet
+from tests.fleet.conftest import ZONES, fleet
 
 CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
 
@@ -88,13 +88,31 @@ def test_a_zone_without_chips_is_asked_later_each_time_and_keeps_no_other_waitin
     assert not cloud.tally.healthy_deleted
 
 
+def test_a_member_whose_zone_has_no_chips_is_made_in_another_and_stays_there() -> None:
+    home, other = "us-central1-b", "us-east1-d"
+    members = fleet(8, others=(home, other))
+    cloud = VirtualCloud(members, CALM, 4 * HOUR_S, seed=1)
+    cloud._dry[home] = [(0.0, 1.5 * HOUR_S)]
+    for name, node in cloud.nodes.items():
+        node.state = "PREEMPTED" if home in name else "READY"
+    one = Keeper(members, cloud, cloud, Notebook(), Limits(), {"layer": "tpu"}, random.Random(0))
+    looks = live(one, cloud, 0.5 * HOUR_S)
+    assert all(node.state == "READY" for node in cloud.nodes.values())
+    assert {member.zone for member in looks[-1].members} == {other}
+    assert cloud.tally.refused == 4, "each asked at home once"
+    looks = live(one, cloud, 4 * HOUR_S)
+    assert cloud.tally.creates == 8, "nobody is moved back that is healthy"
+    assert not cloud.tally.healthy_deleted
+    assert not looks[-1].orphans
+
+
 @pytest.mark.parametrize("kind", [Kind.QUOTA, Kind.PERMISSION, Kind.INVALID, Kind.LOGIN])
 def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind) -> None:
     cloud = VirtualCloud(fleet(2), CALM, 9 * HOUR_S, seed=1)
     cloud.nodes["tpu-us-east1-d-0"].state = "PREEMPTED"
     asked: list[str] = []
 
-    def refuse(name: str) -> tuple[float, Failure]:
+    def refuse(name: str, zone: str) -> tuple[float, Failure]:
         asked.append(name)
         return 1.0, Failure(kind, "no", "TPUV6E")
 
@@ -168,9 +186,9 @@ def views(draw: st.DrawFn) -> View:
 class Drawn:
     """A cloud that shows what was drawn, and remembers what it was asked to replace."""
 
-    def __init__(self, looks: list[View]):
-        self.looks, self.at = looks, -1
-        self.asked: list[tuple[View, tuple[str, ...]]] = []
+    def __init__(self, looks: list[View], kind: Kind = Kind.TRANSIENT):
+        self.looks, self.at, self.kind = looks, -1, kind
+        self.asked: list[tuple[View, dict[str, str]]] = []
         self.outcome: dict[str, Failure | None] | None = None
 
     def look(self, zones: object) -> View:
@@ -180,28 +198,36 @@ class Drawn:
     def sweep(self, leftover: Seen) -> Failure | None:
         return None
 
-    def start(self, nodes: tuple[str, ...]) -> None:
-        self.asked.append((self.looks[self.at], tuple(nodes)))
-        self.outcome = {name: Failure(Kind.TRANSIENT, "drawn") for name in nodes}
+    def held(self) -> None:
+        pass
+
+    def start(self, places: dict[str, str]) -> None:
+        self.asked.append((self.looks[self.at], dict(places)))
+        self.outcome = {name: Failure(self.kind, "drawn") for name in places}
 
     def ended(self) -> dict[str, Failure | None] | None:
         found, self.outcome = self.outcome, None
         return found
 
 
-@given(st.lists(views(), min_size=1, max_size=8))
+@given(st.lists(views(), min_size=1, max_size=8), KINDS)
 @settings(max_examples=200, deadline=None)
-def test_no_sequence_of_answers_replaces_a_node_that_nobody_called_useless(looks: list[View]) -> None:
+def test_no_sequence_of_answers_replaces_a_node_that_nobody_called_useless(
+    looks: list[View], kind: Kind
+) -> None:
     """Replaced is only what Google says it took away, what isn't in a complete list, or what failed by its
-    own word or by its silence while another one spoke."""
-    cloud = Drawn(sorted(looks, key=lambda one: one.at_s))
-    one = Keeper(fleet(6, zones=3), cloud, cloud, Notebook(), Limits(), {}, random.Random(0))  # type: ignore[arg-type]
+    own word or by its silence while another one spoke; wherever it is made anew."""
+    cloud = Drawn(sorted(looks, key=lambda one: one.at_s), kind)
+    members = fleet(6, zones=3, others=ZONES[:3])
+    one = Keeper(members, cloud, cloud, Notebook(), Limits(), {}, random.Random(0))  # type: ignore[arg-type]
     for _ in looks:
         one.step()
-    zone_of = {member.name: member.zone for member in fleet(6, zones=3)}
-    for view, nodes in cloud.asked:
-        for node in nodes:
-            there = view.zones[zone_of[node]].nodes
+    zone_of = {member.name: member.zone for member in members}
+    for view, places in cloud.asked:
+        for node, place in places.items():
+            was, zone_of[node] = zone_of[node], place
+            assert place == was or node not in (view.zones[place].nodes or {}), "there is one already"
+            there = view.zones[was].nodes
             assert there is not None, "a zone that didn't answer"
             seen = there.get(node)
             if seen is None or seen.state in ("PREEMPTED", "TERMINATED"):

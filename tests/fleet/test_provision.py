@@ -6,10 +6,13 @@ from typing import Any
 
 from pulumi import automation
 
-from fleet import provision
+from fleet import provision, stack
 from fleet.failures import Kind
-from fleet.provision import Outcome, Stack, known
+from fleet.provision import Outcome, known
+from fleet.stack import Stack
 from infra import names
+from infra.nodes import nodes
+from infra.settings import from_file
 from tests.infra.conftest import FakePulumi, node_state
 
 
@@ -35,7 +38,7 @@ def heard(*events: Any, fails: str = "") -> Outcome:
             result = SimpleNamespace(stdout="", stderr=fails, code=255)
             raise automation.CommandError(result)  # type: ignore[arg-type]
 
-    return one._heard(["a", "b"], provision._MADE, update)
+    return one._heard(["a", "b"], stack._MADE, update)
 
 
 def made(node: str, op: automation.OpType) -> Any:
@@ -74,9 +77,38 @@ def test_what_an_update_told_comes_back_whole(tmp_path: Path, monkeypatch: Any) 
     monkeypatch.setattr(provision, "require", lambda _: None)
     monkeypatch.setattr(provision.sys, "executable", "/bin/sh")
     updates = provision.Updates("dev")
-    updates.start(["a"])
+    updates.start({"a": "us-east5-b"})
     while (outcome := updates.ended()) is None:
         pass
     assert outcome["a"] is not None
     assert outcome["a"].kind is Kind.STACK, "a shell is no update"
     assert updates.ended() is None
+
+
+SETTINGS = """\
+config:
+  gcp:project: my-project
+  storage:bucketName: my-project-checkpoints
+  storage:location: us-east5
+  tpu:slices:
+    - {name: extract, acceleratorType: v6e-8, zones: [us-east5-b], otherZones: [us-east5-a], count: 2}
+"""
+
+
+def test_where_a_member_is_made_stands_in_the_settings_while_it_is_not_at_home(tmp_path: Path) -> None:
+    """`pulumi up` reads it there; otherwise it would move the member back."""
+    path = tmp_path / "Pulumi.dev.yaml"
+    path.write_text(SETTINGS)
+    member = "tpu-us-east5-b-1"
+
+    def places() -> dict[str, str]:
+        return {one.name: one.zone for one in nodes(from_file("dev", tmp_path))}
+
+    provision.move("dev", {member: "us-east5-b"}, tmp_path)
+    assert path.read_text() == SETTINGS
+    provision.move("dev", {member: "us-east5-a"}, tmp_path)
+    assert places() == {"tpu-us-east5-b-0": "us-east5-b", member: "us-east5-a"}
+    provision.move("dev", {"tpu-us-east5-b-0": "us-east5-b"}, tmp_path)
+    assert places()[member] == "us-east5-a"
+    provision.move("dev", {member: "us-east5-b"}, tmp_path)
+    assert path.read_text() == SETTINGS

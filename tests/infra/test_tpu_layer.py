@@ -6,6 +6,7 @@ import pulumi
 import pytest
 
 from infra.tpu import startup
+from infra.tpu.v2_vm import timeouts
 from tests.infra.engine import BASE, UPSTREAM, EngineError, Recording, run
 
 NODE = "gcp:tpu/v2Vm:V2Vm"
@@ -57,7 +58,7 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "serial-port-enable": "FALSE",
     }
     assert node.options["deleteBeforeReplace"] is True
-    assert node.options["customTimeouts"] == {"create": "60m", "update": "30m", "delete": "30m"}
+    assert node.options["customTimeouts"] == {"create": "21m", "update": "30m", "delete": "30m"}
 
 
 def test_ids_are_never_links() -> None:
@@ -101,6 +102,10 @@ def test_images_and_hardening_can_be_chosen() -> None:
     assert inputs["metadata"]["enable-oslogin"] == "FALSE"
     assert inputs["metadata"]["tpu-barrier-timeout-s"] == "60"
     assert inputs["shieldedInstanceConfig"] == {"enableSecureBoot": False}
+
+
+def test_patience_grows_with_the_hosts() -> None:
+    assert [timeouts(hosts).create for hosts in (1, 4, 16, 64)] == ["20m", "21m", "29m", "60m"]
 
 
 def test_a_whole_pod_has_64_hosts() -> None:

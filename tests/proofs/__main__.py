@@ -3,6 +3,7 @@
     python -m tests.proofs saves            kill before and after each storage request of a save: 6 min
     python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 10 min
+    python -m tests.proofs matrix           every fault of every request of a fleet's: 25 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
 every run, and goes on from there when it is called again.
@@ -16,10 +17,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import described
+from fleet.handbook import MATRIX
+from tests.fleet.lab import Here, Lab
+from tests.fleet.matrix import Cell, asked, batch, batches, of_pulumi, of_the_fleet, own
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 from tests.proofs.runs import Slice, same
@@ -114,6 +120,38 @@ def extractions(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def matrix(options: argparse.Namespace) -> dict[str, Any]:
+    """Every cell, or those of one asker; kept beside the measurements: docs/fleet.md has their tables."""
+    begun, by = time.monotonic(), options.by
+    kept = json.loads(MATRIX.read_text()) if by else {"cells": [], "took_s": 0.0}
+    found = {ask: Cell(**cell) for cell in kept["cells"] if (ask := asked(cell)).by != by}
+    asks = [ask for ask in (*of_the_fleet(), *of_pulumi()) if by in (None, ask.by)]
+    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
+        lab = Lab(Path(folder) / "own", rate=200.0)
+        try:
+            with lab.entered():
+                for ask in (ask for ask in asks if ask.by == "fleet"):
+                    found[ask] = own(lab, ask)
+                    say(" | ".join(map(str, asdict(found[ask]).values())))
+        finally:
+            lab.close()
+        lab = Lab(Path(folder) / "pulumi")
+        try:
+            with lab.entered():
+                here = Here(lab)
+                for some in batches([ask for ask in asks if ask.by != "fleet"], len(lab.members) - 1):
+                    for cell in batch(lab, here, some):
+                        found[asked(asdict(cell))] = cell
+                        say(" | ".join(map(str, asdict(cell).values())))
+        finally:
+            lab.close()
+    cells = [asdict(found[ask]) for ask in (*of_the_fleet(), *of_pulumi())]
+    took_s = round(kept["took_s"] + time.monotonic() - begun, 1)
+    kept = {"cells": cells, "took_s": took_s, "on": described(("pulumi", "pulumi-gcp"))}
+    MATRIX.write_text(json.dumps(kept, indent=1) + "\n")
+    return {"measured": len(asks), "cells": len(cells), "took_s": took_s}
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -155,6 +193,9 @@ def main() -> None:
     of_extractions.add_argument("--runs", type=int, default=100)
     of_extractions.add_argument("--seed", type=int, default=20261121)
     of_extractions.set_defaults(prove=extractions)
+    of_faults = commands.add_parser("matrix")
+    of_faults.add_argument("--by", choices=("fleet", "create", "replace", "delete"), help="only these again")
+    of_faults.set_defaults(prove=matrix)
     options = parser.parse_args()
     found = options.prove(options)
     path = _write(options.prove.__name__, found)

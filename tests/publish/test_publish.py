@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from google.cloud import storage
 
-from infra.publish import environment, wheels
+from infra.publish import wheels
 from infra.publish.__main__ import main
 from infra.publish.bundle import Bundle, assemble
 from infra.publish.errors import PublishError
@@ -111,34 +111,3 @@ def test_an_unknown_environment_is_one_line(
     monkeypatch.setattr(wheels, "ROOT", tmp_path)
     assert main(["nowhere"]) == 1
     assert capsys.readouterr().err.startswith("publish: Pulumi.nowhere.yaml does not exist")
-
-
-BEFORE = """\
-# Development: one small slice.
-config:
-  # Keep in step with the quota.
-  storage:bucketName: b   # outlives everything
-  tpu:slices:
-    - {name: dev}
-"""
-
-
-def test_the_bundle_is_one_line_of_the_settings(tmp_path: Path) -> None:
-    path = tmp_path / "Pulumi.dev.yaml"
-    path.write_text(BEFORE)
-    assert environment.record_bundle("dev", tmp_path, "1" * 64)
-    assert path.read_text() == BEFORE.replace("config:\n", "config:\n", 1).replace(
-        "  # Keep", f"  tpu:bundle: {'1' * 64}\n  # Keep"
-    )
-    assert environment.record_bundle("dev", tmp_path, "2" * 64)
-    assert path.read_text().count("tpu:bundle") == 1
-    assert "2" * 64 in path.read_text()
-    assert not environment.record_bundle("dev", tmp_path, "2" * 64)
-
-
-def test_settings_without_config_are_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "Pulumi.dev.yaml"
-    path.write_text("encryptionsalt: x\n")
-    with pytest.raises(PublishError, match=f"'  tpu:bundle: {'1' * 64}'"):
-        environment.record_bundle("dev", tmp_path, "1" * 64)
-    assert path.read_text() == "encryptionsalt: x\n"

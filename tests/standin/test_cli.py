@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +156,19 @@ def test_a_program_asks_for_what_the_standin_does_not_know(stack: Stack, cloud: 
     assert "the stand-in doesn't know the property 'internalIpv6Range'" in printed
     assert "Traceback" not in printed
     assert cloud.changes == []
+
+
+def test_it_ends_with_the_engine_that_started_it() -> None:
+    line = f"{sys.executable} -m rehearsal.standin serve >/dev/null 2>&1 & echo $!; sleep 3"
+    shell = subprocess.Popen(["sh", "-c", line], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert shell.stdout is not None
+    plugin = Path("/proc") / shell.stdout.readline().strip()
+    shell.wait(10)
+    for _ in range(100):
+        if not plugin.exists() or "\nState:\tZ" in (plugin / "status").read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it goes on without its engine")
 
 
 def test_install_names_the_sdks_version_and_leaves_an_official_plugin_alone(

@@ -9,6 +9,7 @@ import pytest
 from rehearsal.standin.errors import CreatedButError, StandInError
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings
+from rehearsal.standin.values import has_unknown
 from tests.standin.replay import Google, Recording, google, load
 
 VM = "gcp:tpu/v2Vm:V2Vm"
@@ -93,6 +94,7 @@ def test_a_resource_that_exists_but_cannot_be_read_stays_in_the_state() -> None:
             provider.create("gcp:compute/network:Network", inputs)
     assert half.value.id == "projects/wire-test/global/networks/wire-net"
     assert half.value.outputs["name"] == "wire-net"
+    assert not has_unknown(half.value.outputs), "the engine refuses a state with unknown values"
 
 
 def test_retries_end_at_the_resources_timeout() -> None:

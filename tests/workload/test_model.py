@@ -211,6 +211,16 @@ def test_attention_is_the_platforms_best(
 
 
 @pytest.mark.parametrize(
+    ("platform", "length", "chosen"),
+    [("cpu", 1024, "spans"), ("cpu", 100, "einsum"), ("tpu", 1024, "splash")],
+)
+def test_attention_without_gradients_skips_where_no_kernel_does(
+    platform: str, length: int, chosen: str
+) -> None:
+    assert kernels.choose("auto", platform, length, "bfloat16", backward=False)[0] == chosen
+
+
+@pytest.mark.parametrize(
     ("kind", "platform", "length", "dtype", "says"),
     [
         ("splash", "cpu", 1024, "bfloat16", "is a kernel for TPUs, and this is a cpu"),
@@ -261,6 +271,31 @@ def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
     for a, b in zip(of_ours, of_theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def packed(*rows: list[int]) -> Any:
+    """Segments of rows with documents of these lengths, and padding up to the longest row."""
+    length = max(map(sum, rows))
+    filled = [[n for n, count in enumerate(row) for _ in range(count)] for row in rows]
+    return jnp.array([row + [-1] * (length - len(row)) for row in filled])
+
+
+def test_spans_agree_with_the_reference_in_packed_rows() -> None:
+    segments = packed([10, 300, 74], [384], [128, 1, 127], [383])
+    B, L, H, J, K = 4, 384, 6, 2, 24
+    keys = jax.random.split(jax.random.key(6), 3)
+    q, k, v = (jax.random.normal(key, (B, L, n, K)) for key, n in zip(keys, (H, J, J), strict=True))
+    ours = jax.jit(attention.spans)(q, k, v, segments)
+    np.testing.assert_allclose(ours, whole_attention(q, k, v, segments), rtol=2e-5, atol=2e-5)
+
+
+def test_spans_compute_nothing_between_documents_that_share_no_block() -> None:
+    """A product with what isn't a number would show, whatever mask came after it."""
+    segments = packed([256, 256])
+    q, k, v = (jnp.ones((1, 512, 2, 8)) for _ in range(3))
+    k, v = (x.at[:, :256].set(jnp.nan) for x in (k, v))
+    assert np.isfinite(np.asarray(attention.spans(q, k, v, segments))[:, 256:]).all()
+    assert np.isnan(np.asarray(attention.einsum(q, k, v, segments))[:, 256:]).all()
 
 
 def test_blocks_of_queries_take_less_than_half_the_memory() -> None:

@@ -211,9 +211,10 @@ def test_who_is_no_worker_says_nothing(missing: str, listing: Listing) -> None:
 def test_a_worker_of_several_slices_has_its_number_in_its_node(listing: Listing) -> None:
     """As in boot/: worker 6 of 8, of two slices, is worker 2 of the second."""
     host = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "6", "WORKER_COUNT": "8"}
-    with Word.of_host({**host, "SLICE_COUNT": "2", "SLICE_ID": "1"}) as word:
+    with Word.of_host({**host, "SLICE_COUNT": "2", "SLICE_ID": "1", "TPU_COMMAND": "0123456789ab"}) as word:
         word.end("done")
-    assert listing.word(f"words/{NODE}/worker-2")["state"] == "done"
+    said = listing.word(f"words/{NODE}/worker-2")
+    assert (said["state"], said["command"]) == ("done", "0123456789ab")
 
 
 def test_an_extraction_says_what_is_committed(listing: Listing, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ class Forward:
         self.wanted, self.shape, self.dtype = tuple(wanted), shape, jnp.dtype(dtype)
         platform = jax.default_backend()
         self.mesh = sharding.make_mesh(MeshConfig(), [jax.local_devices()])
-        self.attention, self.attention_reason = kernels.choose("auto", platform, shape.length, dtype)
+        chosen = kernels.choose("auto", platform, shape.length, dtype, backward=False)
+        self.attention, self.attention_reason = chosen
         abstract = decoder.shapes(self.arch, self.dtype)
         kept = {name: leaf for name, leaf in abstract.items() if name in (*self._ends, "layers")}
         self._where = sharding.specs(kept, self.mesh)

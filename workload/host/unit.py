@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from hashlib import sha256
 from pathlib import PurePosixPath
 
 from workload.host.errors import RunError
 
-__all__ = ["job_unit"]
+__all__ = ["command_id", "job_unit"]
 
 _SUBCOMMAND = re.compile(r"[a-z][a-z0-9-]*")
 _PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
@@ -39,6 +40,7 @@ StateDirectory=tpu/job
 WorkingDirectory=/opt/training
 Environment=HOME=/var/lib/tpu/job
 EnvironmentFile=/etc/tpu/environment
+Environment=TPU_COMMAND={id}
 # What the barrier finds out, for a job of several slices; read after it, and over the former.
 RuntimeDirectory={place.parent.name}
 EnvironmentFile=-{place}
@@ -91,10 +93,16 @@ def job_unit(run: str) -> str:
     command += [_quoted(word) for word in arguments]
     return _UNIT.format(
         program=program,
+        id=command_id(run),
         place=_PLACE,
         command=" ".join(command),
         stop_timeout_s=STOP_TIMEOUT_S,
     )
+
+
+def command_id(run: str) -> str:
+    """What tells one command from another in a worker's word (docs/architecture.md)."""
+    return sha256(run.strip().encode()).hexdigest()[:12]
 
 
 def _quoted(word: str) -> str:

@@ -39,9 +39,10 @@ class Word:
         worker: int = 0,
         every_s: float = _EVERY_S,
         at_least_every_s: float = _AT_LEAST_EVERY_S,
+        command: str = "",
     ) -> None:
         """Says nothing yet, and never anything without a bucket."""
-        self._bucket, self._node, self._worker = bucket, node, worker
+        self._bucket, self._node, self._worker, self._command = bucket, node, worker, command
         self._every_s, self._at_least_every_s = every_s, at_least_every_s
         self._state: str | None = "running"  # None: nothing more is to be said
         self._facts: dict[str, str | int] = {}
@@ -59,7 +60,8 @@ class Word:
             return cls(None)
         # A job of several slices numbers their workers through; a node's own begin at 0.
         in_node = max(1, int(workers) // max(1, int(slices)))
-        return cls(Bucket(bucket, patience_s=_PATIENCE_S), node, int(worker) % in_node)
+        command = environment.get("TPU_COMMAND", "")
+        return cls(Bucket(bucket, patience_s=_PATIENCE_S), node, int(worker) % in_node, command=command)
 
     def say(self, **facts: str | int) -> None:
         """Takes what is new of `run`, `samples`, `of_samples`, `shards`, `size_bytes`; returns at once."""
@@ -112,9 +114,9 @@ class Word:
         name = f"words/{self._node}/worker-{self._worker}"
         try:
             instance = read("instance/id")
-            word = {"state": state, **facts, **({"instance": instance} if instance else {})}
-            if shutil.disk_usage("/").free < _FULL_BYTES:
-                word["disk"] = "full"
+            disk = "full" if shutil.disk_usage("/").free < _FULL_BYTES else ""
+            known = {"command": self._command, "instance": instance, "disk": disk}
+            word = {"state": state, **facts, **{key: value for key, value in known.items() if value}}
             about = {"version": 1, "node": self._node, "worker": self._worker}
             updated = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             metadata = {key: str(value) for key, value in word.items()}

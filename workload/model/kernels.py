@@ -4,10 +4,11 @@ KINDS = ("auto", "splash", "cudnn", "einsum")
 _LANES = 128  # a tile's width on TPU
 _GPUS = ("gpu", "cuda", "rocm")
 _LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # fewer queries make thin products, more blocks long programs
+SPAN_BLOCK = 128  # queries, and keys, of a product where only documents' spans are computed
 _LARGEST_BLOCK = 2048  # what MaxText's v6e recipes use; 8B at 8192 fits it
 
 
-def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]:
+def choose(kind: str, platform: str, length: int, dtype: str, backward: bool = True) -> tuple[str, str]:
     """The implementation for a platform and length, and the reason, for people.
 
     Args:
@@ -15,15 +16,18 @@ def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]
         platform: `tpu`, `gpu` or `cpu`, where the step will run.
         length: tokens in an example.
         dtype: of the activations.
+        backward: whether gradients are asked for.
     """
     if kind != "auto":
         return kind, "compute.attention asks for it"
     best = "splash" if platform == "tpu" else "cudnn" if platform in _GPUS else ""
-    if not best:
-        return "einsum", f"no kernel for {platform}"
-    if unfit := problem(best, platform, length, dtype):
-        return "einsum", f"{best} {unfit}"
-    return best, f"the platform is {platform}"
+    unfit = problem(best, platform, length, dtype) if best else ""
+    if best and not unfit:
+        return best, f"the platform is {platform}"
+    why = f"{best} {unfit}" if best else f"no kernel for {platform}"
+    if platform == "cpu" and not backward and length % SPAN_BLOCK == 0:
+        return "spans", f"{why}, and without gradients what no document spans can be skipped"
+    return "einsum", why
 
 
 def problem(kind: str, platform: str, length: int, dtype: str) -> str:

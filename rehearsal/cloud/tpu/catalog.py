@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 # https://cloud.google.com/tpu/docs/v6e: up to 8 chips are one machine, more are machines of 4.
 _CHIPS_OF_LARGEST_HOST = 8
@@ -16,12 +17,12 @@ class Slice:
     accelerator_type: str
     topology: str
 
-    @property
+    @cached_property
     def chips(self) -> int:
         """Chips of the whole slice."""
         return int(self.accelerator_type.rpartition("-")[2])
 
-    @property
+    @cached_property
     def hosts(self) -> int:
         """Machines that it is made of."""
         return 1 if self.chips <= _CHIPS_OF_LARGEST_HOST else self.chips // _CHIPS_PER_HOST

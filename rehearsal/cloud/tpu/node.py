@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.service import JsonObject, World
@@ -40,12 +41,12 @@ class Node:
     # One change of the machines' power at a time.
     power: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The short name."""
         return self.name.rsplit("/", 1)[-1]
 
-    @property
+    @cached_property
     def zone(self) -> str:
         """Such as us-east5-b."""
         return self.name.split("/")[3]
@@ -55,7 +56,7 @@ class Node:
         """Node.State."""
         return str(self.body["state"])
 
-    @property
+    @cached_property
     def host_names(self) -> list[str]:
         """Names of the machines, in worker order."""
         return [f"{self.id}-w{worker}" for worker in range(self.slice.hosts)]

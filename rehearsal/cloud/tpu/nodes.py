@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from dataclasses import dataclass
 
 from rehearsal.cloud.metadata import Guest
@@ -20,17 +22,27 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True)
 class Durations:
-    """Virtual seconds that operations take besides the machines' own time: this project's choice."""
+    """Virtual seconds that operations take besides the machines' own time: this project's choice.
+
+    Attributes:
+        create: to create a node; each takes so long times a number drawn from `spread`.
+        delete: to delete one.
+        change: to stop one, or to change what it is.
+        spread: the least and the most.
+    """
 
     create: float = 60.0
     delete: float = 20.0
     change: float = 5.0
+    spread: tuple[float, float] = (1.0, 1.0)
 
 
 class Nodes:
     """The fleet of one project."""
 
     def __init__(self, world: World, hosts: Hosts, durations: Durations) -> None:
+        self.deleted: Counter[str] = Counter()  # by the state in which a request for it found the node
+        self._dice = random.Random(0)
         self._world = world
         self._hosts = hosts
         self._durations = durations
@@ -92,7 +104,7 @@ class Nodes:
 
     async def bring_up(self, node: Node, state: str = "CREATING") -> JsonObject:
         """READY once every machine's init runs; ApiError if the node is deleted meanwhile."""
-        await self._world.clock.sleep(self._durations.create)
+        await self._world.clock.sleep(self._durations.create * self._dice.uniform(*self._durations.spread))
         async with node.power:
             _still(node, state)
             boots = [self._hosts.boot(spec) for spec in node.specs(self._world)]

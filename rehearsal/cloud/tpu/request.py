@@ -238,7 +238,8 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 
 def _free_addresses(place: Place, taken: list[Node], count: int) -> list[str]:
     """The lowest free addresses. Google keeps four: network, gateway, the last but one, broadcast."""
-    used = {address for node in taken for address in node.addresses}
+    there = (node for node in taken if node.place.subnetwork == place.subnetwork)
+    used = {address for node in there for address in node.addresses}
     usable = range(2, place.cidr.num_addresses - 2)
     candidates: Iterator[str] = (str(place.cidr[index]) for index in usable)
     free = list(itertools.islice((address for address in candidates if address not in used), count))

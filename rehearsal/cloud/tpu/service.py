@@ -26,6 +26,7 @@ from rehearsal.cloud.service import (
 from rehearsal.cloud.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES, find
 from rehearsal.cloud.tpu.node import Node
 from rehearsal.cloud.tpu.nodes import Durations, Nodes
+from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.cloud.tpu.request import Requests, refusal
 from rehearsal.hosts.machine import Hosts
 
@@ -53,12 +54,14 @@ class TpuService:
         iam: Iam,
         hosts: Hosts,
         durations: Durations | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._world = world
         self._operations = operations
         self._hosts = hosts
         self._requests = Requests(world, iam)
         self._durations = durations or Durations()
+        self._quotas = quotas or Quotas()
         self._nodes = Nodes(world, hosts, self._durations)
         # Apart by more than the hosts of a slice: a machine's id is its node's and its place.
         self._ids = itertools.count(int(time.time()) * 1_000_000, 1000)
@@ -107,6 +110,7 @@ class TpuService:
             if other.id == node.id:
                 text = f"Machines are called after their node, and {other.name} exists: not emulated."
                 raise ApiError(501, "UNIMPLEMENTED", text)
+        self._quotas.require(node, nodes.all())
         nodes.add(node)
         return self._start(
             call,
@@ -157,6 +161,7 @@ class TpuService:
         node = self._find(call)
         if node.state == "DELETING":
             raise _wrong_state(node, "deleted")
+        self._nodes.deleted[node.state] += 1
         undo = _enter(node, "DELETING")
         return self._start(
             call, "delete", node, lambda: self._nodes.take_down(node), on_error=undo, empty=True
@@ -292,6 +297,10 @@ class TpuService:
         if not any(host in node.host_names for node in self._nodes.all()):
             raise not_found(host)
         await self._hosts.pull(host)
+
+    def deletions(self) -> dict[str, int]:
+        """Deletions that were begun, by the state in which they found the node."""
+        return dict(self._nodes.deleted)
 
     def nodes_status(self) -> list[JsonObject]:
         """Every node with its hosts, as GET /status of the control socket has them."""

@@ -1,0 +1,183 @@
+"""A command on all workers at once: on all of them or on none, a log for each, and who failed first.
+
+everywhere = Everywhere(settings, Path("fleet-logs"), parallel=32)
+left_out, reports = everywhere.on_all(google, members, "sudo systemctl restart tpu-job")
+"""
+
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import FleetError
+from fleet.google import Google
+from fleet.ssh import Ending, Report, Ssh, Worker, workers
+from infra.nodes import Node
+from infra.settings import Settings
+
+_PROBE_S = 60  # for a command that does nothing
+_PROBES, _PAUSE_S = 3, 2.0
+_SHOWN_LINES, _SHOWN_CHARACTERS = 10, 60
+
+
+def one_line(words: Sequence[str]) -> str:
+    """What a host's shell is given: several words as they are, a single one as a line of its own.
+
+    Raises:
+        FleetError: there are no words.
+    """
+    if not words:
+        fix = "python -m fleet exec dev -- hostname"
+        raise FleetError(f"no command: it stands behind --\n    fix: {fix}")
+    return words[0] if len(words) == 1 else shlex.join(words)
+
+
+def standing(google: Google, members: Sequence[Node]) -> tuple[list[Node], dict[str, str], dict[str, str]]:
+    """Members that Google calls READY; of the others those that it doesn't, and those it says nothing of.
+
+    Of the latter two, why, by the node's name.
+    """
+    zones = sorted({one.zone for one in members})
+    with ThreadPoolExecutor(max(1, len(zones))) as pool:
+        views = dict(zip(zones, pool.map(google.zone, zones), strict=True))
+    ready, down, unknown = [], dict[str, str](), dict[str, str]()
+    for one in members:
+        view = views[one.zone]
+        if view.nodes is None:
+            unknown[one.name] = f"{one.zone} didn't answer: {view.failure.message if view.failure else '?'}"
+        elif (seen := view.nodes.get(one.name)) is None:
+            down[one.name] = f"{one.zone} has no such node"
+        elif seen.state != "READY":
+            down[one.name] = f"it is {seen.state or 'in no state'}"
+        else:
+            ready.append(one)
+    return ready, down, unknown
+
+
+class Everywhere:
+    """One command's run, and the folder with what each worker said."""
+
+    def __init__(self, settings: Settings, logs: Path, parallel: int):
+        """With at most `parallel` connections at a time. Raises FleetError where nothing can be begun."""
+        self._parallel, self._environment = parallel, settings.environment
+        self._ssh = Ssh(settings.fleet.ssh, settings.gcp.project, uuid.uuid4().hex[:8])
+        self.folder = logs / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
+        try:
+            (self.folder / "probe").mkdir(parents=True)
+        except OSError as error:
+            raise FleetError(f"--logs {logs}: {error.strerror}\n    fix: another folder") from None
+
+    def on_all(
+        self,
+        google: Google,
+        members: Sequence[Node],
+        command: str,
+        timeout_s: int = 600,
+        partial: bool = False,
+        say: Callable[[str], object] = print,
+    ) -> tuple[dict[str, str], list[Report]]:
+        """Runs a line of the hosts' shell on every worker; `say` hears of each as it ends.
+
+        Returns:
+            With `partial`, what was left out and why; and how it went, in the order in which workers ended.
+
+        Raises:
+            FleetError: one member isn't READY, or one worker can't be reached. It was run nowhere then.
+        """
+        ready, down, unknown = standing(google, members)
+        if (why := down | unknown) and not partial:
+            raise self._partial("slices aren't known to be READY", why, len(members))
+        asked = [one for one in members if one in ready or one.name in unknown]
+        found = self._probe(workers(asked))
+        unreached = {
+            one.worker.name: f"{one.why} {' '.join(one.last_lines(1))}".strip()
+            for one in found
+            if one.ending is not Ending.OK
+        }
+        if unreached and not partial:
+            raise self._partial("workers can't be reached", unreached, len(found))
+        reached = [one.worker for one in found if one.ending is Ending.OK]
+        left_out = down | unreached
+        if not reached:
+            raise self._partial("are left out, and nobody is left", left_out, len(left_out))
+        say(f"on {len(reached)} workers; what each says: {self.folder}/NODE-wK.log")
+        width = max(len(one.name) for one in reached)
+        reports = []
+        for report in self._each(reached, command, timeout_s, "."):
+            say(line_of(report, width))
+            reports.append(report)
+        return left_out, sorted(reports, key=lambda one: one.ended_s)
+
+    def _partial(self, what: str, why: dict[str, str], total: int) -> FleetError:
+        lines = [f"  {name}: {reason}" for name, reason in why.items()]
+        fix = f"python -m fleet status {self._environment}"
+        fix += "; --partial goes on without them" if len(why) < total else ""
+        head = f"{len(why)} of {total} {what}; the command was run nowhere"
+        return FleetError("\n".join([head, *lines, f"    fix: {fix}"]))
+
+    def _probe(self, everyone: Sequence[Worker]) -> list[Report]:
+        """A command that does nothing, on each; those that couldn't be reached are asked again."""
+        found: dict[str, Report] = {}
+        left = list(everyone)
+        for attempt in range(_PROBES if everyone else 0):
+            time.sleep(_PAUSE_S if attempt else 0)
+            found |= {one.worker.name: one for one in self._each(left, "true", _PROBE_S, "probe")}
+            left = [one for one in left if found[one.name].ending is not Ending.OK]
+            if not left:
+                break
+        return [found[one.name] for one in everyone]
+
+    def _each(self, workers: Sequence[Worker], command: str, timeout_s: int, folder: str) -> Iterable[Report]:
+        with ThreadPoolExecutor(self._parallel) as pool:
+            try:
+                waiting = [
+                    pool.submit(
+                        self._ssh.run, one, command, timeout_s, self.folder / folder / f"{one.name}.log"
+                    )
+                    for one in workers
+                ]
+                for future in as_completed(waiting):
+                    yield future.result()
+            except BaseException:
+                if left := self._ssh.stop():
+                    print(f"{left} connections cut; what hosts have begun may go on there", file=sys.stderr)
+                raise
+
+
+def line_of(report: Report, width: int) -> str:
+    """One worker's end, with the last that it said."""
+    said = report.why or next(iter(report.last_lines(1)), "")
+    shown = said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…"
+    shown = said if report.why else shown
+    return f"  {report.ending:<9}  {report.worker.name:<{width}}  {report.took_s:6.1f} s  {shown}".rstrip()
+
+
+def first_failure(reports: Sequence[Report]) -> str:
+    """The first in time that isn't fine, with its last lines; empty where all are."""
+    bad = [one for one in reports if one.ending is not Ending.OK]
+    if not bad:
+        return ""
+    first = min(bad, key=lambda one: one.ended_s)
+    head = f"{len(bad)} of {len(reports)} failed; the first was {first.worker.name}: {first.why}"
+    return "\n".join([head, *(f"    {line}" for line in first.last_lines(_SHOWN_LINES)), f"  {first.log}"])
+
+
+def as_json(folder: Path, left_out: dict[str, str], reports: Sequence[Report]) -> dict[str, Any]:
+    """For programs, in the order in which workers ended."""
+    return {
+        "logs": str(folder),
+        "left_out": left_out,
+        "workers": [
+            {
+                "worker": one.worker.name, "node": one.worker.node.name, "zone": one.worker.node.zone,
+                "ending": one.ending, "status": one.status, "why": one.why,
+                "took_s": round(one.took_s, 1), "log": str(one.log),
+            }
+            for one in reports
+        ],
+    }  # fmt: skip

@@ -1,0 +1,176 @@
+"""A command on one worker, by ssh: what is typed, what comes back, and what an ending means.
+
+How a worker is reached is the setting `fleet:ssh`. Who carries the command there may fail with a status of
+its own: ssh with 255, gcloud with 1, like many commands. So the host says itself when the command begins and
+with what it ended; where it said neither, nobody knows.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from threading import Lock
+
+from fleet.errors import FleetError
+from infra.nodes import Node
+
+# $0 is the mark, $1 the command, $2 seconds until the host ends it. An empty line keeps the last word apart
+# from output that ends without one.
+_SCRIPT = (
+    'echo "$0 begun"; timeout -k 10 "$2" bash -c "$1"; s=$?; printf "\\n%s ended %s\\n" "$0" "$s"; exit "$s"'
+)
+_TIMED_OUT = (124, 137)  # of timeout(1): ended, or killed 10 s later
+_CONNECT_S = 90.0  # beside the command's own time
+_TAIL_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One machine of a slice."""
+
+    node: Node
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Such as tpu-us-east5-b-0-w0."""
+        return f"{self.node.name}-w{self.number}"
+
+
+class Ending(StrEnum):
+    """How it went on one worker."""
+
+    OK = "ok"
+    FAILED = "failed"  # the command's own failure
+    UNREACHED = "unreached"  # no sign that it began
+    LOST = "lost"  # it began; how it ended, or whether, nobody knows
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is known of a command on one worker.
+
+    Attributes:
+        ending: how it went.
+        status: of the command; None where the host didn't say.
+        why: in words, where it isn't fine.
+        took_s: from the first try to connect.
+        ended_s: when, on a clock that only tells what was before what.
+        log: all that was said.
+    """
+
+    worker: Worker
+    ending: Ending
+    status: int | None
+    why: str
+    took_s: float
+    ended_s: float
+    log: Path
+
+    def last_lines(self, count: int) -> list[str]:
+        """The end of what was said, without the marks."""
+        with self.log.open("rb") as said:
+            said.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+            lines = said.read().decode(errors="replace").splitlines()
+        kept = [line.rstrip() for line in lines if line.strip() and not line.startswith(_MARK)]
+        return kept[-count:]
+
+
+_MARK = "fleet exec "
+
+
+class Ssh:
+    """Runs commands on workers, and can end all that run."""
+
+    def __init__(self, template: str, project: str, run: str):
+        """Commands by `template`, a valid `fleet:ssh`; `run` tells this run's marks from all others.
+
+        Raises:
+            FleetError: the program isn't on this machine.
+        """
+        self._words, self._project, self._mark = shlex.split(template), project, f"{_MARK}{run}"
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock, self._stopped = Lock(), False
+        if shutil.which(self._words[0]) is None:
+            fix = "install it, or say in fleet:ssh how workers are reached (docs/fleet.md)"
+            raise FleetError(f"fleet:ssh: {self._words[0]} isn't on PATH\n    fix: {fix}")
+
+    def line(self, worker: Worker, command: str, timeout_s: int) -> list[str]:
+        """What is executed here: no shell of this machine's reads it, the host's reads one quoted word."""
+        there = shlex.join(["bash", "-c", _SCRIPT, self._mark, command, str(timeout_s)])
+        place = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
+        return [word.format(**place, worker=worker.number, command=there) for word in self._words]
+
+    def run(self, worker: Worker, command: str, timeout_s: int, log: Path) -> Report:
+        """To its end, or until the host has had `timeout_s` and said nothing."""
+        begun_s = time.monotonic()
+        code: int | None = None
+        with log.open("wb") as said:
+            with self._lock:
+                if self._stopped:
+                    return Report(worker, Ending.UNREACHED, None, "not begun", 0.0, begun_s, log)
+                child = subprocess.Popen(
+                    self.line(worker, command, timeout_s), stdin=subprocess.DEVNULL, stdout=said,
+                    stderr=subprocess.STDOUT, start_new_session=True,
+                )  # fmt: skip
+                self._running.add(child)
+            try:
+                code = child.wait(timeout_s + _CONNECT_S)
+            except subprocess.TimeoutExpired:
+                _end(child)
+            finally:
+                with self._lock:
+                    self._running.discard(child)
+        ended_s = time.monotonic()
+        ending, status, why = self._meaning(log, code, timeout_s)
+        return Report(worker, ending, status, why, ended_s - begun_s, ended_s, log)
+
+    def stop(self) -> int:
+        """Ends every connection, and begins none any more; how many there were. Hosts may go on."""
+        with self._lock:
+            self._stopped = True
+            for child in self._running:
+                _end(child)
+            return len(self._running)
+
+    def _meaning(self, log: Path, code: int | None, timeout_s: int) -> tuple[Ending, int | None, str]:
+        begun, status = self._marks(log)
+        if status is not None:
+            late = f" (not done within {timeout_s} s)" if status in _TIMED_OUT else ""
+            return (Ending.FAILED, status, f"status {status}{late}") if status else (Ending.OK, 0, "")
+        if code is None:
+            carrier = f"no word within {timeout_s + _CONNECT_S:.0f} s"
+        else:
+            carrier = f"{self._words[0]} ended with {code}"
+        if begun:
+            return Ending.LOST, None, f"{carrier}; it began there, and may go on"
+        return Ending.UNREACHED, None, f"{carrier}, without a sign that it began"
+
+    def _marks(self, log: Path) -> tuple[bool, int | None]:
+        """Whether the host said that it began, and the status that it said at the end."""
+        begun, status, mark = False, None, self._mark.encode()
+        with log.open("rb") as said:
+            for line in said:
+                if line.startswith(mark):
+                    word, _, number = line[len(mark) :].strip().partition(b" ")
+                    begun = True
+                    status = int(number) if word == b"ended" and number.isdigit() else status
+        return begun, status
+
+
+def workers(nodes: Sequence[Node]) -> list[Worker]:
+    """Every machine of some slices."""
+    return [Worker(node, number) for node in nodes for number in range(node.kind.hosts)]
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kills a child and all that it started."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()

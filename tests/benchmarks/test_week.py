@@ -1,0 +1,76 @@
+"""A day over the emulated cloud's API, and what a look at a thousand costs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import fleet, status, week
+from benchmarks.emulated import Emulated
+from fleet.virtual import HOUR_S, Climate
+from infra.catalog import CATALOG
+
+HARSH = Climate(preemption_h=4, wave_h=4, dry_h=1, dry_for_h=0.5, ill_h=1)
+SPAN_S = 4 * HOUR_S
+MEMBERS = [member for member in fleet.fleet(64) if member.zone in CATALOG.zones[:2]]
+
+
+@pytest.fixture(name="cloud")
+def _cloud(tmp_path: Path) -> Iterator[Emulated]:
+    with Emulated(tmp_path, {member.zone for member in MEMBERS}, week.durations(HARSH)) as cloud:
+        yield cloud
+
+
+def span(cloud: Emulated) -> week.Week:
+    return week.Week(cloud, MEMBERS, HARSH, SPAN_S, seed=3)
+
+
+def test_a_keeper_over_the_api_brings_back_what_is_lost_and_deletes_nothing_healthy(cloud: Emulated) -> None:
+    one = span(cloud)
+    week.ours(one)
+    told = one.told()
+    assert told["lost"] > 10
+    assert told["stock_outs"], "no creation met a stock-out"
+    assert told["errors"], "no request met an error"
+    assert len(told["recoveries_s"]) >= 0.8 * told["lost"]  # the last ones are on their way still
+    assert min(told["recoveries_s"]) > HARSH.delete_s + HARSH.create_s / 2
+    assert set(told["deletions"]) == {"PREEMPTED"}
+    assert told["healthy_deleted"] == told["refused_by_description"] == 0
+    assert told["methods"]["tpu.projects.locations.nodes.delete"] >= told["deletions"]["PREEMPTED"]
+    assert 0.9 < told["available"] < 1
+
+
+def test_a_serial_loop_meets_the_same_week(cloud: Emulated) -> None:
+    one = span(cloud)
+    week.serial(one)
+    told = one.told()
+    assert told["lost"] > 5
+    assert told["recoveries_s"]
+    assert told["methods"]["tpu.projects.locations.nodes.get"] > 100
+
+
+def test_the_cloud_says_when_a_healthy_node_was_deleted(cloud: Emulated) -> None:
+    """By somebody who takes any for useless: else a count of none would say nothing."""
+    one = span(cloud)
+    builder = week.ApiBuilder(one)
+    builder.start({one.members[0].name: one.members[0].zone})
+    while (outcome := builder.ended()) is None:
+        one.advance(one.now_s + week.POLL_S)
+        builder.poll()
+    assert outcome == {one.members[0].name: None}
+    told = one.told()
+    assert (told["healthy_deleted"], told["deletions"]) == (1, {"READY": 1})
+    (recovery_s,) = told["recoveries_s"]
+    assert told["available"] == pytest.approx(1 - recovery_s / (SPAN_S * len(MEMBERS)))
+
+
+@pytest.mark.slow
+def test_status_of_a_thousand_costs_little_more_than_of_a_few(tmp_path: Path) -> None:
+    """In processor time, which other work on the machine changes least."""
+
+    def processor_s(count: int) -> float:
+        return float(status.measure(fleet.fleet(count), rounds=2)["processor_s"]["min"])
+
+    few, many = processor_s(8), processor_s(1000)
+    assert many < 2 * few
+    assert many < status.AT_MOST_S

@@ -1,0 +1,361 @@
+"""The doctor before the emulated cloud: what is asked is validated there, and every ill is found at once."""
+
+import asyncio
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import google.oauth2.credentials
+import pytest
+import requests
+from google.auth.transport.requests import AuthorizedSession, Request
+from requests.adapters import HTTPAdapter
+
+from fleet import __main__ as command
+from fleet import doctor
+from fleet import google as asking
+from fleet.books import BucketBooks
+from fleet.doctor import UNKNOWN, Patient, examine, healthy, told
+from fleet.failures import Failure, Kind
+from fleet.memory import Memory, Refusal
+from fleet.project import UNLIMITED, Limits, Project, Quota
+from fleet.state import Seen, View, ZoneView
+from infra import names
+from infra.errors import CommandError
+from infra.nodes import nodes
+from infra.settings import Settings
+from infra.settings.parser import parse
+from rehearsal.cloud.__main__ import NoHosts
+from rehearsal.cloud.cloud import Cloud
+from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.tpu.quotas import ON_DEMAND, REVOCABLE
+from tools.doctor import MISSING, OK, OPTIONAL, Finding
+
+PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
+BUNDLE = "ab" * 32
+STORAGE = "https://storage.googleapis.com"
+
+
+def settings(**more: Any) -> Settings:
+    slices = [
+        {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "run": "train tiny.toml"},
+        {
+            "name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
+            "spot": True, "run": "extract qwen2.5-0.5b.toml --stream gs://b/streams",
+        },
+    ]  # fmt: skip
+    values = {
+        "gcp:project": PROJECT, "storage:bucketName": BUCKET, "storage:location": "us-east5",
+        "tpu:bundle": BUNDLE, "tpu:slices": json.dumps(slices), "data:snapshot": "tokens", **more,
+    }  # fmt: skip
+    return parse("dev", {key: value for key, value in values.items() if value}, "Pulumi.dev.yaml")
+
+
+class Loopback(HTTPAdapter):
+    """Leads every request to the emulated cloud's front door, which speaks HTTP here."""
+
+    def __init__(self, port: int):
+        super().__init__()
+        self._port = port
+
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **more: Any) -> requests.Response:
+        parts = urlsplit(str(request.url))
+        request.headers["Host"] = parts.netloc
+        request.url = parts._replace(scheme="http", netloc=f"127.0.0.1:{self._port}").geturl()
+        return super().send(request, *arguments, **more)
+
+
+class Clinic:
+    """An emulated cloud in which all is well, and a patient who looks at it."""
+
+    def __init__(self, folder: Path):
+        services = (*names.services(settings()), "serviceusage.googleapis.com")
+        config = CloudConfig(
+            PROJECT, folder / "cloud", folder / "control.sock", OWNER, TOKEN, front_door="127.0.0.1:0",
+            metadata="", clock_rate=1000.0, enabled_apis=services,
+        )  # fmt: skip
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.cloud = Cloud(config, NoHosts())
+        self.call(self.cloud.start())
+        owner = self.session(TOKEN)
+        made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": BUCKET})
+        assert made.ok, made.text
+        put = f"{STORAGE}/upload/storage/v1/b/{BUCKET}/o"
+        manifest = {"uploadType": "media", "name": names.bundle_manifest(BUNDLE)}
+        assert owner.post(put, params=manifest, data=b"").ok
+        account = {"accountId": "tpu-training"}
+        made = owner.post(f"https://iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", json=account)
+        assert made.ok, made.text
+
+    def call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def session(self, refresh_token: str) -> requests.Session:
+        carrier = requests.Session()
+        carrier.mount("https://", Loopback(self.cloud.port))
+        credentials = google.oauth2.credentials.Credentials(  # type: ignore[no-untyped-call]
+            None, refresh_token=refresh_token, token_uri="https://oauth2.googleapis.com/token",
+            client_id="i", client_secret="s",
+        )  # fmt: skip
+        request = Request(carrier)  # type: ignore[no-untyped-call]
+        session: requests.Session = AuthorizedSession(credentials, auth_request=request)  # type: ignore[no-untyped-call]
+        session.mount("https://", Loopback(self.cloud.port))
+        return session
+
+    def as_(self, principal: str, *roles: str) -> requests.Session:
+        """Somebody else, with these roles on the project."""
+
+        async def grant() -> str:
+            policy = self.cloud.iam.policy(f"projects/{PROJECT}")
+            policy["bindings"] += [{"role": role, "members": [f"user:{principal}"]} for role in roles]
+            self.cloud.iam.set_policy(f"projects/{PROJECT}", policy)
+            await self.cloud.world.clock.sleep(self.cloud.iam.propagation_s + 1)
+            return self.cloud.iam.mint(principal).value
+
+        session = requests.Session()
+        session.mount("https://", Loopback(self.cloud.port))
+        session.headers["Authorization"] = f"Bearer {self.call(grant())}"
+        return session
+
+    def look(
+        self, meant: Settings | None = None, session: requests.Session | None = None, bucket: str = BUCKET
+    ) -> list[Finding]:
+        meant = meant or settings()
+        return examine(Patient(meant, nodes(meant), Project(PROJECT, bucket, session or self.session(TOKEN))))
+
+
+class Stacks:
+    """Pulumi, with all layers up unless said otherwise."""
+
+    down: frozenset[str] = frozenset()
+    broken = ""
+
+    def __init__(self, environment: str):
+        self.environment = environment
+
+    def stacks(self, layer: str) -> set[str]:
+        if self.broken:
+            raise CommandError(self.broken)
+        return set() if layer in self.down else {self.environment}
+
+    def state(self, layer: str) -> list[dict[str, Any]]:
+        return [{"type": "pulumi:pulumi:Stack"}]
+
+
+@pytest.fixture(name="clinic")
+def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # fake-gcs-server
+    monkeypatch.setattr(doctor, "Pulumi", type("Fresh", (Stacks,), {}))
+    monkeypatch.setattr(asking, "_PAUSE_S", 0.001)
+    clinic = Clinic(tmp_path)
+    yield clinic
+    clinic.call(clinic.cloud.close())
+    clinic.loop.call_soon_threadsafe(clinic.loop.stop)
+
+
+def of(findings: list[Finding], what: str) -> list[Finding]:
+    return [one for one in findings if one.what == what]
+
+
+def states(findings: list[Finding]) -> dict[str, str]:
+    return {one.what: one.state for one in findings if one.state != OK}
+
+
+def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
+    found = clinic.look()
+    assert not states(found)
+    assert healthy(found)
+    said = told(found)
+    assert re.search(rf"ok +login +{OWNER}", said)
+    assert re.search(r"ok +zone us-east5-b +offers v2-alpha-tpuv6e, v6e-16, v6e-8", said)
+    name = "TPUV6EPreemptiblePerProjectPerRegionForTPUAPI"
+    assert f"{name}: the settings ask for 32 spot chips, allowed are 8192" in said
+    assert said.endswith("nothing is missing")
+    methods = clinic.cloud.requests.counts()["methods"]
+    assert not [name for name, count in methods.items() if count["refused"]]
+    assert len(methods) >= 11, "each is validated against Google's description of it"
+
+
+def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    clinic.cloud._quotas.set("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-a", 8)
+    monkeypatch.setattr(doctor.Pulumi, "down", frozenset({"network", "tpu"}))
+    ill = settings(
+        **{
+            "storage:kmsKey": f"projects/{PROJECT}/locations/us-east5/keyRings/r/cryptoKeys/k",
+            "storage:serviceAccountId": "tpu-others", "tpu:bundle": "cd" * 32,
+            "tpu:runtimeVersion": "v2-alpha-tpuv7",
+        }
+    )  # fmt: skip
+    found = clinic.look(ill)
+    assert states(found) == dict.fromkeys(
+        ("APIs", "host account", "bundle", "stack network", "stack tpu", "zone us-east5-a", "zone us-east5-b",
+         "quota us-east5-a"), MISSING,
+    )  # fmt: skip
+    assert all(one.fix for one in found if one.state == MISSING)
+    assert not healthy(found)
+    assert of(found, "APIs")[0].found == "off: cloudkms.googleapis.com"
+    assert "8 missing: APIs, host account, bundle" in told(found)
+    (short,) = of(found, "quota us-east5-a")
+    assert "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI: the settings ask for 16 spot chips" in short.found
+    request = "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-a"
+    assert f"{request} --preferred-value=16" in short.fix
+
+
+@pytest.mark.parametrize("quota", [*ON_DEMAND, *REVOCABLE], ids=lambda quota: quota.name)
+def test_a_quota_has_the_name_by_which_google_refuses(clinic: Clinic, quota: Any) -> None:
+    place = quota.place("us-east5-b")
+    clinic.cloud._quotas.set(quota.name, place, 15)
+    (short,) = [one for one in clinic.look() if one.state == MISSING]
+    assert short.what == f"quota {place}"
+    assert short.found.startswith(f"{quota.name}: the settings ask for ")
+    assert short.found.endswith("allowed are 15")
+
+
+def test_nobody_logged_in_leaves_the_rest_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = clinic.look(session=clinic.session("1//revoked"))
+    assert of(found, "login")[0].state == MISSING
+    assert of(found, "login")[0].fix == "gcloud auth application-default login"
+    assert of(found, "bucket")[0].state == UNKNOWN
+    assert {one.state for one in found if one.what.startswith("stack")} == {OK}
+
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
+    found = examine(doctor.patient(settings(), nodes(settings())))
+    assert of(found, "login")[0].state == MISSING
+    assert "/nowhere.json" in of(found, "login")[0].found
+    assert of(found, "quota")[0].state == UNKNOWN
+
+
+def test_what_an_account_lacks_is_named_with_the_role_that_holds_it(clinic: Clinic) -> None:
+    found = clinic.look(
+        session=clinic.as_("viewer@example.com", "roles/tpu.viewer", "roles/storage.objectViewer")
+    )
+    tpu, usage = of(found, "permissions")
+    assert tpu.state == usage.state == MISSING
+    assert "tpu.nodes.create, tpu.nodes.delete, tpu.nodes.update (roles/tpu.admin holds it)" in tpu.found
+    assert tpu.fix.endswith("--role=roles/tpu.admin")
+    assert "serviceusage.quotas.get" in usage.found
+    (bucket,) = of(found, "bucket")
+    assert "storage.objects.create, storage.objects.delete (roles/storage.objectUser" in bucket.found
+    assert of(found, "host account")[0].state == MISSING
+    (quota,) = of(found, "quota")
+    assert (quota.state, "permission (serviceusage.quotas.get)" in quota.found) == (UNKNOWN, True)
+    assert of(found, "zone us-east5-b")[0].state == OK
+
+
+def test_a_bucket_that_is_not_there(clinic: Clinic) -> None:
+    found = clinic.look(bucket="nobodys-bucket")
+    assert of(found, "bucket")[0].state == MISSING
+    assert of(found, "bucket")[0].fix == "pulumi -C infra/storage up -s dev"
+    assert of(found, "bundle")[0].state == MISSING
+
+
+def test_a_zone_without_v6e(clinic: Clinic) -> None:
+    slices = [{"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-c"]}]
+    found = clinic.look(
+        settings(**{"tpu:slices": json.dumps(slices), "tpu:additionalZones": '["us-east5-c"]'})
+    )
+    assert [one.state for one in of(found, "zone us-east5-c")] == [MISSING, MISSING]
+    assert "v6e-16" in of(found, "zone us-east5-c")[0].found
+    assert "us-east5-b" in of(found, "zone us-east5-c")[0].fix
+
+
+def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
+    slices = [
+        {"name": "x", "acceleratorType": "v6e-16", "zones": ["us-east5-a"], "otherZones": ["us-east1-d"]}
+    ]
+    clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
+    meant = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
+    found = clinic.look(meant)
+    assert of(found, "zone us-east1-d")[0].state == OK
+    assert states(found) == {"quota us-east1-d": OPTIONAL}
+    assert "a slice that is moved here needs 16 on-demand chips" in of(found, "quota us-east1-d")[0].found
+    assert healthy(found)
+
+
+def test_a_cloud_that_answers_nothing_is_unknown_and_no_crash(clinic: Clinic) -> None:
+    clinic.cloud.faults.add({"match": {"host": "*"}, "what": {"status": 503}})
+    session = clinic.as_(OWNER)
+    found = clinic.look(session=session)
+    assert clinic.cloud.faults.report()[0]["observed"] > 10
+    asked = [one for one in found if not one.what.startswith("stack")]
+    assert {one.state for one in asked} == {UNKNOWN}
+    assert not healthy(found)
+    assert re.search(r"\d+ unknown: login, APIs", told(found))
+
+
+def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:
+    match = {"method": "serviceusage.services.consumerQuotaMetrics.list"}
+    clinic.cloud.faults.add({"match": match, "what": {"status": 503}})
+    assert states(clinic.look()) == {"quota": UNKNOWN}
+
+
+def test_pulumi_without_a_login_is_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.Pulumi, "broken", "`pulumi stack` of storage failed: error: no login")
+    found = clinic.look()
+    assert states(found) == {f"stack {layer}": UNKNOWN for layer in names.LAYERS}
+    assert of(found, "stack data")[0].fix.startswith("pulumi login")
+
+
+def test_without_a_snapshot_no_data_stack_is_needed(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.Pulumi, "down", frozenset({"data"}))
+    found = clinic.look(settings(**{"data:snapshot": ""}))
+    assert states(found) == {"stack data": OPTIONAL}
+    assert healthy(found)
+
+
+def test_a_keeper_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clinic) -> None:
+    held = Refusal(1, 0.0, "quota: …", "quota: Quota limit 'X' has been exceeded")
+    books = BucketBooks(Project(PROJECT, BUCKET, clinic.session(TOKEN)))
+    books.read()
+    books.write(Memory(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")}))
+    found = clinic.look()
+    assert re.match(r"one at work on \S+, its last sign \d+ s ago", of(found, "keeper")[0].found)
+    assert states(found) == {"held us-east5-b": MISSING}
+    assert of(found, "held us-east5-b")[0].found == held.why
+
+
+def test_orphans_and_silent_zones(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = {"environment": "dev", "layer": "tpu"}
+    stray = Seen("tpu-us-east5-b-7", "us-east5-b", "READY", labels=labels)
+    silent = ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
+    view = View(0.0, {"us-east5-b": ZoneView({stray.name: stray}), "us-east5-a": silent}, {})
+    monkeypatch.setattr(Project, "look", lambda *_: view)
+    found = clinic.look()
+    assert [one.state for one in of(found, "orphans")] == [OPTIONAL, UNKNOWN]
+    assert "tpu-us-east5-b-7 in us-east5-b, READY" in of(found, "orphans")[0].found
+    assert (
+        "tpu-vm delete tpu-us-east5-b-7 --project=my-project --zone=us-east5-b" in of(found, "orphans")[0].fix
+    )
+
+
+def test_the_command_prints_json_and_fails_where_something_is_missing(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = clinic.session(TOKEN)
+    monkeypatch.setattr(command, "from_file", lambda _: settings())
+    monkeypatch.setattr(doctor, "Project", lambda project, bucket: Project(project, bucket, session))
+    assert command.main(["doctor", "dev", "--json"]) == 0
+    assert {"what": "login", "state": "ok", "found": OWNER, "fix": ""} in json.loads(capsys.readouterr().out)
+    clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)
+    assert command.main(["doctor", "dev", "--zones", "us-east5-a"]) == 0
+    assert command.main(["doctor", "dev"]) == 1
+    assert "1 missing: quota us-east5-b" in capsys.readouterr().out
+
+
+def test_limits_that_google_leaves_out_or_does_not_know() -> None:
+    def listed(*buckets: dict[str, Any]) -> Limits:
+        limit = {"unit": "1/{project}/{zone}", "quotaBuckets": [*buckets]}
+        return Limits([{"metric": "tpu.googleapis.com/tpu-v6e", "consumerQuotaLimits": [limit]}])
+
+    here = Quota(False, "zone", "us-east5-b")
+    assert listed().of(here) is None
+    assert listed({"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-b"}}).of(here) == 0
+    assert listed({"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}).of(here) == 8
+    assert listed({"effectiveLimit": "-1"}).of(here) == UNLIMITED
+    assert listed({"effectiveLimit": "8"}).of(Quota(True, "zone", "us-east5-b")) is None

@@ -1,0 +1,275 @@
+"""`fleet exec` over an ssh that works, fails, hangs or is refused, by the name of the host."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import __main__ as command
+from fleet import everywhere, ssh
+from fleet.state import ZoneView
+from tests.fleet.test_command import Cloud, settings
+
+# A host's shell gets one string, as sshd gives it. HOST tells commands where they are.
+FAKE = """#!/bin/bash
+export HOST=$1-w$2 FAKE={folder}
+echo "$HOST" >> $FAKE/asked
+echo $$ > $FAKE/ssh-$HOST
+case "$(cat $FAKE/how/$HOST 2>/dev/null):$3" in
+  refuse:*) echo "ssh: connect to host $HOST port 22: Connection refused" >&2; exit 255 ;;
+  once:*) rm $FAKE/how/$HOST; exit 255 ;;
+  cut:*sleep*) bash -c "$3" | head -n 1; exit 255 ;;
+  hang:*sleep*) sleep 600 ;;
+esac
+exec bash -c "$3"
+"""
+EVERYONE = [*(f"train-w{k}" for k in range(4)), *(f"tpu-us-east5-{z}-{n}-w0" for n in (0, 1) for z in "ab")]
+
+
+class Zones(Cloud):
+    """Answers for one zone, as well."""
+
+    def zone(self, zone: str) -> ZoneView:
+        return self.look([]).zones[zone]
+
+
+class Hosts:
+    """What the fake ssh does, and what it was asked for."""
+
+    def __init__(self, folder: Path, cloud: Zones):
+        self.folder, self.cloud = folder, cloud
+        (folder / "how").mkdir()
+
+    def how(self, host: str, word: str) -> None:
+        (self.folder / "how" / host).write_text(word)
+
+    @property
+    def asked(self) -> list[str]:
+        path = self.folder / "asked"
+        return path.read_text().split() if path.exists() else []
+
+    def run(self, *line: str) -> int:
+        return command.main(["exec", "dev", "--logs", str(self.folder / "logs"), *line])
+
+    def pids(self, what: str) -> list[int]:
+        return [int(text) for path in self.folder.glob(f"{what}-*") if (text := path.read_text().strip())]
+
+    def logs(self) -> dict[str, str]:
+        return {path.stem: path.read_text() for path in (self.folder / "logs").glob("*/*.log")}
+
+
+@pytest.fixture(name="hosts")
+def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    program = tmp_path / "bin" / "fakessh"
+    program.parent.mkdir()
+    program.write_text(FAKE.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    meant = settings(ssh="fakessh {node} {worker} {command}")
+    cloud = Zones(meant)
+    monkeypatch.setattr(command, "from_file", lambda _: meant)
+    monkeypatch.setattr(command, "Google", lambda *_: cloud)
+    monkeypatch.setattr(everywhere, "_PAUSE_S", 0.01)
+    return Hosts(tmp_path, cloud)
+
+
+def test_every_worker_of_every_member_runs_it_and_has_a_log(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hosts.run("--", "printenv", "HOST") == 0
+    said = capsys.readouterr().out
+    assert "8 of 8 ok" in said
+    logs = hosts.logs()
+    assert sorted(logs) == sorted(EVERYONE)
+    for name in EVERYONE:
+        assert f"\n{name}\n" in logs[name]
+        assert [line for line in said.splitlines() if line.split()[:2] == ["ok", name]]
+
+
+def test_several_words_reach_the_host_as_they_are(hosts: Hosts) -> None:
+    words = ["a  b", "$HOME; rm -rf /", "it's", '"', "*", "-n"]
+    assert hosts.run("--slice", "train", "--", "printf", "<%s>\n", *words) == 0
+    (one, *_) = hosts.logs().values()
+    assert [line for line in one.splitlines() if line.startswith("<")] == [f"<{word}>" for word in words]
+
+
+def test_a_single_word_is_a_line_of_shell(hosts: Hosts) -> None:
+    assert hosts.run("--slice", "train", "--", "cd /tmp && echo at $PWD # there") == 0
+    assert all("at /tmp\n" in log for log in hosts.logs().values())
+
+
+def test_the_first_failure_in_time_is_named_with_its_last_lines(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = (
+        'case $HOST in train-w2) echo early; echo "no space left" >&2; exit 3 ;; '
+        "tpu-us-east5-a-0-w0) sleep 1.5; echo late; exit 4 ;; esac"
+    )
+    assert hosts.run("--", line) == 1
+    said = capsys.readouterr()
+    assert "error: 2 of 8 failed; the first was train-w2: status 3\n    early\n    no space left" in said.err
+    assert f"{Path('logs')}/" in said.err
+    assert "late" not in said.err
+    assert len([one for one in said.out.splitlines() if one.startswith("  failed ")]) == 2
+    assert len([one for one in said.out.splitlines() if one.startswith("  ok ")]) == 6
+
+
+def test_a_worker_that_is_not_reached_keeps_it_from_running_anywhere(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train-w1", "tpu-us-east5-b-1-w0"):
+        hosts.how(name, "refuse")
+    assert hosts.run("--", f"touch {hosts.folder}/ran-$HOST") == 1
+    refused = capsys.readouterr().err
+    assert "2 of 8 workers can't be reached; the command was run nowhere" in refused
+    for name in ("train-w1", "tpu-us-east5-b-1-w0"):
+        reason = "fakessh ended with 255, without a sign that it began"
+        assert f"{name}: {reason} ssh: connect to host {name} port 22: Connection refused" in refused
+    assert not list(hosts.folder.glob("ran-*"))
+    assert hosts.asked.count("train-w1") == 3
+    assert hosts.asked.count("train-w0") == 1
+
+    assert hosts.run("--partial", "--", f"touch {hosts.folder}/ran-$HOST") == 0
+    said = capsys.readouterr()
+    assert len(list(hosts.folder.glob("ran-*"))) == 6
+    assert "6 of 6 ok" in said.out
+    assert "left out: train-w1: fakessh ended with 255" in said.err
+
+
+def test_a_connection_that_fails_once_is_tried_again(hosts: Hosts) -> None:
+    hosts.how("train-w1", "once")
+    assert hosts.run("--", "true") == 0
+    assert not (hosts.folder / "how" / "train-w1").exists()
+
+
+def test_a_member_that_is_not_ready_keeps_it_from_running_anywhere(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-a-1": ""}
+    assert hosts.run("--", "true") == 1
+    said = capsys.readouterr().err
+    assert "2 of 5 slices aren't known to be READY; the command was run nowhere" in said
+    assert "train: it is PREEMPTED" in said
+    assert "tpu-us-east5-a-1: us-east5-a has no such node" in said
+    assert not hosts.asked
+    assert hosts.run("--partial", "--", "true") == 0
+    assert sorted(hosts.logs()) == [f"tpu-us-east5-{which}-w0" for which in ("a-0", "b-0", "b-1")]
+
+
+def test_a_zone_that_does_not_answer_is_not_taken_for_one_without_hosts(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.cloud.silent.add("us-east5-a")
+    assert hosts.run("--", "true") == 1
+    assert "tpu-us-east5-a-0: us-east5-a didn't answer: unavailable" in capsys.readouterr().err
+    assert not hosts.asked
+    assert hosts.run("--partial", "--", "true") == 0
+    assert sorted(hosts.logs()) == sorted(EVERYONE), "ssh itself says whether they can be reached"
+
+
+def test_a_commands_own_255_and_a_cut_connection_are_told_apart(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.how("train-w0", "cut")
+    line = "case $HOST in train-w3) exit 255 ;; *) : sleep ;; esac"
+    assert hosts.run("--slice", "train", "--json", "--", line) == 1
+    told = {one["worker"]: one for one in json.loads(capsys.readouterr().out)["workers"]}
+    assert (told["train-w3"]["ending"], told["train-w3"]["status"]) == ("failed", 255)
+    assert (told["train-w0"]["ending"], told["train-w0"]["status"]) == ("lost", None)
+    assert "it began there, and may go on" in told["train-w0"]["why"]
+    assert (told["train-w1"]["ending"], told["train-w1"]["status"]) == ("ok", 0)
+
+
+def test_the_host_ends_what_takes_too_long(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.monotonic()
+    assert hosts.run("--slice", "train", "--timeout-s", "1", "--", "echo waiting; sleep 60") == 1
+    assert time.monotonic() - begun < 30
+    assert "status 124 (not done within 1 s)\n    waiting" in capsys.readouterr().err
+
+
+def test_a_connection_that_hangs_is_ended_and_nothing_is_claimed_of_it(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "_CONNECT_S", 3.0)
+    hosts.how("train-w2", "hang")
+    assert hosts.run("--slice", "train", "--timeout-s", "1", "--", ": sleep") == 1
+    said = capsys.readouterr().err
+    assert "the first was train-w2: no word within 4 s, without a sign that it began" in said
+
+
+def test_no_more_connections_than_asked_for(hosts: Hosts) -> None:
+    (hosts.folder / "now").mkdir()
+    line = "mkdir $FAKE/now/$HOST; ls $FAKE/now | wc -l >> $FAKE/most; sleep 0.2; rmdir $FAKE/now/$HOST"
+    assert hosts.run("--parallel", "2", "--", line) == 0
+    most = [int(count) for count in (hosts.folder / "most").read_text().split()]
+    assert (len(most), max(most)) == (8, 2)
+
+
+def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt() -> None:
+        deadline = time.monotonic() + 30
+        while len(hosts.pids("pid")) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)  # to the main thread, which waits in C
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt).start()
+    line = f"echo $$ > {hosts.folder}/pid-$HOST; exec sleep 600"
+    try:
+        assert hosts.run("--slice", "train", "--", line) == 130
+        assert len(hosts.pids("pid")) == 4
+        for pid in hosts.pids("ssh"):
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        assert "4 connections cut; what hosts have begun may go on there" in capsys.readouterr().err
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for pid in hosts.pids("pid"):  # as a host's own, it went on
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ([], "no command: it stands behind --"),
+        (["--", "true"], "fleet:ssh: nossh isn't on PATH"),
+    ],
+)
+def test_what_can_not_be_begun_is_said(
+    line: list[str],
+    said: str,
+    hosts: Hosts,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "from_file", lambda _: settings(ssh="nossh {node} {worker} {command}"))
+    assert hosts.run(*line) == 1
+    assert said in capsys.readouterr().err
+    assert not hosts.asked
+
+
+def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
+    meant: Any = settings()
+    (one, *_) = ssh.workers(command.members(meant))
+    line = ssh.Ssh(meant.fleet.ssh, "my-project", "1").line(one, "echo 'a b'", 5)
+    assert line[:-1] == [
+        "gcloud",
+        "alpha",
+        "compute",
+        "tpus",
+        "tpu-vm",
+        "ssh",
+        "train",
+        "--project=my-project",
+        "--zone=us-east5-b",
+        "--tunnel-through-iap",
+        "--worker=0",
+        "--quiet",
+    ]
+    assert line[-1].startswith("--command=bash -c ")

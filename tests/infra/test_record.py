@@ -1,0 +1,57 @@
+"""What commands write into an environment's file: one line, every other byte as it was."""
+
+from pathlib import Path
+
+import pytest
+
+from infra.errors import InfraError
+from infra.settings.record import record
+
+BEFORE = """\
+# Development: one small slice.
+config:
+  # Keep in step with the quota.
+  storage:bucketName: b   # outlives everything
+  tpu:slices:
+    - {name: dev}
+"""
+PLACES = {"tpu-us-east5-b-0": "us-east5-a"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "Pulumi.dev.yaml"
+    found.write_text(BEFORE)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ("ab" * 32, f"tpu:x: {'ab' * 32}"),
+        ("1" * 64, f'tpu:x: "{"1" * 64}"'),  # to YAML a number, unless it is quoted
+        (PLACES, 'tpu:x: {"tpu-us-east5-b-0": "us-east5-a"}'),
+    ],
+)
+def test_a_setting_is_one_line_that_comes_changes_and_goes(
+    path: Path, value: str | dict[str, str], line: str
+) -> None:
+    assert record("dev", "tpu:x", value, path.parent)
+    assert path.read_text() == BEFORE.replace("  # Keep", f"  {line}\n  # Keep")
+    assert not record("dev", "tpu:x", value, path.parent)
+    assert record("dev", "tpu:x", "other", path.parent)
+    assert path.read_text() == BEFORE.replace("  # Keep", "  tpu:x: other\n  # Keep")
+    assert record("dev", "tpu:x", {}, path.parent)
+    assert path.read_text() == BEFORE
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["encryptionsalt: x\n", "config: {storage:bucketName: b}\n", "config:\n  tpu:x:\n    a: b\n  tpu:y: c\n"],
+)
+def test_a_file_that_is_written_otherwise_is_left_alone(path: Path, before: str) -> None:
+    path.write_text(before)
+    with pytest.raises(InfraError, match=r"under config: '  tpu:x: \{\"tpu-us-east5-b-0\""):
+        record("dev", "tpu:x", PLACES, path.parent)
+    assert path.read_text() == before
