@@ -44,11 +44,10 @@ class Access:
 class BootDisk:
     """The disk; `root` is the mounted file system while it is open."""
 
-    def __init__(self, folder: Path, image: Path, loops: LoopDevices, size_gib: int = SIZE_GIB) -> None:
+    def __init__(self, folder: Path, image: Path, loops: LoopDevices) -> None:
         self._folder = folder
         self._image = image
         self._loops = loops
-        self._size_gib = size_gib
         self._disk = folder / "disk.img"
         self._layer = folder / "layer"
         self.root = folder / "root"
@@ -60,7 +59,7 @@ class BootDisk:
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, self._folder)
             with self._disk.open("wb") as file:
-                file.truncate(self._size_gib << 30)
+                file.truncate(SIZE_GIB << 30)
             run([*_MAKE, self._disk])
             device = self._loops.attach(self._disk, read_only=False)
             undo.callback(self._loops.release, self._disk)
