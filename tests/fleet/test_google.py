@@ -135,11 +135,14 @@ def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
 
 
 def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, asker: Google) -> None:
-    """What this machine adds to Google's own time: 8 zones of 125 would be as many requests as here."""
+    """What this machine adds to Google's own time: 8 zones of 125 would be as many requests as here.
+
+    In processor time, which other work on the machine changes least; the server's is in it.
+    """
     cloud.answers = listing(1000)
-    begun = time.monotonic()
+    begun = time.process_time()
     view = asker.look([f"us-east5-{letter}" for letter in "abcdefgh"])
-    assert time.monotonic() - begun < 2.0
+    assert time.process_time() - begun < 2.0
     assert len(view.words or ()) == 1000
     assert len(cloud.asked) == 10
 
