@@ -17,6 +17,9 @@ BRIDGE = "tpu0"
 # The largest MTU of a VPC network (https://cloud.google.com/vpc/docs/mtu). The wire carries it whatever a
 # network's own is; that one is set inside its machines.
 WIRE_MTU = 8896
+# Its own: a bridge that is given none takes the lowest of its ports', another one when that machine goes, and
+# the others then send to nobody for as long as they remember it (half a minute).
+_BRIDGE_MAC = "42:01:00:00:00:01"
 
 
 class Network:
@@ -30,7 +33,7 @@ class Network:
 
     def open(self) -> None:
         """Make the bridge."""
-        run(["ip", "link", "add", BRIDGE, "type", "bridge", "forward_delay", "0"])
+        run(["ip", "link", "add", BRIDGE, "address", _BRIDGE_MAC, "type", "bridge", "forward_delay", "0"])
         run(["ip", "link", "set", BRIDGE, "mtu", str(WIRE_MTU), "up"])
         # Of this network namespace alone: VPC networks route between their subnets.
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")

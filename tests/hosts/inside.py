@@ -97,6 +97,13 @@ def loops_of(disk: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def gateway_mac() -> str:
+    """What machines send to when they send to their gateway."""
+    command = ["ip", "-json", "link", "show", "dev", "tpu0"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return str(json.loads(shown)[0]["address"])
+
+
 async def story(stage: Stage) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     await stage.hosts.open()
@@ -142,11 +149,17 @@ async def story(stage: Stage) -> dict[str, Any]:
     seen["booted full"] = await stage.ssh(1, "hostname")
     seen["still full"] = await stage.ssh(1, "echo more | sudo tee /var/more")
 
+    gateway = gateway_mac()
     await stage.hosts.pull("tpu-dev-w0")
+    seen["gateway is the same"] = gateway_mac() == gateway
     seen["running after pull"] = stage.hosts.running("tpu-dev-w0")
     seen["other still runs"] = stage.hosts.running("tpu-dev-w1")
     await stage.hosts.discard("tpu-dev-w0")
     await stage.boot(0)
+    await stage.hosts.pull(
+        "tpu-dev-w1"
+    )  # of two ports one is the lowest: one of them has gone now, either way
+    seen["gateway is still the same"] = gateway_mac() == gateway
     seen["kept by discard"] = await stage.ssh(0, "ls /var/lib/mine")
 
     await stage.hosts.close()

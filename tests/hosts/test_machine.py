@@ -124,6 +124,11 @@ def test_pulling_one_plug_ends_that_machine_alone(seen: dict[str, Any]) -> None:
     assert seen["other still runs"]
 
 
+def test_a_machine_that_goes_takes_no_gateway_from_the_others(seen: dict[str, Any]) -> None:
+    assert seen["gateway is the same"]
+    assert seen["gateway is still the same"]
+
+
 @pytest.mark.parametrize("what", ["mounts", "loops", "files", "processes", "groups"])
 def test_close_leaves_nothing(seen: dict[str, Any], what: str) -> None:
     assert seen[f"{what} left"] == []
