@@ -15,6 +15,7 @@ from fleet.errors import FleetError
 from fleet.failures import Failure, Kind, fix_of
 from fleet.google import AskedError
 from fleet.project import UNLIMITED, Limits, Project, Quota, chips_to_move, chips_wanted
+from fleet.provision import LAYER
 from infra import names
 from infra.catalog import CATALOG
 from infra.cli import Pulumi
@@ -265,8 +266,7 @@ def _keeper(sick: Patient) -> Iterator[Finding]:
 def _orphans(sick: Patient) -> Iterator[Finding]:
     everyone = nodes(sick.settings)
     view = sick.google.look(sorted({zone for one in everyone for zone in one.places}))
-    labels = {"environment": sick.settings.environment, "layer": "tpu"}
-    found = orphans(everyone, view, labels)
+    found = orphans(everyone, view, names.labels(sick.settings.environment, LAYER))
     for seen in found:
         up = names.up_command("tpu", sick.settings.environment)
         command = f"gcloud compute tpus tpu-vm delete {seen.name} --project={sick.settings.gcp.project}"
