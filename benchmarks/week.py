@@ -16,13 +16,14 @@ from typing import Any
 import urllib3
 
 from benchmarks.emulated import BUCKET, PROJECT, Emulated, body
+from fleet import adopt
 from fleet.books import BucketBooks
 from fleet.decide import Limits
 from fleet.failures import Failure, Kind, classify
 from fleet.google import Google
 from fleet.loop import Keeper
 from fleet.provision import Outcome
-from fleet.state import TAKEN_AWAY
+from fleet.state import TAKEN_AWAY, Place
 from fleet.virtual import Climate, Weather
 from infra.nodes import Node
 from rehearsal.cloud.control import ControlError
@@ -196,8 +197,8 @@ class ApiBuilder:
     each is `Climate.update_s`.
     """
 
-    def __init__(self, week: Week):
-        self._week, self._asker = week, Asker(week.cloud)
+    def __init__(self, week: Week, google: Google):
+        self._week, self._google, self._asker = week, google, Asker(week.cloud)
         self._members = {member.name: member for member in week.members}
         self._held = set(self._members)  # what the stack holds
         self._jobs: list[_Job] = []
@@ -211,11 +212,16 @@ class ApiBuilder:
     def held(self) -> None:
         """Nobody asks for a stack here."""
 
-    def start(self, places: Mapping[str, str]) -> None:
+    def start(self, places: Mapping[str, Place]) -> None:
         """See `loop.Builder`."""
         assert not self._jobs, "one update at a time"
-        assert all(self._members[name].zone == zone for name, zone in places.items()), "nobody may be moved"
+        zones = {name: self._members[name].zone for name in places}
+        assert zones == {name: place.zone for name, place in places.items()}, "nobody may be moved"
         self._jobs = [_Job(self._members[name], deleting=name in self._held) for name in places]
+        left = adopt.alive(places, {name: zones[name] for name in places if name in self._held}, self._google)
+        for job in self._jobs:
+            if job.member.name in left:
+                job.done, job.failure = True, left[job.member.name]
         self._ends_s = None
         self.poll()
 
@@ -280,7 +286,7 @@ def ours(week: Week) -> None:
     cloud = week.cloud
     # What is asked again at once takes no time here: a pause of seconds between looks a minute apart.
     google = Google(PROJECT, BUCKET, cloud.session, now=week.unix_s, sleep=lambda _: None)
-    builder = ApiBuilder(week)
+    builder = ApiBuilder(week, google)
     dice = random.Random(0)
     books = BucketBooks(google, now=week.unix_s)
     keeper = Keeper(week.members, google, builder, books, Limits(), {"layer": "tpu"}, dice)

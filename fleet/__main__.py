@@ -6,8 +6,9 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fleet import doctor as doctors
 from fleet import everywhere, provision, show
 from fleet.adopt import ours
 from fleet.arguments import parser
-from fleet.books import Borrowed, BucketBooks
+from fleet.books import SIGN_S, Borrowed, BucketBooks, UnreachableError
 from fleet.dashboard import Dashboard, serve
 from fleet.decide import Limits
 from fleet.errors import FleetError
@@ -24,7 +25,7 @@ from fleet.google import Google
 from fleet.loop import Books, Builder, Keeper, Look
 from fleet.roster import Wish, members, within_budget
 from fleet.show import Rates
-from fleet.state import Action, Cause
+from fleet.state import Action, Cause, Place
 from infra import names, prices
 from infra.cli import run
 from infra.errors import InfraError
@@ -75,13 +76,13 @@ class _Nobody:
     def __init__(self, environment: str):
         self._environment, self._at_s = environment, -math.inf
         self._pool = ThreadPoolExecutor(1)
-        self._held: Future[frozenset[str] | None] | None = None
+        self._held: Future[dict[str, str] | None] | None = None
 
-    def held(self) -> Collection[str] | None:
+    def held(self) -> Mapping[str, str] | None:
         """See `loop.Builder`."""
         return self._held.result() if self._held else None
 
-    def start(self, places: Mapping[str, str]) -> None:
+    def start(self, places: Mapping[str, Place]) -> None:
         """See `loop.Builder`."""
         raise AssertionError(f"{places} were to be brought back by somebody who only looks")
 
@@ -165,10 +166,17 @@ def delete(options: argparse.Namespace) -> int:
     books.write(memory)
     updates = provision.Updates(options.environment)
     updates.remove(meant)
-    while (outcome := updates.ended()) is None:
-        time.sleep(_POLL_S)
-        books.sign(memory)
-    books.write(memory, sign=False)
+    outcome: provision.Outcome | None = None
+    try:
+        while (outcome := updates.ended()) is None:
+            time.sleep(_POLL_S)
+            with suppress(UnreachableError):  # the update goes on whether anybody hears of it or not
+                books.sign(memory)
+    finally:
+        if outcome is None:
+            _say_left(meant)
+        with suppress(UnreachableError):
+            books.write(memory, sign=False)
     failed = {node: failure for node, failure in outcome.items() if failure}
     for node, failure in failed.items():
         print(f"error: {node}: {failure}", file=sys.stderr)
@@ -195,7 +203,14 @@ def deploy(options: argparse.Namespace) -> int:
         return 0
     if options.create_tpus and (code := create(options)):
         return code
-    plans.wait_for_all(fleet.watcher(), options.timeout_s)
+    fleet = _open(options)  # where there were no chips, `create` has moved a member
+    keeper = fleet.watcher()
+
+    def follow() -> None:
+        nonlocal fleet
+        fleet = _followed(options, fleet, keeper)
+
+    plans.wait_for_all(keeper, options.timeout_s, follow)
     print(f"all {len(fleet.members)} work")
     return monitor(options) if options.monitor else 0
 
@@ -216,12 +231,20 @@ def monitor(options: argparse.Namespace) -> int:
                 if not keeper.busy:
                     fleet = _followed(options, fleet, keeper)
                 dashboard.show(keeper.step(may=() if options.watch else frozenset(Cause)))
-                time.sleep(min(options.monitor_interval, _BUSY_S if keeper.busy else math.inf))
+                _rest(keeper, min(options.monitor_interval, _BUSY_S if keeper.busy else math.inf))
         finally:
             if page:
                 page.shutdown()
             if not options.watch:
                 _left(keeper)
+
+
+def _rest(keeper: Keeper, seconds: float) -> None:
+    """Sleeps, and shows meanwhile that the keeper is alive."""
+    until_s = time.monotonic() + seconds
+    while (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, SIGN_S / 2))
+        keeper.sign()
 
 
 def _followed(options: argparse.Namespace, fleet: Fleet, keeper: Keeper) -> Fleet:
@@ -329,8 +352,12 @@ def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int
 def _left(keeper: Keeper) -> None:
     """Gives the keeper's place up; says what goes on without it."""
     if keeper.busy:
-        print(f"{', '.join(keeper.under_way)}: the update goes on, and ends by itself", file=sys.stderr)
+        _say_left(keeper.under_way)
     keeper.leave()
+
+
+def _say_left(nodes: Sequence[str]) -> None:
+    print(f"{', '.join(nodes)}: the update goes on, and ends by itself", file=sys.stderr)
 
 
 def _say_what(look: Look, may: Collection[Cause]) -> None:

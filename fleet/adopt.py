@@ -7,11 +7,13 @@ without our labels is somebody else's: it is said, and left alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from fleet.failures import Failure, Kind
-from fleet.google import Google
-from fleet.state import GOING, Action, Cause, Condition, Decision, Seen, View
+from fleet.google import AskedError, Google
+from fleet.provision import Outcome
+from fleet.state import GOING, TAKEN_AWAY, Action, Cause, Condition, Decision, Place, Seen, View
 
 _FOREIGN = "a node of this name is there without our labels\n    fix: delete it by hand, or rename the slice"
 
@@ -52,6 +54,35 @@ def strays(nodes: Sequence[str], google: Google, zones: Sequence[str]) -> list[S
     """Nodes of these names that Google lists now; where a zone doesn't answer, none."""
     views = [google.zone(zone) for zone in zones]
     return [seen for view in views for name, seen in (view.nodes or {}).items() if name in nodes]
+
+
+def alive(places: Mapping[str, Place], held: Mapping[str, str], google: Google) -> Outcome:
+    """Of nodes that the stack holds, by zone, those that mustn't be deleted to be made at their places.
+
+    None where one lives where it is to be, else why it is left alone.
+
+    A decision is as old as the list that it was made from, and Google is asked for each again: since then
+    a person, or an update that nobody heard the end of, may have brought it back.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        some = [node for node in places if node in held]
+        asked = pool.map(lambda node: _alive(node, places[node], held[node], google), some)
+        return {node: outcome for node, (stays, outcome) in zip(some, asked, strict=True) if stays}
+
+
+def _alive(name: str, place: Place, zone: str, google: Google) -> tuple[bool, Failure | None]:
+    try:
+        seen = google.node(zone, name)
+    except AskedError as error:
+        return True, error.failure
+    if seen is None or seen.state in TAKEN_AWAY:
+        return False, None
+    if seen.state != "READY":
+        return True, Failure(Kind.TRANSIENT, f"{name} is {seen.state}: left alone until that has ended")
+    if seen.instance == place.instance:
+        return False, None
+    elsewhere = f"{name} lives in {zone}: `pulumi up` alone moves what lives to {place.zone}"
+    return True, None if zone == place.zone else Failure(Kind.EXISTS, elsewhere)
 
 
 def refusal(seen: Seen, labels: Mapping[str, str], states: Collection[str]) -> Failure | None:

@@ -24,6 +24,10 @@ class UnreachableError(FleetError):
     """The bucket didn't answer: nothing is remembered, so nothing may be done."""
 
 
+class _StaleError(FleetError):
+    """The bucket holds another generation than the one that was to be replaced."""
+
+
 class BucketBooks:
     """A memory in the bucket, for one keeper."""
 
@@ -56,15 +60,28 @@ class BucketBooks:
         keeper = {"id": self._id, "host": self._host, "at_s": self._now() if sign else 0.0}
         text = json.dumps(memory.to_json() | {"keeper": keeper})
         try:
-            self._generation = self._google.write(OBJECT, text, self._generation)
-        except AskedError as error:
-            if error.failure.kind is not Kind.INVALID:
-                raise UnreachableError(f"{self._where}: {error}") from None
-            found = self._found()  # our own, if only the answer to an earlier try was lost
+            self._write(text)
+        except _StaleError:
+            found = self._found()  # our own, if only the answer to an earlier write was lost
             if found is None or (found[1].get("keeper") or {}).get("id") != self._id:
                 raise self._other((found[1] if found else {}).get("keeper") or {}) from None
             self._generation = found[2]
+            if found[1] != json.loads(text):
+                self._write_again(text)
         self._written_s = self._now()
+
+    def _write_again(self, text: str) -> None:
+        try:
+            self._write(text)
+        except _StaleError as error:
+            raise UnreachableError(f"{self._where}: {error}") from None
+
+    def _write(self, text: str) -> None:
+        try:
+            self._generation = self._google.write(OBJECT, text, self._generation)
+        except AskedError as error:
+            kind = _StaleError if error.failure.kind is Kind.INVALID else UnreachableError
+            raise kind(f"{self._where}: {error}") from None
 
     def sign(self, memory: Memory) -> None:
         """Writes where the last sign is a minute old."""

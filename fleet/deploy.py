@@ -103,9 +103,20 @@ def _run(line: Sequence[str]) -> int:
 
 
 def wait_for_all(
-    keeper: Keeper, timeout_s: float, say: Callable[[str], None] = print, poll_s: float = _POLL_S
+    keeper: Keeper,
+    timeout_s: float,
+    follow: Callable[[], None],
+    say: Callable[[str], None] = print,
+    poll_s: float = _POLL_S,
 ) -> None:
     """Until the workers of every member have said that they work, or are done.
+
+    Args:
+        keeper: who looks.
+        timeout_s: until that is given up.
+        follow: has the keeper follow the settings, before each look: a monitor may move a member meanwhile.
+        say: a line for each change.
+        poll_s: between two looks.
 
     Raises:
         FleetError: one of them failed, or it took longer; names the first.
@@ -113,6 +124,7 @@ def wait_for_all(
     begun = time.monotonic()
     told: dict[str, str] = {}
     while True:
+        follow()
         decisions = keeper.step(may=()).decisions
         for one in decisions:
             stage = f"{one.condition}{f' ({one.why})' if one.why else ''}"

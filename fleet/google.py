@@ -23,10 +23,11 @@ from fleet.state import Seen, View, Word, ZoneView
 
 TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
 _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
-_TRIES, _PAUSE_S = 3, 1.0
+_TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
 _PAGE = 1000
 # Of a node what `_seen` reads, and no more: each carries its start-up script, 36 kB.
-_NODE_FIELDS = "nodes(name,id,state,createTime,labels),nextPageToken,unreachable"
+_ONE_NODE_FIELDS = "name,id,state,createTime,labels"
+_NODE_FIELDS = f"nodes({_ONE_NODE_FIELDS}),nextPageToken,unreachable"
 
 
 class AskedError(Exception):
@@ -78,11 +79,20 @@ class Google:
             return ZoneView(None, error.failure)
         return ZoneView(nodes)
 
+    def node(self, zone: str, name: str) -> Seen | None:
+        """A node as it is now, which a list may not show yet; None where there is none. Raises AskedError."""
+        try:
+            answer = self._ask("GET", self._node_url(zone, name), {"fields": _ONE_NODE_FIELDS})
+        except AskedError as error:
+            if error.failure.kind is Kind.MISSING:
+                return None
+            raise
+        return _seen({**self._json(answer), "name": f"projects/{self.project}/locations/{zone}/nodes/{name}"})
+
     def sweep(self, leftover: Seen) -> Failure | None:
         """Asks for a node's deletion; None if it was begun, or the node is gone already."""
-        parent = f"{TPU}/v2/projects/{self.project}/locations/{leftover.zone}"
         try:
-            self._ask("DELETE", f"{parent}/nodes/{leftover.name}", {})
+            self._ask("DELETE", self._node_url(leftover.zone, leftover.name), {})
         except AskedError as error:
             return None if error.failure.kind is Kind.MISSING else error.failure
         return None
@@ -118,15 +128,23 @@ class Google:
         token = ""
         while True:
             answer = self._ask("GET", url, {**wish, **({"pageToken": token} if token else {})})
-            try:
-                page: dict[str, Any] = answer.json()
-                token = page.get("nextPageToken") or ""
-            except (ValueError, AttributeError):
-                said = f"no JSON from {url}: {answer.text[:100]!r}"
-                raise AskedError(Failure(Kind.TRANSIENT, said)) from None
+            page = self._json(answer)
+            token = page.get("nextPageToken") or ""
             yield page
             if not token:
                 return
+
+    def _node_url(self, zone: str, name: str) -> str:
+        return f"{TPU}/v2/projects/{self.project}/locations/{zone}/nodes/{name}"
+
+    def _json(self, answer: requests.Response) -> dict[str, Any]:
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise AskedError(Failure(Kind.TRANSIENT, f"no JSON object: {answer.text[:100]!r}"))
+        return found
 
     def _ask(
         self,
@@ -140,7 +158,10 @@ class Google:
         failure = Failure(Kind.UNKNOWN, "nobody was asked")
         for attempt in range(_TRIES):
             if attempt:
-                self._sleep(failure.retry_after_s or _PAUSE_S * 2**attempt)
+                pause_s = failure.retry_after_s or _PAUSE_S * 2**attempt
+                if pause_s > _LONGEST_PAUSE_S:
+                    break  # who looks again and again asks later, and goes on with the rest until then
+                self._sleep(pause_s)
             try:
                 answer = self._session.request(
                     method, url, params=wish, data=content, headers=headers, timeout=_TIMEOUT_S

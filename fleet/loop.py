@@ -20,7 +20,7 @@ from fleet.decide import Limits, decide, orphans
 from fleet.failures import Failure
 from fleet.memory import Memory
 from fleet.provision import Outcome
-from fleet.state import TAKEN_AWAY, Action, Cause, Condition, Decision, Seen, View
+from fleet.state import TAKEN_AWAY, Action, Cause, Condition, Decision, Place, Seen, View
 from infra.nodes import Node
 
 
@@ -39,14 +39,15 @@ class Cloud(Protocol):
 class Builder(Protocol):
     """What creates nodes; one update at a time."""
 
-    def held(self) -> Collection[str] | None:
-        """Members that the stack holds, by what it said after the last update; None where nobody can say."""
+    def held(self) -> Mapping[str, str] | None:
+        """Members that the stack holds, by zone, since the last update; None where nobody can say."""
         ...
 
-    def start(self, places: Mapping[str, str]) -> None:
-        """Begins to create members, by the zone where each is to be.
+    def start(self, places: Mapping[str, Place]) -> None:
+        """Begins to create members where each is to be.
 
-        Those that the stack holds are deleted first, those alive without it are taken in.
+        What is left of them is deleted first; one that lives is left alone, unless its place names it, and
+        taken in where the stack doesn't hold it.
         """
         ...
 
@@ -156,7 +157,12 @@ class Keeper:
         wishes = decide(self._members, view, self.memory, self._limits)
         found = [self._in_hand(one) for one in adopt.told(wishes, view, self._builder.held(), self._labels)]
         events += self._changes(found)
-        leftovers = orphans([*self._members, *self._others], view, self._labels)
+        # Of a member that is being moved the update deletes what is left in the zone before.
+        leftovers = [
+            one
+            for one in orphans([*self._members, *self._others], view, self._labels)
+            if one.name not in self._under_way
+        ]
         due = [
             one
             for one in found
@@ -169,7 +175,7 @@ class Keeper:
             if due and not self.busy:
                 begun = self._begin(due, view.at_s)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
-            elif may:
+            elif may or self.busy:
                 self._books.sign(self.memory)
             if Cause.PREEMPTION in may:
                 events += self._sweep(leftovers)
@@ -177,6 +183,11 @@ class Keeper:
             # What can't be written down isn't done.
             events.append(f"nothing is done: {error}")
         return Look(view, tuple(self._members), found, leftovers, events, begun)
+
+    def sign(self) -> None:
+        """Shows that this keeper is alive, if that is due; for those who wait long between two steps."""
+        with suppress(UnreachableError):
+            self._books.sign(self.memory)
 
     def leave(self) -> None:
         """Gives the keeper's place up."""
@@ -192,8 +203,9 @@ class Keeper:
         except UnreachableError:
             self.memory = before
             raise
-        places = {one.node: one.zone for one in due}
-        self._members = [replace(one, zone=places.get(one.name, one.zone)) for one in self._members]
+        places = {one.node: Place(one.zone, one.instance) for one in due}
+        zones = {one.node: one.zone for one in due}
+        self._members = [replace(one, zone=zones.get(one.name, one.zone)) for one in self._members]
         self._under_way = tuple(places)
         self._alive = frozenset(one.node for one in due if one.action is Action.ADOPT)
         self._builder.start(places)
@@ -204,15 +216,18 @@ class Keeper:
             return []
         self._under_way, self.outcome = (), outcome
         events = []
+        held = self._builder.held() or {}
+        self._members = [_where(one, held) if one.name in outcome else one for one in self._members]
         zones = {member.name: member.zone for member in self._members}
-        for node, failure in outcome.items():
-            zone = zones[node]
+        # What one was given first: what another was refused then stands.
+        for node, failure in sorted(outcome.items(), key=lambda one: one[1] is not None):
             if failure is None:
-                events.append(f"{node}: {'taken in' if node in self._alive else 'created'}")
-                self.memory.succeeded(node, zone, now_s)
+                taken_in = node in self._alive
+                events.append(f"{node}: {'taken in' if taken_in else 'created'}")
+                self.memory.succeeded(node, None if taken_in else zones[node], now_s)
             else:
                 events.append(f"{node}: {failure.kind}: {failure.message}")
-                self.memory.failed(node, zone, failure, now_s, self._dice)
+                self.memory.failed(node, zones[node], failure, now_s, self._dice)
         try:
             self._books.write(self.memory)
         except UnreachableError as error:
@@ -246,3 +261,9 @@ class Keeper:
                 )
                 events.append(f"{one.name}: left over, {one.state}: {word}")
         return events
+
+
+def _where(member: Node, held: Mapping[str, str]) -> Node:
+    """Where an update left a member: in the zone before, if it lived."""
+    zone = held.get(member.name)
+    return replace(member, zone=zone) if zone in member.places else member

@@ -69,8 +69,9 @@ class Memory:
     owed: dict[str, Cause] = field(default_factory=dict)
 
     def refusal(self, node: str, zone: str) -> Refusal:
-        """What stands against a member: its own refusals, or its zone's."""
-        return self.refusals.get(node) or self.refusals.get(zone) or Refusal()
+        """What stands against a member, its own refusal or its zone's: the one that holds longer."""
+        found = [self.refusals[key] for key in (node, zone) if key in self.refusals]
+        return max(found, key=lambda one: (bool(one.stopped), one.not_before_s), default=Refusal())
 
     def attempted(self, node: str, cause: Cause, now_s: float, instance: str = "") -> None:
         """Remembers that a member is being brought back, and forgets what is older than a day.
@@ -81,12 +82,13 @@ class Memory:
         real = self.owed.get(node, cause) if cause is Cause.NEW else cause
         self.attempts[node] = [*kept, Attempt(now_s, node, real, instance=instance)]
 
-    def succeeded(self, node: str, zone: str, now_s: float) -> None:
-        """A member is there again."""
+    def succeeded(self, node: str, zone: str | None, now_s: float) -> None:
+        """A member is there again; the zone that gave it, None where it was there already."""
         *before, last = self.attempts[node]
         self.attempts[node] = [*before, replace(last, back_s=now_s)]
-        for key in (node, zone):
-            self.refusals.pop(key, None)
+        self.refusals.pop(node, None)
+        if zone:
+            self.refusals.pop(zone, None)
         self.owed.pop(node, None)
 
     def failed(self, node: str, zone: str, failure: Failure, now_s: float, dice: random.Random) -> None:
@@ -100,14 +102,13 @@ class Memory:
             self.owed[node] = last.cause
         key = node if failure.kind in OF_ONE else zone
         before = self.refusals.get(key, Refusal())
-        if before.not_before_s > now_s and not before.stopped:
-            return  # another member of the same update has said so
+        for_people = failure.kind in FOR_PEOPLE
+        if before.stopped or (before.not_before_s > now_s and not for_people):
+            return  # another member of the same update has said so, or worse
         wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**before.count) * dice.uniform(0.5, 1.5)
         if failure.kind is Kind.STACK:
             wait_s = STACK_WAIT_S
-        if failure.retry_after_s is not None:
-            wait_s = max(wait_s, failure.retry_after_s)
-        stopped = f"{failure}" if failure.kind in FOR_PEOPLE else ""
+        stopped = f"{failure}" if for_people else ""
         count = before.count + (failure.kind is not Kind.STACK)
         why = f"{failure.kind}: {failure.message}"
         self.refusals[key] = Refusal(count, now_s + wait_s, stopped, why, failure.kind)

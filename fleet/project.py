@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fleet import google
-from fleet.failures import Failure, Kind
+from fleet.failures import Kind
 from fleet.google import AskedError, Google
 from infra.catalog import region_of
 from infra.nodes import Node
@@ -170,13 +170,6 @@ class Project(Google):
         content = json.dumps({"permissions": list(permissions)}).encode()
         kind = {"Content-Type": "application/json"}
         return _permissions(self._json(self._ask("POST", url, {}, content, kind)))
-
-    def _json(self, answer: Any) -> Mapping[str, Any]:
-        try:
-            found: Mapping[str, Any] = answer.json()
-        except ValueError:
-            raise AskedError(Failure(Kind.TRANSIENT, f"no JSON: {answer.text[:100]!r}")) from None
-        return found
 
 
 def _permissions(said: Mapping[str, Any]) -> frozenset[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from fleet.failures import Failure, Kind
+from fleet.state import Place
 from infra import names
 from infra.cli import Pulumi
 from infra.errors import CommandError, InfraError
@@ -26,11 +27,11 @@ Outcome = dict[str, Failure | None]
 """How an update went, by node; None where the node is as it was asked for."""
 
 
-def move(environment: str, places: Mapping[str, str], root: Path = ROOT) -> None:
+def move(environment: str, zones: Mapping[str, str], root: Path = ROOT) -> None:
     """Writes into `tpu:moved` which members aren't made in the zone that their slice names."""
     settings = from_file(environment, root)
     homes = {one.name: one.home for one in all_nodes(settings)}
-    moved = {**settings.tpu.moved, **places}
+    moved = {**settings.tpu.moved, **zones}
     abroad = {node: zone for node, zone in moved.items() if zone != homes.get(node, zone)}
     if abroad != settings.tpu.moved:
         record(environment, "tpu:moved", abroad, root)
@@ -43,17 +44,22 @@ def require(environment: str, root: Path = ROOT) -> None:
         raise CommandError(f"there is no stack {environment} of {LAYER} yet\n    fix: {fix}")
 
 
-def known(environment: str, root: Path = ROOT) -> frozenset[str]:
-    """Members that the stack holds."""
+def placed(environment: str, root: Path = ROOT) -> dict[str, str]:
+    """Members that the stack holds, by the zone where it has them."""
     resources = Pulumi(environment, root).state(LAYER)
     mine = (one for one in resources if one["type"] == names.NODE_TYPE and not one.get("delete"))
-    return frozenset(one["urn"].rpartition("::")[2] for one in mine)
+    return {one["urn"].rpartition("::")[2]: names.zone_of(one["id"]) for one in mine}
 
 
-def asked(environment: str) -> frozenset[str] | None:
-    """Members that the stack holds; None where Pulumi doesn't say."""
+def known(environment: str, root: Path = ROOT) -> frozenset[str]:
+    """Members that the stack holds."""
+    return frozenset(placed(environment, root))
+
+
+def asked(environment: str) -> dict[str, str] | None:
+    """Members that the stack holds, by zone; None where Pulumi doesn't say."""
     try:
-        return known(environment)
+        return placed(environment)
     except InfraError:
         return None
 
@@ -65,17 +71,18 @@ class Updates:
         require(environment)
         self._environment = environment
         self._running: tuple[tuple[str, ...], subprocess.Popen[bytes], IO[bytes]] | None = None
-        self._held: frozenset[str] | None = None
+        self._held: dict[str, str] | None = None
 
-    def held(self) -> frozenset[str] | None:
-        """Members that the stack held when the last update had ended; None where nobody can say."""
+    def held(self) -> dict[str, str] | None:
+        """See `loop.Builder`."""
         if self._held is None and self._running is None:
             self._held = asked(self._environment)
         return self._held
 
-    def start(self, places: Mapping[str, str]) -> None:
-        """Begins to create members, each in a zone, deleting first those that the stack holds."""
-        self._start("bring", list(places), [f"{node}={zone}" for node, zone in places.items()])
+    def start(self, places: Mapping[str, Place]) -> None:
+        """See `loop.Builder`."""
+        words = [f"{node}={place.zone}={place.instance}" for node, place in places.items()]
+        self._start("bring", list(places), words)
 
     def remove(self, nodes: Sequence[str]) -> None:
         """Begins to delete members."""

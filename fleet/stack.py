@@ -4,7 +4,9 @@ What lives at Google without the stack is taken in first (fleet/adopt.py), and w
 behind, its lock and its record of a creation, is put aside. An update works on all of its members beside one
 another, and is told what it may touch, by URN: the rest of the stack stays as it is.
 
-    python -m fleet.stack dev bring tpu-us-east5-b-0=us-east5-b    prints its outcome as JSON
+    python -m fleet.stack dev bring tpu-us-east5-b-0=us-east5-b=    prints its outcome as JSON
+
+Behind the second `=` stands the number of the node that may be deleted though it lives.
 """
 
 import getpass
@@ -24,8 +26,8 @@ from pulumi.automation import errors as refused
 from fleet import adopt
 from fleet.failures import Failure, Kind, classify
 from fleet.google import Google
-from fleet.provision import LAYER, Outcome, known, move, require
-from fleet.state import ON_THE_WAY, TAKEN_AWAY, Seen
+from fleet.provision import LAYER, Outcome, known, move, placed, require
+from fleet.state import ON_THE_WAY, TAKEN_AWAY, Place, Seen
 from infra import names
 from infra.cli import Pulumi
 from infra.errors import InfraError
@@ -35,6 +37,7 @@ from infra.settings.sources import ROOT
 
 _MADE = frozenset({automation.OpType.CREATE, automation.OpType.CREATE_REPLACEMENT})
 _GONE = frozenset({automation.OpType.DELETE})
+_UNWANTED = "the settings don't list it any more"
 
 
 class _Workspace(automation.LocalWorkspace):
@@ -53,33 +56,37 @@ class Stack:
         workspace = _Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
         self._stack = automation.Stack.select(environment, workspace)
 
-    def bring(self, places: Mapping[str, str]) -> Outcome:
-        """Creates members, each in a zone, and returns when all have ended.
+    def bring(self, places: Mapping[str, Place]) -> Outcome:
+        """Creates members, each at its place, and returns when all have ended.
 
-        Those that the stack holds are deleted first; those that live at Google without it, it holds then.
-        Raises InfraError where the settings can't be read or written.
+        What is left of them is deleted first. A node that lives, and isn't the one that its place names, is
+        left alone: None stands for it, and the stack holds it then. Raises InfraError where the settings
+        can't be read or written.
         """
-        move(self.environment, places, self.root)
-        taken = self._take_in(list(places), {"READY"})
-        left = [node for node in places if node not in taken]
-        held = known(self.environment, self.root)
+        settings = from_file(self.environment, self.root)
+        wanted = {one.name for one in nodes_of(settings)}
+        outcome: Outcome = {node: Failure(Kind.INVALID, _UNWANTED) for node in places if node not in wanted}
+        outcome |= self._take_in([node for node in places if node not in outcome], {"READY"})
+        held = placed(self.environment, self.root)
+        google = Google(settings.gcp.project, settings.storage.bucket_name)
+        left = {node: place for node, place in places.items() if node not in outcome}
+        outcome |= adopt.alive(left, held, google)
         # Not `--replace`: an update that goes on after errors never ends where such a deletion fails.
-        again = [node for node in left if node in held]
+        again = [node for node in left if node in held and node not in outcome]
         gone = self._heard(again, _GONE, lambda hear: self._destroy([*map(self._urn, again)], hear))
-        there = {node: failure for node, failure in gone.items() if failure}
-        due = [node for node in left if node not in there]
+        outcome |= {node: failure for node, failure in gone.items() if failure}
+        due = [node for node in places if node not in outcome]
+        move(self.environment, {node: places[node].zone for node in due}, self.root)
         # One zone without capacity must not keep the members in others from coming back.
-        made = self._heard(
+        return outcome | self._heard(
             due,
             _MADE,
             lambda hear: self._stack.up(target=self._targets(due), continue_on_error=True, on_event=hear),
         )
-        return taken | there | made
 
     def remove(self, nodes: Sequence[str]) -> Outcome:
         """Deletes members, also those that live at Google without the stack."""
-        taken = self._take_in(nodes, {"READY", *ON_THE_WAY})
-        refusals = {node: failure for node, failure in taken.items() if failure}
+        refusals = self._take_in(nodes, {"READY", *ON_THE_WAY})
         left = [node for node in nodes if node not in refusals]
         return refusals | self._heard(left, _GONE, lambda hear: self._destroy(self._targets(left), hear))
 
@@ -87,9 +94,9 @@ class Stack:
         self._stack.destroy(target=[*urns], continue_on_error=True, on_event=hear)
 
     def _take_in(self, nodes: Sequence[str], alive: Collection[str]) -> Outcome:
-        """Members in these states that live at Google without the stack: None where it holds them now.
+        """Has the stack hold members that are at Google without it, in these states or taken away.
 
-        What Google has taken away it holds then, too, but such aren't in the outcome.
+        The outcome names those that it couldn't take.
         """
         held = known(self.environment, self.root)
         missing = [node for node in nodes if node not in held]
@@ -112,13 +119,7 @@ class Stack:
                 self._unlocked(lambda: self._import(some, settings.gcp.project))
             except refused.CommandError as error:
                 found |= {one.name: Failure(Kind.STACK, _last(error)) for one in some}
-        # The list may be older than the node: what the import read of it says whether it may be replaced.
-        read = {
-            one["urn"]: one.get("outputs", {}).get("state")
-            for one in Pulumi(self.environment, self.root).state(LAYER)
-        }
-        gone = {one.name for one in some if read.get(self._urn(one.name)) in TAKEN_AWAY}
-        return {node: failure for node, failure in found.items() if failure or node not in gone}
+        return {node: failure for node, failure in found.items() if failure}
 
     def _import(self, some: Sequence[Seen], project: str) -> None:
         """Takes nodes into the stack as they are, unprotected, as the program declares them.
@@ -226,8 +227,8 @@ def _last(error: Exception) -> str:
 def main(arguments: Sequence[str]) -> int:
     """One update, and its outcome as the last line."""
     environment, verb, *words = arguments
-    places = {node: zone for node, _, zone in (word.partition("=") for word in words)}
-    nodes = list(places)
+    places = {node: Place(*place) for node, *place in (word.split("=") for word in words) if place}
+    nodes = list(places) or words
     try:
         stack = Stack(environment)
         outcome = stack.bring(places) if verb == "bring" else stack.remove(nodes)

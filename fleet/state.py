@@ -144,6 +144,19 @@ def together(said: Sequence[Word]) -> Word | None:
     )
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a member is to be made, and what may be deleted for it.
+
+    Attributes:
+        zone: where.
+        instance: Google's number for the node that may be deleted though it lives; empty where none may.
+    """
+
+    zone: str
+    instance: str = ""
+
+
 class Action(StrEnum):
     """What is done about a member."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fleet.failures import Failure, Kind
 from fleet.memory import Memory
 from fleet.provision import Outcome
-from fleet.state import Seen, View, Word, ZoneView
+from fleet.state import Place, Seen, View, Word, ZoneView
 from infra.nodes import Node
 
 HOUR_S = 3600.0
@@ -186,12 +186,12 @@ class VirtualCloud:
     def held(self) -> None:
         """Nobody asks for a stack here."""
 
-    def start(self, places: Mapping[str, str]) -> None:
+    def start(self, places: Mapping[str, Place]) -> None:
         """See `loop.Builder`."""
         assert self._running is None, "one update at a time"
         ends_s, outcome = self.now_s + self._climate.update_s, Outcome()
-        for name, zone in places.items():
-            took_s, failure = self.replace(name, zone)
+        for name, place in places.items():
+            took_s, failure = self.replace(name, place.zone)
             outcome[name] = failure
             ends_s = max(ends_s, self.now_s + self._climate.update_s + took_s)
         self._running = ends_s, outcome

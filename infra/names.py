@@ -162,6 +162,11 @@ def node_id(project: str, zone: str, node: str) -> str:
     return f"projects/{project}/locations/{zone}/nodes/{node}"
 
 
+def zone_of(node_id: str) -> str:
+    """The zone in a node's full id."""
+    return node_id.split("/")[3]
+
+
 def command_id(run: str) -> str:
     """What tells a slice's command from another one in its workers' words (docs/architecture.md)."""
     return sha256(run.strip().encode()).hexdigest()[:12]

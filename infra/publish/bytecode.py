@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -53,9 +54,9 @@ def compiled(python: Path, wheels: Iterable[Path]) -> Path:
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
     made = cache_dir("bytecode") / f"{key}.tar.gz"
     if not made.exists():
-        part = made.with_suffix(".part")
+        part = made.with_name(f"{made.name}.{os.getpid()}.part")  # others may be at the same
         archive.write(part, _compiled(_sources(names, python, wheels)))
-        part.rename(made)
+        part.replace(made)
     return made
 
 

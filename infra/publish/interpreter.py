@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import os
 import platform
 import sys
 import time
@@ -82,7 +83,7 @@ def _download(pin: _Pin, archive: Path, *, ask_again: bool) -> str | None:
     note = archive.with_suffix(".unreachable")
     if not ask_again and note.exists() and time.time() - note.stat().st_mtime < _UNREACHABLE_FOR_S:
         return note.read_text("utf-8")
-    part = archive.with_suffix(".part")
+    part = _part(archive)
     digest = hashlib.sha256()
     try:
         with urllib.request.urlopen(pin.url, timeout=_CONNECT_TIMEOUT_S) as reply, part.open("wb") as file:
@@ -98,8 +99,13 @@ def _download(pin: _Pin, archive: Path, *, ask_again: bool) -> str | None:
         raise PublishError(
             f"{pin.url} has sha256 {digest.hexdigest()}, not {pin.sha256}: don't use that connection"
         )
-    part.rename(archive)
+    part.replace(archive)
     return None
+
+
+def _part(archive: Path) -> Path:
+    """Where this process writes what becomes `archive`; others may be at the same."""
+    return archive.with_name(f"{archive.name}.{os.getpid()}.part")
 
 
 def _packed(unreachable: str) -> Interpreter:
@@ -115,10 +121,10 @@ def _packed(unreachable: str) -> Interpreter:
     archive = cache_dir("interpreters") / f"packed-{key}.tar.gz"
     note = archive.with_suffix(".needs")
     if not archive.exists() or not note.exists():
-        part = archive.with_suffix(".part")
+        part = _part(archive)
         needs = pack.pack_running(part)
         note.write_text(", ".join(needs), "utf-8")
-        part.rename(archive)
+        part.replace(archive)
     libc = " ".join(platform.libc_ver())
     libraries = note.read_text("utf-8")
     return Interpreter(

@@ -258,6 +258,17 @@ def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
+def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    silence_s, barrier_s = settings.fleet.silence_s, settings.tpu.barrier_timeout_s
+    if silence_s <= barrier_s:
+        yield Problem(
+            "fleet:silenceS",
+            f"{silence_s} beside tpu:barrierTimeoutS {barrier_s}",
+            "a host says nothing while it waits for the others, and isn't to be taken for dead",
+            f"write more than {barrier_s}, or lower tpu:barrierTimeoutS",
+        )
+
+
 def _trained(run: str) -> str | None:
     """What the trainer calls the run of these words in the bucket; None where it keeps none there."""
     if not re.match(r"train\s", run) or re.search(r"\s--dir[\s=]", run):
@@ -324,6 +335,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((), _unique_nodes),
     ((), _one_writer),
     (("tpu:barrierTimeoutS", "tpu:slices"), _together),
+    (("fleet:silenceS", "tpu:barrierTimeoutS"), _silence),
     (("data:sizeGib", "data:throughputMibps"), _throughput),
     ((), _readers),
     (("gcp:defaultLabels", "storage:labels", "data:labels"), _own_labels),

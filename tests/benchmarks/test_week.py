@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fleet, status, week
-from benchmarks.emulated import Emulated
+from benchmarks.emulated import BUCKET, PROJECT, Emulated
+from fleet.google import Google
+from fleet.state import Place
 from fleet.virtual import HOUR_S, Climate, Weather
 from infra.catalog import CATALOG
 
@@ -53,8 +55,12 @@ def test_a_serial_loop_meets_the_same_week(cloud: Emulated) -> None:
 def test_the_cloud_says_when_a_healthy_node_was_deleted(cloud: Emulated) -> None:
     """By somebody who takes any for useless: else a count of none would say nothing."""
     one = span(cloud)
-    builder = week.ApiBuilder(one)
-    builder.start({one.members[0].name: one.members[0].zone})
+    google = Google(PROJECT, BUCKET, cloud.session)
+    healthy = one.members[0]
+    seen = google.node(healthy.zone, healthy.name)
+    assert seen is not None
+    builder = week.ApiBuilder(one, google)
+    builder.start({healthy.name: Place(healthy.zone, seen.instance)})
     while (outcome := builder.ended()) is None:
         one.advance(one.now_s + week.POLL_S)
         builder.poll()

@@ -32,9 +32,9 @@ from yarl import URL
 from fleet import google
 from fleet.failures import Failure
 from fleet.google import AskedError, Google
-from fleet.provision import Outcome, known
+from fleet.provision import Outcome, placed
 from fleet.stack import Stack
-from fleet.state import Seen, View
+from fleet.state import Place, Seen, View
 from infra import names
 from infra.catalog import region_of
 from infra.nodes import Node, nodes
@@ -165,9 +165,9 @@ class Lab:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
-    def places(self, *names: str) -> dict[str, str]:
-        """Where members are, by their names."""
-        return {one.name: one.zone for one in self.members if one.name in names}
+    def places(self, *names: str) -> dict[str, Place]:
+        """Where members are to be, by their names; none that lives may be deleted."""
+        return {one.name: Place(one.zone) for one in self.members if one.name in names}
 
     # The cloud
 
@@ -377,21 +377,21 @@ class Here:
 
     def __init__(self, lab: Lab) -> None:
         self._root, self.stack = lab.root, Stack("dev", lab.root)
-        self._held: frozenset[str] | None = None
+        self._held: dict[str, str] | None = None
         self._running: threading.Thread | None = None
         self._outcome: Outcome = {}
 
-    def held(self) -> frozenset[str]:
+    def held(self) -> dict[str, str]:
         """See `loop.Builder`."""
         if self._held is None:
-            self._held = known("dev", self._root)
+            self._held = placed("dev", self._root)
         return self._held
 
     def ask_again(self) -> None:
         """Something other than an update of its own may have changed the stack."""
         self._held = None
 
-    def start(self, places: Mapping[str, str]) -> None:
+    def start(self, places: Mapping[str, Place]) -> None:
         """See `loop.Builder`."""
 
         def bring() -> None:

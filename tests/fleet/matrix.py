@@ -19,7 +19,7 @@ from fleet.books import BucketBooks, UnreachableError
 from fleet.decide import Limits
 from fleet.failures import Failure, Kind
 from fleet.loop import Keeper
-from fleet.state import Action
+from fleet.state import Action, Place
 from infra.nodes import Node
 from tests.fleet.lab import LABELS, Here, Lab, Seeing
 
@@ -164,7 +164,7 @@ class _Noted:
     def held(self) -> None:
         """Nobody asks for a stack here."""
 
-    def start(self, places: Mapping[str, str]) -> None:
+    def start(self, places: Mapping[str, Place]) -> None:
         self.begun = tuple(places)
 
     def ended(self) -> None:

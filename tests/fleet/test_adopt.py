@@ -15,7 +15,7 @@ import yaml
 
 from fleet import adopt, provision, stack
 from fleet.failures import Kind
-from fleet.state import Action, Cause, Condition, Decision, Seen, View, ZoneView
+from fleet.state import Action, Cause, Condition, Decision, Place, Seen, View, ZoneView
 from infra import names
 from infra.settings.sources import ROOT
 from tests.fleet.lab import LABELS, PROJECT, Here, Lab
@@ -24,10 +24,11 @@ KILLED = """
 import sys
 from pathlib import Path
 from fleet.stack import Stack
+from fleet.state import Place
 from tests.fleet.lab import as_user
 
 as_user()
-Stack("dev", Path(sys.argv[1])).bring({sys.argv[2]: sys.argv[3]})
+Stack("dev", Path(sys.argv[1])).bring({sys.argv[2]: Place(sys.argv[3])})
 """
 
 
@@ -91,7 +92,7 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def test_an_update_killed_while_it_creates_leaves_a_node_that_is_taken_in_untouched(lab: Lab) -> None:
     name = lab.members[0].name
     lab.hosts.slow.add(name)
-    line = [sys.executable, "-c", KILLED, str(lab.root), name, lab.places(name)[name]]
+    line = [sys.executable, "-c", KILLED, str(lab.root), name, lab.places(name)[name].zone]
     child = subprocess.Popen(line, cwd=ROOT, start_new_session=True)
     lab.until(lambda: lab.state(name) == "CREATING", 60)
     time.sleep(1)  # until Pulumi has written down that it creates
@@ -165,10 +166,10 @@ def test_a_member_is_moved_by_one_update_and_pulumi_agrees(lab: Lab) -> None:
     path.write_text(yaml.safe_dump(content))
     name, home, other = lab.members[6].name, lab.members[6].zone, lab.members[7].zone
     updates = Here(lab).stack
-    assert updates.bring({name: home}) == {name: None}
+    assert updates.bring({name: Place(home)}) == {name: None}
     assert f"/{home}/" in (lab.node(name) or {})["name"]
     lab.preempt(name)
-    assert updates.bring({name: other}) == {name: None}
+    assert updates.bring({name: Place(other)}) == {name: None}
     there = [names.node_id(PROJECT, zone, name) for zone in (home, other)]
     assert [bool(lab.cloud.world.directory.get(one)) for one in there] == [False, True]
     assert yaml.safe_load(path.read_text())["config"]["tpu:moved"] == {name: other}

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ import pytest
 
 from fleet import __main__ as command
 from fleet import handbook, provision
-from fleet.books import BucketBooks
+from fleet.books import SIGN_S, BucketBooks, UnreachableError
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError, Google
 from fleet.memory import Memory
 from fleet.roster import Wish, members, within_budget
-from fleet.state import Cause, Seen, View, Word, ZoneView
+from fleet.state import Cause, Place, Seen, View, Word, ZoneView
 from infra.nodes import nodes
 from infra.settings import Settings
 from infra.settings.parser import parse
@@ -108,13 +109,14 @@ class Stack:
     def known(self) -> frozenset[str]:
         return frozenset(name for name, state in self.cloud.states.items() if state)
 
-    def held(self) -> frozenset[str]:
-        return self.known() - self.unheld
+    def held(self) -> dict[str, str]:
+        return {name: self.cloud.zones[name] for name in self.known() - self.unheld}
 
-    def start(self, some: dict[str, str]) -> None:
+    def start(self, some: dict[str, Place]) -> None:
         self.asked.append(("bring", tuple(some)))
         self.outcome = {}
-        for name, zone in some.items():
+        for name, place in some.items():
+            zone = place.zone
             failure = Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure
             self.cloud.states[name], self.cloud.zones[name] = "READY" if failure is None else "", zone
             self.outcome[name] = failure
@@ -137,7 +139,7 @@ def _world(monkeypatch: pytest.MonkeyPatch) -> tuple[Cloud, Stack]:
     monkeypatch.setattr(command, "from_file", lambda _: meant)
     monkeypatch.setattr(command, "Google", lambda *_: cloud)
     monkeypatch.setattr(command.provision, "Updates", lambda _: stack)
-    monkeypatch.setattr(command.provision, "known", lambda _: stack.held())
+    monkeypatch.setattr(command.provision, "placed", lambda *_: stack.held())
     monkeypatch.setattr(command, "_POLL_S", 0.01)
     return cloud, stack
 
@@ -320,6 +322,69 @@ def test_its_own_write_whose_answer_was_lost_is_no_others(world: tuple[Cloud, St
     cloud.write = write  # type: ignore[method-assign]
     books.write(Memory())
     assert cloud.generation == 2
+
+
+def test_a_memory_is_written_again_over_an_older_one_whose_answer_was_lost(
+    world: tuple[Cloud, Stack],
+) -> None:
+    cloud, _ = world
+    books = BucketBooks(cloud)  # type: ignore[arg-type]
+    write = cloud.write
+
+    def lost(name: str, text: str, generation: int) -> int:
+        write(name, text, generation)
+        raise AskedError(Failure(Kind.TRANSIENT, "unavailable"))
+
+    cloud.write = lost  # type: ignore[method-assign]
+    with pytest.raises(UnreachableError):
+        books.write(Memory())
+    cloud.write = write  # type: ignore[method-assign]
+    memory = Memory()
+    memory.attempted("train", Cause.NEW, 1.0)
+    books.write(memory)
+    assert json.loads(cloud.kept or "")["attempts"], "an attempt that isn't in the bucket spends no budget"
+
+
+def test_a_request_that_the_bucket_refuses_is_not_taken_for_written(world: tuple[Cloud, Stack]) -> None:
+    cloud, _ = world
+    books = BucketBooks(cloud)  # type: ignore[arg-type]
+    books.write(Memory())
+
+    def refuse(name: str, text: str, generation: int) -> int:
+        raise AskedError(Failure(Kind.INVALID, "bad request"))
+
+    cloud.write = refuse  # type: ignore[method-assign]
+    with pytest.raises(UnreachableError, match="bad request"):
+        books.write(Memory())
+
+
+def test_a_keeper_that_waits_long_between_looks_shows_that_it_lives(
+    world: tuple[Cloud, Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another would take its place after three minutes."""
+    now, signs = [0.0], list[float]()
+    keeper = command.Fleet(settings(), nodes(settings()), world[0]).keeper()  # type: ignore[arg-type]
+    monkeypatch.setattr(keeper, "sign", lambda: signs.append(now[0]))
+    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(command.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    command._rest(keeper, 600)
+    assert now[0] == 600
+    assert max(after - before for before, after in pairwise([0.0, *signs])) <= SIGN_S
+
+
+def test_an_interrupted_delete_says_that_it_goes_on_and_gives_its_place_up(
+    world: tuple[Cloud, Stack], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stack, "ended", interrupt)
+    assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 130
+    assert stack.asked == [("remove", ("train",))]
+    assert "train: the update goes on" in capsys.readouterr().err
+    BucketBooks(cloud).read()  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_written_down_is_not_done(world: tuple[Cloud, Stack]) -> None:

@@ -1,5 +1,6 @@
 """A deployment: which commands run, in which order, and what stops it."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from fleet.errors import FleetError
 from fleet.loop import Keeper
 from fleet.state import Word
 from infra.nodes import nodes
+from infra.settings import Settings
 from tests.fleet.test_command import Cloud, Stack, _world, settings  # noqa: F401
 
 EXTRACT = ["deploy", "dev", "--slice", "extract"]
@@ -54,6 +56,26 @@ def test_samples_are_dealt_out_to_as_many_streams_as_members_and_then_published(
         ["-m", "infra.publish", "dev"],
     ]  # fmt: skip
     assert world[1].asked == [("bring", ("tpu-us-east5-a-1",))]
+
+
+def test_a_member_that_was_made_in_another_zone_is_waited_for_there(
+    world: tuple[Cloud, Stack], ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud, stack = world
+    away = "tpu-us-east5-a-1"
+    home = {"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a"], "count": 2,
+            "otherZones": ["us-east5-b"], "run": "extract x.toml --stream gs://b/streams"}  # fmt: skip
+
+    def read(_: str) -> Settings:
+        moved = {away: cloud.zones[away]} if cloud.zones[away] != "us-east5-a" else {}
+        return settings(**{"tpu:slices": json.dumps([home]), "tpu:moved": json.dumps(moved)})
+
+    monkeypatch.setattr(command, "from_file", read)
+    cloud.states = {"tpu-us-east5-a-0": "READY", away: ""}
+    cloud.zones = dict.fromkeys(cloud.states, "us-east5-a")
+    stack.dry = {"us-east5-a"}
+    assert command.main([*EXTRACT, "--skip-dataset", "--create-tpus", "--yes", "--timeout-s", "5"]) == 0
+    assert cloud.zones[away] == "us-east5-b"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +132,11 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: tuple[C
     cloud, _ = world
     fleet = command.Fleet(settings(), nodes(settings()), cloud)  # type: ignore[arg-type]
     said: list[str] = []
-    deploy.wait_for_all(fleet.watcher(), 5, said.append, 0.01)
+
+    def follow() -> None:
+        """Nobody moves a member here."""
+
+    deploy.wait_for_all(fleet.watcher(), 5, follow, said.append, 0.01)
     assert len(said) == 5
     look = cloud.look
 
@@ -120,7 +146,9 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: tuple[C
         )  # type: ignore[method-assign]
         return fleet.watcher()
 
+    late = with_words(Word(cloud.at_s + 60, "failed", "mount-data"))
     with pytest.raises(FleetError, match="train: its boot failed at mount-data"):
-        deploy.wait_for_all(with_words(Word(cloud.at_s + 60, "failed", "mount-data")), 5, said.append, 0.01)
+        deploy.wait_for_all(late, 5, follow, said.append, 0.01)
+    late = with_words(Word(cloud.at_s + 999, "booting", "python"))
     with pytest.raises(FleetError, match=r"1 of 5 don't work .*train: starting, at python"):
-        deploy.wait_for_all(with_words(Word(cloud.at_s + 999, "booting", "python")), 0.1, said.append, 0.01)
+        deploy.wait_for_all(late, 0.1, follow, said.append, 0.01)

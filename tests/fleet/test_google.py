@@ -252,3 +252,28 @@ def test_words_without_numbers_and_with_nonsense_are_read_all_the_same() -> None
         [{"name": "words/n/worker-0", "updated": "?", "metadata": {"samples": "-1"}}]
     ).values()
     assert (word.samples, word.at_s, word.work) == (0, 0.0, "")
+
+
+def test_a_long_retry_after_is_not_slept_out(cloud: Cloud) -> None:
+    """A keeper that slept would neither look at the other zones nor show that it lives."""
+    slept: list[float] = []
+    asker = Google("p", "b", requests.Session(), sleep=slept.append)
+    cloud.answers = lambda method, path, query: (429, {}, {"Retry-After": "86400"})
+    seen = asker.zone("us-east5-a")
+    assert (seen.nodes, slept, len(cloud.asked)) == (None, [], 1)
+    cloud.answers = lambda method, path, query: (429, {}, {"Retry-After": "20"})
+    asker.zone("us-east5-a")
+    assert slept == [20.0, 20.0]
+
+
+def test_one_node_is_asked_for_by_itself(cloud: Cloud, asker: Google) -> None:
+    cloud.answers = lambda method, path, query: (200, {"id": "9", "state": "READY"}, {})
+    seen = asker.node("us-east5-a", "n")
+    assert seen is not None
+    assert (seen.name, seen.zone, seen.instance, seen.state) == ("n", "us-east5-a", "9", "READY")
+    assert cloud.asked[-1][:2] == ("GET", "/v2/projects/p/locations/us-east5-a/nodes/n")
+    cloud.answers = lambda method, path, query: (404, {"error": {"message": "not found"}}, {})
+    assert asker.node("us-east5-a", "n") is None
+    cloud.answers = lambda method, path, query: (200, b"<html>", {})
+    with pytest.raises(AskedError, match="no JSON"):
+        asker.node("us-east5-a", "n")

@@ -12,8 +12,8 @@ from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.loop import Keeper, Look
-from fleet.memory import parse
-from fleet.state import Action, Cause, Seen, View, Word, ZoneView
+from fleet.memory import Memory, Refusal, parse
+from fleet.state import Action, Cause, Place, Seen, View, Word, ZoneView
 from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from tests.fleet.conftest import ZONES, fleet
 
@@ -127,6 +127,109 @@ def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind
     assert len(asked) == 2
 
 
+OLD, NOW_S = Failure(Kind.EXISTS, "there already"), 1000.0
+
+
+def refused(*failures: tuple[str, Failure | None], memory: Memory | None = None) -> Memory:
+    """What is remembered of an update at NOW_S of members in zone z, whose outcomes come in this order."""
+    cloud = Drawn([View(NOW_S, {}, {})])
+    one = Keeper([], cloud, cloud, Notebook(), Limits(), {}, random.Random(0))  # type: ignore[arg-type]
+    one.memory = memory or Memory()
+    for name, _ in failures:
+        one.memory.attempted(name, Cause.PREEMPTION, NOW_S - 60)
+    one._members = [replace(fleet(1)[0], name=name, zone="z", home="z") for name, _ in failures]
+    cloud.outcome = dict(failures)
+    one.step(may=())
+    return one.memory
+
+
+def test_a_members_old_refusal_does_not_hide_its_zones() -> None:
+    memory = refused(("a", OLD))
+    assert memory.refusal("a", "z").kind is Kind.EXISTS
+    memory = refused(("b", Failure(Kind.QUOTA, "no more")), memory=memory)
+    assert "no more" in memory.refusal("a", "z").stopped
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [Failure(Kind.QUOTA, "no more"), Failure(Kind.STOCK_OUT, "none")],
+        [Failure(Kind.STOCK_OUT, "none"), Failure(Kind.QUOTA, "no more")],
+        [Failure(Kind.QUOTA, "no more"), Failure(Kind.TRANSIENT, "503")],
+        [Failure(Kind.QUOTA, "no more"), None],
+        [None, Failure(Kind.QUOTA, "no more")],
+    ],
+)
+def test_a_stop_for_people_outlives_what_the_same_update_says_of_neighbours(
+    others: list[Failure | None],
+) -> None:
+    memory = refused(*zip("ab", others, strict=True))
+    assert "no more" in memory.refusal("c", "z").stopped
+    assert len([one for each in memory.attempts.values() for one in each if one.back_s]) == others.count(None)
+
+
+def test_what_is_taken_in_says_nothing_of_its_zones_chips() -> None:
+    memory = refused(("b", Failure(Kind.QUOTA, "no more")))
+    cloud = VirtualCloud(fleet(1), CALM, HOUR_S, seed=1)
+    one = keeper(cloud, 1)
+    one.memory = memory
+    (member,) = fleet(1)
+    memory.refusals[member.zone] = memory.refusals.pop("z")
+    cloud.held = dict  # type: ignore[method-assign, assignment]
+    one._labels = {}
+    assert one.step().begun == (member.name,)
+    cloud.replace = lambda name, zone: (0.0, None)  # type: ignore[method-assign]
+    live(one, cloud, 0.2 * HOUR_S)
+    assert memory.last_back(member.name)
+    assert memory.refusal("", member.zone).stopped
+
+
+class Signs(Notebook):
+    """Remembers when somebody asked for a sign of life."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def sign(self, memory: Memory) -> None:
+        self.count += 1
+
+
+def test_a_keeper_that_only_waits_for_its_update_shows_that_it_lives() -> None:
+    books, cloud = Signs(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
+    one = keeper(cloud, 2, books=books)
+    cloud.nodes["tpu-us-east1-d-0"].state = "PREEMPTED"
+    assert one.step().begun
+    for _ in range(3):
+        one.step(may=())
+    assert books.count == 3
+    live(one, cloud, 0.5 * HOUR_S)
+    before = books.count
+    one.step(may=())
+    assert books.count == before, "who only looks is no keeper"
+
+
+def test_what_an_update_moves_is_not_swept_from_the_zone_before() -> None:
+    home, other = "us-central1-b", "us-east1-d"
+    members = fleet(2, others=(home, other))
+    name = members[0].name
+    left = Seen(name, home, "PREEMPTED", "1", labels={"layer": "tpu"})
+    swept: list[str] = []
+    at = [View(60.0 * n, {home: ZoneView({name: left}), other: ZoneView({})}, {}) for n in range(1, 5)]
+    cloud = Drawn(at)
+    cloud.sweep = lambda leftover: swept.append(leftover.zone)  # type: ignore[method-assign, assignment]
+    cloud.ended = lambda: None  # type: ignore[method-assign]
+    one = Keeper([members[0]], cloud, cloud, Notebook(), Limits(), {"layer": "tpu"}, random.Random(0))  # type: ignore[arg-type]
+    one.memory.refusals[home] = Refusal(1, 1e9, "", "none", Kind.STOCK_OUT)
+    assert one.step().begun
+    assert cloud.asked[0][1] == {name: Place(other, "1")}
+    assert one.step().orphans == []
+    assert not swept, "Pulumi deletes it"
+    cloud.ended = lambda: {name: None}  # type: ignore[method-assign]
+    one.step()
+    assert swept == [home], "what is left of it then is nobody's"
+
+
 def test_a_keeper_started_anew_has_spent_the_same_budget() -> None:
     books, cloud = Notebook(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
     first = keeper(cloud, 2, books=books)
@@ -188,7 +291,7 @@ class Drawn:
 
     def __init__(self, looks: list[View], kind: Kind = Kind.TRANSIENT):
         self.looks, self.at, self.kind = looks, -1, kind
-        self.asked: list[tuple[View, dict[str, str]]] = []
+        self.asked: list[tuple[View, dict[str, Place]]] = []
         self.outcome: dict[str, Failure | None] | None = None
 
     def look(self, zones: object) -> View:
@@ -201,7 +304,7 @@ class Drawn:
     def held(self) -> None:
         pass
 
-    def start(self, places: dict[str, str]) -> None:
+    def start(self, places: dict[str, Place]) -> None:
         self.asked.append((self.looks[self.at], dict(places)))
         self.outcome = {name: Failure(self.kind, "drawn") for name in places}
 
@@ -225,11 +328,13 @@ def test_no_sequence_of_answers_replaces_a_node_that_nobody_called_useless(
     zone_of = {member.name: member.zone for member in members}
     for view, places in cloud.asked:
         for node, place in places.items():
-            was, zone_of[node] = zone_of[node], place
-            assert place == was or node not in (view.zones[place].nodes or {}), "there is one already"
+            was, zone_of[node] = zone_of[node], place.zone
+            new = view.zones[place.zone].nodes or {}
+            assert place.zone == was or node not in new, "there is one already"
             there = view.zones[was].nodes
             assert there is not None, "a zone that didn't answer"
             seen = there.get(node)
+            assert place.instance == (seen.instance if seen else ""), "what may be deleted is what was seen"
             if seen is None or seen.state in ("PREEMPTED", "TERMINATED"):
                 continue
             assert seen.state == "READY"

@@ -10,6 +10,7 @@ from fleet import provision, stack
 from fleet.failures import Kind
 from fleet.provision import Outcome, known
 from fleet.stack import Stack
+from fleet.state import Place
 from infra import names
 from infra.nodes import nodes
 from infra.settings import from_file
@@ -77,7 +78,7 @@ def test_what_an_update_told_comes_back_whole(tmp_path: Path, monkeypatch: Any) 
     monkeypatch.setattr(provision, "require", lambda _: None)
     monkeypatch.setattr(provision.sys, "executable", "/bin/sh")
     updates = provision.Updates("dev")
-    updates.start({"a": "us-east5-b"})
+    updates.start({"a": Place("us-east5-b")})
     while (outcome := updates.ended()) is None:
         pass
     assert outcome["a"] is not None

@@ -76,5 +76,6 @@ def node_state(name: str, state: str | None, *, component: bool = True, **more: 
     if state is not None:
         outputs: Mapping[str, Any] = {"state": state} if state else {}
         urn = f"{stack}tpu:tpu:TpuSlice$gcp:tpu/v2Vm:V2Vm::{name}"
-        resources.append({"urn": urn, "type": "gcp:tpu/v2Vm:V2Vm", "outputs": outputs, **more})
+        node_id = f"projects/my-project/locations/us-east5-b/nodes/{name}"
+        resources.append({"urn": urn, "type": "gcp:tpu/v2Vm:V2Vm", "id": node_id, "outputs": outputs, **more})
     return resources

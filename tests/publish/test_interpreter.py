@@ -57,7 +57,8 @@ def test_the_pack_runs_elsewhere_without_this_machines_python(
     assert prefix == str(tmp_path / "python")
     assert all(folder.startswith(prefix) for folder in path)
     foreign = {Path(file).name for file in loaded if ".so" in file and not file.startswith(prefix)}
-    assert all(name in needs or pack._SYSTEM.match(name) for name in foreign), foreign
+    # A file is called after its whole version, what asks for it (libbz2.so.1.0) by the beginning of that.
+    assert all(name.startswith(needs) or pack._SYSTEM.match(name) for name in foreign), foreign
 
 
 def test_the_pack_is_the_same_every_time(packed: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
