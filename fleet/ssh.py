@@ -128,8 +128,9 @@ class Ssh:
                 with self._lock:
                     self._running.discard(child)
         ended_s = time.monotonic()
-        ending, status, why = self._meaning(log, code, timeout_s)
-        return Report(worker, ending, status, why, ended_s - begun_s, ended_s, log)
+        took_s = ended_s - begun_s
+        ending, status, why = self._meaning(log, code, took_s, timeout_s)
+        return Report(worker, ending, status, why, took_s, ended_s, log)
 
     def stop(self) -> int:
         """Ends every connection, and begins none any more; how many there were. Hosts may go on."""
@@ -139,11 +140,15 @@ class Ssh:
                 _end(child)
             return len(self._running)
 
-    def _meaning(self, log: Path, code: int | None, timeout_s: int) -> tuple[Ending, int | None, str]:
+    def _meaning(
+        self, log: Path, code: int | None, took_s: float, timeout_s: int
+    ) -> tuple[Ending, int | None, str]:
         begun, status = self._marks(log)
         if status is not None:
-            late = f" (not done within {timeout_s} s)" if status in _TIMED_OUT else ""
-            return (Ending.FAILED, status, f"status {status}{late}") if status else (Ending.OK, 0, "")
+            # Sooner it is the command's own, or of one that the kernel killed to free memory.
+            late = status in _TIMED_OUT and took_s >= timeout_s
+            why = f"status {status}{f' (not done within {timeout_s} s)' if late else ''}"
+            return (Ending.FAILED, status, why) if status else (Ending.OK, 0, "")
         if code is None:
             carrier = f"no word within {timeout_s + _CONNECT_S:.0f} s"
         else:

@@ -192,6 +192,17 @@ def test_the_host_ends_what_takes_too_long(hosts: Hosts, capsys: pytest.CaptureF
     assert "status 124 (not done within 1 s)\n    waiting" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("line", "status"), [("exit 124", 124), ("kill -KILL $$", 137)])
+def test_a_command_that_ends_at_once_has_not_taken_too_long(
+    line: str, status: int, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hosts.run("--slice", "train", "--json", "--", line) == 1
+    told = json.loads(capsys.readouterr().out)["workers"]
+    assert [(one["ending"], one["status"], one["why"]) for one in told] == [
+        ("failed", status, f"status {status}")
+    ] * 4
+
+
 def test_a_connection_that_hangs_is_ended_and_nothing_is_claimed_of_it(
     hosts: Hosts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
