@@ -108,17 +108,26 @@ class Ssh:
         return [word.format(**place, worker=worker.number, command=there) for word in self._words]
 
     def run(self, worker: Worker, command: str, timeout_s: int, log: Path) -> Report:
-        """To its end, or until the host has had `timeout_s` and said nothing."""
+        """To its end, or until the host has had `timeout_s` and said nothing.
+
+        Raises:
+            FleetError: this machine can't start it.
+        """
         begun_s = time.monotonic()
         code: int | None = None
         with log.open("wb") as said:
             with self._lock:
                 if self._stopped:
                     return Report(worker, Ending.UNREACHED, None, "not begun", 0.0, begun_s, log)
-                child = subprocess.Popen(
-                    self.line(worker, command, timeout_s), stdin=subprocess.DEVNULL, stdout=said,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                )  # fmt: skip
+                try:
+                    child = subprocess.Popen(
+                        self.line(worker, command, timeout_s), stdin=subprocess.DEVNULL, stdout=said,
+                        stderr=subprocess.STDOUT, start_new_session=True,
+                    )  # fmt: skip
+                except OSError as error:  # a command may be longer than the system passes on
+                    fix = "a shorter command, or fleet:ssh (docs/fleet.md)"
+                    why = f"{self._words[0]} can't be started: {error.strerror}"
+                    raise FleetError(f"{why}\n    fix: {fix}") from None
                 self._running.add(child)
             try:
                 code = child.wait(timeout_s + _CONNECT_S)

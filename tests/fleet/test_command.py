@@ -21,7 +21,7 @@ from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError, Google
 from fleet.memory import Memory
-from fleet.roster import Wish, members, within_budget
+from fleet.roster import within_budget
 from fleet.state import Cause, Seen, View, Word, ZoneView
 from infra.nodes import nodes
 from infra.settings import Settings
@@ -414,18 +414,6 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
     assert "fleet:dollarsPerHour allows $1" in said
     assert "the settings changed: other is new, tpu-us-east5-a-0 is asked for no more" in said
     assert stack.asked == [("bring", ("other",))]
-
-
-def test_flags_narrow_and_never_widen() -> None:
-    assert [one.name for one in members(settings(), Wish(zones=("us-east5-a",), workers_per_zone=1))] == [
-        "tpu-us-east5-a-0"
-    ]
-    with pytest.raises(FleetError, match="has 2 in us-east5-a"):
-        members(settings(), Wish(("extract",), ("us-east5-a",), 3))
-    with pytest.raises(FleetError) as caught:
-        members(settings(), Wish(("extrct",), ("us-west1-c",)))
-    assert "--slice extrct" in str(caught.value)
-    assert "--zones us-west1-c" in str(caught.value)
 
 
 def test_a_budget_refuses_before_anything_is_created() -> None:

@@ -264,6 +264,21 @@ def test_what_can_not_be_begun_is_said(
     assert not hosts.asked
 
 
+def test_a_command_that_no_system_passes_on_is_refused(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hosts.run("--slice", "train", "--", "echo " + "'" * 100_000) == 1
+    said = capsys.readouterr().err
+    assert "error: fakessh can't be started: Argument list too long\n    fix: a shorter command" in said
+
+
+def test_logs_go_where_they_can_be_written(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
+    (hosts.folder / "file").touch()
+    assert hosts.run("--logs", str(hosts.folder / "file"), "--", "true") == 1
+    assert "file: Not a directory\n    fix: another folder" in capsys.readouterr().err
+    assert not hosts.asked
+
+
 def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
     meant: Any = settings()

@@ -1,0 +1,59 @@
+"""Flags do what they say, or are refused with their rule."""
+
+import socket
+
+import pytest
+
+from fleet import __main__ as command
+from fleet.errors import FleetError
+from fleet.roster import Wish, members
+from tests.fleet.test_command import Cloud, Stack, _world, settings  # noqa: F401
+
+
+def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+    cloud.states["train"] = "PREEMPTED"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert command.main(["monitor", "dev", "--port", str(port)]) == 1
+    said = capsys.readouterr().err
+    assert f"--port {port}: must be free for this user: Address already in use\n    fix: another port" in said
+    assert not stack.asked
+    assert cloud.kept is None
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("monitor dev --port 99999", "a whole number from 0 to 65535\n    fix: e.g. 8899"),
+        ("monitor dev --port -1", "a whole number from 0 to 65535"),
+        ("monitor dev --monitor-interval 0", "a whole number from 1 to 2592000"),
+        ("monitor dev --monitor-interval 99999999999", "a whole number from 1 to 2592000"),
+        ("exec dev --parallel 0 -- true", "a whole number from 1 to 2147483648"),
+        ("exec dev --timeout-s 1.5 -- true", "a whole number from 1 to 2592000"),
+        ("deploy dev --max-samples 0", "a whole number from 1 to 2147483648"),
+        ("status dev --workers-per-zone ²", "a whole number from 1 to 2147483648"),
+        (f"status dev --workers-per-zone {'9' * 5000}", "a whole number from 1 to 2147483648"),
+    ],
+)
+def test_a_flag_out_of_range_is_said_with_its_rule(
+    line: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(line.split())
+    assert ended.value.code == 2
+    assert f"must be {rule}" in capsys.readouterr().err
+
+
+def test_flags_narrow_and_never_widen() -> None:
+    assert [one.name for one in members(settings(), Wish(zones=("us-east5-a",), workers_per_zone=1))] == [
+        "tpu-us-east5-a-0"
+    ]
+    with pytest.raises(FleetError, match="has 2 in us-east5-a"):
+        members(settings(), Wish(("extract",), ("us-east5-a",), 3))
+    with pytest.raises(FleetError) as caught:
+        members(settings(), Wish(("extrct",), ("us-west1-c",)))
+    assert "--slice extrct" in str(caught.value)
+    assert "--zones us-west1-c" in str(caught.value)
