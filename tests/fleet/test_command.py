@@ -121,7 +121,7 @@ class Stack:
 
     def remove(self, some: Any) -> None:
         self.asked.append(("remove", tuple(some)))
-        self.outcome = dict.fromkeys(some)
+        self.outcome = dict.fromkeys(some, self.failure)
 
     def ended(self) -> provision.Outcome | None:
         found, self.outcome = self.outcome, None
