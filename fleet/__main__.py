@@ -19,7 +19,7 @@ from fleet.adopt import ours
 from fleet.arguments import parser
 from fleet.books import SIGN_S, Borrowed, BucketBooks, UnreachableError
 from fleet.dashboard import Dashboard, serve
-from fleet.decide import Limits
+from fleet.decide import Limits, orphans
 from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.loop import Books, Builder, Keeper, Look
@@ -114,17 +114,16 @@ def status(options: argparse.Namespace) -> int:
 
 
 def list_nodes(options: argparse.Namespace) -> int:
-    """Every node that carries this environment's labels, orphans too."""
+    """Every node that carries this environment's labels, orphans too unless a slice is named."""
     fleet = _open(options)
     everyone = nodes(fleet.settings)
-    look = fleet.google.look(sorted({zone for one in everyone for zone in one.places}))
+    asked = fleet.members if options.slice or options.zones else everyone
+    look = fleet.google.look(sorted({zone for one in asked for zone in one.places}))
     wanted = {(one.zone, one.name): one for one in everyone}
-    found = [
-        seen
-        for zone in look.zones.values()
-        for seen in (zone.nodes or {}).values()
-        if fleet.labels.items() <= seen.labels.items() or (seen.zone, seen.name) in wanted
-    ]
+    found = [seen for one in fleet.members if (seen := look.seen(one.name, one.zone))]
+    if not options.slice:
+        strays = orphans(everyone, look, fleet.labels)
+        found += [seen for seen in strays if not options.zones or seen.zone in options.zones]
     if options.json:
         print(json.dumps([{"name": one.name, "zone": one.zone, "state": one.state} for one in found]))
     else:
@@ -153,13 +152,14 @@ def delete(options: argparse.Namespace) -> int:
     seen = {one.name: view.seen(one.name, one.zone) for one in fleet.members}
     strays = {name for name, one in seen.items() if one and name not in there and ours(one, fleet.labels)}
     meant = [one.name for one in fleet.members if one.name in there or one.name in strays]
+    out = sys.stderr if options.json else sys.stdout
     for name in meant:
-        print(f"  delete  {name}{' (the stack does not hold it: taken in first)' if name in strays else ''}")
+        first = " (the stack does not hold it: taken in first)" if name in strays else ""
+        print(f"  delete  {name}{first}", file=out)
     if not meant:
-        print("neither the stack nor Google has any of them: nothing to delete")
-        return 0
-    if options.dry_run:
-        return 0
+        print("neither the stack nor Google has any of them: nothing to delete", file=out)
+    if not meant or options.dry_run:
+        return _deleted(options, meant, {})
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     books = BucketBooks(fleet.google)
     memory = books.read()  # refuses beside a monitor, which would bring them back
@@ -182,7 +182,15 @@ def delete(options: argparse.Namespace) -> int:
         print(f"error: {node}: {failure}", file=sys.stderr)
     file = f"Pulumi.{options.environment}.yaml"
     again = "fleet create and a monitor that is begun make them again"
-    print(f"deleted {len(meant) - len(failed)}; {file} still lists them: {again}")
+    print(f"deleted {len(meant) - len(failed)}; {file} still lists them: {again}", file=out)
+    return _deleted(options, meant, outcome)
+
+
+def _deleted(options: argparse.Namespace, meant: list[str], outcome: provision.Outcome) -> int:
+    failed = {name: str(failure) for name, failure in outcome.items() if failure}
+    if options.json:
+        deleted = [name for name in outcome if name not in failed]
+        print(json.dumps({"meant": meant, "deleted": deleted, "failed": failed}))
     return 1 if failed else 0
 
 

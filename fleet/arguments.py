@@ -49,10 +49,17 @@ def parser(does_what: Commands) -> argparse.ArgumentParser:
         if name in ("monitor", "deploy"):
             command.add_argument("--watch", action="store_true", help="only look; bring nothing back")
             command.add_argument(
-                "--monitor-interval", type=_count, default=60, metavar="S", help="seconds between looks (60)"
+                "--monitor-interval",
+                type=_seconds,
+                default=60,
+                metavar="S",
+                help="seconds between looks (60)",
             )
             command.add_argument(
-                "--port", type=int, metavar="PORT", help="the same as a page on this machine; 0: any free one"
+                "--port",
+                type=_port,
+                metavar="PORT",
+                help="the same as a page on this machine; 0: any free one",
             )
         command.set_defaults(run=does)
     return top
@@ -66,7 +73,7 @@ def _add_deployment(command: argparse.ArgumentParser) -> None:
     command.add_argument("--skip-launch", action="store_true", help="prepare and publish only")
     command.add_argument("--monitor", action="store_true", help="watch over the fleet afterwards")
     command.add_argument(
-        "--timeout-s", type=_count, default=3600, metavar="S", help="until all must work (3600)"
+        "--timeout-s", type=_seconds, default=3600, metavar="S", help="until all must work (3600)"
     )
     command.epilog = f"{command.epilog} (after --: more for `workload data streams`)"
     command.set_defaults(json=False)
@@ -77,7 +84,11 @@ def _add_execution(command: argparse.ArgumentParser) -> None:
         "--partial", action="store_true", help="leave out what isn't READY or can't be reached, and go on"
     )
     command.add_argument(
-        "--timeout-s", type=_count, default=600, metavar="S", help="after which a host ends the command (600)"
+        "--timeout-s",
+        type=_seconds,
+        default=600,
+        metavar="S",
+        help="after which a host ends the command (600)",
     )
     command.add_argument(
         "--parallel", type=_count, default=32, metavar="N", help="connections at a time (32)"
@@ -91,7 +102,17 @@ def _add_execution(command: argparse.ArgumentParser) -> None:
     command.epilog = f"{command.epilog} (behind --: words as they are, or a single one as a line of shell)"
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of 1 or more")
-    return int(text)
+def _whole(least: int, most: int, example: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        # Python itself refuses to read thousands of digits.
+        if not text.isdecimal() or len(text) > 18 or not least <= int(text) <= most:
+            rule = f"must be a whole number from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r}: {rule}\n    fix: e.g. {example}")
+        return int(text)
+
+    return read
+
+
+_count = _whole(1, 2**31, 8)
+_seconds = _whole(1, 30 * 86_400, 60)
+_port = _whole(0, 2**16 - 1, 8899)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet import show
+from fleet.errors import FleetError
 from fleet.loop import Look
 from fleet.show import Rates, Row
 from fleet.state import Condition
@@ -127,7 +128,11 @@ td:nth-child(4){font-weight:600}.working td:nth-child(4){color:#18794e}.done td:
 
 
 def serve(dashboard: Dashboard, port: int) -> ThreadingHTTPServer:
-    """The page at http://localhost:PORT, for this machine alone. Raises OSError if the port is taken."""
+    """The page at http://localhost:PORT, for this machine alone.
+
+    Raises:
+        FleetError: the port is taken, or not for this user.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -141,7 +146,13 @@ def serve(dashboard: Dashboard, port: int) -> ThreadingHTTPServer:
         def log_message(self, *_: object) -> None:
             """Nobody asks who looked."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        fix = "another port, or --port 0 for any free one"
+        raise FleetError(
+            f"--port {port}: must be free for this user: {error.strerror}\n    fix: {fix}"
+        ) from None
     threading.Thread(target=server.serve_forever, name="page", daemon=True).start()
     print(f"the same at http://localhost:{server.server_port}", file=sys.stderr)
     return server

@@ -29,14 +29,12 @@ class Plan:
         streams: where the members' command looks for its streams.
         members: one stream each, in the order of their numbers.
         dataset: arguments of `workload data streams`; None where the streams are there already.
-        publish: whether the workload is published anew.
     """
 
     environment: str
     streams: str
     members: tuple[Node, ...]
     dataset: tuple[str, ...] | None
-    publish: bool = True
 
     def commands(self) -> list[list[str]]:
         """What is run before slices are created, in order."""
@@ -45,14 +43,10 @@ class Plan:
             count = str(len(self.members))
             line = ["-m", "workload", "data", "streams", "--streams", count, "--out", self.streams]
             found.append([*line, *self.dataset])
-        if self.publish:
-            found.append(["-m", "infra.publish", self.environment])
-        return found
+        return [*found, ["-m", "infra.publish", self.environment]]
 
 
-def plan(
-    environment: str, members: Sequence[Node], dataset: Sequence[str] | None, publish: bool = True
-) -> Plan:
+def plan(environment: str, members: Sequence[Node], dataset: Sequence[str] | None) -> Plan:
     """What is to be done for some members.
 
     Raises:
@@ -78,7 +72,7 @@ def plan(
             f"members {', '.join(map(str, numbers))} alone can't take all streams\n    fix: {fix}"
         )
     arguments = None if dataset is None else tuple(dataset)
-    return Plan(environment, found[1].rstrip("/"), tuple(members), arguments, publish)
+    return Plan(environment, found[1].rstrip("/"), tuple(members), arguments)
 
 
 def prepare(one: Plan, run: Callable[[Sequence[str]], int] | None = None) -> None:

@@ -108,17 +108,26 @@ class Ssh:
         return [word.format(**place, worker=worker.number, command=there) for word in self._words]
 
     def run(self, worker: Worker, command: str, timeout_s: int, log: Path) -> Report:
-        """To its end, or until the host has had `timeout_s` and said nothing."""
+        """To its end, or until the host has had `timeout_s` and said nothing.
+
+        Raises:
+            FleetError: this machine can't start it.
+        """
         begun_s = time.monotonic()
         code: int | None = None
         with log.open("wb") as said:
             with self._lock:
                 if self._stopped:
                     return Report(worker, Ending.UNREACHED, None, "not begun", 0.0, begun_s, log)
-                child = subprocess.Popen(
-                    self.line(worker, command, timeout_s), stdin=subprocess.DEVNULL, stdout=said,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                )  # fmt: skip
+                try:
+                    child = subprocess.Popen(
+                        self.line(worker, command, timeout_s), stdin=subprocess.DEVNULL, stdout=said,
+                        stderr=subprocess.STDOUT, start_new_session=True,
+                    )  # fmt: skip
+                except OSError as error:  # a command may be longer than the system passes on
+                    fix = "a shorter command, or fleet:ssh (docs/fleet.md)"
+                    why = f"{self._words[0]} can't be started: {error.strerror}"
+                    raise FleetError(f"{why}\n    fix: {fix}") from None
                 self._running.add(child)
             try:
                 code = child.wait(timeout_s + _CONNECT_S)
@@ -128,8 +137,9 @@ class Ssh:
                 with self._lock:
                     self._running.discard(child)
         ended_s = time.monotonic()
-        ending, status, why = self._meaning(log, code, timeout_s)
-        return Report(worker, ending, status, why, ended_s - begun_s, ended_s, log)
+        took_s = ended_s - begun_s
+        ending, status, why = self._meaning(log, code, took_s, timeout_s)
+        return Report(worker, ending, status, why, took_s, ended_s, log)
 
     def stop(self) -> int:
         """Ends every connection, and begins none any more; how many there were. Hosts may go on."""
@@ -139,11 +149,15 @@ class Ssh:
                 _end(child)
             return len(self._running)
 
-    def _meaning(self, log: Path, code: int | None, timeout_s: int) -> tuple[Ending, int | None, str]:
+    def _meaning(
+        self, log: Path, code: int | None, took_s: float, timeout_s: int
+    ) -> tuple[Ending, int | None, str]:
         begun, status = self._marks(log)
         if status is not None:
-            late = f" (not done within {timeout_s} s)" if status in _TIMED_OUT else ""
-            return (Ending.FAILED, status, f"status {status}{late}") if status else (Ending.OK, 0, "")
+            # Sooner it is the command's own, or of one that the kernel killed to free memory.
+            late = status in _TIMED_OUT and took_s >= timeout_s
+            why = f"status {status}{f' (not done within {timeout_s} s)' if late else ''}"
+            return (Ending.FAILED, status, why) if status else (Ending.OK, 0, "")
         if code is None:
             carrier = f"no word within {timeout_s + _CONNECT_S:.0f} s"
         else:

@@ -45,7 +45,11 @@ class Store(Protocol):
         """Creates an object as a whole; False, and nothing is changed, where there is one already."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """The object's content from `start` to before `end`; `MissingObjectError` where there is none."""
+        """The object's content from `start` to before `end`, less where it ends before.
+
+        Raises:
+            MissingObjectError: there is none of that name.
+        """
 
     def list(self, prefix: str) -> list[str]:
         """Names that begin with the prefix, sorted."""
@@ -212,6 +216,8 @@ class BucketStore:
             content: bytes = self._blob(name).download_as_bytes(start=start or None, end=last, retry=_RETRY)
         except google.NotFound:
             raise MissingObjectError(f"{self.url}/{name}: no such object") from None
+        except google.RequestRangeNotSatisfiable:  # it ends before `start`
+            return b""
         except _REFUSED as error:
             raise self._refused(name, "read", error) from error
         return content

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,17 @@ def record(environment: str, key: str, value: str | dict[str, str], root: Path) 
         InfraError: the file has no `config:`, or what stands there under this key is more than a line.
     """
     path = (root / f"Pulumi.{environment}.yaml").resolve()
-    before = path.read_text("utf-8")
+    before = path.read_bytes().decode()  # as text its line ends would become this machine's
     plain = isinstance(value, str) and yaml.safe_load(value) == value
     line = f"{key}: {value if plain else json.dumps(value, sort_keys=True)}"
-    there = re.compile(rf"(?m)^([ ]+){re.escape(key)}:.*\n?")
+    there = re.compile(rf"(?m)^([ ]+){re.escape(key)}:[^\r\n]*(\r?\n|\Z)")
     if not value:
         after = there.sub("", before, count=1)
     elif there.search(before):
-        after = there.sub(lambda found: f"{found[1]}{line}\n", before, count=1)
+        after = there.sub(lambda found: f"{found[1]}{line}{found[2]}", before, count=1)
     else:
-        after = re.sub(
-            r"(?m)^config:[^\n]*\n([ ]+)", lambda found: f"{found[0]}{line}\n{found[1]}", before, count=1
-        )
+        first = re.compile(r"(?m)^config:[^\r\n]*(\r?\n)([ ]+)")
+        after = first.sub(lambda found: f"{found[0]}{line}{found[1]}{found[2]}", before, count=1)
     wanted = {**_config(before), key: value}
     if _config(after) != (wanted if value else {name: wanted[name] for name in wanted if name != key}):
         raise InfraError(f"{path.name} isn't changed: write there by hand, under config: '  {line}'")
@@ -40,10 +40,12 @@ def record(environment: str, key: str, value: str | dict[str, str], root: Path) 
     # Whole or not at all: `pulumi up` may be reading it.
     fresh = path.with_name(f".{path.name}.new")
     try:
-        fresh.write_text(after, "utf-8")
+        fresh.write_bytes(after.encode())
         fresh.chmod(path.stat().st_mode)
         os.replace(fresh, path)
     except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise InfraError(f"{path.name} can't be written: {error.strerror}: {line}") from None
     return True
 

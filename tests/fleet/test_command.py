@@ -17,13 +17,13 @@ import pytest
 
 from fleet import __main__ as command
 from fleet import handbook, provision
-from fleet.books import SIGN_S, BucketBooks, UnreachableError
+from fleet.books import SIGN_S, BucketBooks
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError, Google
 from fleet.memory import Memory
-from fleet.roster import Wish, members, within_budget
-from fleet.state import Cause, Place, Seen, View, Word, ZoneView
+from fleet.roster import within_budget
+from fleet.state import Place, Seen, View, Word, ZoneView
 from infra.nodes import nodes
 from infra.settings import Settings
 from infra.settings.parser import parse
@@ -123,7 +123,7 @@ class Stack:
 
     def remove(self, some: Any) -> None:
         self.asked.append(("remove", tuple(some)))
-        self.outcome = dict.fromkeys(some)
+        self.outcome = dict.fromkeys(some, self.failure)
 
     def ended(self) -> provision.Outcome | None:
         found, self.outcome = self.outcome, None
@@ -287,77 +287,6 @@ def test_beside_another_keeper_nothing_is_done(
     assert "another `fleet` acts, on" in capsys.readouterr().err
 
 
-def test_a_keeper_that_is_written_over_stops_before_it_does_anything(world: tuple[Cloud, Stack]) -> None:
-    cloud, stack = world
-    cloud.states["train"] = "PREEMPTED"
-    keeper = command.Fleet(settings(), nodes(settings()), cloud).keeper()  # type: ignore[arg-type]
-    BucketBooks(cloud).write(Memory())  # type: ignore[arg-type]
-    with pytest.raises(FleetError, match="another `fleet` acts"):
-        keeper.step()
-    assert not stack.asked
-
-
-def test_a_keeper_that_died_is_followed_after_three_minutes(world: tuple[Cloud, Stack]) -> None:
-    cloud, _ = world
-    now = [1000.0]
-    BucketBooks(cloud, lambda: now[0]).write(Memory())  # type: ignore[arg-type]
-    now[0] += 179
-    with pytest.raises(FleetError, match="another"):
-        BucketBooks(cloud, lambda: now[0]).read()  # type: ignore[arg-type]
-    now[0] += 2
-    BucketBooks(cloud, lambda: now[0]).read()  # type: ignore[arg-type]
-
-
-def test_its_own_write_whose_answer_was_lost_is_no_others(world: tuple[Cloud, Stack]) -> None:
-    cloud, _ = world
-    books = BucketBooks(cloud)  # type: ignore[arg-type]
-    write = cloud.write
-
-    def lost(name: str, text: str, generation: int) -> int:
-        write(name, text, generation)
-        return write(name, text, generation)
-
-    cloud.write = lost  # type: ignore[method-assign]
-    books.write(Memory())
-    cloud.write = write  # type: ignore[method-assign]
-    books.write(Memory())
-    assert cloud.generation == 2
-
-
-def test_a_memory_is_written_again_over_an_older_one_whose_answer_was_lost(
-    world: tuple[Cloud, Stack],
-) -> None:
-    cloud, _ = world
-    books = BucketBooks(cloud)  # type: ignore[arg-type]
-    write = cloud.write
-
-    def lost(name: str, text: str, generation: int) -> int:
-        write(name, text, generation)
-        raise AskedError(Failure(Kind.TRANSIENT, "unavailable"))
-
-    cloud.write = lost  # type: ignore[method-assign]
-    with pytest.raises(UnreachableError):
-        books.write(Memory())
-    cloud.write = write  # type: ignore[method-assign]
-    memory = Memory()
-    memory.attempted("train", Cause.NEW, 1.0)
-    books.write(memory)
-    assert json.loads(cloud.kept or "")["attempts"], "an attempt that isn't in the bucket spends no budget"
-
-
-def test_a_request_that_the_bucket_refuses_is_not_taken_for_written(world: tuple[Cloud, Stack]) -> None:
-    cloud, _ = world
-    books = BucketBooks(cloud)  # type: ignore[arg-type]
-    books.write(Memory())
-
-    def refuse(name: str, text: str, generation: int) -> int:
-        raise AskedError(Failure(Kind.INVALID, "bad request"))
-
-    cloud.write = refuse  # type: ignore[method-assign]
-    with pytest.raises(UnreachableError, match="bad request"):
-        books.write(Memory())
-
-
 def test_a_keeper_that_waits_long_between_looks_shows_that_it_lives(
     world: tuple[Cloud, Stack], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,25 +314,6 @@ def test_an_interrupted_delete_says_that_it_goes_on_and_gives_its_place_up(
     assert stack.asked == [("remove", ("train",))]
     assert "train: the update goes on" in capsys.readouterr().err
     BucketBooks(cloud).read()  # type: ignore[arg-type]
-
-
-def test_what_cannot_be_written_down_is_not_done(world: tuple[Cloud, Stack]) -> None:
-    cloud, stack = world
-    keeper = command.Fleet(settings(), nodes(settings()), cloud).keeper()  # type: ignore[arg-type]
-    cloud.states["train"] = "PREEMPTED"
-    write = cloud.write
-
-    def refuse(name: str, text: str, generation: int) -> int:
-        raise AskedError(Failure(Kind.TRANSIENT, "unavailable"))
-
-    cloud.write = refuse  # type: ignore[method-assign]
-    look = keeper.step()
-    assert not stack.asked
-    assert any("nothing is done" in event for event in look.events)
-    cloud.write = write  # type: ignore[method-assign]
-    keeper.step()
-    assert stack.asked == [("bring", ("train",))]
-    assert keeper.memory.spent(Cause.PREEMPTION, cloud.at_s) == 1
 
 
 def test_other_fleets_are_no_orphans_where_a_command_is_narrowed(
@@ -479,18 +389,6 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
     assert "fleet:dollarsPerHour allows $1" in said
     assert "the settings changed: other is new, tpu-us-east5-a-0 is asked for no more" in said
     assert stack.asked == [("bring", ("other",))]
-
-
-def test_flags_narrow_and_never_widen() -> None:
-    assert [one.name for one in members(settings(), Wish(zones=("us-east5-a",), workers_per_zone=1))] == [
-        "tpu-us-east5-a-0"
-    ]
-    with pytest.raises(FleetError, match="has 2 in us-east5-a"):
-        members(settings(), Wish(("extract",), ("us-east5-a",), 3))
-    with pytest.raises(FleetError) as caught:
-        members(settings(), Wish(("extrct",), ("us-west1-c",)))
-    assert "--slice extrct" in str(caught.value)
-    assert "--zones us-west1-c" in str(caught.value)
 
 
 def test_a_budget_refuses_before_anything_is_created() -> None:

@@ -192,6 +192,17 @@ def test_the_host_ends_what_takes_too_long(hosts: Hosts, capsys: pytest.CaptureF
     assert "status 124 (not done within 1 s)\n    waiting" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("line", "status"), [("exit 124", 124), ("kill -KILL $$", 137)])
+def test_a_command_that_ends_at_once_has_not_taken_too_long(
+    line: str, status: int, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hosts.run("--slice", "train", "--json", "--", line) == 1
+    told = json.loads(capsys.readouterr().out)["workers"]
+    assert [(one["ending"], one["status"], one["why"]) for one in told] == [
+        ("failed", status, f"status {status}")
+    ] * 4
+
+
 def test_a_connection_that_hangs_is_ended_and_nothing_is_claimed_of_it(
     hosts: Hosts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +261,21 @@ def test_what_can_not_be_begun_is_said(
     monkeypatch.setattr(command, "from_file", lambda _: settings(ssh="nossh {node} {worker} {command}"))
     assert hosts.run(*line) == 1
     assert said in capsys.readouterr().err
+    assert not hosts.asked
+
+
+def test_a_command_that_no_system_passes_on_is_refused(
+    hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hosts.run("--slice", "train", "--", "echo " + "'" * 100_000) == 1
+    said = capsys.readouterr().err
+    assert "error: fakessh can't be started: Argument list too long\n    fix: a shorter command" in said
+
+
+def test_logs_go_where_they_can_be_written(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
+    (hosts.folder / "file").touch()
+    assert hosts.run("--logs", str(hosts.folder / "file"), "--", "true") == 1
+    assert "file: Not a directory\n    fix: another folder" in capsys.readouterr().err
     assert not hosts.asked
 
 

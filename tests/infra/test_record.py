@@ -1,5 +1,7 @@
 """What commands write into an environment's file: one line, every other byte as it was."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -33,15 +35,41 @@ def path(tmp_path: Path) -> Path:
         (PLACES, 'tpu:x: {"tpu-us-east5-b-0": "us-east5-a"}'),
     ],
 )
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_a_setting_is_one_line_that_comes_changes_and_goes(
-    path: Path, value: str | dict[str, str], line: str
+    path: Path, value: str | dict[str, str], line: str, ends: str
 ) -> None:
+    def stands(wanted: str) -> bool:
+        return path.read_bytes() == wanted.replace("\n", ends).encode()
+
+    path.write_bytes(BEFORE.replace("\n", ends).encode())
     assert record("dev", "tpu:x", value, path.parent)
-    assert path.read_text() == BEFORE.replace("  # Keep", f"  {line}\n  # Keep")
+    assert stands(BEFORE.replace("  # Keep", f"  {line}\n  # Keep"))
     assert not record("dev", "tpu:x", value, path.parent)
     assert record("dev", "tpu:x", "other", path.parent)
-    assert path.read_text() == BEFORE.replace("  # Keep", "  tpu:x: other\n  # Keep")
+    assert stands(BEFORE.replace("  # Keep", "  tpu:x: other\n  # Keep"))
     assert record("dev", "tpu:x", {}, path.parent)
+    assert stands(BEFORE)
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_a_last_line_without_an_end_stays_without_one(path: Path) -> None:
+    path.write_bytes(BEFORE.encode() + b"  tpu:x: old")
+    assert record("dev", "tpu:x", "new", path.parent)
+    assert path.read_bytes() == BEFORE.encode() + b"  tpu:x: new"
+
+
+def test_a_full_disk_leaves_the_file_as_it_was_and_nothing_beside_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:20])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(InfraError, match="can't be written: No space left on device: tpu:x: new"):
+        record("dev", "tpu:x", "new", path.parent)
     assert path.read_text() == BEFORE
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 

@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from workload.data.prepare import prepare
+from workload.store import Store, open_store
 
 # What a host or a developer has set must not steer a test.
 STEERING = (
@@ -71,6 +72,15 @@ def storage_url() -> Iterator[str]:
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Each kind of store, one after the other, empty."""
+    if request.param == "folder":
+        return open_store(str(tmp_path / "run"))
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("storage_url"))
+    return open_store(f"gs://bucket/{tmp_path.name}/run")
 
 
 def _wait_until_up(url: str, server: "subprocess.Popen[bytes]") -> None:

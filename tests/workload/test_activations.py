@@ -16,7 +16,7 @@ from workload.activations.reader import Activations
 from workload.data import stream as streams
 from workload.data.stream import Stream
 from workload.errors import DataError
-from workload.store import FolderStore
+from workload.store import FolderStore, Store
 
 
 class Counting(FolderStore):
@@ -202,6 +202,24 @@ def test_one_damaged_shard_hides_no_other(
     said = capsys.readouterr().out
     assert f"{name}: " in said
     assert "of 8 streams" in said
+
+
+def test_shards_that_are_cut_short_hide_no_other(
+    run: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in FolderStore(run).list(""):
+        store.write(name, FolderStore(run).read(name))
+    whole = FolderStore(run).read(shard.name(3, 2))
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    said_of = {0: "has no header", begin - 9: "is no shard", begin: "is cut short", 2**17: "is cut short"}
+    for left, said in said_of.items():
+        store.write(shard.name(3, 2), whole[:left])
+        assert main(["activations", "verify", store.url]) == 1
+        first, _, missing, last = capsys.readouterr().out.splitlines()
+        assert first.startswith(f"{store.url}/{shard.name(3, 2)}: ")
+        assert said in first
+        assert missing.startswith("tpu_3: shards 2 of ")
+        assert last.endswith(" 3 problems")
 
 
 def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

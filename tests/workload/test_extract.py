@@ -1,5 +1,8 @@
 """An extraction makes every shard once, the same bytes whoever makes it, of what the model computes."""
 
+import hashlib
+import json
+import random
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +22,9 @@ from workload.activations.statistics import Moments
 from workload.data import stream as streams
 from workload.data.stream import Stream
 from workload.errors import ConfigError, DataError, HopelessError, TakenError, WeightsError
-from workload.extract.run import Summary
+from workload.extract import packing
+from workload.extract.run import Extraction, Summary
+from workload.extract.weights import Folder
 from workload.lease import of_stream
 from workload.model import decoder, huggingface
 from workload.store import FolderStore, Store
@@ -224,8 +229,6 @@ def test_nothing_after_the_last_layer_wanted_is_loaded(
 
 
 def test_the_checkpoint_says_what_is_committed(whole: FolderStore, stream: Stream) -> None:
-    import json
-
     said = json.loads(whole.read("checkpoints/checkpoint_worker_3.json"))
     assert said == {
         "worker_id": 3,
@@ -245,6 +248,44 @@ def test_another_run_of_the_same_name_is_refused(whole: FolderStore, stream: Str
         HopelessError, match=r"begun with other settings: extract.points was \['resid_post.0'"
     ):
         extract(config, stream, weights, whole)
+
+
+@pytest.mark.parametrize("was", [{"packing": 0}, {}])
+def test_a_run_that_was_packed_otherwise_is_refused(
+    was: dict[str, int], whole: FolderStore, stream: Stream, weights: Path, tmp_path: Path
+) -> None:
+    """Its shards hold other documents: what is left of them would not be all that isn't there."""
+    store = FolderStore(tmp_path)
+    store.write(shard.name(3, 1), whole.read(shard.name(3, 1)))
+    settings = json.loads(whole.read("config.json"))
+    settings.pop("packing", None)
+    store.write("config.json", json.dumps(settings | was).encode())
+    said = f"other settings: packing was {was.get('packing')}, is {packing.VERSION}\n"
+    with pytest.raises(HopelessError, match=said):
+        extract(CONFIG, stream, weights, store)
+    assert store.list(shard.folder(3)) == [shard.name(3, 1)]
+
+
+def test_the_cuts_of_a_version_stay_as_they_are(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "local_device_count", lambda: 4)
+    drawn = random.Random(5)
+    lengths = [int(300 + 0.12 * n * drawn.random()) for n in range(5000)]  # for which every constant counts
+    (tmp_path / "stream_003.safetensors").write_bytes(make_stream(lengths))
+    stream = streams.read(str(tmp_path / "stream_003.safetensors"))
+    cuts = []
+    small = replace(CONFIG.extract, shard_bytes=10**7, batch_tokens=8192)
+    large, rows = replace(small, batch_tokens=16384), replace(small, row_tokens=1024, dtype="bfloat16")
+    for settings in (large, small, rows):
+        config = replace(CONFIG, extract=settings)
+        one = Extraction(config, stream, Folder(weights), FolderStore(tmp_path), lambda _: None)
+        cuts.append([part.batches for part in one._ranges])
+    digest = hashlib.sha256(repr(cuts).encode()).hexdigest()[:16]
+    assert (packing.VERSION, digest) == (1, "b7edfe258f9a565d"), (
+        "documents are cut into other shards: a run begun before would go on without some of them."
+        " fix: take the change back, or raise packing.VERSION and write the new digest here"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,6 @@ from workload.errors import StoreError
 from workload.store import MissingObjectError, Store, open_store
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    if request.param == "folder":
-        return open_store(str(tmp_path / "run"))
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("storage_url"))
-    return open_store(f"gs://bucket/{tmp_path.name}/run")
-
-
 def test_what_is_written_is_read(store: Store) -> None:
     store.write("a/b.json", b"{}")
     assert store.read("a/b.json") == b"{}"
@@ -88,3 +80,10 @@ def test_a_part_is_read(store: Store) -> None:
     assert store.read("a", 7) == b"789"
     assert store.read("a", 0, 4) == b"0123"
     assert store.read("a", 8, 99) == b"89"
+
+
+def test_a_part_that_begins_where_there_is_nothing_is_empty(store: Store) -> None:
+    store.write("a", b"0123456789")
+    store.write("empty", b"")
+    assert [store.read("a", 10, 12), store.read("a", 99), store.read("empty", 0, 4)] == [b"", b"", b""]
+    assert store.read("empty") == b""

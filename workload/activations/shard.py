@@ -54,11 +54,11 @@ class About:
         worker: whose folder it is in: the number of the stream.
         number: of the shard in the worker's folder, from 1.
         shards: that the stream becomes.
-        documents: of the stream before this shard, for progress.
         stream_sha256: the stream's identity.
         run_sha256: of the run's config.json: model, points, arithmetic, packing.
         points: kept, in the order of the computation.
         sha256: of each tensor's bytes.
+        version: of the layout.
     """
 
     worker: int

@@ -10,6 +10,9 @@ import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+VERSION = 1
+"""Of everything that says which documents make a shard; a run is of one alone."""
+
 LANES = 128  # rows are a multiple of what a TPU's vector unit holds
 PADDING = 1.05  # a longer row must be worth it: attention's share grows with the length
 _TRIED = 2048  # documents by which a length is chosen

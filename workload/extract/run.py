@@ -182,6 +182,7 @@ class Extraction:
             "model": asdict(self._arch) | self._weights.identity(),
             "extract": extract | {"points": names},
             "chips": jax.local_device_count(),
+            "packing": packing.VERSION,
             "streams": {
                 "dealt_sha256": about.dealt_sha256,
                 "source_sha256": about.source_sha256,

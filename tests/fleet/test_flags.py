@@ -1,0 +1,126 @@
+"""Flags do what they say, or are refused with their rule."""
+
+import json
+import socket
+
+import pytest
+
+from fleet import __main__ as command
+from fleet.errors import FleetError
+from fleet.failures import Failure, Kind
+from fleet.roster import Wish, members
+from fleet.state import Seen
+from tests.fleet.test_command import LABELS, Cloud, Stack, _world, settings  # noqa: F401
+
+
+def test_flags_narrow_and_never_widen() -> None:
+    assert [one.name for one in members(settings(), Wish(zones=("us-east5-a",), workers_per_zone=1))] == [
+        "tpu-us-east5-a-0"
+    ]
+    with pytest.raises(FleetError, match="has 2 in us-east5-a"):
+        members(settings(), Wish(("extract",), ("us-east5-a",), 3))
+    with pytest.raises(FleetError) as caught:
+        members(settings(), Wish(("extrct",), ("us-west1-c",)))
+    assert "--slice extrct" in str(caught.value)
+    assert "--zones us-west1-c" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked", "found"),
+    [
+        ("--slice train", "b", {"train"}),
+        ("--zones us-east5-a", "a", {"tpu-us-east5-a-0", "tpu-us-east5-a-1", "tpu-us-east5-a-7"}),
+        ("--slice extract --zones us-east5-b", "b", {"tpu-us-east5-b-0", "tpu-us-east5-b-1"}),
+        ("--slice extract --workers-per-zone 1", "ab", {"tpu-us-east5-a-0", "tpu-us-east5-b-0"}),
+        (
+            "--workers-per-zone 1",
+            "ab",
+            {"train", "tpu-us-east5-a-0", "tpu-us-east5-a-7", "tpu-us-east5-b-7"},
+        ),
+    ],
+)
+def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
+    flags: str,
+    asked: str,
+    found: set[str],
+    world: tuple[Cloud, Stack],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cloud, _ = world
+    cloud.strays += [Seen(f"tpu-us-east5-{z}-7", f"us-east5-{z}", "READY", labels=LABELS) for z in "ab"]
+    look, zones = cloud.look, list[str]()
+    monkeypatch.setattr(cloud, "look", lambda some: (zones.extend(some), look(some))[1])
+    assert command.main(["list", "dev", "--json", *flags.split()]) == 0
+    assert {one["name"] for one in json.loads(capsys.readouterr().out)} == found
+    assert zones == [f"us-east5-{z}" for z in asked]
+
+
+@pytest.mark.parametrize(
+    ("flags", "failure", "deleted", "code"),
+    [
+        ("--yes", None, ["train"], 0),
+        ("--yes", Failure(Kind.QUOTA, "no more"), [], 1),
+        ("--dry-run", None, [], 0),
+    ],
+)
+def test_delete_for_programs_is_one_object(
+    flags: str,
+    failure: Failure | None,
+    deleted: list[str],
+    code: int,
+    world: tuple[Cloud, Stack],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, stack = world
+    stack.failure = failure
+    assert command.main(["delete", "dev", "--slice", "train", "--json", flags]) == code
+    said = capsys.readouterr()
+    why = {"train": str(failure)} if failure else {}
+    assert json.loads(said.out) == {"meant": ["train"], "deleted": deleted, "failed": why}
+    assert "  delete  train\n" in said.err
+
+
+def test_delete_for_programs_says_so_where_there_is_nothing(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world[0].states["train"] = ""
+    assert command.main(["delete", "dev", "--slice", "train", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"meant": [], "deleted": [], "failed": {}}
+
+
+def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, stack = world
+    cloud.states["train"] = "PREEMPTED"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert command.main(["monitor", "dev", "--port", str(port)]) == 1
+    said = capsys.readouterr().err
+    assert f"--port {port}: must be free for this user: Address already in use\n    fix: another port" in said
+    assert not stack.asked
+    assert cloud.kept is None
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("monitor dev --port 99999", "a whole number from 0 to 65535\n    fix: e.g. 8899"),
+        ("monitor dev --port -1", "a whole number from 0 to 65535"),
+        ("monitor dev --monitor-interval 0", "a whole number from 1 to 2592000"),
+        ("monitor dev --monitor-interval 99999999999", "a whole number from 1 to 2592000"),
+        ("exec dev --parallel 0 -- true", "a whole number from 1 to 2147483648"),
+        ("exec dev --timeout-s 1.5 -- true", "a whole number from 1 to 2592000"),
+        ("deploy dev --max-samples 0", "a whole number from 1 to 2147483648"),
+        ("status dev --workers-per-zone ²", "a whole number from 1 to 2147483648"),
+        (f"status dev --workers-per-zone {'9' * 5000}", "a whole number from 1 to 2147483648"),
+    ],
+)
+def test_a_flag_out_of_range_is_said_with_its_rule(
+    line: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(line.split())
+    assert ended.value.code == 2
+    assert f"must be {rule}" in capsys.readouterr().err
