@@ -29,7 +29,8 @@ STARTERS = ("nodes.create", "nodes.delete")  # what begins an operation
 OWN = ("nodes.list", "nodes.delete", "objects.list", "objects.get", "objects.insert")
 PULUMI = (
     ("create", "nodes.create"), ("create", "operations.get"), ("create", "nodes.get"),
-    ("replace", "nodes.delete"), ("replace", "operations.get"), ("delete", "nodes.delete"),
+    ("replace", "nodes.get"), ("replace", "nodes.delete"), ("replace", "operations.get"),
+    ("delete", "nodes.delete"),
 )  # fmt: skip
 OVERCOME, UNSEEN = "overcome", "seen at the next look"
 _NO_CHIPS = (
