@@ -84,6 +84,8 @@ def write_stream(path: Path, documents: Sequence[NDArray[np.int32]]) -> Path:
 def _definitions(path: Path) -> Iterator[str]:
     """The text of every function and class at the top of a file."""
     source = path.read_text(encoding="utf-8")
+    lines = source.split("\n")  # once: ast.get_source_segment splits all of it for each node
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield ast.get_source_segment(source, node) or ""
+            *whole, last = lines[node.lineno - 1 : node.end_lineno]
+            yield "\n".join([*whole, last.encode()[: node.end_col_offset].decode()])
