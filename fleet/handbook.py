@@ -18,8 +18,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"
 MATRIX = Path(__file__).parents[1] / "benchmarks" / "results" / "faults.json"
 _ASKED_BY = {
     "fleet": "the fleet",
-    "create": "Pulumi, creating",
-    "replace": "Pulumi, replacing",
+    "create": "an update, creating",
+    "replace": "an update, replacing",
     "delete": "`fleet delete`",
 }
 
