@@ -69,9 +69,9 @@ class Dashboard:
             said.append(f"the bucket didn't answer: {look.view.failure.kind}: {look.view.failure.message}")
         if look.orphans:
             said.append(f"orphans, asked for by nobody: {', '.join(one.name for one in look.orphans)}")
-        dollars = show.price_so_far(look)
-        if dollars is not None:
-            said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there")
+        dollars, unknown = show.price_so_far(look)
+        without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
+        said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
         return said
 
     def _drawn(self, clock: str, found: Sequence[Row], lines: Sequence[str]) -> Group:

@@ -75,10 +75,10 @@ def rows(look: Look, rates: Rates) -> list[Row]:
     return found
 
 
-def price_so_far(look: Look) -> float | None:
-    """Dollars since the creation of the nodes that are there; None where a price isn't known."""
+def price_so_far(look: Look) -> tuple[float, list[str]]:
+    """Dollars since the creation of the nodes that are there, and those whose price nobody knows."""
     by_name = {(one.zone, one.name): one for one in look.members}
-    total = 0.0
+    total, unknown = 0.0, []
     for zone in look.view.zones.values():
         for seen in (zone.nodes or {}).values():
             member = by_name.get((seen.zone, seen.name))
@@ -87,9 +87,10 @@ def price_so_far(look: Look) -> float | None:
             each = CATALOG.price(seen.zone)
             price = each.spot if member.spot else each.on_demand
             if price is None or member.reserved:
-                return None
-            total += price * member.kind.chips * max(0.0, look.view.at_s - seen.created_s) / 3600
-    return total
+                unknown.append(seen.name)
+            else:
+                total += price * member.kind.chips * max(0.0, look.view.at_s - seen.created_s) / 3600
+    return total, sorted(unknown)
 
 
 def summary(found: Sequence[Row]) -> str:
@@ -148,6 +149,7 @@ def _columns(lines: Sequence[Sequence[str]]) -> str:
 
 def as_json(look: Look, found: Sequence[Row]) -> dict[str, Any]:
     """For programs."""
+    dollars, unknown = price_so_far(look)
     answers = {zone: str(view.failure.kind) for zone, view in look.view.zones.items() if view.failure}
     return {
         "at_s": look.view.at_s,
@@ -155,7 +157,7 @@ def as_json(look: Look, found: Sequence[Row]) -> dict[str, Any]:
         "decisions": {one.node: one.action for one in look.decisions},
         "orphans": [asdict(one) for one in look.orphans],
         "unanswered": answers | ({"bucket": look.view.failure.kind} if look.view.failure else {}),
-        "dollars_so_far": price_so_far(look),
+        "dollars_so_far": None if unknown else dollars,
     }
 
 

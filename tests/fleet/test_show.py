@@ -1,0 +1,45 @@
+"""What is shown of a look: prices."""
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from fleet import show
+from fleet.dashboard import Dashboard
+from fleet.loop import Look
+from fleet.state import Seen, View, ZoneView
+from infra.catalog import CATALOG
+from infra.nodes import Node
+from tests.fleet.conftest import fleet
+
+HOUR_S = 3600.0
+KNOWN = [one for one in fleet(8, zones=8) if CATALOG.price(one.zone).spot][:2]
+UNKNOWN = [one for one in fleet(8, zones=8) if CATALOG.price(one.zone).spot is None][:1]
+
+
+def look(*members: Node, age_s: float = 2 * HOUR_S) -> Look:
+    zones = {one.zone: ZoneView({one.name: Seen(one.name, one.zone, "READY", "1", 1e6)}) for one in members}
+    return Look(View(1e6 + age_s, zones, {}), members, [], [], [])
+
+
+def test_the_price_so_far_is_that_of_the_chips_since_their_creation() -> None:
+    spot, on_demand = KNOWN[0], replace(KNOWN[1], spot=False)
+    dollars, unknown = show.price_so_far(look(spot, on_demand))
+    each = CATALOG.price(spot.zone).spot, CATALOG.price(on_demand.zone).on_demand
+    assert dollars == pytest.approx(2 * 8 * sum(one or 0 for one in each))
+    assert dollars > 0
+    assert unknown == []
+
+
+def test_a_price_that_nobody_knows_is_said_and_not_taken_for_none(capsys: pytest.CaptureFixture[str]) -> None:
+    known, reserved, nowhere = KNOWN[0], replace(KNOWN[1], reserved=True), UNKNOWN[0]
+    some = look(known, reserved, nowhere)
+    dollars, unknown = show.price_so_far(some)
+    assert dollars == show.price_so_far(look(known))[0]
+    assert unknown == sorted([reserved.name, nowhere.name])
+    assert show.as_json(some, [])["dollars_so_far"] is None
+    with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
+        dashboard.show(some)
+    assert f"${dollars:,.2f} so far" in capsys.readouterr().out
+    assert "without 2 whose price the catalog" in dashboard.page
