@@ -29,7 +29,7 @@ test: setup lint ## run every test (no cloud account; some need root)
 	@tools/setup.sh parity >/dev/stderr # not within the time that a test has
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-prove: setup ## that no kill leaves a trace: of saves (6 min), of extractions (6 min), of 100 runs (1 h); faults (25 min)
+prove: setup ## that no kill leaves a trace: of saves (6 min), of extractions (19 min), of 100 runs (1 h); faults (30 min)
 	python -m tests.proofs saves
 	python -m tests.proofs extractions
 	python -m tests.proofs matrix

@@ -2,8 +2,8 @@
 
     python -m tests.proofs saves            kill before and after each storage request of a save: 6 min
     python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
-    python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 10 min
-    python -m tests.proofs matrix           every fault of every request of a fleet's: 25 min
+    python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
+    python -m tests.proofs matrix           every fault of every request of a fleet's: 30 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
 every run, and goes on from there when it is called again.
