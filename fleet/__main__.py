@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +26,7 @@ from fleet.google import Google
 from fleet.loop import Books, Builder, Keeper, Look
 from fleet.roster import Wish, members, within_budget
 from fleet.show import Rates
-from fleet.state import Action, Cause, Place
+from fleet.state import Action, Cause, Decision, Place, Seen
 from infra import names, prices
 from infra.cli import run
 from infra.errors import InfraError
@@ -125,7 +126,7 @@ def list_nodes(options: argparse.Namespace) -> int:
         strays = orphans(everyone, look, fleet.labels)
         found += [seen for seen in strays if not options.zones or seen.zone in options.zones]
     if options.json:
-        print(json.dumps([{"name": one.name, "zone": one.zone, "state": one.state} for one in found]))
+        print(json.dumps([_listed(one, wanted.get((one.zone, one.name))) for one in found]))
     else:
         print(show.listed(found, wanted) if found else "Google lists no node of ours")
     failed = [f"{zone} didn't answer: {view.failure}" for zone, view in look.zones.items() if view.failure]
@@ -134,14 +135,26 @@ def list_nodes(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _listed(seen: Seen, member: Node | None) -> dict[str, str | None]:
+    slice_name = member.slice if member else None  # of an orphan
+    return {"name": seen.name, "zone": seen.zone, "state": seen.state, "slice": slice_name}
+
+
 def create(options: argparse.Namespace) -> int:
     """Create the members that aren't there."""
     return _mend(options, {Cause.NEW}, "create")
 
 
 def recreate_preempted(options: argparse.Namespace) -> int:
-    """Bring back what Google took away, and what isn't there; leave everything else alone."""
-    return _mend(options, {Cause.NEW, Cause.PREEMPTION}, "bring back")
+    """Bring back what Google took away, and nothing else."""
+    return _mend(options, {Cause.NEW, Cause.PREEMPTION}, "bring back", _was_there)
+
+
+def _was_there(one: Decision, keeper: Keeper) -> bool:
+    """Whether a member is gone that was there: the stack holds it, or it was lost and not made again yet."""
+    return (
+        one.cause is Cause.PREEMPTION or one.node in keeper.memory.owed or one.node in (keeper.held() or ())
+    )
 
 
 def delete(options: argparse.Namespace) -> int:
@@ -163,6 +176,7 @@ def delete(options: argparse.Namespace) -> int:
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     books = BucketBooks(fleet.google)
     memory = books.read()  # refuses beside a monitor, which would bring them back
+    memory.deleted(meant)
     books.write(memory)
     updates = provision.Updates(options.environment)
     updates.remove(meant)
@@ -181,7 +195,7 @@ def delete(options: argparse.Namespace) -> int:
     for node, failure in failed.items():
         print(f"error: {node}: {failure}", file=sys.stderr)
     file = f"Pulumi.{options.environment}.yaml"
-    again = "fleet create and a monitor that is begun make them again"
+    again = "fleet create and a monitor make them again"
     print(f"deleted {len(meant) - len(failed)}; {file} still lists them: {again}", file=out)
     return _deleted(options, meant, outcome)
 
@@ -204,7 +218,7 @@ def deploy(options: argparse.Namespace) -> int:
     wish = plans.plan(options.environment, fleet.members, dataset)
     if options.dry_run:
         print("\n".join(f"would run: python {shlex.join(line)}" for line in wish.commands()))
-        return 0
+        return create(options) if options.create_tpus else 0
     plans.prepare(wish)
     if options.skip_launch:
         print(f"prepared; to create the slices: python -m fleet create {options.environment}")
@@ -309,23 +323,32 @@ def doctor(options: argparse.Namespace) -> int:
     return 0 if doctors.healthy(findings) else 1
 
 
-def _mend(options: argparse.Namespace, may: Collection[Cause], verb: str) -> int:
+def _mend(
+    options: argparse.Namespace,
+    may: Collection[Cause],
+    verb: str,
+    wanted: Callable[[Decision, Keeper], bool] = lambda *_: True,
+) -> int:
     fleet = _open(options)
     before = fleet.watcher()
     before.memory.acted()  # a person asks: zones that refused are tried again
     look = before.step(may=())
-    due = {one.node for one in look.decisions if one.cause in may and one.action is not Action.HOLD}
+    due = {
+        one.node
+        for one in look.decisions
+        if one.cause in may and one.action is not Action.HOLD and wanted(one, before)
+    }
     meant = [one for one in fleet.members if one.name in due]
     if not options.json:
-        _say_what(look, may)
+        _say_what(look, due)
+        if meant:
+            print(prices.table(meant))
     if not meant or options.dry_run:
         if options.json:
             return _told(fleet, look, as_json=True)
         print(f"nothing to {verb}" if not meant else f"would {verb} {len(meant)} slice(s)")
         return 0
     within_budget(fleet.settings)
-    if not options.json:
-        print(prices.table(meant))
     _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
     keeper = fleet.keeper()
     keeper.memory.acted()
@@ -368,9 +391,9 @@ def _say_left(nodes: Sequence[str]) -> None:
     print(f"{', '.join(nodes)}: the update goes on, and ends by itself", file=sys.stderr)
 
 
-def _say_what(look: Look, may: Collection[Cause]) -> None:
+def _say_what(look: Look, due: Collection[str]) -> None:
     for one in look.decisions:
-        if one.cause in may or one.action in (Action.WAIT, Action.HOLD):
+        if one.node in due or one.action in (Action.WAIT, Action.HOLD):
             print(f"  {one.action:<8} {one.node}: {one.why}")
 
 
@@ -416,12 +439,18 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
 }
 
 
+def _end(*_: object) -> None:
+    """Ends as Ctrl+C does, so that a keeper's place is given up."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Read the command line and run the command; the exit status."""
     line = sys.argv[1:] if arguments is None else arguments
     mine, rest = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
     options = parser(COMMANDS).parse_args(mine)
     options.rest = rest
+    signal.signal(signal.SIGTERM, _end)  # as service managers end a monitor
     code = run(lambda: int(options.run(options)))
     if code == 130 and options.command == "monitor":
         print(

@@ -5,6 +5,7 @@ of the last three minutes doesn't begin; one that finds another's writing where 
 """
 
 import json
+import os
 import socket
 import time
 import uuid
@@ -57,7 +58,9 @@ class BucketBooks:
             UnreachableError: the bucket didn't answer.
             FleetError: another keeper has written since.
         """
-        keeper = {"id": self._id, "host": self._host, "at_s": self._now() if sign else 0.0}
+        keeper = {
+            "id": self._id, "host": self._host, "process": os.getpid(), "at_s": self._now() if sign else 0.0,
+        }  # fmt: skip
         text = json.dumps(memory.to_json() | {"keeper": keeper})
         try:
             self._write(text)
@@ -105,13 +108,36 @@ class BucketBooks:
             raise self._other(keeper)
 
     def _other(self, keeper: Mapping[str, Any]) -> FleetError:
-        fix = "leave it to that one and look with fleet status or monitor --watch; or stop it, wait 3 min"
-        host = keeper.get("host") or "a host unknown"
-        return FleetError(f"{self._where}: another `fleet` acts, on {host}\n    fix: {fix}")
+        ago_s = max(0.0, self._now() - float(keeper.get("at_s") or 0))
+        fix = (
+            "leave it to that one and look with fleet status or monitor --watch; or end it with Ctrl+C; "
+            f"where it is gone already, wait {max(0.0, DEAD_AFTER_S - ago_s):.0f} s"
+        )
+        who = f"on {keeper.get('host') or 'a host unknown'}, process {keeper.get('process') or 'unknown'}"
+        said = f"another `fleet` acts, {who}, its last sign {ago_s:.0f} s ago"
+        return FleetError(f"{self._where}: {said}\n    fix: {fix}")
 
 
 def _alive(keeper: Mapping[str, Any], now_s: float) -> bool:
+    """Whether a keeper shows signs; one whose process is gone from this very host is waited for no more.
+
+    Should hosts share a name: who was written over stops by itself.
+    """
+    here = keeper.get("host") == socket.gethostname() and bool(keeper.get("process"))
+    if here and not runs(int(keeper["process"])):
+        return False
     return now_s - float(keeper.get("at_s") or 0) < DEAD_AFTER_S
+
+
+def runs(process: int) -> bool:
+    """Whether a process of this machine is there."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def keeper_of(google: Google, now_s: float) -> tuple[Memory, str]:

@@ -21,12 +21,13 @@ from fleet.show import Rates, Row
 from fleet.state import Condition
 
 _EVENTS = 8
+_ALIVE_S = 3600.0  # without a terminal: that nothing has changed is said this often
 
 
 class Dashboard:
     """Shows one look after another.
 
-    A terminal is drawn anew; anywhere else what happened is a line each, and the summary after every look.
+    A terminal is drawn anew; anywhere else what happened is a line each, and the summary where it changes.
     """
 
     def __init__(self, title: str, console: Console | None = None):
@@ -35,6 +36,7 @@ class Dashboard:
         self._rates, self._events = Rates(), deque[str](maxlen=_EVENTS)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self.page = "nothing was seen yet"
+        self._printed, self._printed_s = "", 0.0
 
     def __enter__(self) -> "Dashboard":
         if self._live:
@@ -58,7 +60,12 @@ class Dashboard:
         if self._live:
             self._live.update(self._drawn(clock, found, lines), refresh=True)
         else:
-            print("\n".join([*fresh, f"{clock} {lines[0]}", *lines[1:]]), flush=True)
+            # Nobody reads the same line 1,440 times a day.
+            changed = lines[0] != self._printed or look.view.at_s - self._printed_s >= _ALIVE_S
+            if changed:
+                self._printed, self._printed_s = lines[0], look.view.at_s
+            summary = [f"{clock} {lines[0]}", *lines[1:]] if changed or fresh else []
+            print(*fresh, *summary, sep="\n", end="\n" * bool(fresh or summary), flush=True)
 
     def _remarks(self, look: Look) -> list[str]:
         said = []
@@ -72,12 +79,14 @@ class Dashboard:
         dollars, unknown = show.price_so_far(look)
         without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
         said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
+        if look.decisions and all(one.condition is Condition.DONE for one in look.decisions):
+            said.append("all are done, and paid for until they are deleted: python -m fleet delete")
         return said
 
     def _drawn(self, clock: str, found: Sequence[Row], lines: Sequence[str]) -> Group:
         table = Table(title=f"{self._title}, {clock}", title_justify="left", box=None, pad_edge=False)
         for name in show.HEAD:
-            table.add_column(name, no_wrap=name != "", justify="right" if name in _NUMBERS else "left")
+            table.add_column(name, no_wrap=name != "why", justify="right" if name in _NUMBERS else "left")
         # What needs somebody comes first where not all fit.
         room = max(5, self._console.height - len(lines) - _EVENTS - 6)
         order = (

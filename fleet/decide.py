@@ -90,6 +90,9 @@ def _wish(
     if seen is None:
         return _of(member, Action.CREATE, Condition.RECOVERING, "there is no such node", Cause.NEW)
     if seen.state in TAKEN_AWAY:
+        if word and word.work == "done":
+            why = f"its work is done; Google says {seen.state}, and it isn't made again"
+            return _of(member, Action.LEAVE, Condition.DONE, why)
         why = f"Google says {seen.state}"
         return _of(member, Action.REPLACE, Condition.RECOVERING, why, Cause.PREEMPTION)
     if seen.state in ON_THE_WAY:

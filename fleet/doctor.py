@@ -276,7 +276,7 @@ def _orphans(sick: Patient) -> Iterator[Finding]:
     for zone, one in view.zones.items():
         if one.failure:
             yield Finding("orphans", UNKNOWN, f"{zone} didn't answer: {one.failure.message}", one.failure.fix)
-    if view.failure:
+    if view.failure and view.failure.kind is not Kind.MISSING:  # a missing bucket has its own line
         yield Finding("words", UNKNOWN, f"the bucket didn't answer: {view.failure.message}", view.failure.fix)
     if not found and all(one.nodes is not None for one in view.zones.values()):
         yield Finding("orphans", OK, "none")

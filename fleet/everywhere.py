@@ -93,7 +93,9 @@ class Everywhere:
         if (why := down | unknown) and not partial:
             raise self._partial("slices aren't known to be READY", why, len(members))
         asked = [one for one in members if one in ready or one.name in unknown]
-        found = self._probe(workers(asked))
+        everyone = workers(asked)
+        say(f"asking {len(everyone)} workers whether they answer, for up to {_PROBES * _PROBE_S // 60} min …")
+        found = self._probe(everyone)
         unreached = {
             one.worker.name: f"{one.why} {' '.join(one.last_lines(1))}".strip()
             for one in found
@@ -115,7 +117,7 @@ class Everywhere:
 
     def _partial(self, what: str, why: dict[str, str], total: int) -> FleetError:
         lines = [f"  {name}: {reason}" for name, reason in why.items()]
-        fix = f"python -m fleet status {self._environment}"
+        fix = f"python -m fleet status {self._environment}; how workers are reached is the setting fleet:ssh"
         fix += "; --partial goes on without them" if len(why) < total else ""
         head = f"{len(why)} of {total} {what}; the command was run nowhere"
         return FleetError("\n".join([head, *lines, f"    fix: {fix}"]))

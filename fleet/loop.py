@@ -128,6 +128,10 @@ class Keeper:
         self._others = [one for one in everyone if one.name not in mine]
         self._zones = sorted({zone for member in members for zone in member.places})
 
+    def held(self) -> Mapping[str, str] | None:
+        """See `Builder.held`."""
+        return self._builder.held()
+
     def say(self, event: str) -> None:
         """Has the next step tell this, unless it was the last that was told so."""
         if event != self._told:

@@ -5,7 +5,7 @@ It is kept in the bucket, so that a monitor started anew, on another machine, ha
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -112,6 +112,13 @@ class Memory:
         count = before.count + (failure.kind is not Kind.STACK)
         why = f"{failure.kind}: {failure.message}"
         self.refusals[key] = Refusal(count, now_s + wait_s, stopped, why, failure.kind)
+
+    def deleted(self, nodes: Collection[str]) -> None:
+        """A person deletes members: none is there, or owed. What was spent on them stays spent."""
+        for node in nodes:
+            self.attempts[node] = [replace(one, back_s=0.0) for one in self.attempts.get(node, ())]
+            self.refusals.pop(node, None)
+            self.owed.pop(node, None)
 
     def acted(self) -> None:
         """A person asks: all are tried again at once. Budgets stay spent."""

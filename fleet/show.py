@@ -109,7 +109,7 @@ def summary(found: Sequence[Row]) -> str:
     return "; ".join(words)
 
 
-HEAD = ("node", "zone", "state", "condition", "samples", "shards", "size", "samples/s", "left", "")
+HEAD = ("node", "zone", "state", "condition", "samples", "shards", "size", "samples/s", "left", "why")
 
 
 def cells(row: Row) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from pulumi import automation
 from pulumi.automation import errors as refused
 
 from fleet import adopt
+from fleet.books import runs
 from fleet.failures import Failure, Kind, classify
 from fleet.google import Google
 from fleet.provision import LAYER, Outcome, known, move, placed, require
@@ -205,17 +206,7 @@ def _abandoned(said: str) -> bool:
     """Whether all locks that Pulumi names are of processes of this user on this machine that are gone."""
     locks = re.findall(r"created by (\S+)@(\S+) \(pid (\d+)\)", said)
     mine = (getpass.getuser(), socket.gethostname())
-    return bool(locks) and all((user, host) == mine and not _runs(int(pid)) for user, host, pid in locks)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    return bool(locks) and all((user, host) == mine and not runs(int(pid)) for user, host, pid in locks)
 
 
 def _last(error: Exception) -> str:

@@ -1,6 +1,9 @@
 """Where a keeper's memory is kept: whose the place is, and what is written when an answer is lost."""
 
 import json
+import os
+import socket
+import subprocess
 
 import pytest
 
@@ -103,3 +106,22 @@ def test_what_cannot_be_written_down_is_not_done(world: tuple[Cloud, Stack]) -> 
     keeper.step()
     assert stack.asked == [("bring", ("train",))]
     assert keeper.memory.spent(Cause.PREEMPTION, cloud.at_s) == 1
+
+
+def test_a_keeper_whose_process_is_gone_from_this_host_is_followed_at_once(
+    world: tuple[Cloud, Stack],
+) -> None:
+    cloud, _ = world
+    BucketBooks(cloud).write(Memory())  # type: ignore[arg-type]
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    kept = json.loads(cloud.kept or "")
+    with pytest.raises(FleetError, match=rf"process {os.getpid()}, its last sign 0 s ago"):
+        BucketBooks(cloud).read()  # type: ignore[arg-type]
+    kept["keeper"] |= {"process": ended.pid, "host": "another"}
+    cloud.kept = json.dumps(kept)
+    with pytest.raises(FleetError, match="wait 180 s"):
+        BucketBooks(cloud).read()  # type: ignore[arg-type]
+    kept["keeper"] |= {"host": socket.gethostname()}
+    cloud.kept = json.dumps(kept)
+    BucketBooks(cloud).read()  # type: ignore[arg-type]

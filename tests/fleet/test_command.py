@@ -105,12 +105,13 @@ class Stack:
         self.dry: set[str] = set()
         self.outcome: provision.Outcome | None = None
         self.unheld: set[str] = set()
+        self.lost: set[str] = set()  # held, though Google has them no more
 
     def known(self) -> frozenset[str]:
         return frozenset(name for name, state in self.cloud.states.items() if state)
 
     def held(self) -> dict[str, str]:
-        return {name: self.cloud.zones[name] for name in self.known() - self.unheld}
+        return {name: self.cloud.zones[name] for name in (self.known() | self.lost) - self.unheld}
 
     def start(self, some: dict[str, Place]) -> None:
         self.asked.append(("bring", tuple(some)))
@@ -185,7 +186,10 @@ def test_only_what_is_gone_is_brought_back(
     world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud, stack = world
-    cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-a-0": "REPAIRING", "tpu-us-east5-b-1": ""}
+    cloud.states |= {
+        "train": "PREEMPTED", "tpu-us-east5-a-0": "REPAIRING", "tpu-us-east5-b-1": "", "tpu-us-east5-a-1": "",
+    }  # fmt: skip
+    stack.lost = {"tpu-us-east5-b-1"}
     assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
     assert [(verb, set(some)) for verb, some in stack.asked] == [("bring", {"train", "tpu-us-east5-b-1"})]
     said = capsys.readouterr().out
@@ -206,6 +210,32 @@ def test_what_the_stack_does_not_hold_is_shown_and_taken_in(
     assert "train: taken in" in capsys.readouterr().out
     assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert stack.asked[1:] == [("remove", ("train",))]
+
+
+def test_what_was_lost_and_could_not_be_made_again_is_brought_back_too(world: tuple[Cloud, Stack]) -> None:
+    cloud, stack = world
+    cloud.states["train"], stack.dry = "PREEMPTED", {"us-east5-b"}
+    assert command.main(["recreate-preempted", "dev", "--yes"]) == 1
+    assert not cloud.states["train"]
+    stack.dry = set()
+    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert cloud.states["train"] == "READY"
+
+
+def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recovering(
+    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud, _ = world
+    look = cloud.look
+    cloud.look = lambda zones: replace(look(zones), at_s=1e6 + 120)  # type: ignore[method-assign]
+    cloud.states["train"] = ""
+    assert command.main(["create", "dev", "--yes"]) == 0
+    assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
+    cloud.states["train"] = ""
+    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert "nothing to bring back" in capsys.readouterr().out
+    assert command.main(["create", "dev", "--yes"]) == 0
+    assert cloud.states["train"] == "READY"
 
 
 def test_create_leaves_what_was_preempted(world: tuple[Cloud, Stack]) -> None:
@@ -252,11 +282,13 @@ def test_a_dry_run_changes_nothing(
     name: str, world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud, stack = world
-    cloud.states["train"] = ""
+    cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
     assert command.main([name, "dev", "--dry-run"]) == 0
     assert not stack.asked
     assert cloud.kept is None
-    assert capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert ("$/hour" in said) == (name != "delete"), "the price comes before anything is created"
+    assert "train" in said or name == "create"
 
 
 @pytest.mark.parametrize("name", ["create", "recreate-preempted", "delete"])
@@ -264,7 +296,7 @@ def test_without_a_terminal_and_yes_nothing_is_changed(
     name: str, world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud, stack = world
-    cloud.states["train"] = ""
+    cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
     assert command.main([name, "dev"]) == 1
     assert not stack.asked
     assert "fix: --yes" in capsys.readouterr().err
@@ -360,6 +392,18 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     assert "train: replace (Google says PREEMPTED)" in said.out
     assert "train: created" in said.out
     assert "to come back: python -m fleet monitor dev" in said.err
+
+
+def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(
+    world: tuple[Cloud, Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(command.time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        command.main(["monitor", "dev"])
+    signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    BucketBooks(world[0]).read()  # type: ignore[arg-type]
 
 
 def test_monitor_follows_the_settings_unless_they_are_wrong(

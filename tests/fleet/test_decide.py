@@ -45,6 +45,24 @@ def test_only_two_states_lead_to_a_replacement(state: str) -> None:
     assert found.action is not Action.CREATE
 
 
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
+def test_a_member_whose_work_is_done_is_not_paid_for_again(state: str) -> None:
+    lost, mine = seen(0, state), command_id("extract tiny.toml")
+
+    def found(word: Word) -> Decision:
+        return one(0, view(lost, words={lost.name: [word]}))
+
+    done = found(Word(NOW_S - 50, "ready", work="done", command=mine))
+    assert (done.action, done.condition) == (Action.LEAVE, Condition.DONE)
+    assert state in done.why
+    for other in (
+        Word(NOW_S - 50, "ready", work="done", command="of another"),
+        Word(NOW_S - 5000, "ready", work="done", command=mine),
+        Word(NOW_S - 50, "ready", work="running", command=mine),
+    ):
+        assert found(other).action is Action.REPLACE
+
+
 def test_what_a_complete_list_lacks_is_created() -> None:
     found = one(1, view(seen(0)))
     assert (found.action, found.cause) == (Action.CREATE, Cause.NEW)

@@ -8,7 +8,7 @@ from rich.console import Console
 from fleet import show
 from fleet.dashboard import Dashboard
 from fleet.loop import Look
-from fleet.state import Seen, View, ZoneView
+from fleet.state import Action, Condition, Decision, Seen, View, ZoneView
 from infra.catalog import CATALOG
 from infra.nodes import Node
 from tests.fleet.conftest import fleet
@@ -43,3 +43,27 @@ def test_a_price_that_nobody_knows_is_said_and_not_taken_for_none(capsys: pytest
         dashboard.show(some)
     assert f"${dollars:,.2f} so far" in capsys.readouterr().out
     assert "without 2 whose price the catalog" in dashboard.page
+
+
+def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_hour(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    member = KNOWN[0]
+
+    def at(minute: int, condition: Condition, *events: str) -> Look:
+        one = Decision(member.name, member.zone, Action.LEAVE, condition, "")
+        return replace(look(member, age_s=60.0 * minute), decisions=[one], events=list(events))
+
+    said = []
+    with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
+        for one in (
+            at(1, Condition.WORKING), at(2, Condition.WORKING), at(3, Condition.WORKING, "it rains"),
+            at(4, Condition.WORKING), at(60, Condition.WORKING), at(61, Condition.WORKING),
+            at(62, Condition.DONE), at(63, Condition.DONE),
+        ):  # fmt: skip
+            dashboard.show(one)
+            said.append(capsys.readouterr().out)
+    assert [bool(one) for one in said] == [True, False, True, False, False, True, True, False]
+    assert "it rains" in said[2]
+    assert "python -m fleet delete" in said[6]
+    assert "python -m fleet delete" not in said[0]
