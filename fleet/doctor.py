@@ -16,6 +16,7 @@ from fleet.failures import Failure, Kind, fix_of
 from fleet.google import AskedError
 from fleet.project import UNLIMITED, Limits, Project, Quota, chips_to_move, chips_wanted
 from fleet.provision import LAYER
+from fleet.roles import ON_ACCOUNT, ON_BUCKET, ON_PROJECT
 from infra import names
 from infra.catalog import CATALOG
 from infra.cli import Pulumi
@@ -26,20 +27,6 @@ from tools.doctor import MISSING, OK, OPTIONAL, Finding, table
 
 UNKNOWN = "unknown"
 _AT_ONCE = 8  # fewer than the connections to one host that a session keeps
-# What the fleet and `pulumi up` do as the person's account, by the role that holds it and nothing broader.
-ON_PROJECT = {
-    "roles/tpu.admin": (
-        "tpu.acceleratortypes.list", "tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.get",
-        "tpu.nodes.list", "tpu.nodes.update", "tpu.operations.get", "tpu.runtimeversions.list",
-    ),
-    "roles/serviceusage.serviceUsageConsumer": ("serviceusage.quotas.get", "serviceusage.services.list"),
-}  # fmt: skip
-ON_ACCOUNT = {"roles/iam.serviceAccountUser": ("iam.serviceAccounts.actAs",)}
-ON_BUCKET = {
-    "roles/storage.objectUser": (
-        "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list",
-    ),
-}  # fmt: skip
 Check = Callable[[], Iterator[Finding]]
 
 

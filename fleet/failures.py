@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fleet.roles import role_of
+
 
 class Kind(StrEnum):
     """What a failure means for who asked."""
@@ -53,7 +55,9 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"connection (reset|refused|aborted)|unexpected EOF|\bEOF\b|broken pipe|no such host", Kind.UNKNOWN),
     (r"timed? ?out|timeout while waiting|deadline exceeded", Kind.UNKNOWN),
 )
-_NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: r"permission '?([\w.]+)'? denied"}
+# As Cloud TPU and IAM say it, and as Cloud Storage does.
+_LACKED = r"(?:permission '?|does not have )([a-z]\w*\.[\w.]+\w)(?:'? denied| access)"
+_NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: _LACKED}
 _FIXES = {
     Kind.STOCK_OUT: "nothing; it is tried again, later each time. More zones in the fleet's `zones` help",
     Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas, service Cloud TPU API), or lower count",
@@ -93,6 +97,9 @@ class Failure:
     @property
     def fix(self) -> str:
         """What to do about it."""
+        role = role_of(self.about) if self.kind is Kind.PERMISSION else None
+        if role:
+            return f"grant the account that you are logged in as {role}, which holds {self.about}"
         return fix_of(self.kind)
 
     def __str__(self) -> str:

@@ -57,6 +57,29 @@ def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
     assert found.fix
 
 
+@pytest.mark.parametrize(
+    ("said", "role"),
+    [
+        ("googleapi: Error 403: Permission 'tpu.nodes.create' denied on resource", "roles/tpu.admin"),
+        (
+            "googleapi: Error 403: me@example.com does not have storage.objects.list access to the Google"
+            " Cloud Storage bucket.",
+            "roles/storage.objectUser",
+        ),
+        (
+            "googleapi: Error 403: Permission 'iam.serviceaccounts.actAs' denied on service account",
+            "roles/iam.serviceAccountUser",
+        ),
+        ("googleapi: Error 403: Permission 'compute.disks.use' denied", "a role that holds the permission"),
+        ("googleapi: Error 403: Forbidden", "a role that holds the permission"),
+    ],
+)  # fmt: skip
+def test_a_permission_names_the_role(said: str, role: str) -> None:
+    found = classify(said)
+    assert found.kind is Kind.PERMISSION
+    assert f"logged in as {role}" in found.fix
+
+
 def test_only_a_404_is_missing() -> None:
     """The ancestor took every failed `describe` for NOT_FOUND, and deleted what was alive."""
     for status in (*range(400, 404), *range(405, 600), None):
