@@ -33,9 +33,19 @@ def test_every_defect_of_the_ancestors_scripts_has_a_check_that_exists() -> None
     assert set(re.findall(r"^def (test_\w+)", written, re.MULTILINE)) <= named
 
 
+def lines() -> list[list[str]]:
+    found = [shlex.split(line) for line in re.findall(r"^    (.*\bworkload .*)$", PAGE, re.MULTILINE)]
+    return [line for line in found if "workload" in line]
+
+
 def commands() -> list[list[str]]:
-    lines = [shlex.split(line) for line in re.findall(r"^    (.*\bworkload .*)$", PAGE, re.MULTILINE)]
-    return [line[line.index("workload") + 1 :] for line in lines if "workload" in line]
+    return [line[line.index("workload") + 1 :] for line in lines()]
+
+
+def test_every_command_of_the_page_is_one_that_a_checkout_has() -> None:
+    begun = [" ".join(line[: line.index("workload") + 1]) for line in lines()]
+    assert len(begun) >= 8
+    assert {re.sub(r"^[A-Z_]+=\S+ ", "", words) for words in begun} == {"python -m workload"}
 
 
 @pytest.mark.parametrize("line", commands(), ids=" ".join)
