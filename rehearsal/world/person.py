@@ -14,6 +14,8 @@ from rehearsal.world.layout import Layout, cache_dir
 # The engineer's account at Google and on the hosts (as OS Login would name it).
 PRINCIPAL = "engineer@example.com"
 LOGIN = "engineer"
+# How the fleet reaches a host, for its setting `fleet:ssh`: there is no Identity-Aware Proxy in here.
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=60 {node}-w{worker} {command}"
 
 # What a person's own environment may bring along; credentials and endpoints of a real cloud never do.
 _INHERITED = (
