@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from workload import division
+from workload import command, division
 from workload.config import Config
 from workload.data.tokens import Dataset
 from workload.errors import ConfigError, Problem
@@ -30,7 +30,7 @@ def resolve(config: Config, dataset: Dataset) -> Config:
         made_with = dataset.manifest.tokenizer_sha256
         if tokenizer.is_file() and hashlib.sha256(tokenizer.read_bytes()).hexdigest() != made_with:
             rule = f"the tokens were made with another tokenizer, {dataset.manifest.tokenizer}"
-            fix = f"workload data prepare --tokenizer {folder} --source … --out …"
+            fix = f"{command('data', 'prepare', '--tokenizer', str(folder))} --source … --out …"
             problems.append(Problem("train.init_from", str(folder), rule, fix))
     vocab_size = dataset.manifest.vocab_size
     if config.model.vocab_size and config.model.vocab_size < vocab_size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import shutil
 import sys
@@ -26,12 +27,18 @@ from infra.settings.record import record
 
 __all__ = ["main"]
 
+_LOCKS = ("tpu", "cpu", "bare")
 _NO_LOCK = "# No packages besides the workload's own wheel.\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.lock not in _LOCKS:  # argparse looks at no default
+        parser.error(
+            f"$TPU_LOCK: invalid choice: {options.lock!r} (choose from {', '.join(map(repr, _LOCKS))})"
+        )
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         report = _publish(options, console)
@@ -55,9 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("environment", metavar="ENV", help="the environment, as in Pulumi.<ENV>.yaml")
     parser.add_argument(
         "--lock",
-        choices=("tpu", "cpu", "bare"),
-        default="tpu",
-        help="packages for a real host (tpu, the default), a rehearsed one (cpu), or none at all (bare)",
+        choices=_LOCKS,
+        default=os.environ.get("TPU_LOCK") or "tpu",
+        help="packages for a real host (tpu), a rehearsed one (cpu), or none at all (bare); "
+        "default: $TPU_LOCK, or tpu where that isn't set",
     )
     parser.add_argument(
         "--tensorflow", action="store_true", help="with TensorFlow, whatever tpu:tensorflow says"

@@ -44,7 +44,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         folder.mkdir(parents=True, exist_ok=True)
     with narrator.step("copy the program") as note:
         note.text = f"{copy_program(layout.program)} files"
-    change_settings(layout.program, plan.environment, plan.settings)
+    change_settings(layout.program, plan.environment, {"fleet:ssh": person.SSH, **plan.settings})
     settings = read_settings(layout.program, plan.environment)
     project = settings.get("gcp:project")
     if not isinstance(project, str):

@@ -14,6 +14,8 @@ from rehearsal.world.layout import Layout, cache_dir
 # The engineer's account at Google and on the hosts (as OS Login would name it).
 PRINCIPAL = "engineer@example.com"
 LOGIN = "engineer"
+# How the fleet reaches a host, for its setting `fleet:ssh`: there is no Identity-Aware Proxy in here.
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=60 {node}-w{worker} {command}"
 
 # What a person's own environment may bring along; credentials and endpoints of a real cloud never do.
 _INHERITED = (
@@ -108,6 +110,8 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         # A plug-in that is missing is an error that says so, not a download that can't happen here.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        # Hosts in here have no chips, and nothing leads to a registry that would have the wheels for them.
+        "TPU_LOCK": "cpu",
         # The caches by their outer names: HOME is another one here.
         "TPU_CACHE": str(cache_dir()),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),

@@ -1,7 +1,10 @@
-"""docs/extraction.md and docs/fleet.md: the checks that they name exist; the commands are understood."""
+"""docs/extraction.md and docs/fleet.md: the checks that they name exist; the commands work."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,9 +36,19 @@ def test_every_defect_of_the_ancestors_scripts_has_a_check_that_exists() -> None
     assert set(re.findall(r"^def (test_\w+)", written, re.MULTILINE)) <= named
 
 
+def lines() -> list[list[str]]:
+    found = [shlex.split(line) for line in re.findall(r"^    (.*\bworkload .*)$", PAGE, re.MULTILINE)]
+    return [line for line in found if "workload" in line]
+
+
 def commands() -> list[list[str]]:
-    lines = [shlex.split(line) for line in re.findall(r"^    (.*\bworkload .*)$", PAGE, re.MULTILINE)]
-    return [line[line.index("workload") + 1 :] for line in lines if "workload" in line]
+    return [line[line.index("workload") + 1 :] for line in lines()]
+
+
+def test_every_command_of_the_page_is_one_that_a_checkout_has() -> None:
+    begun = [" ".join(line[: line.index("workload") + 1]) for line in lines()]
+    assert len(begun) >= 8
+    assert {re.sub(r"^[A-Z_]+=\S+ ", "", words) for words in begun} == {"python -m workload"}
 
 
 @pytest.mark.parametrize("line", commands(), ids=" ".join)
@@ -46,3 +59,21 @@ def test_every_command_of_the_page_is_understood(line: list[str], capsys: pytest
     assert left.value.code == 0
     known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     assert {word for word in line if word.startswith("--")} <= known
+
+
+@pytest.mark.slow
+def test_what_the_page_offers_to_try_works_in_a_checkout(tmp_path: Path) -> None:
+    block = PAGE.partition("## Try it on this machine")[2].partition("\n## ")[0]
+    tried = re.findall(r"^    (.+)$", block, re.MULTILINE)
+    assert len(tried) == 7
+    script = "set -e\n" + "\n".join(tried).replace("/tmp/try", str(tmp_path))
+    environment = {name: value for name, value in os.environ.items() if name != "DATA_DIR"}
+    environment |= {"JAX_PLATFORMS": "cpu", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "extractions/first: 1 shards, 3 documents, 0 problems\n" in done.stdout
+    assert re.search(
+        r"^tree: sample 0, 15 tokens\n  resid_post.0 +15x64 .*\n  resid_post.1 ", done.stdout, re.MULTILINE
+    )

@@ -59,6 +59,40 @@ def test_programs_that_no_host_can_run_are_not_published(
     assert "this machine is linux/aarch64, a TPU host linux/x86_64" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("environment", "words", "lock"),
+    [
+        (None, [], "tpu"),
+        ("", [], "tpu"),
+        ("bare", [], "bare"),
+        ("tpu", ["--lock", "bare"], "bare"),
+        ("cpu", ["--json"], "cpu"),
+    ],
+)
+def test_the_environment_says_which_lock_where_the_command_line_doesnt(
+    environment: str | None, words: list[str], lock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TPU_LOCK", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("TPU_LOCK", environment)
+    published: list[str] = []
+    monkeypatch.setattr(
+        "infra.publish.__main__._publish", lambda options, _: published.append(options.lock) or {}
+    )
+    assert main(["x", *words]) == 0
+    assert published == [lock]
+
+
+def test_a_lock_that_the_environment_makes_up_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TPU_LOCK", "gpu")
+    with pytest.raises(SystemExit) as left:
+        main(["x", "--bucket", "none"])
+    assert left.value.code == 2
+    assert "$TPU_LOCK: invalid choice: 'gpu' (choose from 'tpu', 'cpu', 'bare')" in capsys.readouterr().err
+
+
 def test_the_same_content_is_uploaded_once_and_with_progress(bucket: storage.Bucket, bundle: Bundle) -> None:
     seen: list[tuple[int, int]] = []
     result = upload(bundle, bucket.name, lambda done, total: seen.append((done, total)))

@@ -98,6 +98,13 @@ def test_nothing_of_the_users_cloud_reaches_the_world(
     assert inside["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/stacks"
 
 
+def test_what_is_published_in_a_world_is_for_its_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPU_LOCK", "tpu")
+    assert person.environment(Layout(tmp_path), "my-project")["TPU_LOCK"] == "cpu"
+
+
 def test_the_login_is_one_that_google_auth_reads(tmp_path: Path) -> None:
     path = person.write_login(tmp_path, "a-token")
     assert json.loads(path.read_text())["refresh_token"] == "a-token"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.world import sweep
+from rehearsal.world import person, sweep
 from rehearsal.world.layout import Layout, State
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240), pytest.mark.slow]
@@ -114,6 +115,13 @@ def test_up_status_shell_down(folder: Path) -> None:
     )
     said = rehearsal("shell", "--dir", str(folder), "-c", f'python -c "{login}"')
     assert said.stdout == "my-project True\n", said.stderr
+
+    # What docs/rehearsal.md says of a world by hand: the fleet's way to a host, and the control socket.
+    said = rehearsal("shell", "--dir", str(folder), "-c", "grep fleet:ssh Pulumi.dev.yaml; echo $TPU_LOCK")
+    assert said.stdout.splitlines() == [f"  fleet:ssh: {person.SSH}", "cpu"]
+    (line,) = re.findall(r"^    (curl .+)$", Path("docs/rehearsal.md").read_text("utf-8"), re.MULTILINE)
+    said = rehearsal("shell", "--dir", str(folder), "-c", line)
+    assert json.loads(said.stdout) == {"error": "The resource 'tpu-dev' was not found"}, said.stderr
 
     again = rehearsal("up", "--dir", str(folder))
     assert again.returncode == 3

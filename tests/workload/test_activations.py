@@ -215,11 +215,43 @@ def test_shards_that_are_cut_short_hide_no_other(
     for left, said in said_of.items():
         store.write(shard.name(3, 2), whole[:left])
         assert main(["activations", "verify", store.url]) == 1
-        first, _, missing, last = capsys.readouterr().out.splitlines()
+        first, fix, streams_left, last = capsys.readouterr().out.splitlines()
         assert first.startswith(f"{store.url}/{shard.name(3, 2)}: ")
         assert said in first
-        assert missing.startswith("tpu_3: shards 2 of ")
-        assert last.endswith(" 3 problems")
+        assert fix == "    fix: remove it, and start the extraction again: it makes what isn't there"
+        assert streams_left.startswith("of 8 streams, nothing of 0, 1, 2, 4, ")
+        assert last.endswith(" 2 problems")
+
+
+def test_a_shard_of_which_much_is_damaged_is_one_problem_with_its_fix(
+    run: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in FolderStore(run).list(""):
+        store.write(name, FolderStore(run).read(name))
+    raw = bytearray(FolderStore(run).read(shard.name(3, 2)))
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    for key in ("positions", "mean/mlp_out.1"):
+        raw[8 + int.from_bytes(raw[:8], "little") + header[key]["data_offsets"][0]] ^= 1
+    store.write(shard.name(3, 2), bytes(raw))
+    assert main(["activations", "verify", store.url]) == 1
+    first, fix, _, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{shard.name(3, 2)}: ")
+    assert {"positions isn't what was written", "mean/mlp_out.1 isn't what was written"} == set(
+        first.partition(": ")[2].split(", ")
+    )
+    assert fix.startswith("    fix: remove it, and start the extraction again")
+    assert last.endswith(" 2 problems")
+
+
+def test_a_stream_of_which_all_is_damaged_is_not_said_to_be_missing(
+    run: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.write("config.json", FolderStore(run).read("config.json"))
+    store.write(shard.name(3, 1), b"")
+    assert main(["activations", "verify", store.url]) == 1
+    said = capsys.readouterr().out
+    assert "of 8 streams, nothing of 0, 1, 2, 4, 5, 6, 7 is there yet" in said
+    assert said.endswith(" 2 problems\n")
 
 
 def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -356,6 +356,30 @@ def test_a_fleets_host_takes_its_own_stream(
     assert "stream_004.safetensors: no such stream" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("member", [None, "3"])
+@pytest.mark.parametrize(
+    ("name", "rule"), [("prompts.jsonl", "is a file, and no stream"), ("nowhere", "there is no such folder")]
+)
+def test_what_is_no_folder_of_streams_is_told(
+    name: str,
+    rule: str,
+    member: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"text": "a"}\n')
+    monkeypatch.delenv("TPU_MEMBER", raising=False)
+    if member:
+        monkeypatch.setenv("TPU_MEMBER", member)
+    line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path / name), "--dir", str(tmp_path / "out")]
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert f"--stream = {tmp_path / name}: {rule}\n    fix: name what `" in said
+    assert "workload data streams" in said
+    assert "TPU_MEMBER" not in said
+
+
 def test_samples_that_were_dealt_otherwise_are_another_run(
     whole: FolderStore, stream: Stream, weights: Path
 ) -> None:

@@ -126,11 +126,26 @@ def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
             ["--streams", "2"],
             "1 samples leave stream 1 empty\n    fix: fewer --streams than 2",
         ),
-        (b'{"body": "a"}\n', [], "has no text in 'text'"),
+        (
+            b'{"n": 1, "body": "a", "ask": "b"}\n',
+            [],
+            "has no text in 'text'\n    fix: --field one of body, ask\n",
+        ),
+        (b'{"n": 1}\n', [], "has no text in 'text'\n    fix: mend it, or leave the file out\n"),
+        (b'{"text": ""}\n{"body": "a"}\n', [], "is empty\n    fix: name other sources\n"),
         (b'{"text": "a"}\n', ["--streams", "0"], "--streams = 0: must lie between 1 and 9999"),
         (b"[" * 100_000, [], "is not JSON"),
         (b'{"text": "a"}\n', ["--streams", "99999999"], "--streams = 99999999: must lie between 1 and 9999"),
-        (b'{"text": "a"}\n', ["--id", "name"], "has no 'name' to name it"),
+        (
+            b'{"key": 7, "tags": [], "text": "a"}\n',
+            ["--id", "nope"],
+            "has no 'nope' to name it\n    fix: --id one of key, or leave --id out: its place ",
+        ),
+        (
+            b'{"text": "a"}\n',
+            ["--id", "name"],
+            "has no 'name' to name it\n    fix: name it, or leave --id out: its place names it then\n",
+        ),
     ],
 )
 def test_bad_sources_are_told_in_one_message(
@@ -141,6 +156,18 @@ def test_bad_sources_are_told_in_one_message(
     assert main(["data", "streams", "--source", str(tmp_path / "s.jsonl"), "--out", out, *options]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out" / "streams.json").exists()
+
+
+def test_a_column_that_could_name_samples_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": ["a"], "key": [7]}), tmp_path / "rows.parquet")
+    line = ["data", "streams", "--source", str(tmp_path / "rows.parquet"), "--out", str(tmp_path / "out")]
+    assert main([*line, "--id", "nope"]) == 2
+    assert "fix: --id one of key, or leave --id out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("cut_off", [0, 7, 100, -1])

@@ -10,7 +10,8 @@ import numpy as np
 from workload import arguments as arguments_of
 from workload.activations import pickles
 from workload.activations.reader import Activations
-from workload.activations.shard import About, Shard
+from workload.activations.shard import CHANGED, MEND, About, Shard, folder
+from workload.activations.shard import name as shard_name
 from workload.errors import DataError
 from workload.store import open_store
 
@@ -99,10 +100,12 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
     problems = []
     held: dict[str, str] = {}
     workers: dict[int, dict[int, About]] = {}
+    unread: set[str] = set()  # there, so that it is no news that they aren't
     run = activations.run()
     for name, (one, wrong) in zip(activations.names, _read_all(activations), strict=True):
         problems += wrong
         if one is None:
+            unread.add(name)
             continue
         about = one.about
         first = next(iter(workers.setdefault(about.worker, {}).values()), about)
@@ -117,11 +120,16 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
             held[document] = name
     if run is None:
         problems.append("config.json: is missing or damaged: which streams belong to the run can't be told")
-    elif absent := sorted(set(range(run[1])) - workers.keys()):
+    elif absent := [
+        worker
+        for worker in range(run[1])
+        if worker not in workers and not any(name.startswith(folder(worker)) for name in unread)
+    ]:
         problems.append(f"of {run[1]} streams, nothing of {_some(absent)} is there yet")
     for worker, shards in sorted(workers.items()):
         count = max(about.shards for about in shards.values())
-        if missing := sorted(set(range(1, count + 1)) - shards.keys()):
+        absent = sorted(set(range(1, count + 1)) - shards.keys())
+        if missing := [number for number in absent if shard_name(worker, number) not in unread]:
             problems.append(f"tpu_{worker}: shards {_some(missing)} of {count} aren't there yet")
     for problem in problems:
         print(problem)
@@ -135,13 +143,17 @@ def _read_all(activations: Activations) -> Iterator[tuple[Shard | None, list[str
     def read(name: str) -> tuple[Shard | None, list[str]]:
         try:
             one, found = activations.check(name)
-            return one, [f"{name}: {problem}" for problem in found]
+            changed = [problem for problem in found if problem.endswith(CHANGED)]
+            said = [f"{name}: {problem}" for problem in found if problem not in changed]
+            if changed:
+                said.append(f"{name}: {_some(changed)}\n    fix: {MEND}")
+            return one, said
         except DataError as error:
-            return None, [str(error).splitlines()[0]]
+            return None, [str(error)]
 
     with ThreadPoolExecutor(_READERS) as pool:
         yield from pool.map(read, activations.names)
 
 
-def _some(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (" and more" if len(numbers) > 8 else "")
+def _some(found: Sequence[int | str]) -> str:
+    return ", ".join(map(str, found[:8])) + (" and more" if len(found) > 8 else "")

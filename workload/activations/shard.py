@@ -32,6 +32,8 @@ from workload.store import MissingObjectError, Store
 
 VERSION = 1
 SUFFIX = ".safetensors"
+CHANGED = "isn't what was written"
+MEND = "remove it, and start the extraction again: it makes what isn't there"
 _HEADER = "shard"
 _FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
 _PIECE = 2**23  # bytes read at once of a shard that is read whole; a multiple of every number's size
@@ -226,7 +228,7 @@ class Shard:
         found = []
         for key, digest in digests.items():
             if digest.hexdigest() != self.about.sha256.get(key):
-                found.append(f"{key} isn't what was written")
+                found.append(f"{key} {CHANGED}")
             elif bad[key]:
                 found.append(f"{key} holds {bad[key]} values that are no numbers")
         return found
@@ -272,5 +274,4 @@ class Shard:
         return raw
 
     def _damaged(self, what: str) -> DataError:
-        fix = "remove it, and start the extraction again: it makes what isn't there"
-        return DataError(f"{self._store.url}/{self._name}: {what}\n    fix: {fix}")
+        return DataError(f"{self._store.url}/{self._name}: {what}\n    fix: {MEND}")

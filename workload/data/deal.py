@@ -84,6 +84,7 @@ def deal(
     hands = [_Hand() for _ in range(wish.streams)]
     aside: list[dict[str, str | int]] = []
     reasons: Counter[str] = Counter()
+    fix = ""  # of the first that was set aside
     seen: set[str] = set()
 
     def put_aside(number: int, sample: Sample, reason: str, kind: str = "") -> None:
@@ -94,6 +95,7 @@ def deal(
     for number, sample, tokens in _tokenized(reading, tokenizer, wish):
         hand = hands[number % wish.streams]
         if sample.problem:
+            fix = fix if aside else sample.fix
             put_aside(number, sample, sample.problem)
         elif not sample.content or not len(tokens):
             put_aside(number, sample, "is empty")
@@ -115,7 +117,8 @@ def deal(
             say(f"{number + 1} samples, {len(aside)} set aside")
     if not seen:
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
-        raise DataError(f"{_named(reading)}: no sample that can be used{first}\n    fix: name other sources")
+        fix = fix or "name other sources"
+        raise DataError(f"{_named(reading)}: no sample that can be used{first}\n    fix: {fix}")
     if empty := [n for n, hand in enumerate(hands) if not hand.samples]:
         left = f"{len(seen)} samples leave stream {empty[0]} empty"
         fix = f"fewer --streams than {wish.streams}: sample k goes to stream k mod their number"

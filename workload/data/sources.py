@@ -165,12 +165,12 @@ class Sources:
                 row = 0
                 for batch in table.iter_batches(batch_size=1024, columns=columns):
                     for entry in batch.to_pylist():
-                        yield self._sample(entry, f"{path}: row {row}")
+                        yield self._sample(entry, f"{path}: row {row}", names)
                         row += 1
         except ArrowInvalid as error:
             raise DataError(f"{path}: is not Parquet: {error}\n    fix: get the file again") from None
 
-    def _sample(self, entry: Any, where: str) -> Sample:
+    def _sample(self, entry: Any, where: str, columns: Sequence[str] = ()) -> Sample:
         fields = entry if isinstance(entry, dict) else {}
         content = fields.get(self.field)
         if content is None and self.field in fields:
@@ -182,7 +182,10 @@ class Sources:
             return Sample(where, problem=f"has no {wanted} in {self.field!r}", fix=fix)
         name = name_of(fields.get(self.id_field)) if self.id_field else where
         if not name:
-            fix = "name it, or leave --id out: its place names it then"
+            named = columns or [name for name, value in fields.items() if name_of(value)]
+            others = ", ".join(name for name in named if name not in (self.field, self.id_field))
+            give = f"--id one of {others}" if others else "name it"
+            fix = f"{give}, or leave --id out: its place names it then"
             return Sample(where, problem=f"has no {self.id_field!r} to name it", fix=fix)
         return Sample(where, whole(content) if isinstance(content, str) else content or "", name)
 

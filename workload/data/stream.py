@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from workload import command
 from workload.errors import DataError
 from workload.store import MissingObjectError, Store, open_store
 
@@ -125,7 +126,7 @@ def read(url: str) -> Stream:
     try:
         raw = store.read(name)
     except MissingObjectError:
-        fix = "make streams with `workload data streams`, and name one of them"
+        fix = f"make streams with `{command('data', 'streams')}`, and name one of them"
         raise DataError(f"{url}: no such stream\n    fix: {fix}") from None
     try:
         arrays = load_tensors(raw)
@@ -142,10 +143,10 @@ def read(url: str) -> Stream:
         if problem := _problem(stream):
             raise ValueError(problem)
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-        fix = "make it again with `workload data streams` of this version"
+        fix = f"make it again with `{command('data', 'streams')}` of this version"
         raise DataError(f"{url}: is not a stream, or damaged: {error}\n    fix: {fix}") from None
     if about.version != VERSION:
-        fix = "make it again with `workload data streams`"
+        fix = f"make it again with `{command('data', 'streams')}`"
         raise DataError(f"{url}: is of version {about.version}, this reads {VERSION}\n    fix: {fix}")
     if stream.sha256 != _indexed(store, name, stream.sha256):
         fix = "put the stream back, or deal all of them again to a new place"

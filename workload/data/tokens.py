@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workload import command
 from workload.errors import DataError
 
 MANIFEST = "manifest.json"
@@ -78,7 +79,7 @@ class Manifest:
                 raise ValueError(f"is of version {content.get('version')}, or holds words for numbers")
         except OSError as error:
             fix = (
-                "make token files with `workload data prepare --source DIR --out DIR`,"
+                f"make token files with `{command('data', 'prepare', '--source', 'DIR', '--out', 'DIR')}`,"
                 " and name their folder by $DATA_DIR or data.path"
             )
             raise DataError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None

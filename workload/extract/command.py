@@ -51,7 +51,12 @@ def _run(options: argparse.Namespace, word: Word) -> int:
     url, problems = place.of_run("extractions", name, options.dir)
     stream, member = options.stream, os.environ.get("TPU_MEMBER", "")
     if not stream.endswith(".safetensors"):
-        if not member.isdecimal():
+        if "://" not in stream and not Path(stream).is_dir():
+            rule = "is a file, and no stream" if Path(stream).exists() else "there is no such folder"
+            dealing = command("data", "streams")
+            fix = f"name what `{dealing} --source … --out …` made of samples: a stream, or their folder"
+            problems.append(Problem("--stream", stream, rule, fix))
+        elif not member.isdecimal():
             fix = f"name a stream, e.g. {stream.rstrip('/')}/stream_000.safetensors"
             rule = "must be a number where --stream is a folder: a fleet's host knows its own"
             problems.append(Problem("$TPU_MEMBER", repr(member) if member else "(not set)", rule, fix))

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from workload import archive, place
+from workload import archive, command, place
 from workload.checkpoints import FOLDER
 from workload.errors import ConfigError, Problem
 from workload.model import huggingface
@@ -130,7 +130,7 @@ def find(weights: str, data: Path, root: str | None) -> Weights:
     match = _RUN.fullmatch(weights)
     if not match:
         rule = "must name a run and one of its steps: the newest would be another one after a restart"
-        fix = "e.g. run:first@400; `workload checkpoints list` lists them"
+        fix = f"e.g. run:first@400; `{command('checkpoints', 'list')}` lists them"
         raise ConfigError("workload extract", [Problem("model.weights", repr(weights), rule, fix)])
     url = match["run"]
     if "/" not in url:

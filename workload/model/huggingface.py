@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from workload import command
 from workload.errors import ConfigError, Problem, WeightsError
 from workload.model.architecture import Architecture, RopeScaling
 from workload.model.decoder import Params
@@ -217,7 +218,7 @@ class Weights:
         self._open = ExitStack()
         self._files: dict[str, Any] = {}
         if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
-            fix = "name a folder that holds safetensors; `workload checkpoints export` makes one"
+            fix = f"name a folder that holds safetensors; `{command('checkpoints', 'export')}` makes one"
             raise WeightsError(f"{folder}: holds neither {WHOLE} nor {INDEX}\n    fix: {fix}")
         for file in sorted(set(self.where.values())):
             self._files[file] = self._map(folder / file)
