@@ -263,10 +263,11 @@ def monitor(options: argparse.Namespace) -> int:
 
 def _rest(keeper: Keeper, seconds: float) -> None:
     """Sleeps, and shows meanwhile that the keeper is alive."""
-    until_s = time.monotonic() + seconds
-    while (left_s := until_s - time.monotonic()) > 0:
-        time.sleep(min(left_s, SIGN_S / 2))
+    while seconds > 0:
+        nap_s = min(seconds, SIGN_S / 2)
+        time.sleep(nap_s)
         keeper.sign()
+        seconds -= nap_s
 
 
 def _followed(options: argparse.Namespace, fleet: Fleet, keeper: Keeper) -> Fleet:

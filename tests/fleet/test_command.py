@@ -326,7 +326,6 @@ def test_a_keeper_that_waits_long_between_looks_shows_that_it_lives(
     now, signs = [0.0], list[float]()
     keeper = command.Fleet(settings(), nodes(settings()), world[0]).keeper()  # type: ignore[arg-type]
     monkeypatch.setattr(keeper, "sign", lambda: signs.append(now[0]))
-    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(command.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     command._rest(keeper, 600)
     assert now[0] == 600
