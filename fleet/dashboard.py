@@ -129,6 +129,7 @@ _STYLE = """
 body{font:14px system-ui,sans-serif;margin:2rem;color:#222}small{color:#777;font-weight:normal}
 ul{list-style:none;padding:0}table{border-collapse:collapse}td,th{padding:.25rem .75rem;text-align:left;
 border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}
+td:not(:last-child){white-space:nowrap}
 td:nth-child(n+5):nth-child(-n+9),th:nth-child(n+5):nth-child(-n+9){text-align:right}
 td:nth-child(4){font-weight:600}.working td:nth-child(4){color:#18794e}.done td:nth-child(4){color:#0b68cb}
 .starting td:nth-child(4){color:#946800}.recovering td:nth-child(4){color:#8e4ec6}

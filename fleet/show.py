@@ -65,6 +65,7 @@ def rows(look: Look, rates: Rates) -> list[Row]:
         seen = look.view.seen(one.node, one.zone)
         word = one.word or Word(0.0)
         rate = rates.note(one.node, look.view.at_s, word.samples) if word.work else None
+        rate = rate if one.condition is Condition.WORKING else None  # of the ten minutes before it was lost
         left = (word.of_samples - word.samples) / rate if rate and word.of_samples else None
         found.append(
             Row(

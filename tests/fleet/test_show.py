@@ -8,7 +8,7 @@ from rich.console import Console
 from fleet import show
 from fleet.dashboard import Dashboard
 from fleet.loop import Look
-from fleet.state import Action, Condition, Decision, Seen, View, ZoneView
+from fleet.state import Action, Condition, Decision, Seen, View, Word, ZoneView
 from infra.catalog import CATALOG
 from infra.nodes import Node
 from tests.fleet.conftest import fleet
@@ -67,3 +67,19 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
     assert "it rains" in said[2]
     assert "python -m fleet delete" in said[6]
     assert "python -m fleet delete" not in said[0]
+
+
+def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:
+    member, rates = KNOWN[0], show.Rates()
+
+    def row(minute: int, samples: int, condition: Condition = Condition.WORKING) -> show.Row:
+        word = Word(1e6, "ready", work="running", samples=samples, of_samples=1000)
+        one = Decision(member.name, member.zone, Action.LEAVE, condition, "", word=word)
+        (found,) = show.rows(replace(look(member, age_s=60.0 * minute), decisions=[one]), rates)
+        return found
+
+    assert (row(1, 100).samples_per_s, row(1, 100).left_s) == (None, None)
+    found = row(2, 400)
+    assert (found.samples_per_s, found.left_s) == (5.0, 120.0)
+    found = row(3, 400, Condition.RECOVERING)
+    assert (found.samples_per_s, found.left_s) == (None, None)
