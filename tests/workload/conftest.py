@@ -1,12 +1,14 @@
 """Token files from real text, and a bucket on loopback."""
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,10 +49,12 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port for a server that begins later: below those that the kernel gives to connections meanwhile."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 @pytest.fixture(scope="session")
