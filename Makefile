@@ -26,7 +26,7 @@ setup: ## install all that the other targets need (they call it themselves)
 	@tools/setup.sh
 
 test: setup lint ## run every test (no cloud account; some need root)
-	@tools/setup.sh parity >/dev/stderr # not within the time that a test has
+	@tools/setup.sh parity >&2 # not within the time that a test has
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 prove: setup ## that no kill leaves a trace: of saves (6 min), of extractions (19 min), of 100 runs (1 h); faults (30 min)
