@@ -208,8 +208,9 @@ class Keeper:
             self.memory = before
             raise
         places = {one.node: Place(one.zone, one.instance) for one in due}
-        zones = {one.node: one.zone for one in due}
-        self._members = [replace(one, zone=zones.get(one.name, one.zone)) for one in self._members]
+        self._members = [
+            replace(one, zone=places[one.name].zone) if one.name in places else one for one in self._members
+        ]
         self._under_way = tuple(places)
         self._alive = frozenset(one.node for one in due if one.action is Action.ADOPT)
         self._builder.start(places)
