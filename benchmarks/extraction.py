@@ -33,7 +33,7 @@ from workload.extract.forward import Forward
 from workload.extract.packing import Shape
 from workload.extract.run import Extraction, Summary
 from workload.extract.weights import Folder
-from workload.model import attention, decoder
+from workload.model import decoder
 from workload.model.points import LAYER_POINTS
 from workload.store import FolderStore, open_store
 
@@ -75,9 +75,10 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
 
     def bare(params: decoder.Params, tokens_RxL: jax.Array, segments_RxL: jax.Array) -> jax.Array:
         wanted = {"final_norm": [qwen.ARCH.layers]}  # all layers, of which nothing else is kept
-        attend, dtype = attention.attend(forward.attention), forward.dtype
-        found = decoder.capture(params, tokens_RxL, segments_RxL, qwen.ARCH, wanted, attend, dtype)
-        return found["final_norm"].sum()
+        kept = decoder.capture(
+            params, tokens_RxL, segments_RxL, qwen.ARCH, wanted, forward.attend, forward.dtype
+        )
+        return kept["final_norm"].sum()
 
     plain = jax.jit(bare)
     passes: dict[str, Callable[[], Any]] = {

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from tests.parity import environment
-from workload.model import decoder, huggingface, points
+from workload.model import attention, decoder, huggingface, points
 from workload.model.architecture import Architecture
+from workload.model.attention import Attend
 
 CASES = (
     "llama-gqa",
@@ -55,14 +56,17 @@ def load(folder: Path) -> tuple[Architecture, decoder.Params]:
     return arch, huggingface.load(folder, arch, abstract)
 
 
-def run(folder: Path, dtype: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
+def run(
+    folder: Path, dtype: Any, attend: Attend | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray]:
     """What ours computes, what theirs did, and which tokens are real."""
     arch, params = load(folder)
     reference = dict(np.load(folder / "reference.npz"))
     real_BxL = reference["mask"].astype(bool)
     segments_BxL = jnp.asarray(reference["mask"], jnp.int32)
     wanted = {point: list(range(arch.layers)) for point in points.LAYER_POINTS} | {"final_norm": []}
-    seen = decoder.capture(params, jnp.asarray(reference["tokens"]), segments_BxL, arch, wanted, dtype=dtype)
+    tokens_BxL = jnp.asarray(reference["tokens"])
+    seen = decoder.capture(params, tokens_BxL, segments_BxL, arch, wanted, attend, dtype)
     unembed = params[decoder.unembedding(params, arch)]
     logits = jnp.einsum("bld,vd->blv", seen["final_norm"], unembed.astype(dtype))
     ours = {point: np.asarray(value, np.float32) for point, value in seen.items()} | {
@@ -85,15 +89,17 @@ def errors(ours: np.ndarray, theirs: np.ndarray, real_BxL: np.ndarray) -> tuple[
     return float(rms), float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
 
 
-def test_every_point_and_the_logits_agree_in_float32(case: Path) -> None:
-    ours, theirs, real_BxL = run(case, jnp.float32)
+@pytest.mark.parametrize("attend", [attention.einsum, None], ids=["einsum", "spans"])
+def test_every_point_and_the_logits_agree_in_float32(case: Path, attend: Attend | None) -> None:
+    ours, theirs, real_BxL = run(case, jnp.float32, attend)
     assert set(ours) == set(theirs) == {*points.POINTS, "logits"}
     found = {name: errors(ours[name], theirs[name], real_BxL) for name in ours}
     assert max(max(pair) for pair in found.values()) <= EXACT, found
 
 
-def test_bfloat16_stays_within_its_budget(case: Path) -> None:
-    ours, theirs, real_BxL = run(case, jnp.bfloat16)
+@pytest.mark.parametrize("attend", [attention.einsum, None], ids=["einsum", "spans"])
+def test_bfloat16_stays_within_its_budget(case: Path, attend: Attend | None) -> None:
+    ours, theirs, real_BxL = run(case, jnp.bfloat16, attend)
     found = {name: errors(ours[name], theirs[name], real_BxL)[0] for name in ours}
     assert max(found.values()) <= BF16_RMS, found
     assert max(found.values()) > EXACT, "bfloat16 wasn't used"

@@ -27,6 +27,8 @@ from workload.model.architecture import Architecture
 from workload.model.points import END_POINTS
 from workload.sharding import BATCH, FSDP
 
+# Elementwise work in whole registers, where there are such; a tenth of a pass (docs/log.md).
+_OPTIONS: Mapping[str, dict[str, str | bool]] = {"cpu": {"xla_cpu_prefer_vector_width": "512"}}
 PADDING = -1  # the segment of places that hold no token
 
 
@@ -63,10 +65,11 @@ class Forward:
         self._ends = ["embed_VxD"] + (["final_norm_D"] if layers == arch.layers else [])
         self.arch = replace(arch, layers=layers)
         self.wanted, self.shape, self.dtype = tuple(wanted), shape, jnp.dtype(dtype)
-        platform = jax.default_backend()
+        self._platform = platform = jax.default_backend()
         self.mesh = sharding.make_mesh(MeshConfig(), [jax.local_devices()])
         chosen = kernels.choose("auto", platform, shape.length, dtype, backward=False)
         self.attention, self.attention_reason = chosen
+        self.attend = None if self.attention == "spans" else attention.attend(self.attention)
         abstract = decoder.shapes(self.arch, self.dtype)
         kept = {name: leaf for name, leaf in abstract.items() if name in (*self._ends, "layers")}
         self._where = sharding.specs(kept, self.mesh)
@@ -100,7 +103,7 @@ class Forward:
             out_specs=BATCH,
             check_vma=False,
         )
-        compiled = jax.jit(run).lower(self.params, shape, shape).compile()
+        compiled = jax.jit(run).lower(self.params, shape, shape).compile(_OPTIONS.get(self._platform))
         return lambda *arguments: Output(*compiled(*arguments))
 
     def cuts(self) -> dict[str, int | None]:
@@ -128,7 +131,7 @@ def _local(
         segments_RxL,
         forward.arch,
         layers,
-        attention.attend(forward.attention),
+        forward.attend,
         forward.dtype,
         read,
     )

@@ -2,8 +2,8 @@
 
 On TPU the splash kernel that ships with JAX; on GPU cuDNN's, through
 `jax.nn.dot_product_attention`; elsewhere, and where a kernel can't take the shapes, plain
-einsums, or where nobody asks for gradients products that skip what no document spans. Every one of
-them reads grouped keys and values as they are, never repeated.
+einsums. Every one of them reads grouped keys and values as they are, never repeated. Without gradients
+a CPU has another way through the whole layer, `spans`.
 """
 # mypy: allow-untyped-calls
 
@@ -17,7 +17,8 @@ from jax import Array
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash_kernel
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
 
-from workload.model.kernels import SPAN_BLOCK, block_size, query_block
+from workload.model.kernels import block_size, query_block
+from workload.model.spans import starts
 
 Attend = Callable[[Array, Array, Array, Array], Array]
 """(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL) -> z_BxLxHxK"""
@@ -29,8 +30,8 @@ def named_inside(kind: str) -> tuple[str, ...]:
 
 
 def attend(kind: str) -> Attend:
-    """The function that `choose` named."""
-    return {"splash": splash, "cudnn": cudnn, "einsum": einsum, "spans": spans}[kind]
+    """The function that `choose` named, but for `spans`."""
+    return {"splash": splash, "cudnn": cudnn, "einsum": einsum}[kind]
 
 
 def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
@@ -73,60 +74,6 @@ def _rows(q_BxJxGxRxK: Array, k_BxJxSxK: Array, v_BxJxSxK: Array, segments_BxS: 
     )
     z_BxJxGxRxK = z_BxJxMxK.reshape(B, J, G, R, K) / weights.sum(axis=-1, keepdims=True)
     return z_BxJxGxRxK.astype(v_BxJxSxK.dtype)
-
-
-def spans(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
-    """Plain products, in blocks of queries and keys, without gradients; row by row.
-
-    A block of queries meets the blocks of keys from where the first of its documents begins, so that a
-    row of short documents costs what they do. The softmax is taken along (Milakov and Gimelshein, 2018):
-    its scores are of one block, and stay in the cache.
-    """
-    _, L, H, K = q_BxLxHxK.shape
-    J, R = k_BxLxJxK.shape[2], SPAN_BLOCK
-    G = H // J
-    lowest, exact = jnp.finfo(jnp.float32).min, {"preferred_element_type": jnp.float32}
-
-    def row(of: tuple[Array, Array, Array, Array, Array]) -> Array:
-        q_LxHxK, k_LxJxK, v_LxJxK, segments_L, start_L = of
-        # Queries of a group are one product's rows: block, J, then G x R.
-        q_NxJxMxK = q_LxHxK.reshape(-1, R, J, G, K).transpose(0, 2, 3, 1, 4).reshape(-1, J, G * R, K)
-        k_NxJxRxK, v_NxJxRxK = (x.reshape(-1, R, J, K).swapaxes(1, 2) for x in (k_LxJxK, v_LxJxK))
-        segments_NxR, place_R = segments_L.reshape(-1, R), jnp.arange(R)
-
-        def block(n: Array) -> Array:
-            q_JxMxK = q_NxJxMxK[n]
-
-            def meet(m: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-                most_JxMx1, sum_JxMx1, z_JxMxK = state
-                scores_JxMxR = jnp.einsum("jmk,jrk->jmr", q_JxMxK, k_NxJxRxK[m], **exact) * K**-0.5
-                seen_RxR = (segments_NxR[n][:, None] == segments_NxR[m]) & (
-                    n * R + place_R[:, None] >= m * R + place_R
-                )
-                scores_JxMxR = jnp.where(jnp.tile(seen_RxR, (G, 1)), scores_JxMxR, lowest)
-                now_JxMx1 = jnp.maximum(most_JxMx1, scores_JxMxR.max(axis=-1, keepdims=True))
-                weights_JxMxR, before_JxMx1 = (
-                    jnp.exp(scores_JxMxR - now_JxMx1),
-                    jnp.exp(most_JxMx1 - now_JxMx1),
-                )
-                added = jnp.einsum("jmr,jrk->jmk", weights_JxMxR.astype(v_LxJxK.dtype), v_NxJxRxK[m], **exact)
-                total = sum_JxMx1 * before_JxMx1 + weights_JxMxR.sum(axis=-1, keepdims=True)
-                return now_JxMx1, total, z_JxMxK * before_JxMx1 + added
-
-            # Each query meets itself last: what it counted before it met a key of its own is forgotten then.
-            none = jnp.full((J, G * R, 1), lowest), jnp.zeros((J, G * R, 1)), jnp.zeros((J, G * R, K))
-            z_JxMxK: Array
-            _, sum_JxMx1, z_JxMxK = jax.lax.fori_loop(start_L[n * R] // R, n + 1, meet, none)
-            z_JxMxK = (z_JxMxK / sum_JxMx1).astype(v_LxJxK.dtype)
-            return z_JxMxK
-
-        z_NxJxMxK: Array = jax.lax.map(block, jnp.arange(L // R))
-        z_LxHxK: Array = z_NxJxMxK.reshape(-1, J, G, R, K).transpose(0, 3, 1, 2, 4).reshape(L, H, K)
-        return z_LxHxK
-
-    start_BxL = jnp.arange(L) - positions(segments_BxL)
-    z_BxLxHxK: Array = jax.lax.map(row, (q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL, start_BxL))
-    return z_BxLxHxK
 
 
 def cudnn(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
@@ -192,10 +139,4 @@ def _splash_kernel(heads: int, length: int) -> Callable[..., Array]:
 
 def positions(segments_BxL: Array) -> Array:
     """Each token's place in its segment, counted from 0."""
-    L = segments_BxL.shape[1]
-    index_L = jnp.arange(L)
-    first = jnp.concatenate(
-        [jnp.ones_like(segments_BxL[:, :1], bool), segments_BxL[:, 1:] != segments_BxL[:, :-1]], axis=1
-    )
-    start_BxL = jax.lax.cummax(jnp.where(first, index_L, 0), axis=1)
-    return index_L - start_BxL
+    return jnp.arange(segments_BxL.shape[1]) - starts(segments_BxL)

@@ -18,7 +18,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from workload.model import attention as attentions
-from workload.model import points, rope
+from workload.model import points, rope, spans
 from workload.model.architecture import Architecture
 from workload.model.attention import Attend
 from workload.model.remat import Tap, remat_layer, training_tap
@@ -165,7 +165,7 @@ def capture(
     segments_BxL: Array,
     arch: Architecture,
     wanted: Mapping[str, Sequence[int]],
-    attend: Attend = attentions.einsum,
+    attend: Attend | None = attentions.einsum,
     dtype: Any = jnp.float32,
     read: Callable[[str, Array], Array] | None = None,
 ) -> dict[str, Array]:
@@ -177,7 +177,7 @@ def capture(
         segments_BxL: the document that each token belongs to.
         arch: the model.
         wanted: layers by point, e.g. `{"resid_post": [3, 11]}`; for `final_norm` any list.
-        attend: the attention to use.
+        attend: the attention to use; None for blocks that go through a layer one by one (`spans`).
         dtype: of the computation and of the result.
         read: makes a kept parameter, named without N, whole and of `dtype`; a cast, unless given.
 
@@ -186,20 +186,29 @@ def capture(
     """
     read = read or (lambda _, weight: weight.astype(dtype))
     turn = rope.turns(attentions.positions(segments_BxL), arch)
-    attended = _within(attend, segments_BxL)
+    blocks = spans.Blocks(segments_BxL, turn)
     last = arch.layers - 1 if "final_norm" in wanted else max(n for layers in wanted.values() for n in layers)
     of_layers = {point: layers for point, layers in wanted.items() if point in points.LAYER_POINTS}
 
     def run(names: frozenset[str], x_BxLxD: Array, n: Array) -> tuple[Array, dict[str, Array]]:
-        kept = {name: weight[n] for name, weight in params["layers"].items()}
-        seen: dict[str, Array] = {}
+        by_name = {_short(name): weight[n] for name, weight in params["layers"].items()}
+        weights = {name: read(name, weight) for name, weight in by_name.items()}
 
-        def keep(point: str, value: Array) -> Array:
-            if point in names:
-                seen[point] = value
-            return value
+        def some(
+            x_BxLxD: Array, turn: spans.Turn, attended: Callable[..., Array]
+        ) -> tuple[Array, dict[str, Array]]:
+            seen: dict[str, Array] = {}
 
-        return layer(x_BxLxD, _reader(kept, read), arch, turn, attended, keep), seen
+            def keep(point: str, value: Array) -> Array:
+                if point in names:
+                    seen[point] = value
+                return value
+
+            return layer(x_BxLxD, weights.__getitem__, arch, turn, attended, keep), seen
+
+        if attend:
+            return some(x_BxLxD, turn, _within(attend, segments_BxL))
+        return blocks.run(some, x_BxLxD, arch)
 
     x_BxLxD = read("embed_VxD", params["embed_VxD"])[tokens_BxL]
     found: dict[tuple[str, int], Array] = {}
@@ -227,11 +236,6 @@ def _stretches(wanted: Mapping[str, Sequence[int]], last: int) -> list[tuple[int
 
 def _within(attend: Attend, segments_BxL: Array) -> Callable[..., Array]:
     return lambda q, k, v: attend(q, k, v, segments_BxL)
-
-
-def _reader(kept: Mapping[str, Array], read: Callable[[str, Array], Array]) -> Weights:
-    by_name = {_short(name): weight for name, weight in kept.items()}
-    return lambda name: read(name, by_name[name])
 
 
 def _short(name: str) -> str:
