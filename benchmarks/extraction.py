@@ -39,12 +39,13 @@ from workload.store import FolderStore, open_store
 
 GOALS = {"E1": 1.03, "E2": 1.10, "E3": 1.02, "E4": 1.05, "E7": 1.1, "E8": 10.0}
 CAPTURED = Shape(1, 1024)  # of the batch that E1 computes and E8 stores
-PAIRS = 2  # of E1, a round
-TOKENS, BATCH_TOKENS, SHARD_BYTES = 6144, 2048, 80_000_000  # of the runs that E2, E3 and E7 look at
-# What runs keep: as packaged, bound by computing; and all of one layer, which is written as fast as computed.
+PAIRS = 5  # of E1, a round
+BATCH_TOKENS, SHARD_BYTES = 2048, 80_000_000  # of the runs that E2, E3 and E7 look at
+# What runs keep, and of how many tokens at least: as packaged, bound by computing; and all of one layer,
+# which is written as fast as computed, and of which more are needed for the stages to be under way at once.
 KEPT = {
-    "every layer's output": ("resid_post.*",),
-    "all of layer 0": tuple(f"{name}.0" for name in LAYER_POINTS),
+    "every layer's output": (("resid_post.*",), 6144),
+    "all of layer 0": (tuple(f"{name}.0" for name in LAYER_POINTS), 49_152),
 }
 LOGNORMAL = {"median": 400, "sigma": 0.9, "documents": 5000, "most": 4096}
 POINT = "resid_post.12"  # that random access asks for
@@ -65,7 +66,7 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
 
     E1 counts seconds of processor, which do not grow while others use the machine.
     """
-    wanted, _ = points.parse(KEPT["every layer's output"], qwen.ARCH)
+    wanted, _ = points.parse(KEPT["every layer's output"][0], qwen.ARCH)
     forward = Forward(qwen.ARCH, wanted, CAPTURED, "float32")
     params, capturing = Folder(weights).load(forward.arch, forward.params), forward.compile()
     short = [one for one in qwen.some(16 * CAPTURED.tokens) if len(one) <= CAPTURED.length]
@@ -144,10 +145,10 @@ def storing(
 
 def runs(root: Path, weights: Path, rounds: int) -> dict[str, Any]:
     """E2, E3 and E7 of extractions into a folder, with their settings as packaged."""
-    stream = read_stream(str(qwen.write_stream(root / "stream.safetensors", qwen.some(TOKENS))))
     overlap: dict[str, Any] = {}
     stored: dict[str, float] = {}
-    for kind, kept in KEPT.items():
+    for kind, (kept, tokens) in KEPT.items():
+        stream = read_stream(str(qwen.write_stream(root / f"{tokens}.safetensors", qwen.some(tokens))))
         config = configs.load("qwen2.5-0.5b.toml")
         extract = replace(config.extract, points=kept, batch_tokens=BATCH_TOKENS, shard_bytes=SHARD_BYTES)
         summaries: list[Summary] = []
