@@ -81,7 +81,7 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
         )
         return kept["final_norm"].sum()
 
-    plain = jax.jit(bare)
+    plain = jax.jit(bare).lower(params, tokens, segments).compile(forward.compiler_options)
     passes: dict[str, Callable[[], Any]] = {
         "bare": lambda: jax.block_until_ready(plain(params, tokens, segments)),
         "capturing": lambda: jax.block_until_ready(capturing(params, tokens, segments).values),

@@ -65,7 +65,8 @@ class Forward:
         self._ends = ["embed_VxD"] + (["final_norm_D"] if layers == arch.layers else [])
         self.arch = replace(arch, layers=layers)
         self.wanted, self.shape, self.dtype = tuple(wanted), shape, jnp.dtype(dtype)
-        self._platform = platform = jax.default_backend()
+        platform = jax.default_backend()
+        self.compiler_options = _OPTIONS.get(platform)
         self.mesh = sharding.make_mesh(MeshConfig(), [jax.local_devices()])
         chosen = kernels.choose("auto", platform, shape.length, dtype, backward=False)
         self.attention, self.attention_reason = chosen
@@ -103,7 +104,7 @@ class Forward:
             out_specs=BATCH,
             check_vma=False,
         )
-        compiled = jax.jit(run).lower(self.params, shape, shape).compile(_OPTIONS.get(self._platform))
+        compiled = jax.jit(run).lower(self.params, shape, shape).compile(self.compiler_options)
         return lambda *arguments: Output(*compiled(*arguments))
 
     def cuts(self) -> dict[str, int | None]:
