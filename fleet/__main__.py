@@ -7,132 +7,55 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from fleet import deploy as plans
 from fleet import doctor as doctors
-from fleet import everywhere, provision, show
-from fleet.adopt import ours
+from fleet import everywhere, show
 from fleet.arguments import parser
-from fleet.books import SIGN_S, Borrowed, BucketBooks, UnreachableError
+from fleet.controller import Controller, Look
 from fleet.dashboard import Dashboard, serve
-from fleet.decide import Limits, orphans
+from fleet.environment import AdHoc, Environment, described, followed, from_flags, opened
 from fleet.errors import FleetError
-from fleet.google import Google
-from fleet.loop import Books, Builder, Keeper, Look
-from fleet.roster import Wish, members, within_budget
+from fleet.failures import Failure, Kind
+from fleet.google import AskedError
+from fleet.members import placed
+from fleet.roster import within_budget
 from fleet.show import Rates
-from fleet.state import Action, Cause, Decision, Place, Seen
+from fleet.state import Action, Cause, Decision, Seen
+from fleet.store import RENEW_S, BucketStore
 from infra import names, prices
 from infra.cli import run
 from infra.errors import InfraError
 from infra.nodes import Node, nodes
-from infra.settings import Settings, from_file
 
 _POLL_S = 2.0
-_BUSY_S = 10.0  # between looks while an update is under way
-_ASKED_AGAIN_S = 300.0  # what the stack holds, by those who only look
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """What every command needs: the settings, the members that are meant, Google."""
-
-    settings: Settings
-    members: tuple[Node, ...]
-    google: Google
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """What every slice of this environment's stack carries."""
-        return names.labels(self.settings.environment, provision.LAYER)
-
-    @property
-    def limits(self) -> Limits:
-        """As the settings say."""
-        fleet = self.settings.fleet
-        return Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.silence_s)
-
-    def watcher(self) -> Keeper:
-        """One that only looks."""
-        return self._keeper(_Nobody(self.settings.environment), Borrowed(self.google))
-
-    def keeper(self) -> Keeper:
-        """One that may act."""
-        books = BucketBooks(self.google)
-        return self._keeper(provision.Updates(self.settings.environment), books)
-
-    def _keeper(self, builder: Builder, books: Books) -> Keeper:
-        everyone = nodes(self.settings)
-        return Keeper(self.members, self.google, builder, books, self.limits, self.labels, everyone=everyone)
-
-
-class _Nobody:
-    """A builder for those who only look; it asks the stack again every few minutes, beside their look."""
-
-    def __init__(self, environment: str):
-        self._environment, self._at_s = environment, -math.inf
-        self._pool = ThreadPoolExecutor(1)
-        self._held: Future[dict[str, str] | None] | None = None
-
-    def held(self) -> Mapping[str, str] | None:
-        """See `loop.Builder`."""
-        return self._held.result() if self._held else None
-
-    def start(self, places: Mapping[str, Place]) -> None:
-        """See `loop.Builder`."""
-        raise AssertionError(f"{places} were to be brought back by somebody who only looks")
-
-    def ended(self) -> None:
-        """See `loop.Builder`; begins to ask, so that the answer is there when the look is."""
-        if time.monotonic() - self._at_s > _ASKED_AGAIN_S:
-            self._held = self._pool.submit(provision.asked, self._environment)
-            self._at_s = time.monotonic()
-
-
-def _open(options: argparse.Namespace) -> Fleet:
-    settings, meant = _meant(options)
-    return Fleet(settings, meant, Google(settings.gcp.project, settings.storage.bucket_name))
-
-
-def _meant(options: argparse.Namespace) -> tuple[Settings, tuple[Node, ...]]:
-    settings = from_file(options.environment)
-    meant = members(settings, Wish(options.slice, options.zones, options.workers_per_zone))
-    if not meant:
-        raise FleetError(f"Pulumi.{options.environment}.yaml lists no slices\n    fix: tpu:slices")
-    return settings, meant
+_BUSY_S = 10.0  # between looks while something is under way
 
 
 def status(options: argparse.Namespace) -> int:
     """Look once: every member, what Google and its workers say of it, and what would be done."""
-    fleet = _open(options)
+    fleet = opened(options)
     look = fleet.watcher().step(may=())
     return _told(fleet, look, options.json)
 
 
 def list_nodes(options: argparse.Namespace) -> int:
-    """Every node that carries this environment's labels, orphans too unless a slice is named."""
-    fleet = _open(options)
-    everyone = nodes(fleet.settings)
-    asked = fleet.members if options.slice or options.zones else everyone
-    look = fleet.google.look(sorted({zone for one in asked for zone in one.places}))
-    wanted = {(one.zone, one.name): one for one in everyone}
-    found = [seen for one in fleet.members if (seen := look.seen(one.name, one.zone))]
+    """Every node of this environment, in whatever zone, orphans too unless a slice is named."""
+    fleet = opened(options)
+    look = fleet.watcher().step(may=())
+    wanted = {(one.zone, one.name): one for one in look.members}
+    found = [seen for one in look.members if (seen := look.view.seen(one.name, one.zone))]
     if not options.slice:
-        strays = orphans(everyone, look, fleet.labels)
-        found += [seen for seen in strays if not options.zones or seen.zone in options.zones]
+        found += [seen for seen in look.orphans if not options.zones or seen.zone in options.zones]
     if options.json:
         print(json.dumps([_listed(one, wanted.get((one.zone, one.name))) for one in found]))
     else:
         print(show.listed(found, wanted) if found else "Google lists no node of ours")
-    failed = [f"{zone} didn't answer: {view.failure}" for zone, view in look.zones.items() if view.failure]
-    if failed:
-        print("\n".join(failed), file=sys.stderr)
-    return 1 if failed else 0
+    return _complain(look)
 
 
 def _listed(seen: Seen, member: Node | None) -> dict[str, str | None]:
@@ -142,65 +65,80 @@ def _listed(seen: Seen, member: Node | None) -> dict[str, str | None]:
 
 def create(options: argparse.Namespace) -> int:
     """Create the members that aren't there."""
-    return _mend(options, {Cause.NEW}, "create")
+    return _mend(options, {Cause.NEW, Cause.PREEMPTION, Cause.FAILURE}, "create", lambda one, _: _absent(one))
 
 
 def recreate_preempted(options: argparse.Namespace) -> int:
     """Bring back what Google took away, and nothing else."""
-    return _mend(options, {Cause.NEW, Cause.PREEMPTION}, "bring back", _was_there)
+    return _mend(options, {Cause.NEW, Cause.PREEMPTION, Cause.FAILURE}, "bring back", _was_there)
 
 
-def _was_there(one: Decision, keeper: Keeper) -> bool:
-    """Whether a member is gone that was there: the stack holds it, or it was lost and not made again yet."""
-    return (
-        one.cause is Cause.PREEMPTION or one.node in keeper.memory.owed or one.node in (keeper.held() or ())
-    )
+def _absent(one: Decision) -> bool:
+    return one.action is Action.CREATE
+
+
+def _was_there(one: Decision, controller: Controller) -> bool:
+    """Whether a member is gone that was there: Google says so, its attempt is open, or the stack holds it."""
+    held = controller.owner.held or {}
+    owed = controller.memory.owed(one.member.key) is not None
+    return one.cause is Cause.PREEMPTION or (_absent(one) and (owed or one.node in held))
 
 
 def delete(options: argparse.Namespace) -> int:
     """Delete members; their checkpoints, shards and the bucket stay."""
-    fleet = _open(options)
-    there = provision.known(options.environment)
-    view = fleet.google.look(sorted({one.zone for one in fleet.members}))
-    seen = {one.name: view.seen(one.name, one.zone) for one in fleet.members}
-    strays = {name for name, one in seen.items() if one and name not in there and ours(one, fleet.labels)}
-    meant = [one.name for one in fleet.members if one.name in there or one.name in strays]
+    fleet = opened(options)
+    look = fleet.watcher().step(may=())
+    there = [one for one in look.members if _is_there(one, look, fleet)]
+    meant: list[Node | Seen] = [*there, *(look.orphans if options.orphans else [])]
     out = sys.stderr if options.json else sys.stdout
-    for name in meant:
-        first = " (the stack does not hold it: taken in first)" if name in strays else ""
-        print(f"  delete  {name}{first}", file=out)
+    for one in meant:
+        print(f"  delete  {one.name} in {one.zone}", file=out)
     if not meant:
         print("neither the stack nor Google has any of them: nothing to delete", file=out)
     if not meant or options.dry_run:
-        return _deleted(options, meant, {})
+        return _deleted(options, [], {})
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
-    books = BucketBooks(fleet.google)
-    memory = books.read()  # refuses beside a monitor, which would bring them back
-    memory.deleted(meant)
-    books.write(memory)
-    updates = provision.Updates(options.environment)
-    updates.remove(meant)
-    outcome: provision.Outcome | None = None
+    store = BucketStore(fleet.google, fleet.stack.id)
+    memory = store.read()  # refuses beside a monitor, which would bring them back
+    memory.deleted([one.key for one in there])
+    store.write(memory)
+    outcome: dict[str, Failure | None] = {}
     try:
-        while (outcome := updates.ended()) is None:
-            time.sleep(_POLL_S)
-            with suppress(UnreachableError):  # the update goes on whether anybody hears of it or not
-                books.sign(memory)
+        for one in meant:
+            try:
+                fleet.google.delete(one.zone, one.name)
+                outcome[one.name] = None
+            except AskedError as error:
+                outcome[one.name] = error.failure
     finally:
-        if outcome is None:
-            _say_left(meant)
-        with suppress(UnreachableError):
-            books.write(memory, sign=False)
-    failed = {node: failure for node, failure in outcome.items() if failure}
-    for node, failure in failed.items():
-        print(f"error: {node}: {failure}", file=sys.stderr)
+        with suppress(InfraError):
+            store.write(memory, sign=False)
+    named = [one.name for one in there if one.member is None and outcome.get(one.name) is None]
+    saved = AdHoc(fleet.google, fleet.stack.id)
+    gone = {one.slice for one in there} & saved.read().keys()
+    for name in gone if not any(outcome.values()) else ():
+        saved.keep(name, None)
+    for node, failure in outcome.items():
+        if failure:
+            print(f"error: {node}: {failure}", file=sys.stderr)
     file = f"Pulumi.{options.environment}.yaml"
-    again = "fleet create and a monitor make them again"
-    print(f"deleted {len(meant) - len(failed)}; {file} still lists them: {again}", file=out)
-    return _deleted(options, meant, outcome)
+    again = f"{file} still lists them: fleet create and a monitor make them again"
+    print(f"deletion of {sum(not one for one in outcome.values())} begun; {again}", file=out)
+    if named:
+        what = f"pulumi refresh -s {options.environment}"
+        print(f"the stack still holds {', '.join(named)}: `{what}` once they are gone", file=out)
+    return _deleted(options, [*outcome], outcome)
 
 
-def _deleted(options: argparse.Namespace, meant: list[str], outcome: provision.Outcome) -> int:
+def _is_there(node: Node, look: Look, fleet: Environment) -> bool:
+    """Whether there is a node to delete that is ours."""
+    seen = look.view.seen(node.name, node.zone)
+    if seen is None:
+        return False
+    return fleet.owner.owns(seen) if node.member is not None else node.name in fleet.stack.held
+
+
+def _deleted(options: argparse.Namespace, meant: list[str], outcome: dict[str, Failure | None]) -> int:
     failed = {name: str(failure) for name, failure in outcome.items() if failure}
     if options.json:
         deleted = [name for name in outcome if name not in failed]
@@ -208,9 +146,35 @@ def _deleted(options: argparse.Namespace, meant: list[str], outcome: provision.O
     return 1 if failed else 0
 
 
+def take_over(options: argparse.Namespace) -> int:
+    """Make another stack's members ours, after a yes: for a fleet whose stack is lost."""
+    fleet = opened(options)
+    look = fleet.watcher().step(may=())
+    ours = {**fleet.labels, "stack": fleet.stack.id}
+    meant = [
+        seen
+        for one in look.members
+        if one.member is not None and (seen := look.view.seen(one.name, one.zone))
+        if fleet.labels.items() <= seen.labels.items() and not fleet.owner.owns(seen)
+    ]
+    out = sys.stderr if options.json else sys.stdout
+    for seen in meant:
+        print(f"  take over  {seen.name} in {seen.zone}, of stack {seen.labels.get('stack', '?')}", file=out)
+    if not meant or options.dry_run:
+        print(f"{len(meant)} of another stack", file=out)
+        return 0
+    _confirm(f"Take over {len(meant)} slice(s)? Whoever keeps them now must have stopped.", options.yes)
+    for seen in meant:
+        try:
+            fleet.google.relabel(seen, {**seen.labels, **ours})
+        except AskedError as error:
+            raise FleetError(f"{seen.name}: {error}") from None
+    return 0
+
+
 def deploy(options: argparse.Namespace) -> int:
     """Deal samples out, publish the workload, create the slices, and wait until all of them work."""
-    fleet = _open(options)
+    fleet = opened(options)
     if not options.skip_dataset and not options.source:
         raise FleetError("no samples\n    fix: --source FILE, or --skip-dataset where the streams are there")
     samples = ["--max-samples", str(options.max_samples)] if options.max_samples else []
@@ -225,82 +189,74 @@ def deploy(options: argparse.Namespace) -> int:
         return 0
     if options.create_tpus and (code := create(options)):
         return code
-    fleet = _open(options)  # where there were no chips, `create` has moved a member
-    keeper = fleet.watcher()
-
-    def follow() -> None:
-        nonlocal fleet
-        fleet = _followed(options, fleet, keeper)
-
-    plans.wait_for_all(keeper, options.timeout_s, follow)
+    plans.wait_for_all(fleet.watcher(), options.timeout_s)
     print(f"all {len(fleet.members)} work")
     return monitor(options) if options.monitor else 0
 
 
 def monitor(options: argparse.Namespace) -> int:
     """Watch, and bring back what is lost, until Ctrl+C; which leaves everything as it is."""
-    fleet = _open(options)
+    fleet = opened(options)
     if options.watch:
-        keeper = fleet.watcher()
+        controller = fleet.watcher()
     else:
         within_budget(fleet.settings)
-        keeper = fleet.keeper()
+        controller = fleet.controller()
     title = f"fleet {options.environment}"
     with Dashboard(title) as dashboard:
         page = serve(dashboard, options.port) if options.port is not None else None
         try:
             while True:
-                if not keeper.busy:
-                    fleet = _followed(options, fleet, keeper)
-                dashboard.show(keeper.step(may=() if options.watch else frozenset(Cause)))
-                _rest(keeper, min(options.monitor_interval, _BUSY_S if keeper.busy else math.inf))
+                fleet = _followed(options, fleet, controller)
+                dashboard.show(controller.step(may=() if options.watch else frozenset(Cause)))
+                _rest(controller, min(options.monitor_interval, _BUSY_S if controller.busy else math.inf))
         finally:
             if page:
                 page.shutdown()
             if not options.watch:
-                _left(keeper)
+                _left(controller)
 
 
-def _rest(keeper: Keeper, seconds: float) -> None:
-    """Sleeps, and shows meanwhile that the keeper is alive."""
+def _rest(controller: Controller, seconds: float) -> None:
+    """Sleeps, and renews the lease meanwhile."""
     while seconds > 0:
-        nap_s = min(seconds, SIGN_S / 2)
+        nap_s = min(seconds, RENEW_S / 2)
         time.sleep(nap_s)
-        keeper.sign()
+        controller.sign()
         seconds -= nap_s
 
 
-def _followed(options: argparse.Namespace, fleet: Fleet, keeper: Keeper) -> Fleet:
+def _followed(options: argparse.Namespace, fleet: Environment, controller: Controller) -> Environment:
     """The fleet as its file says by now; as it was before, while the file can't be followed."""
     try:
-        settings, meant = _meant(options)
-        if settings == fleet.settings:
+        new = followed(options, fleet)
+        if new.settings == fleet.settings:
             return fleet
         if not options.watch:
-            within_budget(settings)
+            within_budget(new.settings)
         for kept in ("gcp", "storage", "fleet"):
-            if getattr(settings, kept) != getattr(fleet.settings, kept):
+            if getattr(new.settings, kept) != getattr(fleet.settings, kept):
                 raise FleetError(f"{kept}: has changed; to take it up: Ctrl+C, and monitor again")
     except InfraError as error:
-        keeper.say(f"the settings aren't followed: {error}")
+        controller.say(f"the settings aren't followed: {error}")
         return fleet
-    names = [{one.name for one in some} for some in (fleet.members, meant)]
-    changed = [f"{one} is new" for one in sorted(names[1] - names[0])]
-    changed += [f"{one} is asked for no more" for one in sorted(names[0] - names[1])]
-    keeper.follow(meant, nodes(settings))
+    keys = [{one.key for one in some.members} for some in (fleet, new)]
+    changed = [f"{one} is new" for one in sorted(keys[1] - keys[0])]
+    changed += [f"{one} is asked for no more" for one in sorted(keys[0] - keys[1])]
+    controller.follow(new.members, nodes(new.settings), new.bundle)
     if changed:
-        keeper.say(f"the settings changed: {', '.join(changed)}")
-    return replace(fleet, settings=settings, members=meant)
+        controller.say(f"the settings changed: {', '.join(changed)}")
+    return new
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run a command on every worker at once, or on none; keep what each says, and name who failed first."""
     command = everywhere.one_line(options.rest)
-    fleet = _open(options)
+    fleet = opened(options)
     run = everywhere.Everywhere(fleet.settings, Path(options.logs), options.parallel)
     out = sys.stderr if options.json else sys.stdout
     left_out, reports = run.on_all(
-        fleet.google, fleet.members, command, options.timeout_s, options.partial,
+        fleet.google, _where(fleet), command, options.timeout_s, options.partial,
         lambda line: print(line, file=out, flush=True),
     )  # fmt: skip
     if options.json:
@@ -314,9 +270,15 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
+def _where(fleet: Environment) -> list[Node]:
+    """The members with the names and zones that they have."""
+    view = fleet.google.look(sorted({zone for one in fleet.members for zone in (*one.places, *one.spread)}))
+    return placed(fleet.members, view, fleet.stack.id, {})
+
+
 def doctor(options: argparse.Namespace) -> int:
     """Say what would keep the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
-    settings, meant = _meant(options)
+    settings, meant = from_flags(options)
     if sys.stderr.isatty():
         print("asking Google and Pulumi …", file=sys.stderr)
     findings = doctors.examine(doctors.patient(settings, meant))
@@ -328,18 +290,18 @@ def _mend(
     options: argparse.Namespace,
     may: Collection[Cause],
     verb: str,
-    wanted: Callable[[Decision, Keeper], bool] = lambda *_: True,
+    wanted: Callable[[Decision, Controller], bool],
 ) -> int:
-    fleet = _open(options)
+    fleet = opened(options)
     before = fleet.watcher()
     before.memory.acted()  # a person asks: zones that refused are tried again
     look = before.step(may=())
     due = {
-        one.node
+        one.member.key
         for one in look.decisions
         if one.cause in may and one.action is not Action.HOLD and wanted(one, before)
     }
-    meant = [one for one in fleet.members if one.name in due]
+    meant = [one for one in look.members if one.key in due]
     if not options.json:
         _say_what(look, due)
         if meant:
@@ -349,56 +311,80 @@ def _mend(
             return _told(fleet, look, as_json=True)
         print(f"nothing to {verb}" if not meant else f"would {verb} {len(meant)} slice(s)")
         return 0
+    _require_bundle(fleet)
     within_budget(fleet.settings)
     _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
-    keeper = fleet.keeper()
-    keeper.memory.acted()
-    names = {one.name for one in meant}
-    outcome: provision.Outcome = {}
-    rounds = max(len(one.places) for one in meant)  # each zone once, where one after another has no chips
+    controller = fleet.controller()
+    controller.memory.acted()
+    if item := described(options):
+        AdHoc(fleet.google, fleet.stack.id).keep(item["name"], item)
     try:
-        while True:
-            look = keeper.step(may=may if rounds else (), only=names)
-            rounds -= bool(look.begun)
-            outcome |= keeper.outcome
-            for event in look.events:
-                print(event, file=sys.stderr if options.json else sys.stdout, flush=True)
-            if not keeper.busy:
-                break
-            time.sleep(_POLL_S)
+        look, failures = _brought(controller, due, may, max(len(one.places) for one in meant), options.json)
     finally:
-        _left(keeper)
-    if not outcome:
-        print("error: nothing was begun: see above, or look again with fleet status", file=sys.stderr)
-        return 1
-    left = {node: failure for node, failure in outcome.items() if failure}
+        _left(controller)
     if options.json:
         _told(fleet, look, as_json=True)
-    elif not left:
+    elif not failures:
         print(f"done; their hosts boot now: python -m fleet monitor {options.environment}")
-    for node, failure in left.items():
-        print(f"error: {node}: {failure}", file=sys.stderr)
-    return 1 if left else 0
+    for key, failure in failures.items():
+        print(f"error: {key}: {failure}", file=sys.stderr)
+    return 1 if failures else 0
 
 
-def _left(keeper: Keeper) -> None:
-    """Gives the keeper's place up; says what goes on without it."""
-    if keeper.busy:
-        _say_left(keeper.under_way)
-    keeper.leave()
+def _brought(
+    controller: Controller, due: Collection[str], may: Collection[Cause], tries: int, as_json: bool
+) -> tuple[Look, dict[str, Failure]]:
+    """Steps until every member that is due is there, or was refused in each of its zones; by member, why."""
+    failures: dict[str, Failure] = {}
+    refused: dict[str, int] = {}
+    while True:
+        left = {key for key in due if refused.get(key, 0) < tries}
+        look = controller.step(may=may, only=left)
+        for event in look.events:
+            print(event, file=sys.stderr if as_json else sys.stdout, flush=True)
+        for key, failure in (look.failures or {}).items():
+            refused[key] = refused.get(key, 0) + 1
+            failures[key] = failure
+        by_key = {one.member.key: one for one in look.decisions}
+        held = {key for key in left if by_key[key].action is Action.HOLD}
+        there = {key for key in due if by_key[key].action is Action.LEAVE}
+        failures = {key: failure for key, failure in failures.items() if key not in there}
+        if not controller.busy and left <= held | there:
+            for key in held:
+                failures.setdefault(key, Failure(Kind.UNKNOWN, by_key[key].why))
+            return look, failures
+        time.sleep(_POLL_S)
 
 
-def _say_left(nodes: Sequence[str]) -> None:
-    print(f"{', '.join(nodes)}: the update goes on, and ends by itself", file=sys.stderr)
+def _require_bundle(fleet: Environment) -> None:
+    """Raises FleetError where hosts would have nothing to install."""
+    bundle, fix = fleet.settings.tpu.bundle, f"make publish ENV={fleet.settings.environment}"
+    if bundle is None:
+        raise FleetError(f"tpu:bundle: no bundle was published for the hosts to install\n    fix: {fix}")
+    manifest = names.bundle_manifest(bundle)
+    try:
+        there = fleet.google.is_there(manifest)
+    except AskedError as error:
+        raise FleetError(f"gs://{fleet.google.bucket}/{manifest}: {error}") from None
+    if not there:
+        raise FleetError(f"tpu:bundle: gs://{fleet.google.bucket}/{manifest} does not exist\n    fix: {fix}")
+
+
+def _left(controller: Controller) -> None:
+    """Gives the lease up; says what goes on without it."""
+    if controller.busy:
+        nodes = ", ".join(controller.under_way)
+        print(f"{nodes}: what was begun goes on; fleet status says how far it is", file=sys.stderr)
+    controller.leave()
 
 
 def _say_what(look: Look, due: Collection[str]) -> None:
     for one in look.decisions:
-        if one.node in due or one.action in (Action.WAIT, Action.HOLD):
+        if one.member.key in due or one.action in (Action.WAIT, Action.HOLD):
             print(f"  {one.action:<8} {one.node}: {one.why}")
 
 
-def _told(fleet: Fleet, look: Look, as_json: bool) -> int:
+def _told(fleet: Environment, look: Look, as_json: bool) -> int:
     found = show.rows(look, Rates())
     if as_json:
         print(json.dumps(show.as_json(look, found)))
@@ -407,6 +393,11 @@ def _told(fleet: Fleet, look: Look, as_json: bool) -> int:
         print(show.summary(found))
         for seen in look.orphans:
             print(f"orphan: {seen.name} in {seen.zone}, {seen.state}: asked for by nobody")
+    return _complain(look)
+
+
+def _complain(look: Look) -> int:
+    """Says who didn't answer; the exit status."""
     silent = [
         f"{zone} didn't answer: {view.failure}" for zone, view in look.view.zones.items() if view.failure
     ]
@@ -428,11 +419,12 @@ def _confirm(question: str, yes: bool) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
-    "create": (create, "dev --zones us-east5-b --workers-per-zone 2"),
+    "create": (create, "dev --tpu-type v6e-8 --zones us-east5-a,us-east5-b --workers-per-zone 2"),
     "delete": (delete, "dev --slice extract --yes"),
     "status": (status, "dev --json"),
     "list": (list_nodes, "dev"),
     "recreate-preempted": (recreate_preempted, "dev --yes"),
+    "take-over": (take_over, "dev --slice extract"),
     "deploy": (deploy, "dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id"),
     "monitor": (monitor, "dev --monitor-interval 30 --port 8899"),
     "exec": (execute, "dev --slice extract -- sudo systemctl restart google-startup-scripts"),
@@ -441,7 +433,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
 
 
 def _end(*_: object) -> None:
-    """Ends as Ctrl+C does, so that a keeper's place is given up."""
+    """Ends as Ctrl+C does, so that the lease is given up."""
     raise SystemExit(128 + signal.SIGTERM)
 
 

@@ -37,9 +37,13 @@ def parser(does_what: Commands) -> argparse.ArgumentParser:
         command.add_argument(
             "--workers-per-zone", type=_count, metavar="N", help="only the first N slices in each zone"
         )
+        if name in ("create", "deploy"):
+            _add_ad_hoc(command)
+        if name == "delete":
+            command.add_argument("--orphans", action="store_true", help="what no setting asks for, too")
         if name not in ("monitor", "deploy"):
             command.add_argument("--json", action="store_true", help="for programs")
-        if name in ("create", "delete", "recreate-preempted", "deploy"):
+        if name in ("create", "delete", "recreate-preempted", "take-over", "deploy"):
             command.add_argument("--yes", action="store_true", help="don't ask")
             command.add_argument("--dry-run", action="store_true", help="say what would be done, and stop")
         if name == "deploy":
@@ -63,6 +67,16 @@ def parser(does_what: Commands) -> argparse.ArgumentParser:
             )
         command.set_defaults(run=does)
     return top
+
+
+def _add_ad_hoc(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--tpu-type",
+        metavar="TYPE",
+        help="a fleet that is in no file, of v6e-8 for example; --zones and --workers-per-zone say more",
+    )
+    command.add_argument("--on-demand", action="store_true", help="with --tpu-type: not spot")
+    command.add_argument("--run", dest="run_command", metavar="LINE", help="with --tpu-type: what hosts run")
 
 
 def _add_deployment(command: argparse.ArgumentParser) -> None:

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet import show
+from fleet.controller import Look
 from fleet.errors import FleetError
-from fleet.loop import Look
 from fleet.show import Rates, Row
 from fleet.state import Condition
 

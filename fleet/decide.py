@@ -5,20 +5,23 @@ answer that is complete. A zone that didn't answer, a state that isn't known, si
 all of that is unknown, and unknown is left alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fleet.failures import Kind
-from fleet.memory import Attempt, Memory
+from fleet.memory import Attempt, Memory, Refusal
 from fleet.state import (
     GOING,
+    HEARTBEAT_S,
     ON_THE_WAY,
     TAKEN_AWAY,
     Action,
     Cause,
+    Claim,
     Condition,
     Decision,
+    Owner,
     Seen,
     View,
     Word,
@@ -27,6 +30,7 @@ from fleet.state import (
 from infra import names
 from infra.nodes import Node
 
+RERUN_FAILED = "rerun-failed"
 LIST_LAG_S = 120.0  # a list may be this old; a request about one node never is
 
 
@@ -47,20 +51,30 @@ class Limits:
     churn_s: float = 600.0
 
 
-def decide(members: Sequence[Node], view: View, memory: Memory, limits: Limits) -> list[Decision]:
-    """One decision each, in the members' order."""
+def decide(
+    members: Sequence[Node], view: View, memory: Memory, limits: Limits, owner: Owner, bundle: str = ""
+) -> list[Decision]:
+    """One decision each, in the members' order.
+
+    Args:
+        members: each where it is, or is to be (fleet/members.py).
+        view: what was observed.
+        memory: what was tried.
+        limits: what may be done.
+        owner: whose nodes are ours.
+        bundle: label of the bundle that new nodes are to install.
+    """
     heard = _heard(view)
     found = []
     for member in members:
-        zone = view.zones.get(member.zone)
-        if zone is None or zone.nodes is None:
-            reason = f"{member.zone} didn't answer"
-            if zone and zone.failure:
-                reason += f" ({zone.failure.kind})"
-            found.append(_of(member, Action.WAIT, Condition.UNKNOWN, reason))
+        if unknown := _unanswered(member, view, memory):
+            found.append(_of(member, Action.WAIT, Condition.UNKNOWN, unknown))
             continue
-        seen = zone.nodes.get(member.name)
-        if (back := memory.last_back(member.name)) and _stale(seen, back, view.at_s):
+        seen = view.seen(member.name, member.zone)
+        if foreign := _foreign(member, seen, owner):
+            found.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
+            continue
+        if (back := memory.last_back(member.key)) and _stale(seen, back, view.at_s):
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
@@ -68,19 +82,40 @@ def decide(members: Sequence[Node], view: View, memory: Memory, limits: Limits) 
         wish = replace(_wish(member, seen, word, heard, view.at_s, limits), word=word)
         if seen and wish.action is Action.REPLACE:
             wish = replace(wish, instance=seen.instance)
-        found.append(_allowed(wish, member, view, memory, limits))
+        if wish.action is Action.CREATE and (owed := memory.owed(member.key)):
+            wish = replace(wish, cause=owed)
+        found.append(_allowed(wish, member, view, memory, limits, bundle))
     return _within_budget(found, memory, limits, view.at_s)
 
 
-def orphans(members: Sequence[Node], view: View, labels: Mapping[str, str]) -> list[Seen]:
-    """Nodes with our labels that no setting asks for."""
-    wanted = {(member.zone, member.name) for member in members}
-    return [
-        seen
-        for zone in view.zones.values()
-        for seen in (zone.nodes or {}).values()
-        if labels.items() <= seen.labels.items() and (seen.zone, seen.name) not in wanted
-    ]
+def _unanswered(member: Node, view: View, memory: Memory) -> str:
+    """Why nobody can say where a member is. One that isn't seen, and that wasn't deleted just now, may live
+    in any of its fleet's zones."""
+    known = member.member is None or view.seen(member.name, member.zone) or memory.open(member.key)
+    asked = [member.zone] if known else dict.fromkeys((*member.places, *member.spread))
+    for place in asked:
+        zone = view.zones.get(place)
+        if zone is None or zone.nodes is None:
+            kind = f" ({zone.failure.kind})" if zone and zone.failure else ""
+            return f"{place} didn't answer{kind}"
+    return ""
+
+
+def _foreign(member: Node, seen: Seen | None, owner: Owner) -> str:
+    """Why what is there isn't ours, with what to do; empty where it is, or nothing is."""
+    if seen is None or seen.state in GOING:
+        return ""
+    if member.member is None:
+        if owner.held is None or member.name in owner.held:
+            return ""
+        fix = "if an update of yours was killed: python -m infra up; else rename the slice, or pulumi import"
+        return f"a node of this name is there, and your stack doesn't hold it\n    fix: {fix}"
+    if owner.owns(seen):
+        return ""
+    if owner.labels.items() <= seen.labels.items():
+        fix = "if nobody else keeps it: python -m fleet take-over"
+        return f"it is of another stack, {seen.labels.get('stack') or 'without an id'}\n    fix: {fix}"
+    return "a node of this name is there without our labels\n    fix: delete it by hand, or rename the fleet"
 
 
 def _wish(
@@ -107,28 +142,51 @@ def _wish(
             why = f"READY for {since_min:.0f} min, and no word of its workers: see its boot's log"
             return _of(member, Action.LEAVE, Condition.UNKNOWN, why)
         return _of(member, Action.LEAVE, Condition.STARTING, "no word yet")
-    if word.work == "older":
-        why = "its hosts run an older command until they boot again, or their startup script is run"
-        return _of(member, Action.LEAVE, Condition.STARTING, why)
+    return _of_word(member, word, heard, now_s, limits)
+
+
+def _of_word(member: Node, word: Word, heard: frozenset[str], now_s: float, limits: Limits) -> Decision:
+    """What the workers of a node that is READY call for."""
     full = "its boot disk is full" if word.disk_full else ""
+    rerun = (
+        f"its startup script was run again and failed at {word.stage}" if word.boot == RERUN_FAILED else ""
+    )
+    # Whose job reports is never replaced, whatever its boot says.
+    if word.worked_s > now_s - 2 * HEARTBEAT_S and word.work in ("running", "older"):
+        if word.work == "older":
+            why = "its hosts run an older command until they boot again, or their startup script is run"
+            return _of(member, Action.LEAVE, Condition.STARTING, rerun or why)
+        return _of(member, Action.LEAVE, Condition.WORKING, "; ".join(filter(None, [full, rerun])))
     if word.work == "done":
         return _of(member, Action.LEAVE, Condition.DONE, "its work is done")
     if word.work == "failed":
         why = f"its work failed: {word.why or 'see its log'}"
         if full:  # the host's fault, as far as anybody can tell; another's disk has room
-            return _of(member, Action.REPLACE, Condition.FAILED, f"{full}, and {why}", Cause.FAILURE)
+            why = f"{full}, and {why}"
+            return _claimed(member, Claim.WORK_FAILED, why)
         return _of(member, Action.LEAVE, Condition.FAILED, why)
     if word.boot == "failed":
         why = f"its boot failed at {word.stage}{f': {word.why}' if word.why else ''}"
-        return _of(member, Action.REPLACE, Condition.FAILED, why, Cause.FAILURE)
+        return _claimed(member, Claim.BOOT_FAILED, why)
     if now_s - word.at_s > limits.silence_s and (word.work or word.boot == "booting"):
         why = f"READY, but silent for {(now_s - word.at_s) / 60:.0f} min{f'; {full}' if full else ''}"
         if not heard - {member.name}:
             return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}, as are all others")
-        return _of(member, Action.REPLACE, Condition.FAILED, f"{why} while others speak", Cause.FAILURE)
+        return _claimed(member, Claim.SILENT, f"{why} while others speak")
+    if word.work == "older":
+        return _of(member, Action.LEAVE, Condition.STARTING, "its hosts run an older command")
     if word.work == "running":
-        return _of(member, Action.LEAVE, Condition.WORKING, full)
-    return _of(member, Action.LEAVE, Condition.STARTING, f"at {word.stage}")
+        return _of(member, Action.LEAVE, Condition.WORKING, "; ".join(filter(None, [full, rerun])))
+    if rerun:
+        return _of(member, Action.LEAVE, Condition.FAILED, rerun)
+    return _of(
+        member, Action.LEAVE, Condition.STARTING, f"at {word.stage}{f': {word.why}' if word.why else ''}"
+    )
+
+
+def _claimed(member: Node, claim: Claim, why: str) -> Decision:
+    found = _of(member, Action.REPLACE, Condition.FAILED, why, Cause.FAILURE)
+    return replace(found, claim=claim)
 
 
 def _stale(seen: Seen | None, back: Attempt, now_s: float) -> bool:
@@ -138,12 +196,19 @@ def _stale(seen: Seen | None, back: Attempt, now_s: float) -> bool:
     return seen is None or (bool(back.instance) and seen.instance == back.instance)
 
 
-def _allowed(wish: Decision, member: Node, view: View, memory: Memory, limits: Limits) -> Decision:
-    """The wish, or why it has to wait: its zones, its own failures, or that it doesn't last."""
+def _allowed(
+    wish: Decision, member: Node, view: View, memory: Memory, limits: Limits, bundle: str
+) -> Decision:
+    """The wish, or why it has to wait: its zones, its own failures, its bundle, or that it doesn't last."""
     if wish.action not in (Action.CREATE, Action.REPLACE):
         return wish
     now_s = view.at_s
-    refusal = memory.refusal(wish.node, wish.zone)
+    if member.member is not None and memory.bundles.get(bundle):
+        why = f"{wish.why}; no node has booted with the bundle {bundle}: {memory.bundles[bundle]}"
+        return replace(wish, action=Action.HOLD, why=f"{why}\n    fix: make publish, with what mends it")
+    # What Google took away is deleted at once: its name and its quota are of use to the next.
+    gone = wish.action is Action.REPLACE and wish.claim is Claim.NONE
+    refusal = Refusal() if gone else memory.refusal(member.key, wish.zone)
     if refusal.holds(now_s):
         zone = _other_zone(member, view, memory) if refusal.kind is Kind.STOCK_OUT else None
         if zone is None and refusal.stopped:
@@ -151,11 +216,17 @@ def _allowed(wish: Decision, member: Node, view: View, memory: Memory, limits: L
         if zone is None:
             why = f"{wish.why}; {refusal.why}; tried again in {refusal.not_before_s - now_s:.0f} s"
             return replace(wish, action=Action.HOLD, why=why)
-        wish = replace(wish, zone=zone, why=f"{wish.why}; no chips in {wish.zone}, made in {zone}")
-    if wish.cause is Cause.FAILURE and memory.spent(Cause.FAILURE, now_s, wish.node) >= limits.failures_a_day:
+        why = f"{wish.why}; no chips in {wish.zone}, made in {zone}"
+        wish = replace(wish, member=replace(member, zone=zone), why=why)
+    if wish.action is Action.CREATE and memory.owed(member.key):
+        return wish
+    if (
+        wish.cause is Cause.FAILURE
+        and memory.spent(Cause.FAILURE, now_s, member.key) >= limits.failures_a_day
+    ):
         why = f"{wish.why}; it failed {limits.failures_a_day} times in a day: look at its log"
         return replace(wish, action=Action.HOLD, why=why)
-    if _churns_until(wish.node, memory, limits, now_s) > now_s:
+    if _churns_until(member.key, memory, limits, now_s) > now_s:
         why = (
             f"{wish.why}; it was lost twice within {limits.churn_s / 60:.0f} min of coming back: held an hour"
         )
@@ -164,19 +235,18 @@ def _allowed(wish: Decision, member: Node, view: View, memory: Memory, limits: L
 
 
 def _other_zone(member: Node, view: View, memory: Memory) -> str | None:
-    """Of its other zones that answered, have nothing of its name and refuse nothing now, the one that
-    refused least often; the first of those."""
+    """Of its other zones that answered and refuse nothing now, the one that refused least often."""
     free = []
     for zone in member.places[1:]:
         seen, refusal = view.zones.get(zone, ZoneView(None)).nodes, memory.refusal("", zone)
-        if seen is not None and member.name not in seen and not refusal.holds(view.at_s):
+        if seen is not None and not refusal.holds(view.at_s):
             free.append((refusal.count, zone))
     return min(free, key=lambda one: one[0], default=(0, None))[1]
 
 
 def _churns_until(node: str, memory: Memory, limits: Limits, now_s: float) -> float:
     """Until when a member is left alone that was lost soon after it came back, twice in a row."""
-    last = [one for one in memory.attempts.get(node, ()) if one.back_s][-3:]
+    last = [one for one in memory.attempts.get(node, ()) if one.back_s and one.name][-3:]
     if len(last) < 3:
         return 0.0
     lived_s = (after.at_s - before.back_s for before, after in pairwise(last))
@@ -192,8 +262,8 @@ def _within_budget(found: list[Decision], memory: Memory, limits: Limits, now_s:
     def held(wishes: Sequence[Decision]) -> Iterator[Decision]:
         nonlocal left
         for wish in wishes:
-            acts = wish.action in (Action.CREATE, Action.REPLACE)
-            if acts and memory.owed.get(wish.node, wish.cause) is Cause.PREEMPTION:
+            begins = wish.action is Action.REPLACE and not memory.owed(wish.member.key)
+            if begins and wish.cause is Cause.PREEMPTION:
                 left -= 1
                 if left < 0:
                     why = f"{wish.why}; {limits.preemptions_a_day} preemptions a day are allowed"
@@ -213,4 +283,4 @@ def _heard(view: View) -> frozenset[str]:
 
 
 def _of(member: Node, action: Action, condition: Condition, why: str, cause: Cause | None = None) -> Decision:
-    return Decision(member.name, member.zone, action, condition, why, cause)
+    return Decision(member, action, condition, why, cause)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fleet.controller import Controller
 from fleet.errors import FleetError
-from fleet.loop import Keeper
 from fleet.state import Condition
 from infra.nodes import Node
 
@@ -97,18 +97,16 @@ def _run(line: Sequence[str]) -> int:
 
 
 def wait_for_all(
-    keeper: Keeper,
+    controller: Controller,
     timeout_s: float,
-    follow: Callable[[], None],
     say: Callable[[str], None] = print,
     poll_s: float = _POLL_S,
 ) -> None:
     """Until the workers of every member have said that they work, or are done.
 
     Args:
-        keeper: who looks.
+        controller: who looks.
         timeout_s: until that is given up.
-        follow: has the keeper follow the settings, before each look: a monitor may move a member meanwhile.
         say: a line for each change.
         poll_s: between two looks.
 
@@ -118,8 +116,7 @@ def wait_for_all(
     begun = time.monotonic()
     told: dict[str, str] = {}
     while True:
-        follow()
-        decisions = keeper.step(may=()).decisions
+        decisions = controller.step(may=()).decisions
         for one in decisions:
             stage = f"{one.condition}{f' ({one.why})' if one.why else ''}"
             if told.get(one.node) != stage:

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fleet.books import keeper_of
-from fleet.decide import orphans
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind, fix_of
 from fleet.google import AskedError
+from fleet.members import orphans, placed
+from fleet.named import LAYER, read_stack
 from fleet.project import UNLIMITED, Limits, Project, Quota, chips_to_move, chips_wanted
-from fleet.provision import LAYER
 from fleet.roles import ON_ACCOUNT, ON_BUCKET, ON_PROJECT
+from fleet.state import Seen, View, ZoneView
+from fleet.store import leader_of
 from infra import names
 from infra.catalog import CATALOG
 from infra.cli import Pulumi
@@ -50,14 +51,15 @@ class Patient:
 def patient(settings: Settings, members: Sequence[Node]) -> Patient:
     """Logs in, if that can be done."""
     try:
-        return Patient(settings, members, Project(settings.gcp.project, settings.storage.bucket_name))
+        bucket, ours = settings.storage.bucket_name, names.controller_bucket(settings)
+        return Patient(settings, members, Project(settings.gcp.project, bucket, ours))
     except FleetError as error:
         return Patient(settings, members, None, str(error).partition("\n")[0])
 
 
 def examine(sick: Patient) -> list[Finding]:
     """Looks at everything, at once."""
-    zones = sorted({zone for one in sick.members for zone in one.places})
+    zones = sorted({zone for one in sick.members for zone in (*one.places, *one.spread)})
     checks: list[tuple[str, Check]] = [
         ("login", lambda: _login(sick)),
         ("APIs", lambda: _services(sick)),
@@ -68,7 +70,7 @@ def examine(sick: Patient) -> list[Finding]:
         *((f"stack {layer}", lambda layer=layer: _stack(sick, layer)) for layer in names.LAYERS),
         *((f"zone {zone}", lambda zone=zone: _zone(sick, zone)) for zone in zones),
         ("quota", lambda: _quotas(sick)),
-        ("keeper", lambda: _keeper(sick)),
+        ("controller", lambda: _controller(sick)),
         ("orphans", lambda: _orphans(sick)),
     ]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -241,9 +243,9 @@ def _quota(sick: Patient, limits: Limits, quota: Quota, chips: int, why: str, sh
     return Finding(what, short, f"{asked}, allowed are {limit}", f"{fix_of(Kind.QUOTA)}; or: {request}")
 
 
-def _keeper(sick: Patient) -> Iterator[Finding]:
-    memory, keeper = keeper_of(sick.google, time.time())
-    yield Finding("keeper", OK, keeper or "none at work")
+def _controller(sick: Patient) -> Iterator[Finding]:
+    memory, leader = leader_of(sick.google, read_stack(sick.settings.environment).id, time.time())
+    yield Finding("controller", OK, leader or "none at work")
     for name, refusal in sorted(memory.refusals.items()):
         if refusal.stopped:
             fix = f"mend that, then python -m fleet recreate-preempted {sick.settings.environment}"
@@ -251,19 +253,27 @@ def _keeper(sick: Patient) -> Iterator[Finding]:
 
 
 def _orphans(sick: Patient) -> Iterator[Finding]:
-    everyone = nodes(sick.settings)
-    view = sick.google.look(sorted({zone for one in everyone for zone in one.places}))
-    found = orphans(everyone, view, names.labels(sick.settings.environment, LAYER))
+    """Nodes of this stack, in whatever zone, that no setting asks for; and nodes of other stacks."""
+    environment = sick.settings.environment
+    stack = read_stack(environment)
+    labels = names.labels(environment, LAYER)
+    there = [seen for seen in sick.google.everywhere() if labels.items() <= seen.labels.items()]
+    zones: dict[str, dict[str, Seen]] = {}
+    for seen in there:
+        zones.setdefault(seen.zone, {})[seen.name] = seen
+    view = View(time.time(), {zone: ZoneView(nodes) for zone, nodes in zones.items()}, None)
+    found = orphans(placed(nodes(sick.settings), view, stack.id, {}), view, {**labels, "stack": stack.id})
     for seen in found:
-        up = names.up_command("tpu", sick.settings.environment)
-        command = f"gcloud compute tpus tpu-vm delete {seen.name} --project={sick.settings.gcp.project}"
-        fix = f"{up}, where the stack holds it; else {command} --zone={seen.zone}"
         said = f"{seen.name} in {seen.zone}, {seen.state}: asked for by nobody, and paid for"
+        fix = f"python -m fleet delete {environment} --orphans"
         yield Finding("orphans", OPTIONAL, said, fix)
-    for zone, one in view.zones.items():
-        if one.failure:
-            yield Finding("orphans", UNKNOWN, f"{zone} didn't answer: {one.failure.message}", one.failure.fix)
-    if view.failure and view.failure.kind is not Kind.MISSING:  # a missing bucket has its own line
-        yield Finding("words", UNKNOWN, f"the bucket didn't answer: {view.failure.message}", view.failure.fix)
-    if not found and all(one.nodes is not None for one in view.zones.values()):
+    others = [seen for seen in there if seen.labels.get("stack") != stack.id and seen.name not in stack.held]
+    for seen in others:
+        said = (
+            f"{seen.name} in {seen.zone}, {seen.state}: of another stack, {seen.labels.get('stack', 'none')}"
+        )
+        yield Finding(
+            "orphans", OPTIONAL, said, "leave it to whose it is; python -m fleet take-over, if nobody's"
+        )
+    if not found and not others:
         yield Finding("orphans", OK, "none")

@@ -1,15 +1,18 @@
-"""What a fleet asks Google itself: one list call a zone, one listing of the bucket, never a call a node.
+"""What a fleet asks Google: one list call a zone, one listing of the bucket, and a node only to change it.
 
 projects.locations.nodes.list  https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes/list
 objects.list                   https://cloud.google.com/storage/docs/json_api/v1/objects/list
 """
 
+import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import google.auth
@@ -19,14 +22,19 @@ from google.auth.transport.requests import AuthorizedSession
 
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind, classify
+from fleet.proof import Attested
 from fleet.state import Seen, View, Word, ZoneView
+
+T = TypeVar("T")
 
 TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
 _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
 _TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
 _PAGE = 1000
+_PATIENCE_S = 20.0  # with a zone that doesn't answer; what it says later is of the next look
+_JSON = {"Content-Type": "application/json"}
 # Of a node what `_seen` reads, and no more: each carries its start-up script, 36 kB.
-_ONE_NODE_FIELDS = "name,id,state,createTime,labels"
+_ONE_NODE_FIELDS = "name,id,state,createTime,labels,health"
 _NODE_FIELDS = f"nodes({_ONE_NODE_FIELDS}),nextPageToken,unreachable"
 
 
@@ -39,45 +47,58 @@ class AskedError(Exception):
 
 
 class Google:
-    """One project's TPU nodes and one bucket's words, as the account that is logged in."""
+    """One project's TPU nodes, one bucket's heartbeats and the controller's bucket, as who is logged in."""
 
     def __init__(
         self,
         project: str,
         bucket: str,
+        controller_bucket: str = "",
         session: requests.Session | None = None,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ):
         self.project, self.bucket = project, bucket
+        self.controller_bucket = controller_bucket or f"{bucket}-fleet"
         self._session = session or _login()
         self._now, self._sleep = now, sleep
+        self._late: dict[str, Future[ZoneView]] = {}  # zones that haven't answered an earlier look yet
 
     def look(self, zones: Sequence[str]) -> View:
-        """Everything, at once: all zones and the bucket beside one another."""
-        with ThreadPoolExecutor(max(1, len(zones)) + 2) as pool:
-            listed = pool.map(self.zone, zones)
-            booted, working = pool.submit(self._objects, "boot/"), pool.submit(self._objects, "words/")
-            views = dict(zip(zones, listed, strict=True))
-            try:
-                words = spoken([*booted.result(), *working.result()])
-            except AskedError as error:
-                return View(self._now(), views, None, error.failure)
+        """Everything, at once: all zones and the bucket beside one another. A slow zone delays no other."""
+        begun: dict[str, Future[ZoneView]] = {}
+        for zone in zones:
+            late = self._late.pop(zone) if zone in self._late else None
+            begun[zone] = late or _begin(self.zone, zone)
+        booted, working = _begin(self._objects, "boot/"), _begin(self._objects, "words/")
+        wait(begun.values(), _PATIENCE_S)
+        views = {}
+        for zone, answer in begun.items():
+            if answer.done():
+                views[zone] = answer.result()
+            else:
+                self._late[zone] = answer
+                views[zone] = ZoneView(None, Failure(Kind.UNKNOWN, f"no answer within {_PATIENCE_S:.0f} s"))
+        try:
+            words = spoken([*booted.result(), *working.result()])
+        except AskedError as error:
+            return View(self._now(), views, None, error.failure)
         return View(self._now(), views, words)
 
     def zone(self, zone: str) -> ZoneView:
         """Every node of a zone."""
-        url = f"{TPU}/v2/projects/{self.project}/locations/{zone}/nodes"
-        nodes: dict[str, Seen] = {}
         try:
-            for page in self._pages(url, {"pageSize": str(_PAGE), "fields": _NODE_FIELDS}):
-                if page.get("unreachable"):
-                    said = f"{', '.join(page['unreachable'])} can't be reached; the list isn't complete"
-                    return ZoneView(None, Failure(Kind.UNKNOWN, said))
-                nodes |= {node.name: node for node in map(_seen, page.get("nodes") or ())}
+            return ZoneView({node.name: node for node in self._nodes(zone)})
         except AskedError as error:
             return ZoneView(None, error.failure)
-        return ZoneView(nodes)
+
+    def _nodes(self, zone: str) -> Iterator[Seen]:
+        url = f"{TPU}/v2/projects/{self.project}/locations/{zone}/nodes"
+        for page in self._pages(url, {"pageSize": str(_PAGE), "fields": _NODE_FIELDS}):
+            if page.get("unreachable"):
+                said = f"{', '.join(page['unreachable'])} can't be reached; the list isn't complete"
+                raise AskedError(Failure(Kind.UNKNOWN, said))
+            yield from map(_seen, page.get("nodes") or ())
 
     def node(self, zone: str, name: str) -> Seen | None:
         """A node as it is now, which a list may not show yet; None where there is none. Raises AskedError."""
@@ -89,17 +110,51 @@ class Google:
             raise
         return _seen({**self._json(answer), "name": f"projects/{self.project}/locations/{zone}/nodes/{name}"})
 
-    def sweep(self, leftover: Seen) -> Failure | None:
-        """Asks for a node's deletion; None if it was begun, or the node is gone already."""
+    def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+        """Asks for a node; the operation's name. Raises AskedError, of kind EXISTS where there is one."""
+        url = f"{TPU}/v2/projects/{self.project}/locations/{zone}/nodes"
+        content = json.dumps(body).encode()
+        answer = self._json(self._ask("POST", url, {"nodeId": name}, content, _JSON))
+        return str(answer["name"])
+
+    def operation(self, name: str) -> tuple[bool, Failure | None]:
+        """Whether an operation is over, and what it ended with, if it failed. Raises AskedError."""
+        answer = self._json(self._ask("GET", f"{TPU}/v2/{name}", {}))
+        error = answer.get("error") or {}
+        message = f"Error code {error.get('code')}, message: {error.get('message')}"
+        return bool(answer.get("done")), classify(message) if error else None
+
+    def delete(self, zone: str, name: str) -> None:
+        """Asks for a node's deletion; what is gone already is as good. Raises AskedError."""
         try:
-            self._ask("DELETE", self._node_url(leftover.zone, leftover.name), {})
+            self._ask("DELETE", self._node_url(zone, name), {})
         except AskedError as error:
-            return None if error.failure.kind is Kind.MISSING else error.failure
-        return None
+            if error.failure.kind is not Kind.MISSING:
+                raise
+
+    def relabel(self, seen: Seen, labels: Mapping[str, str]) -> None:
+        """Gives a node other labels. Raises AskedError."""
+        url = self._node_url(seen.zone, seen.name)
+        self._ask(
+            "PATCH", url, {"updateMask": "labels"}, json.dumps({"labels": dict(labels)}).encode(), _JSON
+        )
+
+    def attested(self, zone: str, name: str) -> list[Attested]:
+        """What a node's workers said through their own metadata servers. Raises AskedError."""
+        url = f"{self._node_url(zone, name)}:getGuestAttributes"
+        answer = self._json(self._ask("POST", url, {}, b'{"queryPath": "tpu/"}', _JSON))
+        return [_attested(one) for one in answer.get("guestAttributes") or ()]
+
+    def everywhere(self) -> list[Seen]:
+        """Every node of the project, in whatever zone. Raises AskedError, where a zone isn't reached too."""
+        return list(self._nodes("-"))
 
     def read(self, name: str) -> tuple[str, int] | None:
-        """An object's text and generation; None where there is none. Raises AskedError."""
-        url = f"{STORAGE}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}"
+        """An object of the controller's bucket, text and generation; None where there is none.
+
+        Raises AskedError.
+        """
+        url = f"{STORAGE}/storage/v1/b/{self.controller_bucket}/o/{quote(name, safe='')}"
         try:
             answer = self._ask("GET", url, {"alt": "media"})
         except AskedError as error:
@@ -109,14 +164,24 @@ class Google:
         return answer.text, int(answer.headers.get("x-goog-generation", "0"))
 
     def write(self, name: str, text: str, generation: int) -> int:
-        """Replaces that generation of an object (0: creates it); the new one's number.
+        """Replaces that generation of an object of that bucket (0: creates it); the new one's number.
 
         Raises:
             AskedError: its kind is INVALID where somebody else has written it since.
         """
-        url = f"{STORAGE}/upload/storage/v1/b/{self.bucket}/o"
+        url = f"{STORAGE}/upload/storage/v1/b/{self.controller_bucket}/o"
         wish = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
         return int(self._ask("POST", url, wish, text.encode()).json()["generation"])
+
+    def is_there(self, name: str) -> bool:
+        """Whether the bucket has an object."""
+        try:
+            self._ask("GET", f"{STORAGE}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}", {})
+        except AskedError as error:
+            if error.failure.kind is Kind.MISSING:
+                return False
+            raise
+        return True
 
     def _objects(self, prefix: str) -> list[Mapping[str, Any]]:
         url = f"{STORAGE}/storage/v1/b/{self.bucket}/o"
@@ -215,7 +280,46 @@ def _seen(node: Mapping[str, Any]) -> Seen:
         str(node.get("id") or ""),
         _unix_s(str(node.get("createTime") or "")),
         node.get("labels") or {},
+        str(node.get("health") or ""),
     )
+
+
+def _attested(worker: Mapping[str, Any]) -> Attested:
+    """One worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
+    items = (worker.get("queryValue") or {}).get("items") or ()
+    values = {str(one.get("key")): _object(str(one.get("value") or "")) for one in items}
+    boot, job = values.get("boot", {}), values.get("job", {})
+    return Attested(
+        str(boot.get("state") or ""), _number(boot.get("updated_s")), str(job.get("state") or ""),
+        _number(job.get("updated_s")),
+    )  # fmt: skip
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    with suppress(ValueError):
+        found = json.loads(text)
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _number(said: object) -> float:
+    with suppress(ValueError, TypeError):
+        return float(str(said))
+    return 0.0
+
+
+def _begin(ask: Callable[[str], T], what: str) -> Future[T]:
+    """Asks in a thread that keeps no process from ending."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask(what))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer
 
 
 def _login() -> requests.Session:

@@ -28,6 +28,8 @@ class Attempt:
         cause: why.
         back_s: when it was there again; 0 while it isn't.
         instance: of the node that was replaced; empty where there was none.
+        zone: where the new one was asked for; empty until then.
+        name: the new one's.
     """
 
     at_s: float
@@ -35,6 +37,8 @@ class Attempt:
     cause: Cause
     back_s: float = 0.0
     instance: str = ""
+    zone: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,63 +66,105 @@ class Refusal:
 
 @dataclass
 class Memory:
-    """Attempts of the last day by member, refusals by zone and by member, causes that are still owed."""
+    """Attempts of the last day by member, refusals by zone and by member, and how bundles did.
+
+    An attempt is written before anything is done and stays open until its node is there: what was taken away
+    and isn't back is known at any moment at which a command is killed.
+
+    Attributes:
+        bundles: by a bundle's label, empty where it booted somewhere, else what failed with it.
+    """
 
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
-    owed: dict[str, Cause] = field(default_factory=dict)
+    bundles: dict[str, str] = field(default_factory=dict)
 
-    def refusal(self, node: str, zone: str) -> Refusal:
+    def refusal(self, key: str, zone: str) -> Refusal:
         """What stands against a member, its own refusal or its zone's: the one that holds longer."""
-        found = [self.refusals[key] for key in (node, zone) if key in self.refusals]
+        found = [self.refusals[one] for one in (key, zone) if one in self.refusals]
         return max(found, key=lambda one: (bool(one.stopped), one.not_before_s), default=Refusal())
 
-    def attempted(self, node: str, cause: Cause, now_s: float, instance: str = "") -> None:
-        """Remembers that a member is being brought back, and forgets what is older than a day.
+    def open(self, key: str) -> Attempt | None:
+        """The attempt whose node isn't there yet."""
+        last = next(reversed(self.attempts.get(key, ())), None)
+        return last if last and not last.back_s else None
 
-        What is created because an earlier attempt deleted it is still for that one's cause.
-        """
-        kept = [one for one in self.attempts.get(node, ()) if one.at_s > now_s - DAY_S]
-        real = self.owed.get(node, cause) if cause is Cause.NEW else cause
-        self.attempts[node] = [*kept, Attempt(now_s, node, real, instance=instance)]
+    def owed(self, key: str) -> Cause | None:
+        """For which cause a member is being brought back that was there."""
+        one = self.open(key)
+        return one.cause if one and one.cause is not Cause.NEW else None
 
-    def succeeded(self, node: str, zone: str | None, now_s: float) -> None:
+    def attempted(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
+        """Opens an attempt, or goes on with the one that is open; forgets what is older than a day."""
+        last = self.open(key)
+        if last and (cause is Cause.NEW or last.instance == instance):
+            return
+        self._close(key)
+        kept = [one for one in self.attempts.get(key, ()) if one.at_s > now_s - DAY_S]
+        self.attempts[key] = [*kept, Attempt(now_s, key, cause, instance=instance)]
+
+    def asked(self, key: str, zone: str, name: str) -> None:
+        """Where the node of the open attempt is asked for."""
+        *before, last = self.attempts[key]
+        self.attempts[key] = [*before, replace(last, zone=zone, name=name)]
+
+    def placements(self, now_s: float, lag_s: float) -> dict[str, tuple[str, str]]:
+        """Nodes that were asked for and that a list may not show yet, by member."""
+        last = ((key, some[-1]) for key, some in self.attempts.items() if some)
+        return {
+            key: (one.zone, one.name)
+            for key, one in last
+            if one.name and (not one.back_s or one.back_s > now_s - lag_s)
+        }
+
+    def succeeded(self, key: str, zone: str | None, now_s: float) -> None:
         """A member is there again; the zone that gave it, None where it was there already."""
-        *before, last = self.attempts[node]
-        self.attempts[node] = [*before, replace(last, back_s=now_s)]
-        self.refusals.pop(node, None)
+        *before, last = self.attempts[key]
+        self.attempts[key] = [*before, replace(last, back_s=now_s)]
+        self.refusals.pop(key, None)
         if zone:
             self.refusals.pop(zone, None)
-        self.owed.pop(node, None)
 
-    def failed(self, node: str, zone: str, failure: Failure, now_s: float, dice: random.Random) -> None:
-        """An attempt gave no node: it spends nothing yet, and the next one is later each time.
+    def failed(self, key: str, zone: str, failure: Failure, now_s: float, dice: random.Random) -> None:
+        """An attempt gave no node yet; the next try is later each time.
 
         What is wrong with the request for one member holds that one, what the zone or the project
         refuses holds the zone, and an update that didn't begin is no refusal at all.
         """
-        last = self.attempts[node].pop()
-        if last.cause is not Cause.NEW:
-            self.owed[node] = last.cause
-        key = node if failure.kind in OF_ONE else zone
-        before = self.refusals.get(key, Refusal())
+        if self.open(key):
+            self.asked(key, "", "")
+        held = key if failure.kind in OF_ONE else zone
+        before = self.refusals.get(held, Refusal())
         for_people = failure.kind in FOR_PEOPLE
         if before.stopped or (before.not_before_s > now_s and not for_people):
-            return  # another member of the same update has said so, or worse
+            return  # another member has been told so, or worse
         wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**before.count) * dice.uniform(0.5, 1.5)
         if failure.kind is Kind.STACK:
             wait_s = STACK_WAIT_S
         stopped = f"{failure}" if for_people else ""
         count = before.count + (failure.kind is not Kind.STACK)
         why = f"{failure.kind}: {failure.message}"
-        self.refusals[key] = Refusal(count, now_s + wait_s, stopped, why, failure.kind)
+        self.refusals[held] = Refusal(count, now_s + wait_s, stopped, why, failure.kind)
 
-    def deleted(self, nodes: Collection[str]) -> None:
+    def deleted(self, keys: Collection[str]) -> None:
         """A person deletes members: none is there, or owed. What was spent on them stays spent."""
-        for node in nodes:
-            self.attempts[node] = [replace(one, back_s=0.0) for one in self.attempts.get(node, ())]
-            self.refusals.pop(node, None)
-            self.owed.pop(node, None)
+        for key in keys:
+            self._close(key)
+            self.attempts[key] = [replace(one, name="") for one in self.attempts.get(key, ())]
+            self.refusals.pop(key, None)
+
+    def _close(self, key: str) -> None:
+        """What is open came to nothing, and something newer is owed."""
+        if one := self.open(key):
+            self.attempts[key] = [*self.attempts[key][:-1], replace(one, back_s=one.at_s, name="")]
+
+    def booted(self, bundle: str) -> None:
+        """A bundle has booted somewhere: what fails with it elsewhere isn't the bundle's fault."""
+        self.bundles[bundle] = ""
+
+    def boot_failed(self, bundle: str, why: str) -> None:
+        """A boot failed with a bundle, on the first node that says so."""
+        self.bundles.setdefault(bundle, why)
 
     def acted(self) -> None:
         """A person asks: all are tried again at once. Budgets stay spent."""
@@ -126,7 +172,7 @@ class Memory:
 
     def last_back(self, node: str) -> Attempt | None:
         """The newest attempt that gave a node."""
-        return next((one for one in reversed(self.attempts.get(node, ())) if one.back_s), None)
+        return next((one for one in reversed(self.attempts.get(node, ())) if one.back_s and one.name), None)
 
     def spent(self, cause: Cause, now_s: float, node: str = "") -> int:
         """How often in the last day, for one member or for all."""
@@ -137,7 +183,7 @@ class Memory:
         """As it is kept."""
         attempts = [asdict(one) for each in self.attempts.values() for one in each]
         refusals = {name: asdict(one) for name, one in self.refusals.items()}
-        return {"version": 1, "attempts": attempts, "refusals": refusals, "owed": self.owed}
+        return {"version": 2, "attempts": attempts, "refusals": refusals, "bundles": self.bundles}
 
 
 def _refusal(kept: Mapping[str, Any]) -> Refusal:
@@ -155,7 +201,7 @@ def parse(text: str, where: str) -> tuple[Memory, Mapping[str, Any]]:
         kept: Any = json.loads(text)
         memory = Memory(
             refusals={str(name): _refusal(one) for name, one in kept["refusals"].items()},
-            owed={str(node): Cause(cause) for node, cause in kept["owed"].items()},
+            bundles={str(one): str(why) for one, why in kept["bundles"].items()},
         )
         for one in kept["attempts"]:
             attempt = Attempt(**{**one, "cause": Cause(one["cause"])})

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from fleet import google
 from fleet.failures import Kind
@@ -142,16 +142,6 @@ class Project(Google):
         asked = urlencode([("permissions", one) for one in permissions])
         url = f"{google.STORAGE}/storage/v1/b/{self.bucket}/iam/testPermissions?{asked}"
         return _permissions(self._json(self._ask("GET", url, {})))
-
-    def is_there(self, name: str) -> bool:
-        """Whether the bucket has an object."""
-        try:
-            self._ask("GET", f"{google.STORAGE}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}", {})
-        except AskedError as error:
-            if error.failure.kind is Kind.MISSING:
-                return False
-            raise
-        return True
 
     def accelerator_types(self, zone: str) -> frozenset[str]:
         """What a zone offers to this project, such as v6e-8."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fleet.loop import Look
+from fleet.controller import Look
 from fleet.state import Condition, Seen, Word
 from infra.catalog import CATALOG
 from infra.nodes import Node

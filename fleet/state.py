@@ -1,4 +1,4 @@
-"""What is wanted, what was seen, what was decided: the values that the rooms of a fleet hand one another.
+"""What is desired, what was observed, what was decided: the values that a fleet's packages hand one another.
 
 Times are seconds since 1970. A fleet is an item of `tpu:slices` with a count; its members are nodes.
 """
@@ -8,12 +8,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fleet.failures import Failure
+from infra.nodes import Node
 
 TAKEN_AWAY = frozenset({"PREEMPTED", "TERMINATED"})
 """The states in which Google has taken a node's machines away for good; it must be deleted to come back."""
 
 ON_THE_WAY = frozenset({"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING"})
 GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
+
+HEARTBEAT_S = 60.0
+"""How often a job's heartbeat is written at least (docs/architecture.md)."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Seen:
         instance: Google's number for it; another one each time that a node of this name is created.
         created_s: when that was.
         labels: its labels.
+        health: what Google says of its machines, such as HEALTHY or TIMEOUT; empty where it says nothing.
     """
 
     name: str
@@ -35,6 +40,26 @@ class Seen:
     instance: str = ""
     created_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
+    health: str = ""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose nodes are ours.
+
+    Attributes:
+        labels: what every node of the environment's slices carries.
+        stack: the id of the stack that they belong to (docs/architecture.md).
+        held: named slices that the stack holds, by zone; None where Pulumi isn't there to say.
+    """
+
+    labels: Mapping[str, str]
+    stack: str
+    held: Mapping[str, str] | None = None
+
+    def owns(self, seen: Seen) -> bool:
+        """Whether a node is ours: by its labels, which say of which stack it is."""
+        return {**self.labels, "stack": self.stack}.items() <= seen.labels.items()
 
 
 @dataclass(frozen=True)
@@ -51,7 +76,8 @@ class Word:
 
     Attributes:
         at_s: when it was written; of several, the newest.
-        boot: `booting`, `ready` or `failed`; empty where nothing was said of a boot.
+        boot: `booting`, `ready` or `failed`, and of a later run of the script in the same boot `rerunning`
+            or `rerun-failed`; empty where nothing was said of a boot.
         stage: the last stage of the boot that began.
         work: `running`, `done` or `failed`; empty where nothing was said of work. `older` where what was
             said is of another command than the one that is asked for.
@@ -62,6 +88,7 @@ class Word:
         command: which command's work it is, by its id; empty where nobody said.
         why: its boot or its work failed.
         disk_full: whether its boot disk was.
+        worked_s: when work was reported last; 0 where it never was.
     """
 
     at_s: float
@@ -75,12 +102,13 @@ class Word:
     command: str = ""
     why: str = ""
     disk_full: bool = False
+    worked_s: float = 0.0
 
     def of(self, command: str) -> "Word":
         """The same, as word of the job that is asked for: what is of another one says no more than that."""
         if not self.work or not self.command or self.command == command:
             return self
-        older = Word(self.at_s, self.boot, self.stage, "older", command=self.command)
+        older = Word(self.at_s, self.boot, self.stage, "older", command=self.command, worked_s=self.worked_s)
         return replace(older, disk_full=self.disk_full)
 
 
@@ -105,6 +133,10 @@ class View:
         view = self.zones.get(zone)
         return (view.nodes or {}).get(node) if view else None
 
+    def all(self) -> list[Seen]:
+        """Every node that was listed."""
+        return [seen for zone in self.zones.values() for seen in (zone.nodes or {}).values()]
+
     def word(self, seen: Seen, command: str) -> Word | None:
         """What the workers of this node, and of none before it with its name, say together of a command.
 
@@ -120,41 +152,30 @@ def together(said: Sequence[Word]) -> Word | None:
 
     A boot has failed where one worker's has, unless work was heard of after it; it is ready once all that
     spoke are. Work has failed where one worker's has, is older where one's is, and is done once all of those
-    that spoke are.
+    that spoke are. Samples of an extractor's workers add up; a trainer's step is the same on each of them.
     """
     if not said:
         return None
     boots, works = [word for word in said if word.boot], [word for word in said if word.work]
     worked_s = max((word.at_s for word in works), default=0.0)
     boots = [word for word in boots if word.boot != "failed" or word.at_s > worked_s]
-    ranked = ("failed", "booting", "ready")
-    boot = min(boots, key=lambda word: ranked.index(word.boot) if word.boot in ranked else 1, default=None)
+    ranked = ("failed", "rerun-failed", "booting", "rerunning", "ready")
+    boot = min(boots, key=lambda word: ranked.index(word.boot) if word.boot in ranked else 2, default=None)
     states = {word.work for word in works}
+    count = sum if any(word.shards for word in works) else max
     return Word(
         max(word.at_s for word in said),
         boot.boot if boot else "",
         boot.stage if boot else "",
         next((state for state in ("failed", "older", "running", "done") if state in states), ""),
-        sum(word.samples for word in works),
-        sum(word.of_samples for word in works),
+        count([word.samples for word in works] or [0]),
+        count([word.of_samples for word in works] or [0]),
         sum(word.shards for word in works),
         sum(word.size_bytes for word in works),
         why=next((word.why for word in (*works, *boots) if word.why), ""),
         disk_full=any(word.disk_full for word in works),
+        worked_s=max((word.at_s for word in works if word.work == "running"), default=0.0),
     )
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a member is to be made, and what may be deleted for it.
-
-    Attributes:
-        zone: where.
-        instance: Google's number for the node that may be deleted though it lives; empty where none may.
-    """
-
-    zone: str
-    instance: str = ""
 
 
 class Action(StrEnum):
@@ -164,8 +185,7 @@ class Action(StrEnum):
     WAIT = "wait"  # for Google, or for an answer
     HOLD = "hold"  # there is something to do, but not now, or not before a person has acted
     CREATE = "create"
-    REPLACE = "replace"  # delete, see that it is gone, create
-    ADOPT = "adopt"  # take it into the stack, as it is
+    REPLACE = "replace"  # delete; what is gone is created
 
 
 class Cause(StrEnum):
@@ -187,22 +207,45 @@ class Condition(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Claim(StrEnum):
+    """What a status must prove before it costs a node that lives (fleet/proof.py)."""
+
+    NONE = ""  # Google itself says that the machines are gone
+    BOOT_FAILED = "boot failed"
+    WORK_FAILED = "work failed"
+    SILENT = "silent"
+
+
 @dataclass(frozen=True)
 class Decision:
     """What is done about one member, and why.
 
     Attributes:
-        node: its name.
-        zone: where it is, or is to be made.
+        member: where it is, or is to be made.
+        action: what is done.
+        condition: how it is.
+        why: for people.
+        cause: why it is brought back.
         instance: of the node that this is about.
+        claim: what must be proven before that one is deleted.
         word: what its workers say.
     """
 
-    node: str
-    zone: str
+    member: Node
     action: Action
     condition: Condition
     why: str
     cause: Cause | None = None
     instance: str = ""
+    claim: Claim = Claim.NONE
     word: Word | None = None
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self.member.name
+
+    @property
+    def zone(self) -> str:
+        """Its zone."""
+        return self.member.zone

@@ -39,6 +39,7 @@ JOB_UNIT = "tpu-job.service"
 # Pulumi's types of a slice and of the node that it is: a URN holds them, so they never change.
 SLICE_TYPE = "tpu:tpu:TpuSlice"
 NODE_TYPE = "gcp:tpu/v2Vm:V2Vm"
+STACK_TYPE = "pulumi:pulumi:Stack"
 
 NAME_LENGTH = 63
 
@@ -137,6 +138,16 @@ def labels(environment: str, layer: str) -> dict[str, str]:
     return {"environment": environment, "layer": layer}
 
 
+def member_labels(environment: str, fleet: str, member: int, stack: str) -> dict[str, str]:
+    """What a fleet's member carries besides; `stack` tells two people's fleets of one name apart."""
+    return {**labels(environment, "tpu"), "stack": stack, "fleet": fleet, "member": str(member)}
+
+
+def controller_bucket(settings: Settings) -> str:
+    """Bucket of the fleet's controller, which hosts can't write."""
+    return fitted(f"{settings.storage.bucket_name}-fleet")
+
+
 def slice_urn(environment: str, node: str) -> str:
     """What Pulumi calls a slice in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}::{node}"
@@ -145,16 +156,6 @@ def slice_urn(environment: str, node: str) -> str:
 def node_urn(environment: str, node: str) -> str:
     """What Pulumi calls a node in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}${NODE_TYPE}::{node}"
-
-
-def stack_urn(environment: str) -> str:
-    """What Pulumi calls the slices' stack as a resource, the parent of all."""
-    return f"urn:pulumi:{environment}::tpu::pulumi:pulumi:Stack::tpu-{environment}"
-
-
-def provider_urn(environment: str) -> str:
-    """What Pulumi calls Google's provider in the slices' stack."""
-    return f"urn:pulumi:{environment}::tpu::pulumi:providers:gcp::gcp"
 
 
 def node_id(project: str, zone: str, node: str) -> str:

@@ -14,17 +14,23 @@ class Node:
 
     slice: str
     name: str
-    zone: str  # where it is
-    home: str  # where its slice names it; `zone` is another one where `tpu:moved` says so
+    zone: str  # where it is, or is to be made
+    home: str  # where its slice names it; a fleet's member may be in another one
     kind: SliceType
     spot: bool
     reserved: bool
     runtime_version: str
     run: str | None
     labels: Mapping[str, str]
-    member: int | None = None  # of a fleet, counted from 0 over all zones
+    member: int | None = None  # of a fleet, which `fleet` makes and not Pulumi; counted from 0 over all zones
     together: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
     others: tuple[str, ...] = ()  # zones where it may be made besides home, in order
+    spread: tuple[str, ...] = ()  # zones of its fleet
+
+    @property
+    def key(self) -> str:
+        """What the fleet remembers it by, wherever it is made: a named slice's name, or fleet and number."""
+        return self.name if self.member is None else f"{self.slice}/{self.member}"
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -38,8 +44,8 @@ class Node:
 
 
 def members(one: SliceSettings) -> list[tuple[str, str]]:
-    """(node id, zone) of each node. Fleets are dealt out over their zones in turn, so that a larger
-    count adds nodes and renames none.
+    """(node id, zone) of each node. A fleet that has no node yet is spread over its zones in turn; what is
+    there already keeps its number, name and zone, whatever the settings say since (fleet/members.py).
     """
     if one.count is None:
         return [(one.name, zone) for zone in one.zones]
@@ -62,8 +68,9 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
             Node(
                 slice=one.name,
                 name=name,
-                zone=settings.tpu.moved.get(name, zone),
+                zone=zone,
                 home=zone,
+                spread=one.zones if one.count else (),
                 others=tuple(other for other in one.other_zones if other != zone),
                 kind=kind,
                 spot=one.spot,

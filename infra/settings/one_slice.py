@@ -1,12 +1,15 @@
 """Rules between the settings of one slice."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from infra.catalog import CATALOG, chips_of
 from infra.errors import Problem
 from infra.settings.schema import SliceSettings
+
+OURS = frozenset({"environment", "layer", "slice", "stack", "fleet", "member", "generation", "bundle"})
+"""Labels of nodes that the program sets."""
 
 
 def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
@@ -35,12 +38,19 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
             "only members of a fleet have worker ids",
             "remove it, or set count",
         )
+    if one.count is None and one.other_zones:
+        yield Problem(
+            f"{path}.otherZones",
+            f"{len(one.other_zones)} zones",
+            "only members of a fleet are made elsewhere; Pulumi makes a named slice, where it is named",
+            "remove it, or set count",
+        )
     if fine("zones", "otherZones"):
         yield from _other_zones(path, one)
     if one.multislice and fine("count", "zones"):
         yield from _together(path, one)
     if fine("labels"):
-        yield from set_by_us(f"{path}.labels", one.labels, {"environment", "layer", "slice"})
+        yield from set_by_us(f"{path}.labels", one.labels, OURS)
     if one.runtime_version in CATALOG.refused_runtimes:
         yield wrong_runtime(f"{path}.runtimeVersion", one.runtime_version)
 
@@ -144,7 +154,7 @@ def wrong_runtime(path: str, found: str) -> Problem:
     )
 
 
-def set_by_us(path: str, labels: Mapping[str, str], ours: set[str]) -> Iterator[Problem]:
+def set_by_us(path: str, labels: Mapping[str, str], ours: Collection[str]) -> Iterator[Problem]:
     """Labels that the program sets itself."""
-    for key in sorted(ours & labels.keys()):
+    for key in sorted(labels.keys() & ours):
         yield Problem(f"{path}.{key}", f'"{labels[key]}"', "the program sets this label itself", "remove it")

@@ -7,12 +7,12 @@ import ipaddress
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from infra import names, nodes
 from infra.catalog import CATALOG, region_of
 from infra.errors import Problem
-from infra.settings.one_slice import set_by_us, wrong_runtime
+from infra.settings.one_slice import OURS, set_by_us, wrong_runtime
 from infra.settings.schema import Settings
 
 _SHORTEST_WAIT_S = 180  # systemd gives a job up that starts more than 20 times an hour
@@ -183,19 +183,6 @@ def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
-def _moved(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    places = {node.name: (node.home, *node.others) for node in nodes.nodes(settings)}
-    for name, zone in settings.tpu.moved.items():
-        if zone not in places.get(name, ()):
-            may = ", ".join(places.get(name, ())) or "no slice has it"
-            yield Problem(
-                f"tpu:moved.{name}",
-                f'"{zone}"',
-                f"a node of a slice, and one of its zones or otherZones ({may})",
-                "remove the line; if the node is there still, delete it first (fleet list shows it)",
-            )
-
-
 def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
     times = Counter(one.name for one in settings.tpu.slices)
     for name in sorted(name for name in times if times[name] > 1):
@@ -306,8 +293,8 @@ def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _own_labels(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    places: list[tuple[str, Mapping[str, str], set[str]]] = [
-        ("gcp:defaultLabels", settings.gcp.default_labels, {"environment", "layer", "slice"}),
+    places: list[tuple[str, Mapping[str, str], Collection[str]]] = [
+        ("gcp:defaultLabels", settings.gcp.default_labels, OURS),
         ("storage:labels", settings.storage.labels, {"environment", "layer"}),
         ("data:labels", settings.data.labels, {"environment", "layer"}),
     ]
@@ -331,7 +318,6 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("network:existingNetwork", "network:existingSubnets"), _existing),
     (("network:existingSubnets",), _subnet_ids),
     (("tpu:additionalZones",), _known_zones),
-    (("tpu:moved", "tpu:slices"), _moved),
     ((), _unique_nodes),
     ((), _one_writer),
     (("tpu:barrierTimeoutS", "tpu:slices"), _together),

@@ -254,12 +254,6 @@ class TpuSettings:
     tensorflow: bool = setting("publish TensorFlow with the bundle", default=False)
     os_login: bool = setting("logins by IAM instead of keys in metadata", default=True)
     secure_boot: bool = setting("boot only signed kernels", default=True)
-    moved: Mapping[str, str] = setting(
-        "node → zone, where that isn't the one its slice names; `fleet` writes it",
-        default={},
-        rule=rules.ZONE,
-        key_rule=rules.RESOURCE_NAME,
-    )
     additional_zones: tuple[str, ...] = setting(
         "zones that offer v6e to you and aren't in the catalog yet", default=(), rule=rules.ZONE
     )

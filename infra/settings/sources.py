@@ -1,6 +1,7 @@
 """Where settings come from: Pulumi, when it runs the program, or the file itself."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,14 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def from_file(environment: str, root: Path = ROOT) -> Settings:
-    """The settings in `Pulumi.<environment>.yaml` under `root`, read without Pulumi."""
+def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
+    """The settings in `Pulumi.<environment>.yaml` under `root`, read without Pulumi.
+
+    Args:
+        environment: its name.
+        root: the project's folder.
+        slices: further items of `tpu:slices`, which stand in no file.
+    """
     name = f"Pulumi.{environment}.yaml"
     try:
         content = yaml.load((root / name).read_text(encoding="utf-8"), _Loader)
@@ -57,6 +64,8 @@ def from_file(environment: str, root: Path = ROOT) -> Settings:
         raise InfraError(f"{name} is not YAML for settings: {said}") from None
     if values is None:
         raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
+    if slices:
+        values["tpu:slices"] = json.dumps([*json.loads(values.get("tpu:slices", "[]")), *slices])
     try:
         settings = parse(environment, values, name)
     except SettingsError as error:

@@ -1,5 +1,6 @@
 """Declares the TPU layer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pulumi
@@ -27,13 +28,45 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
     script = startup.render()
     slices = []
     for node in wanted:
+        if node.member is not None:
+            continue
         place = _place(settings, node)
         attributes = metadata(settings, node, script=script, bucket=bucket, data_disk_id=place.data_disk_id)
         slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
     return {
         "slices": [one.outputs(settings.gcp.project, bucket) for one in slices],
+        "fleets": _fleets(settings, wanted),
+        "stackId": _stack_id(settings, provider) if wanted else None,
         "bundle": settings.tpu.bundle,
     }
+
+
+def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
+    """What Pulumi doesn't make, and who does."""
+    found = []
+    for one in settings.tpu.slices:
+        members = [node for node in wanted if node.slice == one.name and node.member is not None]
+        if members:
+            command = f"python -m fleet create {settings.environment} --slice {one.name}"
+            zones = ", ".join(sorted({node.zone for node in members}))
+            what = f"{len(members)} x {members[0].kind.name} in {zones}"
+            pulumi.log.info(f"fleet {one.name}: {what} are not Pulumi's: `{command}` makes and keeps them")
+            found.append({"name": one.name, "count": len(members), "create": command})
+    return found
+
+
+def _stack_id(settings: Settings, provider: gcp.Provider) -> pulumi.Output[str]:
+    """What tells this stack from another one with the same settings: the suffix that Pulumi gives a name.
+
+    Two people with a backend each have two of them, and neither takes the other's nodes for its own.
+    """
+    mark = gcp.storage.BucketObject(
+        "stack",
+        bucket=upstream.read("storage", "controllerBucketName", names.controller_bucket(settings)),
+        content=f"The fleets of {settings.environment} are marked by this object's name.\n",
+        opts=pulumi.ResourceOptions(provider=provider),
+    )
+    return mark.name.apply(lambda name: str(name).rpartition("-")[2])
 
 
 def _place(settings: Settings, node: Node) -> Place:

@@ -1,14 +1,17 @@
 """Slices by the Cloud TPU API: one `gcp.tpu.V2Vm` is one slice with all its hosts."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import names
 from infra.nodes import Node
 from infra.tpu.backend import Created, Place
+from infra.tpu.request import request
+
+_SNAKE = re.compile("[A-Z]")
 
 
 def timeouts(hosts: int) -> pulumi.CustomTimeouts:
@@ -21,7 +24,7 @@ def timeouts(hosts: int) -> pulumi.CustomTimeouts:
 
 
 class V2VmBackend:
-    """Creates nodes that nobody reaches from outside, and that run as the training account."""
+    """Creates nodes through Pulumi, which then holds them."""
 
     def create(
         self, node: Node, place: Place, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions
@@ -31,27 +34,7 @@ class V2VmBackend:
             node.name,
             name=node.name,
             zone=node.zone,
-            description=f"{node.kind.name} ({node.kind.topology}), {node.kind.hosts} host(s)",
-            accelerator_type=node.kind.name,
-            runtime_version=node.runtime_version,
-            network_config={
-                "network": place.network_id,
-                "subnetwork": place.subnet_id,
-                "enable_external_ips": False,
-                "can_ip_forward": False,
-            },
-            service_account={
-                "email": place.service_account_email,
-                "scopes": ["https://www.googleapis.com/auth/cloud-platform"],  # IAM decides, not scopes
-            },
-            data_disks=(
-                [{"source_disk": place.data_disk_id, "mode": "READ_ONLY"}] if place.data_disk_id else None
-            ),
-            scheduling_config=_scheduling(node),
-            shielded_instance_config={"enable_secure_boot": place.secure_boot},
-            tags=[names.SLICE_TAG],
-            labels={**node.labels, "slice": node.slice},
-            metadata=metadata,
+            **_arguments(request(node, place, metadata, {**node.labels, "slice": node.slice})),
             opts=pulumi.ResourceOptions.merge(
                 opts,
                 # A node keeps its name, so the old one must go before the new one comes.
@@ -67,7 +50,16 @@ class V2VmBackend:
         )
 
 
-def _scheduling(node: Node) -> gcp.tpu.V2VmSchedulingConfigArgsDict | None:
-    if node.spot or node.reserved:
-        return {"preemptible": False, "spot": node.spot, "reserved": node.reserved}
-    return None  # on demand
+def _arguments(body: Any) -> dict[str, Any]:
+    """A request's body as the SDK's arguments: its names in snake case, and `scope` in the plural."""
+    found = {
+        _SNAKE.sub(lambda upper: f"_{upper[0].lower()}", key): (
+            _arguments(value) if isinstance(value, dict) and key not in ("labels", "metadata") else value
+        )
+        for key, value in body.items()
+    }
+    if disks := found.get("data_disks"):
+        found["data_disks"] = [_arguments(disk) for disk in disks]
+    if "scope" in found:
+        found["scopes"] = found.pop("scope")
+    return found

@@ -1,0 +1,335 @@
+"""The reconciler: observe, decide, act, remember. The same code against Google and against a simulated cloud.
+
+    controller = Controller(members, cloud, zones, store, limits, owner)
+    look = controller.step()      # again and again; how often is the caller's choice
+
+A step waits for no operation: what a request began is seen by a later step, in the nodes themselves. What is
+to be done is written down before it begins, and what is there says how far it came: a controller that is
+killed at any moment is followed by one that goes on.
+"""
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from fleet.decide import LIST_LAG_S, Limits, decide
+from fleet.failures import Failure
+from fleet.members import in_zone, orphans, placed
+from fleet.memory import Memory
+from fleet.state import ON_THE_WAY, TAKEN_AWAY, Action, Cause, Claim, Condition, Decision, Owner, Seen, View
+from fleet.store import UnreachableError
+from fleet.zones import Answer, Request, Verb
+from infra.nodes import Node
+
+_OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
+"""Stages of a boot that a bundle can fail."""
+
+
+class Cloud(Protocol):
+    """Where nodes and heartbeats are observed."""
+
+    def look(self, zones: Sequence[str]) -> View:
+        """All of it, once."""
+        ...
+
+
+class Actor(Protocol):
+    """What carries requests out; `begin` returns at once."""
+
+    def begin(self, request: Request) -> None:
+        """Begins one."""
+        ...
+
+    def ended(self) -> list[Answer]:
+        """Answers since the last call."""
+        ...
+
+
+class Store(Protocol):
+    """Where a memory is kept, and the lease."""
+
+    def read(self) -> Memory:
+        """What was remembered."""
+        ...
+
+    def write(self, memory: Memory, sign: bool = True) -> None:
+        """Remembers. Raises UnreachableError where it can't, FleetError where another has written since."""
+        ...
+
+    def sign(self, memory: Memory) -> None:
+        """Renews the lease, if that is due."""
+        ...
+
+
+@dataclass(frozen=True)
+class Look:
+    """One step.
+
+    Attributes:
+        view: what was observed.
+        members: where they are, or are being made.
+        decisions: one for each.
+        orphans: nodes of ours that no setting asks for.
+        events: what happened since the step before, in words.
+        begun: members that something was begun for.
+        failures: of members whose request failed, since the step before.
+    """
+
+    view: View
+    members: Sequence[Node]
+    decisions: list[Decision]
+    orphans: list[Seen]
+    events: list[str]
+    begun: tuple[str, ...] = ()
+    failures: Mapping[str, Failure] | None = None
+
+
+class Controller:
+    """Keeps some members alive."""
+
+    def __init__(
+        self,
+        members: Sequence[Node],
+        cloud: Cloud,
+        actor: Actor,
+        store: Store,
+        limits: Limits,
+        owner: Owner,
+        dice: random.Random | None = None,
+        everyone: Sequence[Node] = (),
+        bundle: str = "",
+        zones: Collection[str] = (),
+    ):
+        """Keeps `members`; nodes of ours are orphans where neither they nor `everyone` ask for them.
+
+        Args:
+            members: as the settings spread them.
+            cloud: what is observed.
+            actor: what acts.
+            store: what is remembered.
+            limits: what may be done.
+            owner: whose nodes are ours.
+            dice: for pauses.
+            everyone: all that the settings ask for.
+            bundle: label of the bundle that new nodes install.
+            zones: further ones to look into.
+        """
+        self._cloud, self._actor, self._store = cloud, actor, store
+        self._limits, self.owner = limits, owner
+        self._dice = dice or random.Random()
+        self._more = frozenset(zones)
+        self.memory = store.read()
+        self._running: dict[str, Request] = {}  # by member
+        self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
+        self._conditions: dict[str, str] = {}
+        self._said: list[str] = []
+        self._told = ""
+        self.follow(members, everyone, bundle)
+
+    def follow(self, members: Sequence[Node], everyone: Sequence[Node] = (), bundle: str = "") -> None:
+        """Keeps these members from now on."""
+        mine = {member.key for member in members}
+        self._wanted = [*members]
+        self._others = [one for one in everyone if one.key not in mine]
+        self._bundle = bundle
+        named = {zone for one in members for zone in (*one.places, *one.spread)}
+        self._zones = sorted(named | self._more)
+
+    def say(self, event: str) -> None:
+        """Has the next step tell this, unless it was the last that was told so."""
+        if event != self._told:
+            self._said, self._told = [*self._said, event], event
+
+    @property
+    def busy(self) -> bool:
+        """Whether something was begun whose end wasn't seen yet."""
+        return bool(self._running or self._made)
+
+    @property
+    def under_way(self) -> tuple[str, ...]:
+        """Members for which that is so."""
+        return tuple({**self._running, **self._made})
+
+    def step(self, may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None) -> Look:
+        """One look at everything, and what follows from it.
+
+        Args:
+            may: for which causes members are brought back; none to look only.
+            only: keys of the members that may be; all, unless given.
+        """
+        answers = self._actor.ended()  # before the look, which then shows what they began
+        view = self._cloud.look(self._zones)
+        members = self._placed(view)
+        events, self._said = self._said, []
+        failures: dict[str, Failure] = {}
+        changed = self._note(answers, view.at_s, events, failures)
+        changed |= self._arrived(members, view, events)
+        members = self._placed(view)
+        found = decide(members, view, self.memory, self._limits, self.owner, self._bundle)
+        changed |= self._judge_bundles(found, view)
+        found = [self._in_hand(one) for one in found]
+        events += self._changes(found)
+        leftovers = orphans([*members, *self._placed(view, self._others)], view, self._ours)
+        due = [
+            one
+            for one in found
+            if one.action in (Action.CREATE, Action.REPLACE)
+            and one.cause in may
+            and (only is None or one.member.key in only)
+        ]
+        begun: tuple[str, ...] = ()
+        try:
+            if due:
+                begun = self._begin(due, view)
+                events += [f"{one.node}: {one.action} ({one.why})" for one in due]
+            elif changed:
+                self._store.write(self.memory)
+            elif may or self.busy:
+                self._store.sign(self.memory)
+            if Cause.PREEMPTION in may:
+                self._sweep(leftovers, events)
+        except UnreachableError as error:
+            # What can't be written down isn't done.
+            events.append(f"nothing is done: {error}")
+        return Look(view, tuple(members), found, leftovers, events, begun, failures)
+
+    def sign(self) -> None:
+        """Renews the lease, if that is due; for those who wait long between two steps."""
+        with suppress(UnreachableError):
+            self._store.sign(self.memory)
+
+    def leave(self) -> None:
+        """Gives the lease up."""
+        with suppress(UnreachableError):
+            self._store.write(self.memory, sign=False)
+
+    @property
+    def _ours(self) -> dict[str, str]:
+        return {**self.owner.labels, "stack": self.owner.stack}
+
+    def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
+        asked = self.memory.placements(view.at_s, LIST_LAG_S)
+        return placed(self._wanted if wanted is None else wanted, view, self.owner.stack, asked)
+
+    def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
+        before = deepcopy(self.memory)
+        everyone = [*self._wanted, *self._others]
+        requests = []
+        for one in due:
+            node = one.member
+            self.memory.attempted(node.key, one.cause or Cause.NEW, view.at_s, one.instance)
+            if one.action is Action.REPLACE:
+                requests.append(Request(Verb.DELETE, node, one.instance, one.claim))
+                continue
+            asked = self.memory.placements(view.at_s, LIST_LAG_S)
+            if (
+                node.member is not None
+                and not node.together
+                and asked.get(node.key) != (node.zone, node.name)
+            ):
+                node = in_zone(node, node.zone, view, everyone, asked)
+            self.memory.asked(node.key, node.zone, node.name)
+            requests.append(Request(Verb.CREATE, node))
+        try:
+            self._store.write(self.memory)
+        except UnreachableError:
+            self.memory = before
+            raise
+        for request in requests:
+            self._running[request.node.key] = request
+            self._actor.begin(request)
+        return tuple(one.node.name for one in requests)
+
+    def _note(
+        self, answers: Sequence[Answer], now_s: float, events: list[str], failures: dict[str, Failure]
+    ) -> bool:
+        """Takes answers in; whether the memory changed. What was made stands before what was refused."""
+        changed = False
+        for answer in sorted(answers, key=lambda one: one.failure is not None):
+            node, failure = answer.request.node, answer.failure
+            self._running.pop(node.key, None)
+            verb = answer.request.verb
+            if failure is None:
+                if verb is Verb.CREATE or (verb is Verb.CHECK and answer.done):
+                    self._made[node.key] = answer.operation
+                continue
+            if verb is Verb.CHECK:
+                self._made.pop(node.key, None)
+            events.append(f"{node.name}: {failure.kind}: {failure.message}")
+            failures[node.key] = failure
+            # What keeps a node from being deleted says nothing of its zone.
+            held = node.key if verb is Verb.DELETE else node.zone
+            self.memory.failed(node.key, held, failure, now_s, self._dice)
+            changed = True
+        return changed
+
+    def _arrived(self, members: Sequence[Node], view: View, events: list[str]) -> bool:
+        """Closes the attempts whose nodes are there, and asks what became of those that aren't."""
+        changed = False
+        for node in members:
+            attempt, seen = self.memory.open(node.key), view.seen(node.name, node.zone)
+            if attempt is None or not attempt.name or node.key in self._running:
+                continue
+            if seen and seen.instance != attempt.instance:
+                if seen.state not in ON_THE_WAY:
+                    self._made.pop(node.key, None)
+                if seen.state == "READY":
+                    self.memory.succeeded(node.key, node.zone, view.at_s)
+                    events.append(f"{node.name}: created")
+                    changed = True
+            elif node.key in self._made and (zone := view.zones.get(node.zone)) and zone.nodes is not None:
+                if operation := self._made[node.key]:
+                    request = Request(Verb.CHECK, node, operation=operation)
+                    self._running[node.key] = request
+                    self._actor.begin(request)
+                else:
+                    self._made.pop(node.key)  # asked for again: a creation finds its own node there
+        return changed
+
+    def _judge_bundles(self, found: Sequence[Decision], view: View) -> bool:
+        """Remembers which bundles boot: one that failed and has booted nowhere is rolled out no further."""
+        before = dict(self.memory.bundles)
+        for one in found:
+            seen = view.seen(one.node, one.zone)
+            bundle = seen.labels.get("bundle", "") if seen else ""
+            if not bundle or one.word is None:
+                continue
+            if one.word.boot == "ready" or one.word.work:
+                self.memory.booted(bundle)
+            elif one.claim is Claim.BOOT_FAILED and one.word.stage in _OF_A_BUNDLE:
+                self.memory.boot_failed(bundle, f"{one.node}: {one.why}")
+        return before != self.memory.bundles
+
+    def _in_hand(self, one: Decision) -> Decision:
+        key = one.member.key
+        if key not in self._running and key not in self._made:
+            return one
+        verb = self._running[key].verb if key in self._running else Verb.CREATE
+        why = "being deleted, to be made again" if verb is Verb.DELETE else "being brought back"
+        return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
+
+    def _changes(self, found: Sequence[Decision]) -> list[str]:
+        """What is worth a line: a condition that is another one than at the last look."""
+        before, self._conditions = self._conditions, {one.member.key: one.condition for one in found}
+        return [
+            f"{one.node}: {before[one.member.key]} -> {one.condition}{f' ({one.why})' if one.why else ''}"
+            for one in found
+            if before.get(one.member.key, one.condition) != one.condition
+        ]
+
+    def _sweep(self, leftovers: Sequence[Seen], events: list[str]) -> None:
+        """Deletes what is ours, wanted by nobody and taken away by Google: its name and quota are held."""
+        for one in leftovers:
+            if one.state in TAKEN_AWAY and one.name not in self._running:
+                request = Request(Verb.DELETE, _left_over(one, self._wanted))
+                self._running[one.name] = request
+                self._actor.begin(request)
+                events.append(f"{one.name}: left over, {one.state}: deleted")
+
+
+def _left_over(seen: Seen, members: Sequence[Node]) -> Node:
+    """A node that no setting asks for, for a request about it."""
+    return replace(members[0], slice=seen.name, name=seen.name, zone=seen.zone, member=None)

@@ -1,0 +1,231 @@
+"""An environment as a command finds it: its settings, the members that are meant, the stack, Google."""
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fleet.controller import Actor, Controller, Store
+from fleet.decide import Limits
+from fleet.errors import FleetError
+from fleet.failures import Kind
+from fleet.google import AskedError, Google
+from fleet.named import LAYER, NamedSlices, StackState, read_stack
+from fleet.roster import Wish, members
+from fleet.state import Owner, Seen
+from fleet.store import BucketStore, ReadOnlyStore
+from fleet.zones import Answer, Request, Verb, Zones
+from infra import names
+from infra.nodes import Node, nodes
+from infra.settings import Settings, from_file
+from infra.tpu import startup
+from infra.tpu.request import member_request
+
+BUNDLE_DIGITS = 12  # of a bundle's id, in a node's label
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What every command needs."""
+
+    settings: Settings
+    members: tuple[Node, ...]
+    google: Google
+    stack: StackState
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What every slice of this environment's stack carries."""
+        return names.labels(self.settings.environment, LAYER)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose nodes are ours."""
+        return Owner(self.labels, self.stack.id, self.stack.held)
+
+    @property
+    def limits(self) -> Limits:
+        """As the settings say."""
+        fleet = self.settings.fleet
+        return Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.silence_s)
+
+    @property
+    def bundle(self) -> str:
+        """Label of the bundle that new nodes install."""
+        return (self.settings.tpu.bundle or "")[:BUNDLE_DIGITS]
+
+    @cached_property
+    def everywhere(self) -> list[Seen]:
+        """Nodes of this stack in any zone, the ones that the settings don't name too. Raises AskedError."""
+        ours = {**self.labels, "stack": self.stack.id}
+        return [seen for seen in self.google.everywhere() if ours.items() <= seen.labels.items()]
+
+    def watcher(self) -> Controller:
+        """One that only looks."""
+        return self._controller(_Nothing(), ReadOnlyStore(self.google, self.stack.id))
+
+    def controller(self) -> Controller:
+        """One that may act, and holds the lease."""
+        return self._controller(_Both(self), BucketStore(self.google, self.stack.id))
+
+    def _controller(self, actor: Actor, store: Store) -> Controller:
+        try:
+            zones = {seen.zone for seen in self.everywhere}
+        except AskedError:
+            zones = set()  # a zone isn't reached; those that the settings name are looked into all the same
+        return Controller(
+            self.members, self.google, actor, store, self.limits, self.owner,
+            everyone=nodes(self.settings), bundle=self.bundle, zones=zones,
+        )  # fmt: skip
+
+    def body(self, node: Node) -> Mapping[str, Any]:
+        """What a member is created from."""
+        assert node.member is not None, "Pulumi makes named slices"
+        environment = self.settings.environment
+        ours = names.member_labels(environment, node.slice, node.member, self.stack.id)
+        labels = {**node.labels, **ours, "bundle": self.bundle}
+        return member_request(self.settings, node, startup.render(), labels)
+
+
+class _Both:
+    """Members through the API, named slices through Pulumi; deletions are the API's."""
+
+    def __init__(self, environment: Environment):
+        self._zones = Zones(
+            environment.google, environment.owner, environment.body, time.time,
+            environment.settings.fleet.silence_s,
+        )  # fmt: skip
+        self._named = NamedSlices(environment.settings.environment)
+
+    def begin(self, request: Request) -> None:
+        """See `controller.Actor`."""
+        named = request.verb is Verb.CREATE and request.node.member is None
+        (self._named if named else self._zones).begin(request)
+
+    def ended(self) -> list[Answer]:
+        """See `controller.Actor`."""
+        return [*self._zones.ended(), *self._named.ended()]
+
+
+class _Nothing:
+    """What those who only look act by."""
+
+    def begin(self, request: Request) -> None:
+        """See `controller.Actor`."""
+        raise AssertionError(f"{request} was to be carried out for somebody who only looks")
+
+    def ended(self) -> list[Answer]:
+        """See `controller.Actor`."""
+        return []
+
+
+def opened(options: argparse.Namespace) -> Environment:
+    """The environment that a command names, with the fleet that its flags describe.
+
+    Raises:
+        FleetError, InfraError: the settings, the flags or the stack are wrong.
+    """
+    settings = from_file(options.environment)
+    google = Google(settings.gcp.project, settings.storage.bucket_name, names.controller_bucket(settings))
+    stack = read_stack(options.environment)
+    saved = AdHoc(google, stack.id)
+    found = saved.read()
+    if flags := described(options):
+        if (old := found.get(flags["name"], flags)) != flags:
+            fix = f"python -m fleet delete {options.environment} --slice {flags['name']}, or --slice ANOTHER"
+            raise FleetError(f"{flags['name']} is a fleet already, of {_shown(old)}\n    fix: {fix}")
+        found = {**found, flags["name"]: flags}
+    return restricted(options, settings, google, stack, list(found.values()))
+
+
+def restricted(
+    options: argparse.Namespace,
+    settings: Settings,
+    google: Google,
+    stack: StackState,
+    more: Sequence[Mapping[str, Any]],
+) -> Environment:
+    """The members that the flags leave."""
+    if more:
+        settings = from_file(options.environment, slices=more)
+    flags = described(options)
+    wish = Wish(options.slice, options.zones, options.workers_per_zone)
+    meant = members(settings, Wish((flags["name"],)) if flags else wish)
+    if not meant:
+        fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
+        raise FleetError(f"Pulumi.{options.environment}.yaml lists no slices\n    fix: {fix}")
+    return Environment(settings, meant, google, stack)
+
+
+def from_flags(options: argparse.Namespace) -> tuple[Settings, tuple[Node, ...]]:
+    """Settings and members without a stack or Google, whose troubles are what doctor looks for."""
+    settings = from_file(options.environment)
+    return settings, members(settings, Wish(options.slice, options.zones, options.workers_per_zone))
+
+
+def followed(options: argparse.Namespace, before: Environment) -> Environment:
+    """The environment by what its file says now."""
+    found = AdHoc(before.google, before.stack.id).read()
+    settings = from_file(options.environment)
+    return restricted(options, settings, before.google, before.stack, list(found.values()))
+
+
+def described(options: argparse.Namespace) -> dict[str, Any]:
+    """The fleet that the flags describe, as an item of `tpu:slices`; empty where they describe none.
+
+    Raises FleetError where they leave something out.
+    """
+    kind = getattr(options, "tpu_type", None)
+    if not kind:
+        return {}
+    per_zone = options.workers_per_zone or 1
+    if not options.zones or len(options.slice) > 1:
+        found = "no --zones" if not options.zones else f"{len(options.slice)} names"
+        raise FleetError(
+            f"--tpu-type {kind}: {found}\n    fix: --zones us-east5-a,us-east5-b, and one --slice"
+        )
+    item: dict[str, Any] = {
+        "name": options.slice[0] if options.slice else "adhoc", "acceleratorType": kind,
+        "zones": options.zones, "count": per_zone * len(options.zones), "spot": not options.on_demand,
+    }  # fmt: skip
+    return {**item, **({"run": options.run_command} if options.run_command else {})}
+
+
+def _shown(item: Mapping[str, Any]) -> str:
+    return f"{item.get('count')} x {item.get('acceleratorType')} in {', '.join(item.get('zones', ()))}"
+
+
+class AdHoc:
+    """Fleets that stand in no file: an object of the controller's bucket, which every command reads."""
+
+    def __init__(self, google: Google, stack: str):
+        self._google, self._object = google, f"{stack}/fleets.json"
+        self._generation = 0
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Items of `tpu:slices`, by name. Raises FleetError where the bucket doesn't answer."""
+        try:
+            found = self._google.read(self._object)
+        except AskedError as error:
+            raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
+        if found is None:
+            return {}
+        text, self._generation = found
+        fleets: dict[str, dict[str, Any]] = json.loads(text)
+        return fleets
+
+    def keep(self, name: str, item: Mapping[str, Any] | None) -> None:
+        """Adds a fleet, or with None takes it out. Raises FleetError where it can't."""
+        fleets: dict[str, Any] = {key: one for key, one in self.read().items() if key != name}
+        if item:
+            fleets[name] = dict(item)
+        try:
+            self._google.write(self._object, json.dumps(fleets), self._generation)
+        except AskedError as error:
+            again = (
+                "somebody else has changed it; again" if error.failure.kind is Kind.INVALID else str(error)
+            )
+            raise FleetError(f"gs://{self._google.controller_bucket}/{self._object}: {again}") from None

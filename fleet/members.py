@@ -1,0 +1,83 @@
+"""Where a fleet's members are: the cloud says it, by the labels of the nodes that are there.
+
+A member is a number in a fleet. What is there keeps its name and its zone, whatever the settings say since;
+what is not gets the name that the settings give it, or the next free one. So a new zone renames nobody.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+
+from fleet.state import TAKEN_AWAY, Seen, View
+from infra import names
+from infra.nodes import Node
+
+Placements = Mapping[str, tuple[str, str]]
+"""By a member's key, zone and name of the node that was asked for."""
+
+
+def placed(wanted: Sequence[Node], view: View, stack: str, asked: Placements) -> list[Node]:
+    """The nodes that are meant, each with the zone and the name that it has, or is to have.
+
+    Args:
+        wanted: as the settings spread them.
+        view: what is there.
+        stack: whose nodes count.
+        asked: creations that Google's list may not show yet.
+    """
+    there = _by_member(view, stack)
+    taken = {(seen.zone, seen.name) for seen in view.all()}
+    found: list[Node] = []
+    for node in wanted:
+        if node.member is None or node.together:
+            found.append(node)
+        elif seen := there.get((node.slice, node.member)):
+            found.append(replace(node, zone=seen.zone, name=seen.name))
+        elif node.key in asked:
+            zone, name = asked[node.key]
+            found.append(replace(node, zone=zone, name=name))
+        elif (node.zone, node.name) not in taken:
+            found.append(node)
+            taken.add((node.zone, node.name))
+        else:
+            node = in_zone(node, node.zone, view, wanted, asked)
+            found.append(node)
+            taken.add((node.zone, node.name))
+    return found
+
+
+def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Placements) -> Node:
+    """A member in a zone, by a name that nobody has there, is to have there, or has been asked for."""
+    taken = {seen.name for seen in view.all() if seen.zone == zone}
+    taken |= {one.name for one in wanted if one.key != node.key} | {name for _, name in asked.values()}
+    home = next((one for one in wanted if one.key == node.key and one.zone == zone), None)
+    if home and home.name not in taken:
+        return home
+    free = (names.fleet_member(zone, number) for number in count())
+    return replace(node, zone=zone, name=next(name for name in free if name not in taken))
+
+
+def orphans(members: Collection[Node], view: View, ours: Mapping[str, str]) -> list[Seen]:
+    """Nodes with all of our labels that no member is; of two nodes that are one member, the younger."""
+    meant = {(one.zone, one.name) for one in members}
+    return [
+        seen
+        for seen in view.all()
+        if ours.items() <= seen.labels.items() and (seen.zone, seen.name) not in meant
+    ]
+
+
+def _by_member(view: View, stack: str) -> dict[tuple[str, int], Seen]:
+    """Of two nodes that are one member, the one that lives, then the older one."""
+    found: dict[tuple[str, int], Seen] = {}
+    for seen in sorted(view.all(), key=lambda one: (one.state in TAKEN_AWAY, one.created_s)):
+        if member := _member(seen, stack):
+            found.setdefault(member, seen)
+    return found
+
+
+def _member(seen: Seen, stack: str) -> tuple[str, int] | None:
+    fleet, number = seen.labels.get("fleet"), seen.labels.get("member", "")
+    if fleet and number.isdecimal() and seen.labels.get("stack") == stack:
+        return fleet, int(number)
+    return None

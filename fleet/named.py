@@ -1,0 +1,170 @@
+"""Slices that people name: Pulumi makes them, so Pulumi makes them again.
+
+Of a slice that Google took away the node is deleted through the API; one `pulumi up --refresh` of that slice
+then finds that it is gone, which only a 404 says, and creates it. It runs in a process of its own, out of
+reach of Ctrl+C: it is never left half done.
+
+    python -m fleet.named dev train     prints what became of each as JSON
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from pulumi import automation
+from pulumi.automation import errors as refused
+
+from fleet.failures import Failure, Kind, classify
+from fleet.zones import Answer, Request
+from infra import names
+from infra.cli import Pulumi
+from infra.errors import CommandError
+from infra.settings.sources import ROOT
+
+LAYER = "tpu"
+_MADE = frozenset({automation.OpType.CREATE, automation.OpType.CREATE_REPLACEMENT, automation.OpType.SAME})
+
+
+@dataclass(frozen=True)
+class StackState:
+    """What the slices' stack says.
+
+    Attributes:
+        id: what its nodes' labels say of it.
+        held: named slices that it holds, by zone.
+    """
+
+    id: str
+    held: dict[str, str]
+
+
+def read_stack(environment: str, root: Path = ROOT) -> StackState:
+    """The stack as it is.
+
+    Raises:
+        CommandError: there is none yet, or Pulumi doesn't say.
+    """
+    pulumi = Pulumi(environment, root)
+    fix = f"pulumi up -s {environment}"
+    if environment not in pulumi.stacks(LAYER):
+        raise CommandError(f"there is no stack {environment} of {LAYER} yet\n    fix: {fix}")
+    resources = pulumi.state(LAYER)
+    outputs = next((one.get("outputs") or {} for one in resources if one["type"] == names.STACK_TYPE), {})
+    if not outputs.get("stackId"):
+        raise CommandError(f"the stack {environment} of {LAYER} isn't up\n    fix: {fix}")
+    mine = (one for one in resources if one["type"] == names.NODE_TYPE and not one.get("delete"))
+    held = {one["urn"].rpartition("::")[2]: names.zone_of(one["id"]) for one in mine}
+    return StackState(str(outputs["stackId"]), held)
+
+
+class NamedSlices:
+    """Updates, one at a time: what is asked for meanwhile is of the next."""
+
+    def __init__(self, environment: str):
+        self._environment = environment
+        self._waiting: list[Request] = []
+        self._running: tuple[list[Request], subprocess.Popen[bytes], IO[bytes]] | None = None
+
+    def begin(self, request: Request) -> None:
+        """See `controller.Actor`; a creation."""
+        self._waiting.append(request)
+
+    def ended(self) -> list[Answer]:
+        """See `controller.Actor`."""
+        found: list[Answer] = []
+        if self._running and self._running[1].poll() is not None:
+            requests, child, output = self._running
+            self._running = None
+            found = _answers(requests, child.returncode, output)
+        if self._waiting and self._running is None:
+            output = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has ended
+            line = [sys.executable, "-m", "fleet.named", self._environment]
+            child = subprocess.Popen(
+                [*line, *(one.node.name for one in self._waiting)], cwd=ROOT, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            self._running, self._waiting = (self._waiting, child, output), []
+        return found
+
+
+def _answers(requests: Sequence[Request], status: int, output: IO[bytes]) -> list[Answer]:
+    output.seek(0)
+    text = output.read().decode(errors="replace").strip()
+    output.close()
+    last = text.splitlines()[-1] if text else ""
+    try:
+        outcome = json.loads(last)
+        return [Answer(one, _failure(outcome[one.node.name])) for one in requests]
+    except (ValueError, KeyError, TypeError):
+        failure = Failure(Kind.STACK, f"the update ended with {status}: {last}")
+        return [Answer(one, failure) for one in requests]
+
+
+def _failure(told: dict[str, str] | None) -> Failure | None:
+    return None if told is None else Failure(Kind(told["kind"]), told["message"], told["about"])
+
+
+class _Workspace(automation.LocalWorkspace):
+    """The user's own, whose selected stack stays what the user selected: every call here names its stack."""
+
+    def select_stack(self, stack_name: str) -> None:
+        pass
+
+
+def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[str, Failure | None]:
+    """Makes slices whose nodes are gone; the rest of the stack stays as it is. By node, what failed."""
+    workspace = _Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
+    stack = automation.Stack.select(environment, workspace)
+    errors: dict[str, list[str]] = {}
+    done: set[str] = set()
+
+    def hear(event: automation.EngineEvent) -> None:
+        said, ended = event.diagnostic_event, event.res_outputs_event
+        if said and said.severity == "error":
+            errors.setdefault(said.urn or "", []).append(said.message.strip())
+        if ended and ended.metadata.op in _MADE:
+            done.add(ended.metadata.urn)
+
+    # The slice that holds the node, too: what isn't in the stack yet needs its parent made.
+    urn = {node: names.node_urn(environment, node) for node in nodes}
+    targets = [*urn.values(), *(names.slice_urn(environment, node) for node in nodes)]
+    whole = ""
+    try:
+        # One zone without capacity must not keep the slices in others from coming back.
+        stack.up(target=targets, refresh=True, continue_on_error=True, on_event=hear)
+    except refused.ConcurrentUpdateError as error:
+        whole = f"another update of the stack is under way ({_last(error)})"
+    except refused.CommandError as error:
+        whole = _last(error)
+    outcome: dict[str, Failure | None] = {}
+    for node in nodes:
+        said = " ".join(errors.get(urn[node], []))
+        outcome[node] = classify(said) if said else None
+        if not said and urn[node] not in done:
+            outcome[node] = Failure(Kind.STACK, " ".join(errors.get("", [])) or whole or "Pulumi did nothing")
+    return outcome
+
+
+def _last(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = (line for line in lines if "error:" in line or "panic:" in line)
+    return next(told, lines[-1] if lines else "no output")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """One update, and its outcome as the last line."""
+    environment, *nodes = arguments
+    outcome = create(environment, nodes)
+    print(json.dumps({node: asdict(one) if one else None for node, one in outcome.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PULUMI_SKIP_UPDATE_CHECK", "true")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""What must be true before a node that lives is deleted: the cloud says so, not only an object in the bucket.
+
+All hosts run as one account, so any of them can write any worker's status. A guest attribute can be written
+only through the metadata server of the machine that it is of, and the TPU API tells it to those who run the
+fleet (https://cloud.google.com/compute/docs/metadata/manage-guest-attributes). What Google says of a node's
+health proves silence, too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet.state import HEARTBEAT_S, Claim
+
+_UNWELL = frozenset({"TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"})
+
+
+@dataclass(frozen=True)
+class Attested:
+    """What one worker said of itself through its own metadata server.
+
+    Attributes:
+        boot: state of its boot; empty where it said none.
+        boot_s: when it said so, by the host's clock.
+        job: `running`, `done` or `failed`; empty where it said none.
+        job_s: when it said so.
+    """
+
+    boot: str = ""
+    boot_s: float = 0.0
+    job: str = ""
+    job_s: float = 0.0
+
+
+def objection(claim: Claim, workers: Sequence[Attested], health: str, now_s: float, silence_s: float) -> str:
+    """Why the node stays; empty where the claim is proven.
+
+    Args:
+        claim: what its statuses in the bucket say.
+        workers: what its workers attest.
+        health: what Google says of its machines.
+        now_s: the present.
+        silence_s: after which a worker that had spoken counts as silent.
+    """
+    newest_s = max((one.job_s for one in workers if one.job == "running"), default=0.0)
+    if newest_s > now_s - 2 * HEARTBEAT_S:
+        return f"its job reported {now_s - newest_s:.0f} s ago"
+    match claim:
+        case Claim.BOOT_FAILED:
+            proven = any(one.boot == "failed" for one in workers)
+        case Claim.WORK_FAILED:
+            proven = any(one.job == "failed" for one in workers)
+        case Claim.SILENT:
+            spoken = [max(one.boot_s, one.job_s) for one in workers]
+            proven = health in _UNWELL or (bool(spoken) and 0 < max(spoken) < now_s - silence_s)
+        case Claim.NONE:
+            return "nothing is claimed of it, and it lives"
+    return "" if proven else f"nothing but an object in the bucket says so ({claim})"

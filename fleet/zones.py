@@ -1,0 +1,168 @@
+"""What is asked of Google for one member: a worker for each zone, no lock between them.
+
+Every request may be repeated: a deletion is of the node that was decided about and of no other, a
+creation that finds the node there looks whose it is. What comes of a request is seen at the next look; only
+what a failed creation ended with is asked for.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from fleet.failures import Failure, Kind
+from fleet.google import AskedError
+from fleet.proof import Attested, objection
+from fleet.state import GOING, TAKEN_AWAY, Claim, Owner, Seen
+from infra.nodes import Node
+
+_AT_ONCE = 8  # requests of one zone
+
+
+class Verb(StrEnum):
+    """What is asked."""
+
+    DELETE = "delete"
+    CREATE = "create"
+    CHECK = "check"  # what became of a creation whose node isn't there
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request for one member.
+
+    Attributes:
+        verb: what is asked.
+        node: whose, with zone and name.
+        instance: of the node that may be deleted though it lives.
+        claim: what must be proven of it then.
+        operation: of the creation that is checked.
+    """
+
+    verb: Verb
+    node: Node
+    instance: str = ""
+    claim: Claim = Claim.NONE
+    operation: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request came to: a failure, or the operation that it began.
+
+    Attributes:
+        done: whether the operation that was checked is over.
+    """
+
+    request: Request
+    failure: Failure | None = None
+    operation: str = ""
+    done: bool = False
+
+
+class Api(Protocol):
+    """The TPU API, as far as one node needs it (fleet/google.py); every method raises AskedError."""
+
+    def node(self, zone: str, name: str) -> Seen | None:
+        """As it is now."""
+        ...
+
+    def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+        """The operation that creates it."""
+        ...
+
+    def delete(self, zone: str, name: str) -> None:
+        """Begins its deletion."""
+        ...
+
+    def operation(self, name: str) -> tuple[bool, Failure | None]:
+        """Whether it is over, and what it failed with."""
+        ...
+
+    def attested(self, zone: str, name: str) -> list[Attested]:
+        """What its workers attest."""
+        ...
+
+
+class Zones:
+    """Requests under way, in each zone a few at a time."""
+
+    def __init__(
+        self,
+        api: Api,
+        owner: Owner,
+        body: Callable[[Node], Mapping[str, Any]],
+        now: Callable[[], float],
+        silence_s: float,
+    ):
+        """`body` renders what a node is created from."""
+        self._api, self._owner, self._body = api, owner, body
+        self._now, self._silence_s = now, silence_s
+        self._workers: dict[str, ThreadPoolExecutor] = {}
+        self._running: list[Future[Answer]] = []
+
+    def begin(self, request: Request) -> None:
+        """Asks, in its zone's turn."""
+        zone = request.node.zone
+        if zone not in self._workers:
+            self._workers[zone] = ThreadPoolExecutor(_AT_ONCE, f"zone {zone}")
+        self._running.append(self._workers[zone].submit(self._answer, request))
+
+    def ended(self) -> list[Answer]:
+        """Answers since the last call."""
+        done = [one for one in self._running if one.done()]
+        self._running = [one for one in self._running if one not in done]
+        return [one.result() for one in done]
+
+    def wait(self) -> None:
+        """Until every request has its answer."""
+        for one in self._running:
+            one.exception()
+
+    def _answer(self, request: Request) -> Answer:
+        ask = {Verb.DELETE: self._delete, Verb.CREATE: self._create, Verb.CHECK: self._check}[request.verb]
+        try:
+            return ask(request)
+        except AskedError as error:
+            return Answer(request, error.failure)
+
+    def _delete(self, request: Request) -> Answer:
+        """A decision is as old as its list, and Google is asked for the node again before it goes."""
+        node = request.node
+        seen = self._api.node(node.zone, node.name)
+        if seen is None or seen.state in GOING:
+            return Answer(request)
+        if node.member is not None and not self._owner.owns(seen):
+            return Answer(
+                request, Failure(Kind.EXISTS, f"{node.name} isn't of this stack any more: left alone")
+            )
+        if seen.state not in TAKEN_AWAY and (why := self._objection(request, seen)):
+            return Answer(request, Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}"))
+        self._api.delete(node.zone, node.name)
+        return Answer(request)
+
+    def _objection(self, request: Request, seen: Seen) -> str:
+        if seen.instance != request.instance:
+            return "it was made since that was decided"
+        if seen.state != "READY":
+            return f"it is {seen.state}"
+        workers = self._api.attested(seen.zone, seen.name)
+        return objection(request.claim, workers, seen.health, self._now(), self._silence_s)
+
+    def _create(self, request: Request) -> Answer:
+        node = request.node
+        try:
+            return Answer(request, operation=self._api.create(node.zone, node.name, self._body(node)))
+        except AskedError as error:
+            if error.failure.kind is not Kind.EXISTS:
+                raise
+        seen = self._api.node(node.zone, node.name)
+        if seen is None or (self._owner.owns(seen) and seen.labels.get("member") == str(node.member)):
+            return Answer(request)  # an earlier request of ours whose answer was lost
+        why = f"{node.name} is there, and isn't this member: left alone"
+        return Answer(request, Failure(Kind.EXISTS, why))
+
+    def _check(self, request: Request) -> Answer:
+        done, failure = self._api.operation(request.operation)
+        return Answer(request, failure, done=done)
