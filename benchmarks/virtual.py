@@ -1,23 +1,23 @@
-"""A cloud that exists in numbers alone, on a clock of its own: what a keeper does in a week, in a minute.
+"""A cloud that exists in numbers alone, on a clock of its own: what a controller does in a week, in a minute.
 
 Its zones lose nodes, one by one and in waves, run out of chips for hours and don't answer for minutes,
-at moments drawn from a seed before anything runs, so that two keepers meet the same week. It knows
+at moments drawn from a seed before anything runs, so that two controllers meet the same week. It knows
 the truth about each node, and says whether one that was healthy was ever deleted.
 """
 
 import heapq
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.failures import Failure, Kind
 from fleet.memory import Memory
-from fleet.provision import Outcome
-from fleet.state import Place, Seen, View, Word, ZoneView
+from fleet.state import Owner, Seen, View, Word, ZoneView
+from fleet.zones import Answer, Request, Verb
 from infra.nodes import Node
 
 HOUR_S = 3600.0
-_GONE = ""  # deleted, and not made again
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ class Climate:
         dry_h: between two stock-outs of a zone, each of `dry_for_h`.
         ill_h: between two times in which `ill_share` of a zone's answers are errors, each of `ill_for_min`.
         delete_s: to delete a node.
-        create_s: to create one; the longest of an update's is what it takes.
+        create_s: to create one.
         refuse_s: until a zone without chips says so.
-        update_s: of an update besides.
     """
 
     preemption_h: float = 24.0
@@ -46,7 +45,6 @@ class Climate:
     delete_s: float = 60.0
     create_s: float = 180.0
     refuse_s: float = 45.0
-    update_s: float = 30.0
 
 
 class Weather:
@@ -95,10 +93,14 @@ class Weather:
 
 @dataclass
 class _Node:
+    member: Node
+    zone: str
+    name: str
     state: str = "READY"
     instance: int = 0
     created_s: float = 0.0
-    lost_s: float = 0.0  # when it was taken away; of no meaning while it is READY
+    changes_s: float = math.inf  # when its operation ends
+    refused: bool = False  # its creation ends without chips
 
 
 @dataclass
@@ -106,9 +108,9 @@ class Tally:
     """What happened.
 
     Attributes:
-        recoveries_s: of each lost node, from its loss until it was READY again.
+        recoveries_s: of each lost member, from its loss until it was READY again.
         lost: preemptions.
-        lists, deletes, creates, refused: requests by kind; refused creates are wasted.
+        lists, deletes, creates, checks, refused: requests by kind; refused creates are wasted.
         healthy_deleted: nodes that were deleted though nothing was wrong with them.
     """
 
@@ -117,25 +119,34 @@ class Tally:
     lists: int = 0
     deletes: int = 0
     creates: int = 0
+    checks: int = 0
     refused: int = 0
     healthy_deleted: list[str] = field(default_factory=list)
 
 
 class VirtualCloud:
-    """Zones, nodes and one update at a time: a `Cloud` and a `Builder` for a keeper."""
+    """Zones, nodes and their operations: a `Cloud` and an `Actor` for a controller."""
+
+    STACK = "virtual"
+    OWNER = Owner({"layer": "tpu"}, STACK)
 
     def __init__(self, members: Sequence[Node], climate: Climate, span_s: float, seed: int):
         self.now_s = 0.0
         self.tally = Tally()
         self._climate = climate
-        self._zone = {member.name: member.zone for member in members}
-        self.nodes = {member.name: _Node(instance=n) for n, member in enumerate(members)}
+        self._members = {member.key: member for member in members}
+        self.nodes = {
+            member.key: _Node(member, member.zone, member.name, instance=n)
+            for n, member in enumerate(members)
+        }
         self._instances = len(members)
+        self._down: dict[str, float] = {}  # since when a member is lost
         more = [zone for member in members for zone in member.others]
-        weather = Weather(self._zone, climate, span_s, seed, more)
+        weather = Weather({one.key: one.zone for one in members}, climate, span_s, seed, more)
         self._dry, self._ill, self._losses = weather.dry, weather.ill, weather.losses
         self._dice = random.Random(seed + 1)
-        self._running: tuple[float, Outcome] | None = None
+        self._answers: list[Answer] = []
+        self._failed: dict[str, Failure] = {}
 
     def dry(self, zone: str) -> bool:
         """Whether a zone has no chips now."""
@@ -146,102 +157,115 @@ class VirtualCloud:
         trouble = any(begin <= self.now_s < end for begin, end in self._ill[zone])
         return trouble and self._dice.random() < self._climate.ill_share
 
+    def lose(self, key: str, at_s: float | None = None) -> None:
+        """Takes a member's machines away."""
+        node = self.nodes.get(key)
+        if node is not None and node.state == "READY":
+            node.state = "PREEMPTED"
+            self._down.setdefault(key, self.now_s if at_s is None else at_s)
+            self.tally.lost += 1
+
     def advance(self, to_s: float) -> None:
-        """Lets time pass: what is to be lost until then is lost."""
+        """Lets time pass: what is to be lost until then is lost, and operations end."""
         while self._losses and self._losses[0][0] <= to_s:
-            at_s, name = heapq.heappop(self._losses)
-            node = self.nodes.get(name)
-            if node is not None and node.state == "READY":
-                node.state, node.lost_s = "PREEMPTED", at_s
-                self.tally.lost += 1
+            at_s, key = heapq.heappop(self._losses)
+            self._end_operations(at_s)
+            self.lose(key, at_s)
+        self._end_operations(to_s)
         self.now_s = to_s
 
-    # A keeper's view
+    def _end_operations(self, to_s: float) -> None:
+        for key, node in list(self.nodes.items()):
+            if node.changes_s > to_s:
+                continue
+            if node.state == "DELETING" or node.refused:
+                del self.nodes[key]
+                continue
+            self.arrive(key, node.changes_s)
+
+    # What a controller observes
 
     def look(self, zones: Sequence[str]) -> View:
-        """See `loop.Cloud`."""
+        """See `controller.Cloud`."""
         self.tally.lists += len(zones) + 1
         views = {}
         for zone in zones:
             if self.ill(zone):
                 views[zone] = ZoneView(None, Failure(Kind.TRANSIENT, "The service is currently unavailable."))
                 continue
-            there = {
-                name: Seen(name, zone, node.state, str(node.instance), node.created_s)
-                for name, node in self.nodes.items()
-                if self._zone[name] == zone and node.state != _GONE
-            }
-            views[zone] = ZoneView(there)
+            views[zone] = ZoneView(
+                {one.name: self.seen(one) for one in self.nodes.values() if one.zone == zone}
+            )
         words = {
-            name: [Word(self.now_s, "ready", "launch", "running")]
-            for name, node in self.nodes.items()
+            node.name: [Word(self.now_s, "ready", "launch", "running")]
+            for node in self.nodes.values()
             if node.state == "READY"
         }
         return View(self.now_s, views, words)
 
-    def sweep(self, leftover: Seen) -> Failure | None:
-        """See `loop.Cloud`."""
-        raise AssertionError(f"{leftover} was swept, but every node here is asked for")
+    def seen(self, node: _Node) -> Seen:
+        """A node as a list has it."""
+        labels = {
+            **self.OWNER.labels, "stack": self.STACK, "fleet": node.member.slice,
+            "member": str(node.member.member),
+        }  # fmt: skip
+        return Seen(node.name, node.zone, node.state, str(node.instance), node.created_s, labels)
 
-    def held(self) -> None:
-        """Nobody asks for a stack here."""
+    # What it does
 
-    def start(self, places: Mapping[str, Place]) -> None:
-        """See `loop.Builder`."""
-        assert self._running is None, "one update at a time"
-        ends_s, outcome = self.now_s + self._climate.update_s, Outcome()
-        for name, place in places.items():
-            took_s, failure = self.replace(name, place.zone)
-            outcome[name] = failure
-            ends_s = max(ends_s, self.now_s + self._climate.update_s + took_s)
-        self._running = ends_s, outcome
+    def begin(self, request: Request) -> None:
+        """See `controller.Actor`."""
+        key = request.node.key
+        if request.verb is Verb.CHECK:
+            self.tally.checks += 1
+            self._answers.append(Answer(request, self._failed.get(request.operation), done=True))
+        elif self.ill(request.node.zone):
+            failure = Failure(Kind.TRANSIENT, "The service is currently unavailable.")
+            self._answers.append(Answer(request, failure))
+        elif request.verb is Verb.DELETE:
+            self._delete(key, request)
+        else:
+            self._answers.append(self.create(key, request))
 
-    def ended(self) -> Outcome | None:
-        """See `loop.Builder`."""
-        if self._running is None or self.now_s < self._running[0]:
-            return None
-        ends_s, outcome = self._running
-        self._running = None
-        for name, failure in outcome.items():
-            if failure is None:
-                self.arrive(name, ends_s)
-        return outcome
+    def ended(self) -> list[Answer]:
+        """See `controller.Actor`."""
+        found, self._answers = self._answers, []
+        return found
 
-    @property
-    def next_end_s(self) -> float | None:
-        """When the update that is under way ends."""
-        return self._running[0] if self._running else None
+    def _delete(self, key: str, request: Request) -> None:
+        self.tally.deletes += 1
+        node = self.nodes.get(key)
+        if node and node.state == "READY":
+            self.tally.healthy_deleted.append(node.name)
+            self._down[key] = self.now_s
+        if node and node.state != "DELETING":
+            node.state, node.changes_s = "DELETING", self.now_s + self._climate.delete_s
+        self._answers.append(Answer(request))
 
-    # What a request does
-
-    def replace(self, name: str, zone: str = "") -> tuple[float, Failure | None]:
-        """Deletes a node, if it is there, and asks for a new one: how long it takes, and whether it fails."""
-        climate, node = self._climate, self.nodes.get(name)
-        zone = zone or self._zone[name]
-        took_s = 0.0
-        if node is not None and node.state != _GONE:
-            if node.state == "READY":
-                self.tally.healthy_deleted.append(name)
-                node.lost_s = self.now_s
-            self.tally.deletes += 1
-            took_s += climate.delete_s
-            node.state = "CREATING"
+    def create(self, key: str, request: Request) -> Answer:
+        """nodes.create; a zone without chips says so when the operation ends."""
         self.tally.creates += 1
-        self._zone[name] = zone
+        if key in self.nodes:
+            return Answer(request)
+        zone, climate = request.node.zone, self._climate
+        self._instances += 1
+        node = _Node(self._members[key], zone, request.node.name, "CREATING", self._instances, self.now_s)
+        operation = f"operation-{self._instances}"
+        node.changes_s = self.now_s + climate.create_s * self._dice.uniform(0.5, 2.0)
         if self.dry(zone):
             self.tally.refused += 1
-            if node is not None:
-                node.state = _GONE
-            words = f'There is no more capacity in the zone "{zone}"'
-            return took_s + climate.refuse_s, Failure(Kind.STOCK_OUT, words)
-        return took_s + climate.create_s * self._dice.uniform(0.5, 2.0), None
+            node.refused, node.changes_s = True, self.now_s + climate.refuse_s
+            said = f'There is no more capacity in the zone "{zone}"'
+            self._failed[operation] = Failure(Kind.STOCK_OUT, said)
+        self.nodes[key] = node
+        return Answer(request, operation=operation)
 
-    def arrive(self, name: str, at_s: float) -> None:
+    def arrive(self, key: str, at_s: float) -> None:
         """A node is READY."""
-        self._instances += 1
-        node = self.nodes[name]
-        self.tally.recoveries_s.append(at_s - node.lost_s)
-        node.state, node.instance, node.created_s = "READY", self._instances, at_s
+        node = self.nodes[key]
+        if key in self._down:
+            self.tally.recoveries_s.append(at_s - self._down.pop(key))
+        node.state, node.changes_s = "READY", math.inf
 
 
 class Notebook:
@@ -251,12 +275,12 @@ class Notebook:
         self._memory = Memory()
 
     def read(self) -> Memory:
-        """See `loop.Books`."""
+        """See `controller.Store`."""
         return self._memory
 
     def write(self, memory: Memory, sign: bool = True) -> None:
-        """See `loop.Books`."""
+        """See `controller.Store`."""
         self._memory = memory
 
     def sign(self, memory: Memory) -> None:
-        """See `loop.Books`."""
+        """See `controller.Store`."""

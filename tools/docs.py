@@ -26,7 +26,7 @@ OTHERS = (
     "infra.settings.table",
     "tools.config_tables",
     "benchmarks.page",
-    "fleet.handbook",
+    "tools.fleet_docs",
     "rehearsal.standin.document",
     "rehearsal.story.handbook",
 )

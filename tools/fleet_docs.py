@@ -1,6 +1,6 @@
 """The parts of docs/fleet.md that are made: what each kind of failure leads to, and the fault matrix.
 
-python -m fleet.handbook --write   (`make docs` calls it; without --write it only compares)
+python -m tools.fleet_docs --write   (`make docs` calls it; without --write it only compares)
 
 The matrix is measured: `python -m tests.proofs matrix` meets each request with each fault.
 """

@@ -57,6 +57,4 @@ def member_request(settings: Settings, node: Node, script: str, labels: Mapping[
     attributes = metadata(
         settings, node, script=script, bucket=settings.storage.bucket_name, data_disk_id=disk
     )
-    return request(
-        node, place, attributes, {**settings.gcp.default_labels, **labels}
-    )
+    return request(node, place, attributes, {**settings.gcp.default_labels, **labels})
