@@ -166,7 +166,7 @@ def take_over(options: argparse.Namespace) -> int:
     _confirm(f"Take over {len(meant)} slice(s)? Whoever keeps them now must have stopped.", options.yes)
     for seen in meant:
         try:
-            fleet.google.relabel(seen, {**seen.labels, **ours})
+            fleet.google.update(seen.zone, seen.name, {"labels": {**seen.labels, **ours}})
         except AskedError as error:
             raise FleetError(f"{seen.name}: {error}") from None
     return 0
@@ -243,7 +243,7 @@ def _followed(options: argparse.Namespace, fleet: Environment, controller: Contr
     keys = [{one.key for one in some.members} for some in (fleet, new)]
     changed = [f"{one} is new" for one in sorted(keys[1] - keys[0])]
     changed += [f"{one} is asked for no more" for one in sorted(keys[0] - keys[1])]
-    controller.follow(new.members, nodes(new.settings), new.bundle)
+    controller.follow(new.members, nodes(new.settings), new.bundle, new.spec)
     if changed:
         controller.say(f"the settings changed: {', '.join(changed)}")
     return new
@@ -306,14 +306,17 @@ def _mend(
         _say_what(look, due)
         if meant:
             print(prices.table(meant))
-    if not meant or options.dry_run:
+        if look.outdated:
+            print(f"  update   {', '.join(look.outdated)}: new settings, taken over at the next boot")
+    if not (meant or look.outdated) or options.dry_run:
         if options.json:
             return _told(fleet, look, as_json=True)
         print(f"nothing to {verb}" if not meant else f"would {verb} {len(meant)} slice(s)")
         return 0
     _require_bundle(fleet)
     within_budget(fleet.settings)
-    _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
+    if meant:
+        _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
     controller = fleet.controller()
     controller.memory.acted()
     if item := described(options):
@@ -349,7 +352,7 @@ def _brought(
         held = {key for key in left if by_key[key].action is Action.HOLD}
         there = {key for key in due if by_key[key].action is Action.LEAVE}
         failures = {key: failure for key, failure in failures.items() if key not in there}
-        if not controller.busy and left <= held | there:
+        if not controller.busy and left <= held | there and not (look.outdated and look.begun):
             for key in held:
                 failures.setdefault(key, Failure(Kind.UNKNOWN, by_key[key].why))
             return look, failures

@@ -9,7 +9,7 @@ killed at any moment is followed by one that goes on.
 """
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -76,6 +76,7 @@ class Look:
         events: what happened since the step before, in words.
         begun: members that something was begun for.
         failures: of members whose request failed, since the step before.
+        outdated: keys of members that live with metadata of earlier settings.
     """
 
     view: View
@@ -85,6 +86,7 @@ class Look:
     events: list[str]
     begun: tuple[str, ...] = ()
     failures: Mapping[str, Failure] | None = None
+    outdated: tuple[str, ...] = ()
 
 
 class Controller:
@@ -102,6 +104,7 @@ class Controller:
         everyone: Sequence[Node] = (),
         bundle: str = "",
         zones: Collection[str] = (),
+        spec: Callable[[Node], str] | None = None,
     ):
         """Keeps `members`; nodes of ours are orphans where neither they nor `everyone` ask for them.
 
@@ -116,6 +119,7 @@ class Controller:
             everyone: all that the settings ask for.
             bundle: label of the bundle that new nodes install.
             zones: further ones to look into.
+            spec: label of what a member's hosts are told; one that has another is updated.
         """
         self._cloud, self._actor, self._store = cloud, actor, store
         self._limits, self.owner = limits, owner
@@ -124,17 +128,24 @@ class Controller:
         self.memory = store.read()
         self._running: dict[str, Request] = {}  # by member
         self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
+        self._told_spec: dict[str, str] = {}  # by member, what its hosts were told last
         self._conditions: dict[str, str] = {}
         self._said: list[str] = []
         self._told = ""
-        self.follow(members, everyone, bundle)
+        self.follow(members, everyone, bundle, spec)
 
-    def follow(self, members: Sequence[Node], everyone: Sequence[Node] = (), bundle: str = "") -> None:
+    def follow(
+        self,
+        members: Sequence[Node],
+        everyone: Sequence[Node] = (),
+        bundle: str = "",
+        spec: Callable[[Node], str] | None = None,
+    ) -> None:
         """Keeps these members from now on."""
         mine = {member.key for member in members}
         self._wanted = [*members]
         self._others = [one for one in everyone if one.key not in mine]
-        self._bundle = bundle
+        self._bundle, self._spec = bundle, spec
         named = {zone for one in members for zone in (*one.places, *one.spread)}
         self._zones = sorted(named | self._more)
 
@@ -181,9 +192,12 @@ class Controller:
             and (only is None or one.member.key in only)
         ]
         begun: tuple[str, ...] = ()
+        outdated = self._outdated(found, view)
         try:
+            if may:
+                begun = self._update(outdated)
             if due:
-                begun = self._begin(due, view)
+                begun += self._begin(due, view)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
             elif changed:
                 self._store.write(self.memory)
@@ -194,7 +208,8 @@ class Controller:
         except UnreachableError as error:
             # What can't be written down isn't done.
             events.append(f"nothing is done: {error}")
-        return Look(view, tuple(members), found, leftovers, events, begun, failures)
+        keys = tuple(one.key for one in outdated)
+        return Look(view, tuple(members), found, leftovers, events, begun, failures, keys)
 
     def sign(self) -> None:
         """Renews the lease, if that is due; for those who wait long between two steps."""
@@ -232,7 +247,7 @@ class Controller:
             ):
                 node = in_zone(node, node.zone, view, everyone, asked)
             self.memory.asked(node.key, node.zone, node.name)
-            requests.append(Request(Verb.CREATE, node))
+            requests.append(Request(Verb.CREATE, node, generation=self.memory.generation(node.key)))
         try:
             self._store.write(self.memory)
         except UnreachableError:
@@ -242,6 +257,29 @@ class Controller:
             self._running[request.node.key] = request
             self._actor.begin(request)
         return tuple(one.node.name for one in requests)
+
+    def _outdated(self, found: Sequence[Decision], view: View) -> list[Node]:
+        """Members whose hosts would boot with earlier settings; a bundle that failed isn't handed on."""
+        if self._spec is None or self.memory.bundles.get(self._bundle):
+            return []
+        outdated = []
+        for one in found:
+            node, seen = one.member, view.seen(one.node, one.zone)
+            if node.member is None or one.action is not Action.LEAVE or seen is None or seen.state != "READY":
+                continue
+            spec, held = self._spec(node), self.memory.refusal(node.key, node.key).holds(view.at_s)
+            if spec not in (seen.labels.get("spec"), self._told_spec.get(node.key)) and not held:
+                outdated.append(node)
+        return outdated
+
+    def _update(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+        """Gives members new metadata; what is asked twice is done once."""
+        for node in nodes:
+            assert self._spec is not None
+            self._told_spec[node.key] = self._spec(node)
+            self._running[node.key] = Request(Verb.UPDATE, node)
+            self._actor.begin(self._running[node.key])
+        return tuple(node.name for node in nodes)
 
     def _note(
         self, answers: Sequence[Answer], now_s: float, events: list[str], failures: dict[str, Failure]
@@ -258,10 +296,12 @@ class Controller:
                 continue
             if verb is Verb.CHECK:
                 self._made.pop(node.key, None)
+            if verb is Verb.UPDATE:
+                self._told_spec.pop(node.key, None)
             events.append(f"{node.name}: {failure.kind}: {failure.message}")
             failures[node.key] = failure
             # What keeps a node from being deleted says nothing of its zone.
-            held = node.key if verb is Verb.DELETE else node.zone
+            held = node.key if verb in (Verb.DELETE, Verb.UPDATE) else node.zone
             self.memory.failed(node.key, held, failure, now_s, self._dice)
             changed = True
         return changed
@@ -308,6 +348,8 @@ class Controller:
         if key not in self._running and key not in self._made:
             return one
         verb = self._running[key].verb if key in self._running else Verb.CREATE
+        if verb is Verb.UPDATE:
+            return one
         why = "being deleted, to be made again" if verb is Verb.DELETE else "being brought back"
         return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 

@@ -132,12 +132,11 @@ class Google:
             if error.failure.kind is not Kind.MISSING:
                 raise
 
-    def relabel(self, seen: Seen, labels: Mapping[str, str]) -> None:
-        """Gives a node other labels. Raises AskedError."""
-        url = self._node_url(seen.zone, seen.name)
-        self._ask(
-            "PATCH", url, {"updateMask": "labels"}, json.dumps({"labels": dict(labels)}).encode(), _JSON
-        )
+    def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
+        """Gives a node what the body has of metadata and labels. Raises AskedError."""
+        some = {key: body[key] for key in ("metadata", "labels") if key in body}
+        url = self._node_url(zone, name)
+        self._ask("PATCH", url, {"updateMask": ",".join(some)}, json.dumps(some).encode(), _JSON)
 
     def attested(self, zone: str, name: str) -> list[Attested]:
         """What a node's workers said through their own metadata servers. Raises AskedError."""

@@ -108,6 +108,11 @@ class Memory:
         *before, last = self.attempts[key]
         self.attempts[key] = [*before, replace(last, zone=zone, name=name)]
 
+    def generation(self, key: str) -> int:
+        """The number of the node that the open attempt makes: each is greater than all before."""
+        one = self.open(key)
+        return int(one.at_s) if one else 0
+
     def placements(self, now_s: float, lag_s: float) -> dict[str, tuple[str, str]]:
         """Nodes that were asked for and that a list may not show yet, by member."""
         last = ((key, some[-1]) for key, some in self.attempts.items() if some)
