@@ -24,5 +24,7 @@ def metadata(
         "enable-oslogin": "TRUE" if settings.tpu.os_login else "FALSE",
         "block-project-ssh-keys": "TRUE",
         "serial-port-enable": "FALSE",
+        # What a host says of itself, where no other host can say it (docs/architecture.md).
+        "enable-guest-attributes": "TRUE",
     }
     return {key: value for key, value in attributes.items() if value is not None}

@@ -56,6 +56,7 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "enable-oslogin": "TRUE",
         "block-project-ssh-keys": "TRUE",
         "serial-port-enable": "FALSE",
+        "enable-guest-attributes": "TRUE",
     }
     assert node.options["deleteBeforeReplace"] is True
     assert node.options["customTimeouts"] == {"create": "21m", "update": "30m", "delete": "30m"}
