@@ -5,6 +5,7 @@ from typing import Any
 import pulumi
 import pytest
 
+from infra.settings.schema import LOGIN, SSH
 from infra.tpu import startup
 from infra.tpu.v2_vm import timeouts
 from tests.infra.engine import BASE, UPSTREAM, EngineError, Recording, run
@@ -154,8 +155,7 @@ def test_outputs() -> None:
         "state": "READY",
         "addresses": ["10.64.32.2"],
     }
-    where = "train --project=my-project --zone=us-east5-b"
-    ssh = f"gcloud alpha compute tpus tpu-vm ssh {where} --tunnel-through-iap"
+    ssh = SSH.format(login=f"$({LOGIN})", node="train", project="my-project", zone="us-east5-b")
     assert commands == {
         "ssh": f"{ssh} --worker=0",
         "sshAll": f"{ssh} --worker=all --command='hostname'",
