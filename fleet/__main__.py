@@ -7,10 +7,11 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 from fleet import deploy as plans
 from fleet import doctor as doctors
@@ -25,7 +26,7 @@ from fleet.google import AskedError
 from fleet.members import placed
 from fleet.roster import within_budget
 from fleet.show import Rates
-from fleet.state import Action, Cause, Decision, Seen
+from fleet.state import Action, Cause, Decision, Seen, View
 from fleet.store import RENEW_S, BucketStore
 from infra import names, prices
 from infra.cli import run
@@ -110,6 +111,7 @@ def delete(options: argparse.Namespace) -> int:
                 outcome[one.name] = None
             except AskedError as error:
                 outcome[one.name] = error.failure
+        _wait_gone(fleet, [one for one in meant if outcome.get(one.name, 1) is None], out)
     finally:
         with suppress(InfraError):
             store.write(memory, sign=False)
@@ -123,11 +125,27 @@ def delete(options: argparse.Namespace) -> int:
             print(f"error: {node}: {failure}", file=sys.stderr)
     file = f"Pulumi.{options.environment}.yaml"
     again = f"{file} still lists them: fleet create and a monitor make them again"
-    print(f"deletion of {sum(not one for one in outcome.values())} begun; {again}", file=out)
+    print(f"deleted {sum(not one for one in outcome.values())}; {again}", file=out)
     if named:
         what = f"pulumi refresh -s {options.environment}"
-        print(f"the stack still holds {', '.join(named)}: `{what}` once they are gone", file=out)
+        print(f"the stack still holds {', '.join(named)}: `{what}`", file=out)
     return _deleted(options, [*outcome], outcome)
+
+
+def _wait_gone(fleet: Environment, nodes: Sequence[Node | Seen], out: TextIO) -> None:
+    """Until Google lists none of them; how many are left is said when it changes."""
+    left = len(nodes)
+    while left:
+        time.sleep(_POLL_S)
+        view = fleet.google.look(sorted({one.zone for one in nodes}))
+        before, left = left, sum(_maybe_there(one, view) for one in nodes)
+        if left != before:
+            print(f"{len(nodes) - left} of {len(nodes)} gone", file=out, flush=True)
+
+
+def _maybe_there(node: Node | Seen, view: View) -> bool:
+    zone = view.zones[node.zone]
+    return zone.nodes is None or node.name in zone.nodes
 
 
 def _is_there(node: Node, look: Look, fleet: Environment) -> bool:

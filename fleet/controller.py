@@ -199,7 +199,7 @@ class Controller:
             if due:
                 begun += self._begin(due, view)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
-            elif changed:
+            elif changed and may:
                 self._store.write(self.memory)
             elif may or self.busy:
                 self._store.sign(self.memory)

@@ -148,11 +148,6 @@ def member_labels(environment: str, fleet: str, member: int, stack: str) -> dict
     return {**labels(environment, "tpu"), "stack": stack, "fleet": fleet, "member": str(member)}
 
 
-def controller_bucket(settings: Settings) -> str:
-    """Bucket of the fleet's controller, which hosts can't write."""
-    return fitted(f"{settings.storage.bucket_name}-fleet")
-
-
 def slice_urn(environment: str, node: str) -> str:
     """What Pulumi calls a slice in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}::{node}"

@@ -34,7 +34,7 @@ def run() -> None:
     except InfraError as error:
         raise pulumi.RunError(str(error)) from error
     labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, "tpu"))
-    if layer == "tpu" and outputs["stackId"] is not None:
+    if layer == "tpu":
         labels["stack"] = outputs["stackId"]
     LivingMembers(checked.gcp.project, checked.environment, labels, [*made])
     for name, value in outputs.items():

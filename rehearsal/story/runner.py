@@ -27,6 +27,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Destroy: building.destroy,
     steps.Publish: building.publish,
     steps.Settings: building.settings,
+    steps.Fleet: building.fleet,
     steps.Recover: building.recover,
     steps.Command: building.command,
     steps.Ssh: building.ssh,

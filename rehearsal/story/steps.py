@@ -93,6 +93,17 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Fleet:
+    """Create or delete the members of fleets with `python -m fleet`, or update what their hosts are told."""
+
+    scalar: ClassVar[str] = "verb"
+    verb: Literal["create", "delete"]
+
+    def __str__(self) -> str:
+        return f"python -m fleet {self.verb}"
+
+
+@dataclass(frozen=True)
 class Recover:
     """Bring slices back with `python -m fleet recreate-preempted`, and wait until the hosts are ready."""
 
@@ -466,7 +477,7 @@ class Quota:
 
 
 Step: TypeAlias = (
-    Preview | Up | Unchanged | Destroy | Publish | Settings | Recover | Ready | Reach | Done
+    Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
 )  # fmt: skip
@@ -474,8 +485,8 @@ Step: TypeAlias = (
 KINDS: dict[str, type[Step]] = {
     kind.__name__.lower(): kind
     for kind in (
-        *(Preview, Up, Unchanged, Destroy, Publish, Settings, Ready, Reach, Done, Kill, Kills, Recover),
-        *(Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
+        *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
+        *(Recover, Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
     )
 }

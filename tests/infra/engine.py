@@ -40,6 +40,7 @@ UPSTREAM: dict[str, dict[str, Any]] = {
     "storage": {
         "bucketName": "bucket-that-is-up",
         "serviceAccountEmail": "up@my-project.iam.gserviceaccount.com",
+        "controllerBucketName": "bucket-of-the-controller",
     },
     "network": {
         "networkId": "projects/my-project/global/networks/up",
@@ -106,6 +107,8 @@ class Recording(pulumi.runtime.Mocks):
         }
         if args.typ == "gcp:tpu/v2Vm:V2Vm":
             outputs |= {"state": "READY", "networkEndpoints": [{"ipAddress": "10.64.32.2"}]}
+        if args.typ == "gcp:storage/bucketObject:BucketObject":
+            outputs.setdefault("name", f"{args.name}-0a1b2c3")  # as Pulumi names what has no name
         if args.typ == "gcp:serviceaccount/account:Account":
             outputs["email"] = f"{args.inputs['accountId']}@{project}.iam.gserviceaccount.com"
         return ids.get(args.typ, f"{args.name}-id"), outputs
