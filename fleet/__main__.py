@@ -87,16 +87,24 @@ def _was_there(one: Decision, controller: Controller) -> bool:
 
 def delete(options: argparse.Namespace) -> int:
     """Delete members; their checkpoints, shards and the bucket stay."""
+    zones, options.zones = options.zones, []  # where they are, whatever the file says by now
     fleet = opened(options)
     look = fleet.watcher().step(may=())
     there = [one for one in look.members if _is_there(one, look, fleet)]
     meant: list[Node | Seen] = [*there, *(look.orphans if options.orphans else [])]
+    meant = [one for one in meant if not zones or one.zone in zones]
+    there = [one for one in there if one in meant]
+    saved = AdHoc(fleet.google, fleet.stack.id)
+    whole = {one.slice for one in fleet.members} & saved.read().keys() if not zones else set[str]()
+    whole -= {one.slice for one in nodes(fleet.settings) if one not in fleet.members}
     out = sys.stderr if options.json else sys.stdout
     for one in meant:
         print(f"  delete  {one.name} in {one.zone}", file=out)
-    if not meant:
+    for name in sorted(whole):
+        print(f"  forget  {name}, which stands in no file", file=out)
+    if not (meant or whole):
         print("neither the stack nor Google has any of them: nothing to delete", file=out)
-    if not meant or options.dry_run:
+    if not (meant or whole) or options.dry_run:
         return _deleted(options, [], {})
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
@@ -116,9 +124,7 @@ def delete(options: argparse.Namespace) -> int:
         with suppress(InfraError):
             store.write(memory, sign=False)
     named = [one.name for one in there if one.member is None and outcome.get(one.name) is None]
-    saved = AdHoc(fleet.google, fleet.stack.id)
-    gone = {one.slice for one in there} & saved.read().keys()
-    for name in gone if not any(outcome.values()) else ():
+    for name in whole if not any(outcome.values()) else ():
         saved.keep(name, None)
     for node, failure in outcome.items():
         if failure:
@@ -291,7 +297,7 @@ def execute(options: argparse.Namespace) -> int:
 def _where(fleet: Environment) -> list[Node]:
     """The members with the names and zones that they have."""
     view = fleet.google.look(sorted({zone for one in fleet.members for zone in (*one.places, *one.spread)}))
-    return placed(fleet.members, view, fleet.stack.id, {})
+    return placed(fleet.members, view, fleet.owner, {})
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -411,7 +417,7 @@ def _told(fleet: Environment, look: Look, as_json: bool) -> int:
         print(json.dumps(show.as_json(look, found)))
     else:
         print(show.table(found))
-        print(show.summary(found))
+        print("\n".join([show.summary(found), *show.remedies(look)]))
         for seen in look.orphans:
             print(f"orphan: {seen.name} in {seen.zone}, {seen.state}: asked for by nobody")
     return _complain(look)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fleet.decide import LIST_LAG_S, Limits, decide
-from fleet.failures import Failure
+from fleet.failures import Failure, Kind
 from fleet.members import in_zone, orphans, placed
 from fleet.memory import Memory
 from fleet.state import ON_THE_WAY, TAKEN_AWAY, Action, Cause, Claim, Condition, Decision, Owner, Seen, View
@@ -129,6 +129,7 @@ class Controller:
         self._running: dict[str, Request] = {}  # by member
         self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
         self._told_spec: dict[str, str] = {}  # by member, what its hosts were told last
+        self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that it says failed, and how
         self._conditions: dict[str, str] = {}
         self._said: list[str] = []
         self._told = ""
@@ -146,8 +147,13 @@ class Controller:
         self._wanted = [*members]
         self._others = [one for one in everyone if one.key not in mine]
         self._bundle, self._spec = bundle, spec
-        named = {zone for one in members for zone in (*one.places, *one.spread)}
-        self._zones = sorted(named | self._more)
+
+    @property
+    def _zones(self) -> list[str]:
+        """All that the settings name, and those where members live that the settings name no more."""
+        named = {zone for one in self._wanted for zone in (*one.places, *one.spread)}
+        made = (one for node in self._wanted for one in self.memory.attempts.get(node.key, ())[-2:])
+        return sorted(named | self._more | {one.zone for one in made if one.name})
 
     def say(self, event: str) -> None:
         """Has the next step tell this, unless it was the last that was told so."""
@@ -180,7 +186,7 @@ class Controller:
         changed |= self._arrived(members, view, events)
         members = self._placed(view)
         found = decide(members, view, self.memory, self._limits, self.owner, self._bundle)
-        changed |= self._judge_bundles(found, view)
+        changed |= self._judge_bundles(found, view, answers)
         found = [self._in_hand(one) for one in found]
         events += self._changes(found)
         leftovers = orphans([*members, *self._placed(view, self._others)], view, self._ours)
@@ -227,7 +233,7 @@ class Controller:
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
         asked = self.memory.placements(view.at_s, LIST_LAG_S)
-        return placed(self._wanted if wanted is None else wanted, view, self.owner.stack, asked)
+        return placed(self._wanted if wanted is None else wanted, view, self.owner, asked)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.memory)
@@ -291,13 +297,19 @@ class Controller:
             self._running.pop(node.key, None)
             verb = answer.request.verb
             if failure is None:
+                if verb is Verb.DELETE:
+                    self.memory.refusals.pop(node.key, None)  # what kept it from being deleted
                 if verb is Verb.CREATE or (verb is Verb.CHECK and answer.done):
                     self._made[node.key] = answer.operation
                 continue
+            if verb is Verb.CHECK and not answer.done and failure.kind is not Kind.MISSING:
+                continue  # what became of the creation isn't known: asked again
             if verb is Verb.CHECK:
                 self._made.pop(node.key, None)
             if verb is Verb.UPDATE:
                 self._told_spec.pop(node.key, None)
+            if answer.spared:
+                self.memory.withdrawn(node.key)
             events.append(f"{node.name}: {failure.kind}: {failure.message}")
             failures[node.key] = failure
             # What keeps a node from being deleted says nothing of its zone.
@@ -329,9 +341,16 @@ class Controller:
                     self._made.pop(node.key)  # asked for again: a creation finds its own node there
         return changed
 
-    def _judge_bundles(self, found: Sequence[Decision], view: View) -> bool:
-        """Remembers which bundles boot: one that failed and has booted nowhere is rolled out no further."""
+    def _judge_bundles(self, found: Sequence[Decision], view: View, answers: Sequence[Answer]) -> bool:
+        """Remembers which bundles boot: one that failed and has booted nowhere is rolled out no further.
+
+        That it failed is believed where it was proven, and the node deleted for it.
+        """
         before = dict(self.memory.bundles)
+        for answer in answers:
+            if answer.done and answer.request.node.key in self._blamed:
+                self.memory.boot_failed(*self._blamed[answer.request.node.key])
+        self._blamed = {}
         for one in found:
             seen = view.seen(one.node, one.zone)
             bundle = seen.labels.get("bundle", "") if seen else ""
@@ -340,7 +359,7 @@ class Controller:
             if one.word.boot == "ready" or one.word.work:
                 self.memory.booted(bundle)
             elif one.claim is Claim.BOOT_FAILED and one.word.stage in _OF_A_BUNDLE:
-                self.memory.boot_failed(bundle, f"{one.node}: {one.why}")
+                self._blamed[one.member.key] = bundle, f"{one.node}: {one.why}"
         return before != self.memory.bundles
 
     def _in_hand(self, one: Decision) -> Decision:

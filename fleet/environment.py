@@ -229,7 +229,11 @@ class AdHoc:
         if found is None:
             return {}
         text, self._generation = found
-        fleets: dict[str, dict[str, Any]] = json.loads(text)
+        try:
+            fleets: dict[str, dict[str, Any]] = {str(name): {**one} for name, one in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            where = f"gs://{self._google.controller_bucket}/{self._object}"
+            raise FleetError(f"{where}: can't be read: {error}\n    fix: look at it, or delete it") from None
         return fleets
 
     def keep(self, name: str, item: Mapping[str, Any] | None) -> None:

@@ -55,13 +55,15 @@ class Answer:
     """What a request came to: a failure, or the operation that it began.
 
     Attributes:
-        done: whether the operation that was checked is over.
+        done: whether the operation that was checked is over, or the node is being deleted for what was claimed.
+        spared: whether the node that was to be deleted is left alone, and Google wasn't asked.
     """
 
     request: Request
     failure: Failure | None = None
     operation: str = ""
     done: bool = False
+    spared: bool = False
 
 
 class Api(Protocol):
@@ -144,13 +146,13 @@ class Zones:
         if seen is None or seen.state in GOING:
             return Answer(request)
         if node.member is not None and not self._owner.owns(seen):
-            return Answer(
-                request, Failure(Kind.EXISTS, f"{node.name} isn't of this stack any more: left alone")
-            )
+            why = f"{node.name} isn't of this stack any more: left alone"
+            return Answer(request, Failure(Kind.EXISTS, why), spared=True)
         if seen.state not in TAKEN_AWAY and (why := self._objection(request, seen)):
-            return Answer(request, Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}"))
+            failure = Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}")
+            return Answer(request, failure, spared=True)
         self._api.delete(node.zone, node.name)
-        return Answer(request)
+        return Answer(request, done=seen.state not in TAKEN_AWAY)
 
     def _objection(self, request: Request, seen: Seen) -> str:
         if seen.instance != request.instance:

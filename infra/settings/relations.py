@@ -200,11 +200,14 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "rename one",
         )
     owners: dict[str, set[str]] = defaultdict(set)
+    fixed = set()  # another fleet's member gets the next free id
     for node in nodes.nodes(settings):
         owners[node.name].add(node.slice)
+        if node.member is None or node.together:
+            fixed.add(node.name)
     clashes: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, slices in sorted(owners.items()):
-        if len(slices) > 1:
+        if len(slices) > 1 and name in fixed:
             clashes[tuple(sorted(slices))].append(name)
     for clashing, shared in clashes.items():
         yield Problem(
