@@ -74,7 +74,8 @@ def decide(
         if foreign := _foreign(member, seen, owner):
             found.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
             continue
-        if (back := memory.last_back(member.key)) and _stale(seen, back, view.at_s):
+        back = None if memory.open(member.key) else memory.last_back(member.key)
+        if back and _stale(seen, back, view.at_s):
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue

@@ -26,8 +26,8 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
             (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if wanted:
         bundle.require(settings, bucket if upstream.is_up("storage") else None, provider)
-    marked = upstream.read("storage", "controllerBucketName", names.controller_bucket(settings))
-    mark = StackMark(settings.environment, marked, pulumi.ResourceOptions(provider=provider))
+    controllers = upstream.read("storage", "controllerBucketName", names.controller_bucket(settings))
+    mark = StackMark(settings.environment, controllers, pulumi.ResourceOptions(provider=provider))
     script = startup.render()
     slices = []
     for node in wanted:
@@ -39,7 +39,7 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
     return {
         "slices": [one.outputs(settings.gcp.project, bucket) for one in slices],
         "fleets": _fleets(settings, wanted),
-        "stackId": mark.id_,
+        "stackId": mark.id,
         "bundle": settings.tpu.bundle,
     }
 

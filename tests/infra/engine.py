@@ -19,6 +19,7 @@ from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 
 PROJECT = "my-project"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"  # how the engine writes a value that a preview can't know
+AUTONAMED = "1a2b3c4"  # what the provider adds to a name that is left out
 BASE: dict[str, Any] = {
     "pulumi:disable-default-providers": ["*"],
     "gcp:project": PROJECT,
@@ -39,8 +40,8 @@ BASE: dict[str, Any] = {
 UPSTREAM: dict[str, dict[str, Any]] = {
     "storage": {
         "bucketName": "bucket-that-is-up",
+        "controllerBucketName": "bucket-that-is-up-fleet",
         "serviceAccountEmail": "up@my-project.iam.gserviceaccount.com",
-        "controllerBucketName": "bucket-of-the-controller",
     },
     "network": {
         "networkId": "projects/my-project/global/networks/up",
@@ -107,8 +108,8 @@ class Recording(pulumi.runtime.Mocks):
         }
         if args.typ == "gcp:tpu/v2Vm:V2Vm":
             outputs |= {"state": "READY", "networkEndpoints": [{"ipAddress": "10.64.32.2"}]}
-        if args.typ == "gcp:storage/bucketObject:BucketObject":
-            outputs.setdefault("name", f"{args.name}-0a1b2c3")  # as Pulumi names what has no name
+        if args.typ == "gcp:storage/bucketObject:BucketObject" and "name" not in args.inputs:
+            outputs["name"] = f"{args.name}-{AUTONAMED}"
         if args.typ == "gcp:serviceaccount/account:Account":
             outputs["email"] = f"{args.inputs['accountId']}@{project}.iam.gserviceaccount.com"
         return ids.get(args.typ, f"{args.name}-id"), outputs

@@ -5,12 +5,17 @@ from typing import Any
 import pulumi
 import pytest
 
+from infra import names
+from infra.nodes import nodes
+from infra.settings import parse
 from infra.settings.schema import LOGIN, SSH
+from infra.settings.sources import as_pulumi_hands_it_over
 from infra.tpu import startup
+from infra.tpu.request import member_request
 from infra.tpu.v2_vm import timeouts
-from tests.infra.engine import BASE, UPSTREAM, EngineError, Recording, run
+from tests.infra.engine import AUTONAMED, BASE, UPSTREAM, EngineError, Recording, run
 
-NODE = "gcp:tpu/v2Vm:V2Vm"
+NODE, OBJECT = "gcp:tpu/v2Vm:V2Vm", "gcp:storage/bucketObject:BucketObject"
 
 
 def only_slice(**changes: Any) -> dict[str, Any]:
@@ -116,28 +121,65 @@ def test_a_whole_pod_has_64_hosts() -> None:
     assert node.inputs["metadata"]["tpu-workers"] == "64"
 
 
-def test_a_fleet() -> None:
-    run_alike = {"name": "extract", "acceleratorType": "v6e-8", "count": 3, "run": "/opt/training/extract"}
-    recording = run("tpu", only_slice(**run_alike))
-    nodes = recording.of(NODE)
-    assert [node.name for node in nodes] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1", "tpu-us-east5-b-2"]
-    assert {node.inputs["labels"]["slice"] for node in nodes} == {"extract"}
-    assert [node.inputs["metadata"]["tpu-member"] for node in nodes] == ["0", "1", "2"]
-    assert len({node.options["parent"] for node in nodes}) == 3
-    assert all("tpu:tpu:TpuSlice" in node.options["parent"] for node in nodes)
+MEMBERS = {
+    "name": "extract",
+    "acceleratorType": "v6e-8",
+    "count": 3,
+    "labels": {"owner": "ml"},
+    "run": "extract e.toml",
+}
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_a_fleet_is_not_pulumis_and_its_command_is_said(preview: bool) -> None:
+    recording = run("tpu", only_slice(**MEMBERS), preview=preview)
+    assert not recording.of(NODE)
+    create = "python -m fleet create dev --slice extract"
+    assert recording.exports["fleets"] == [{"name": "extract", "count": 3, "create": create}]
+    assert recording.exports["slices"] == []
+    assert any(create in line and "3 x v6e-8 in us-east5-b" in line for line in recording.log)
+
+
+def test_a_stack_is_known_by_what_pulumi_adds_to_a_name() -> None:
+    for changes in ({}, only_slice(**MEMBERS), {"tpu:slices": [], "tpu:bundle": None}):
+        recording = run("tpu", changes)
+        mark = recording.only(OBJECT)
+        assert "name" not in mark.inputs
+        assert mark.inputs["bucket"] == "bucket-that-is-up-fleet"
+        assert recording.exports["stackId"] == AUTONAMED
+    assert run("tpu", preview=True).exports["stackId"] == "unknown"
+
+
+def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
+    """Pulumi sends one, the fleet's controller the other; only who they are differs."""
+    alike = {"acceleratorType": "v6e-8", "labels": {"owner": "ml"}, "run": "extract e.toml"}
+    changes = {**only_slice(**alike), "gcp:defaultLabels": {"team": "ml"}}
+    inputs = run("tpu", changes, preview=True, up={}).only(NODE).inputs
+    fleet = {**changes, **only_slice(**alike, name="extract", count=1)}
+    settings = parse("dev", as_pulumi_hands_it_over({**BASE, **fleet}, "f"), "f")
+    (member,) = nodes(settings)
+    ours = names.member_labels("dev", "extract", 0, AUTONAMED)
+    body = member_request(settings, member, startup.render(), {**member.labels, **ours})
+    sent = {key: value for key, value in inputs.items() if key not in ("name", "zone")}
+    sent["serviceAccount"]["scope"] = sent["serviceAccount"].pop("scopes")
+    assert sent.pop("labels") == {"owner": "ml", "slice": "train"}, "the provider adds the default ones"
+    assert body.pop("labels") == {"team": "ml", "owner": "ml", **ours}
+    said, told = sent.pop("metadata"), body.pop("metadata")
+    assert sent == body
+    differs = {key for key in said.keys() | told.keys() if said.get(key) != told.get(key)}
+    assert differs == {"tpu-slice", "tpu-member"}
 
 
 def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
     together = {"name": "big", "acceleratorType": "v6e-256", "count": 2, "run": "train tiny.toml"}
-    nodes = run("tpu", only_slice(**together, multislice=True)).of(NODE)
-    for node in nodes:
-        assert node.inputs["metadata"]["tpu-job"] == "big"
-        assert node.inputs["metadata"]["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
-        assert node.inputs["metadata"]["tpu-workers"] == "64", "of its own hosts alone"
-    assert [node.inputs["metadata"]["tpu-slice"] for node in nodes] == [
-        "tpu-us-east5-b-0",
-        "tpu-us-east5-b-1",
-    ]
+    changes = {**BASE, **only_slice(**together, multislice=True)}
+    settings = parse("dev", as_pulumi_hands_it_over(changes, "f"), "f")
+    told = [member_request(settings, node, "", {})["metadata"] for node in nodes(settings)]
+    for metadata in told:
+        assert metadata["tpu-job"] == "big"
+        assert metadata["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
+        assert metadata["tpu-workers"] == "64", "of its own hosts alone"
+    assert [one["tpu-slice"] for one in told] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1"]
     alone = run("tpu").only(NODE).inputs["metadata"]
     assert not {"tpu-job", "tpu-slices", "tpu-member"} & alone.keys()
 
