@@ -7,7 +7,6 @@ an error of any kind counts as "not found". That a node exists ends its attempts
 not there: else it would hang on the first healthy node that it took for missing.
 """
 
-import random
 import sys
 import tempfile
 import time
@@ -19,15 +18,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from fleet.loop import Keeper
-from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud, Weather
-
 from benchmarks import week
 from benchmarks.emulated import Emulated
 from benchmarks.machine import described
 from benchmarks.status import measure as measure_status
-from benchmarks.week import DESCRIBE_S, LOOK_EVERY_S, PAUSE_S, RETRY_S
-from fleet.decide import Limits
+from benchmarks.virtual import HOUR_S, Climate, VirtualCloud, Weather
 from infra import names
 from infra.catalog import CATALOG
 from infra.nodes import Node
@@ -130,56 +125,3 @@ def fleet(count: int = SLICES) -> list[Node]:
         )
         for n, zone in zip(range(count), cycle(zones), strict=False)
     ]  # fmt: skip
-
-
-class _Ready:
-    """Node-seconds in which nodes were READY."""
-
-    def __init__(self, cloud: VirtualCloud):
-        self._cloud, self._at_s, self.total_s = cloud, 0.0, 0.0
-
-    def advance(self, to_s: float) -> None:
-        to_s = min(to_s, WEEK_S)
-        ready = sum(node.state == "READY" for node in self._cloud.nodes.values())
-        self.total_s += ready * (to_s - self._at_s)
-        self._at_s = to_s
-        self._cloud.advance(to_s)
-
-
-def _ours(cloud: VirtualCloud, members: list[Node]) -> float:
-    ready = _Ready(cloud)
-    keeper = Keeper(members, cloud, cloud, Notebook(), Limits(), {"layer": "tpu"}, random.Random(SEED))
-    while cloud.now_s < WEEK_S:
-        keeper.step()
-        ready.advance(cloud.now_s + LOOK_EVERY_S)
-    return ready.total_s
-
-
-def _serial(cloud: VirtualCloud, members: list[Node]) -> float:
-    ready = _Ready(cloud)
-    while cloud.now_s < WEEK_S:
-        for member in members:
-            cloud.tally.lists += 1
-            ready.advance(cloud.now_s + DESCRIBE_S)
-            found = cloud.nodes[member.name].state
-            if found == "READY" and not cloud.ill(member.zone):
-                continue
-            _replaced_serially(cloud, ready, member)
-            if cloud.now_s >= WEEK_S:
-                break
-        ready.advance(cloud.now_s + LOOK_EVERY_S)
-    return ready.total_s
-
-
-def _replaced_serially(cloud: VirtualCloud, ready: _Ready, member: Node) -> None:
-    """Deletes, unless that request fails, and creates until there is a node."""
-    if cloud.ill(member.zone) and cloud.nodes[member.name].state == "READY":
-        ready.advance(cloud.now_s + PAUSE_S)
-        return  # neither deleted nor, since it exists, created
-    while cloud.now_s < WEEK_S:
-        took_s, failure = cloud.replace(member.name)
-        ready.advance(cloud.now_s + PAUSE_S + took_s)
-        if failure is None:
-            cloud.arrive(member.name, cloud.now_s)
-            return
-        ready.advance(cloud.now_s + RETRY_S)
