@@ -179,7 +179,7 @@ def _of_word(member: Node, word: Word, heard: frozenset[str], now_s: float, limi
     if word.boot == "failed":
         why = f"its boot failed at {word.stage}{f': {word.why}' if word.why else ''}"
         return _claimed(member, Claim.BOOT_FAILED, why)
-    if now_s - word.at_s > limits.silence_s and (word.work or word.boot == "booting"):
+    if now_s - word.at_s > limits.silence_s and (word.worked_s or word.boot == "booting"):
         why = f"READY, but silent for {(now_s - word.at_s) / 60:.0f} min{f'; {full}' if full else ''}"
         if not heard - {member.name}:
             return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}, as are all others")
