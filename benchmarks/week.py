@@ -1,9 +1,9 @@
-"""A week of a thousand preemptible slices over the emulated Google Cloud's API: everything real but the hosts.
+"""A week of preemptible slices over the emulated Google Cloud's API: everything is real but the hosts.
 
-Weather is drawn before anything runs and done to the cloud: preemptions by its control socket, stock-outs as the
-ends of creations, errors as 503. The controller is the one that `fleet monitor` runs, with its state and lease in
-a bucket; its requests are checked against Google's descriptions of its APIs, and whether a node was well when its
-deletion began, the cloud says.
+Weather is drawn before anything runs and done to the cloud: preemptions by its control socket, stock-outs as
+the ends of creations, errors as 503. The controller is the one that `fleet monitor` runs, with its state and
+lease in a bucket; its requests are checked against Google's descriptions of its APIs, and whether a node was
+well when its deletion began, the cloud says.
 """
 
 import heapq
@@ -46,8 +46,8 @@ class Week:
     Attributes:
         now_s: since it began.
         lost: preemptions.
-        recoveries_s: of each member that was lost, from then until it was READY again, as seen by the controller.
-        over_s: of each, what of that wasn't Google's own time: until the new node was asked for, less the deletion.
+        recoveries_s: of each member that was lost, from then until the controller saw it READY again.
+        over_s: of each, until its new node was asked for, less what the deletion takes Google.
         kills: controllers that were killed.
     """
 

@@ -158,7 +158,7 @@ def _is_there(node: Node, look: Look, fleet: Environment) -> bool:
     seen = look.view.seen(node.name, node.zone)
     if seen is None:
         return False
-    return fleet.owner.owns(seen) if node.member is not None else node.name in fleet.stack.held
+    return fleet.owner.owns(seen) if node.member is not None else node.name in (fleet.stack.held or ())
 
 
 def _deleted(options: argparse.Namespace, meant: list[str], outcome: dict[str, Failure | None]) -> int:

@@ -276,7 +276,9 @@ def _orphans(sick: Patient) -> Iterator[Finding]:
         said = f"{seen.name} in {seen.zone}, {seen.state}: asked for by nobody, and paid for"
         fix = f"python -m fleet delete {environment} --orphans"
         yield Finding("orphans", OPTIONAL, said, fix)
-    others = [seen for seen in there if seen.labels.get("stack") != stack.id and seen.name not in stack.held]
+    others = [
+        seen for seen in there if seen.labels.get("stack") != stack.id and seen.name not in (stack.held or ())
+    ]
     for seen in others:
         said = (
             f"{seen.name} in {seen.zone}, {seen.state}: of another stack, {seen.labels.get('stack', 'none')}"

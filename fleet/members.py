@@ -28,6 +28,7 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) 
     there = _by_member(view, owner)
     taken = {(seen.zone, seen.name) for seen in view.all()}
     found: list[Node] = []
+    dealt = dict(asked)
     for node in wanted:
         if node.member is None or node.together:
             found.append(node)
@@ -35,13 +36,12 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) 
             found.append(_at(node, seen.zone, seen.name))
         elif node.key in asked:
             found.append(_at(node, *asked[node.key]))
-        elif (node.zone, node.name) not in taken:
-            found.append(node)
-            taken.add((node.zone, node.name))
         else:
-            node = in_zone(node, node.zone, view, wanted, asked)
+            if (node.zone, node.name) in taken:
+                node = in_zone(node, node.zone, view, wanted, dealt)
             found.append(node)
             taken.add((node.zone, node.name))
+            dealt[node.key] = node.zone, node.name
     return found
 
 
