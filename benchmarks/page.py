@@ -16,16 +16,6 @@ RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
 Result = dict[str, Any]
-OF_REQUESTS = {
-    "refused_by_description": "of all, refused by Google's descriptions of its APIs",
-    "errors": "of all, answered with 503",
-    "stock_outs": "creations that ended in a stock-out",
-    "healthy_deleted": "deletions that found the node READY",
-}
-FLEETS = (
-    "reconciler", "reconciler, other zones allowed", "serial loop", "reconciler, over the API",
-    "serial loop, over the API",
-)  # fmt: skip
 
 
 def written() -> dict[Path, str]:
