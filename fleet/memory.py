@@ -101,7 +101,7 @@ class Memory:
     def attempted(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
         """Opens an attempt, or goes on with the one that is open; forgets what is older than a day."""
         last = self.open(key)
-        if last and (cause is Cause.NEW or last.instance == instance):
+        if last and (not instance or last.instance == instance):
             return
         self._close(key)
         kept = [one for one in self.attempts.get(key, ()) if one.at_s > now_s - DAY_S]
