@@ -194,7 +194,7 @@ class DataSettings:
         rule=rules.between(_disk.min_size_gib, _disk.max_size_gib, "GiB"),
     )
     throughput_mibps: int = setting(
-        "throughput of each disk, shared by its readers",
+        "throughput of each disk, shared by its readers; with more than 20 hosts at least 100 for each",
         default=2400,
         rule=rules.between(_disk.min_throughput_mibps, _disk.max_throughput_mibps, "MiB/s"),
     )

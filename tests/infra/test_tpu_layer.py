@@ -15,7 +15,7 @@ NODE = "gcp:tpu/v2Vm:V2Vm"
 
 def only_slice(**changes: Any) -> dict[str, Any]:
     one = {key: value for key, value in {**BASE["tpu:slices"][0], **changes}.items() if value is not None}
-    return {"tpu:slices": [one]}
+    return {"tpu:slices": [one], "data:throughputMibps": 12_800}  # enough for two whole pods
 
 
 @pytest.mark.parametrize("preview", [True, False])
