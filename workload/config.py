@@ -92,7 +92,10 @@ class CheckpointConfig:
     preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
     notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
     keep: int = ruled(3, at_least(1))  # newest complete checkpoints that are left standing
-    timeout_s: int = ruled(300, at_least(10))  # for one save, before the run ends as failed
+    timeout_s: int = ruled(300, at_least(10))  # for one save, before it counts as failed
+    # That a run trains on while storage takes no save, before it ends as failed. A start needs that storage
+    # too, so ending sooner wins nothing; later, an error that nobody looks at costs more than the steps.
+    outage_s: float = ruled(1800.0, at_least(0))
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class ObserveConfig:
 
     profile_from: int = ruled(0, at_least(0))  # first step of a trace for xprof; 0: none
     profile_steps: int = ruled(3, at_least(1))
+    strict: bool = False  # a step done again with another loss ends the run; else that is an event
 
 
 @dataclass(frozen=True)
