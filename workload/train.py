@@ -106,6 +106,7 @@ class Run:
             devices=mesh.size,
             mesh=dict(mesh.shape),
             attention=f"{self._step.attention}: {self._step.attention_reason}",
+            documents_begin_with=list(self._dataset.manifest.begin_of_document),
         )
         observe, worker = config.observe, self._cluster.membership.worker
         last = observe.profile_from + observe.profile_steps - 1
