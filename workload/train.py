@@ -79,7 +79,7 @@ class Run:
         flush = journal.flush if journal else lambda _: None
         self._checkpoints = Checkpoints(store, cluster, config.checkpoint, lease.check, flush, self._event)
         self._put_off: int | None = None  # the step whose save was
-        self._identity = Identity(config, self._step, dataset.manifest.sha256, cluster)
+        self._identity = Identity(config, self._step, dataset, cluster)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
@@ -142,7 +142,7 @@ class Run:
             elif due or self._put_off is not None:
                 self._save(step, state, interval)
         with ledger.doing("save"):
-            self._checkpoints.wait(config.checkpoint.notice_s if stop else math.inf)
+            self._checkpoints.wait(max(config.checkpoint.notice_s, PATIENCE_S) if stop else math.inf)
         self._loader.close()
         profiler.close()
         if step < config.train.steps:

@@ -28,6 +28,7 @@ from workload import command
 from workload.errors import ConfigError, Problem, WeightsError
 from workload.model.architecture import Architecture, RopeScaling
 from workload.model.decoder import Params
+from workload.model.generation import Generation
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # what Hugging Face cuts at
@@ -159,13 +160,13 @@ def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, R
     )
 
 
-def config_json(arch: Architecture, dtype: str, length: int) -> dict[str, Any]:
+def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[str, Any]:
     """A config.json that transformers reads as the same model.
 
     Args:
         arch: the model.
         dtype: of the weights beside it.
-        length: the longest sequence it is meant for, in tokens.
+        generation: how it is generated with.
     """
     family = "qwen3" if arch.qk_norm else "qwen2" if arch.qkv_bias else "llama"
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": arch.rope_theta}
@@ -194,7 +195,7 @@ def config_json(arch: Architecture, dtype: str, length: int) -> dict[str, Any]:
         "vocab_size": arch.vocab_size,
         "hidden_act": "silu",
         "rms_norm_eps": arch.norm_epsilon,
-        "max_position_embeddings": length,
+        "max_position_embeddings": generation.longest,
         "rope_parameters": rope,
         # What transformers before 5 reads instead.
         "rope_theta": arch.rope_theta,
@@ -202,6 +203,10 @@ def config_json(arch: Architecture, dtype: str, length: int) -> dict[str, Any]:
         if scaling.kind == "none"
         else {k: v for k, v in rope.items() if k != "rope_theta"},
         "tie_word_embeddings": arch.tie_embeddings,
+        # Transformers would take its family's own where they aren't said.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **generation.ids(),
     }
 
 
@@ -354,7 +359,7 @@ def save(
     params: Params,
     arch: Architecture,
     dtype: str,
-    length: int,
+    generation: Generation,
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
@@ -365,7 +370,7 @@ def save(
         params: whole, on this host.
         arch: the model.
         dtype: `float32` or `bfloat16`.
-        length: see `config_json`.
+        generation: see `config_json`.
         shard_bytes: above which the weights go into several files.
         progress: is told of every file.
     """
@@ -409,7 +414,7 @@ def save(
         where = {name: file for file, entries in zip(names, files, strict=True) for name, *_ in entries}
         index = {"metadata": {"total_size": total}, "weight_map": where}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-    (folder / CONFIG).write_text(json.dumps(config_json(arch, dtype, length), indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(config_json(arch, dtype, generation), indent=2) + "\n")
     for file in names:  # safetensors keeps others out, among them the user that the hosts train as
         (folder / file).chmod((folder / CONFIG).stat().st_mode)
     return names
