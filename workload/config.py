@@ -200,6 +200,10 @@ def _cross_checks(config: Config) -> list[Problem]:
         rule = f"must be less than high_frequency_factor, {scaling.high_frequency_factor:g}"
         key, value = "model.rope_scaling.low_frequency_factor", f"{scaling.low_frequency_factor:g}"
         problems.append(Problem(key, value, rule, "1 and 4 are Llama 3.1's"))
+    if scaling.kind == "yarn" and scaling.beta_fast <= scaling.beta_slow:
+        rule = f"must be more than beta_slow, {scaling.beta_slow:g}"
+        key, value = "model.rope_scaling.beta_fast", f"{scaling.beta_fast:g}"
+        problems.append(Problem(key, value, rule, "32 and 1 are usual"))
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"

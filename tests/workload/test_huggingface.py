@@ -174,3 +174,31 @@ def test_the_older_spelling_of_rope_is_read() -> None:
     content = huggingface.config_json(MODELS["scaled"], "bfloat16", GENERATION)
     del content["rope_parameters"]
     assert huggingface.architecture(content, "config.json") == with_sizes(MODELS["scaled"])
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("yarn", {"truncate": False}),
+        ("yarn", {"mscale": 0.7}),
+        ("yarn", {"attention_factor": 1.2}),
+        ("yarn", {"low_freq_factor": 1.0}),
+        ("yarn", {"beta_fast": 1, "beta_slow": 32}),
+        ("scaled", {"beta_fast": 32}),
+        ("scaled", {"long_factor": [1.0]}),
+    ],
+)
+def test_a_setting_of_rope_that_would_be_ignored_is_refused(name: str, more: dict[str, Any]) -> None:
+    content = huggingface.config_json(MODELS[name], "bfloat16", GENERATION)
+    huggingface.architecture(content, "config.json")
+    content["rope_parameters"] |= more
+    with pytest.raises(ConfigError) as refusal:
+        huggingface.architecture(content, "config.json")
+    (problem,) = refusal.value.problems
+    assert problem.key == f"rope_parameters.{next(iter(more))}"
+
+
+def test_a_setting_of_rope_that_is_null_is_none() -> None:
+    content = huggingface.config_json(MODELS["yarn"], "bfloat16", GENERATION)
+    content["rope_parameters"] |= {"truncate": None, "mscale": None}
+    assert huggingface.architecture(content, "config.json") == with_sizes(MODELS["yarn"])

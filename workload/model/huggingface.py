@@ -128,6 +128,16 @@ def architecture(content: Mapping[str, Any], source: str) -> Architecture:
     )
 
 
+# What this decoder knows of each kind of RoPE; of the first, what it knows of all. Whatever else is set
+# changes the model, so it is refused.
+_ROPE = {
+    "default": {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"},
+    "linear": set(),
+    "llama3": {"low_freq_factor", "high_freq_factor"},
+    "yarn": {"beta_fast", "beta_slow"},
+}
+
+
 def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, RopeScaling]:
     """Transformers 5 writes `rope_parameters`; before, `rope_theta` and `rope_scaling`."""
     rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
@@ -135,19 +145,20 @@ def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, R
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return theta, RopeScaling()
-    if kind not in ("linear", "llama3", "yarn"):
-        rule = "this decoder has default, linear, llama3 and yarn"
+    if kind not in _ROPE:
+        rule = f"this decoder has {', '.join(_ROPE)}"
         problems.append(
             Problem("rope_parameters.rope_type", repr(kind), rule, "use a model with one of them")
         )
         return theta, RopeScaling()
-    odd = sorted(
-        {"attention_factor", "mscale", "mscale_all_dim"} & {key for key in rope if rope[key] is not None}
-    )
-    if odd:
-        problems.append(
-            Problem(f"rope_parameters.{odd[0]}", repr(rope[odd[0]]), "isn't supported", "remove it")
-        )
+    for key in sorted(rope.keys() - _ROPE["default"] - _ROPE[kind]):
+        if rope[key] is not None:
+            rule = f"isn't supported for {kind}"
+            problems.append(Problem(f"rope_parameters.{key}", json.dumps(rope[key]), rule, "remove it"))
+    fast, slow = float(rope.get("beta_fast") or 32.0), float(rope.get("beta_slow") or 1.0)
+    if kind == "yarn" and fast <= slow:
+        rule = f"must be more than beta_slow, {slow:g}"
+        problems.append(Problem("rope_parameters.beta_fast", f"{fast:g}", rule, "32 and 1 are usual"))
     original = rope.get("original_max_position_embeddings") or content.get("max_position_embeddings") or 8192
     return theta, RopeScaling(
         kind=kind,
@@ -155,8 +166,8 @@ def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, R
         original_length=int(original),
         low_frequency_factor=float(rope.get("low_freq_factor", 1.0)),
         high_frequency_factor=float(rope.get("high_freq_factor", 4.0)),
-        beta_fast=float(rope.get("beta_fast") or 32.0),
-        beta_slow=float(rope.get("beta_slow") or 1.0),
+        beta_fast=fast,
+        beta_slow=slow,
     )
 
 
