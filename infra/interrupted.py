@@ -32,7 +32,7 @@ _PROVIDER = "pulumi:providers:gcp"
 def interrupted(deployment: Mapping[str, Any]) -> list[str]:
     """What was left, in words: which resource, and while doing what."""
     pending = [(op["resource"], op["type"]) for op in _pending(deployment)]
-    left = [(one, mark_of(one)[0] or "making") for one in marked(deployment) if one.get("initErrors")]
+    left = [(one, doing) for one in marked(deployment) if (doing := mark_of(one)[0])]
     return [f"{MARK} {doing} {called(one)}" for one, doing in pending + left]
 
 
@@ -48,7 +48,7 @@ def mark_pending(deployment: Record) -> None:
             if id_ is None:
                 raise CommandError(
                     f"{MARK} creating {called(record)}, and nothing here says what Google calls it\n"
-                    "    fix: delete it at Google, if it is there; then pulumi refresh --clear-pending-creates"
+                    "    fix: delete it at Google if it is there; then pulumi refresh --clear-pending-creates"
                 )
             created[record["urn"]] = _marked_as(record, doing, at) | {"id": id_}
             continue
@@ -151,7 +151,7 @@ def marked(deployment: Mapping[str, Any]) -> list[Record]:
     return [
         one
         for one in deployment.get("resources") or ()
-        if _is_googles(one) and (one.get("initErrors") or state_of(one) in PASSING)
+        if _is_googles(one) and (mark_of(one)[0] or state_of(one) in PASSING)
     ]
 
 

@@ -15,10 +15,11 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from infra import names
 from infra.cli import Pulumi
 from infra.errors import CommandError
 
-_FOLDER = ".pulumi/locks/organization"
+_LOCKS, _STACKS = ".pulumi/locks/organization", ".pulumi/stacks"
 _TOLERANCE_S = 1.0  # two clocks tell a process's start and a lock's time: so much they may differ
 
 
@@ -55,18 +56,42 @@ def locks(pulumi: Pulumi, layer: str) -> list[Lock]:
     Raises CommandError where they can't be read.
     """
     try:
-        return [_parse(text) for text in _texts(pulumi.backend(), f"{_FOLDER}/{layer}/{pulumi.environment}/")]
+        return [_parse(text) for text in _texts(pulumi.backend(), f"{_LOCKS}/{layer}/{pulumi.environment}/")]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CommandError(f"the locks of {layer} can't be read: {error}") from error
+        cancel = f"pulumi -C {names.project_directory(layer)} cancel -s {pulumi.environment} --yes"
+        raise CommandError(
+            f"the locks of {layer} can't be read: {error}\n    fix: where nobody works on it: {cancel}"
+        ) from error
+
+
+def torn(pulumi: Pulumi, layer: str) -> list[Path]:
+    """Files of a layer's stack in a folder as backend that a killed `pulumi` left empty.
+
+    Beside each file lies one `.attrs` with its checksum. The file is replaced whole, the other one is not,
+    and an empty one makes Pulumi fail with "failed to load checkpoint: EOF"; without one it reads the file.
+    """
+    place = _folder(pulumi.backend())
+    if place is None:
+        return []
+    found = [
+        *(place / _STACKS / layer).glob(f"{pulumi.environment}.json*.attrs"),
+        *(place / _LOCKS / layer / pulumi.environment).glob("*.attrs"),
+    ]
+    return sorted(path for path in found if path.stat().st_size == 0)
+
+
+def _folder(backend: str) -> Path | None:
+    """The folder that is a backend; `file://~` and `file://.` are how `pulumi login` writes two of them."""
+    parts = urlsplit(backend)
+    return Path(f"{parts.netloc}{parts.path}").expanduser() if parts.scheme == "file" else None
 
 
 def _texts(backend: str, folder: str) -> Iterator[bytes]:
-    parts = urlsplit(backend)
-    if parts.scheme == "file":
-        # `file://~` and `file://.` are how `pulumi login` writes a home and a working directory.
-        place = Path(f"{parts.netloc}{parts.path}").expanduser() / folder
-        for path in sorted(place.glob("*.json")):
-            yield path.read_bytes()
+    parts, place = urlsplit(backend), _folder(backend)
+    if place is not None:
+        for path in sorted((place / folder).glob("*")):
+            if path.suffix != ".attrs":
+                yield path.read_bytes()
     elif parts.scheme == "gs":
         yield from _objects(parts.netloc, f"{parts.path.strip('/')}/{folder}".lstrip("/"))
 

@@ -16,7 +16,7 @@ from infra import names
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.interrupted import Record, called, interrupted, mark_of, mark_pending, marked, state_of
-from infra.locks import locks
+from infra.locks import locks, torn
 from infra.settings.sources import ROOT
 
 # How long after its sender is gone a request may show at Google at the latest. Our choice: Google says
@@ -54,7 +54,8 @@ def settle(
         say: gets a line when it takes long.
 
     Returns:
-        What was done, a line each; none where there was nothing to do, which costs a look at the locks and one `stack export`.
+        What was done, a line each; none where there was nothing to do, which costs a look at the locks and
+        one `stack export`.
 
     Raises:
         CommandError: somebody else's lock, a refused read, a resource whose id can't be said: what it is, and
@@ -96,9 +97,15 @@ def _put_locks_aside(pulumi: Pulumi, layer: str) -> list[str]:
             f"    fix: wait until that ends; where you know that it is dead: {cancel} --yes, and then "
             f"{settle_command(layer, pulumi.environment)}"
         )
+    empty = torn(pulumi, layer)
+    for path in empty:
+        path.unlink(missing_ok=True)
     if held:
         pulumi.ask(layer, "cancel", "--yes", "--stack", pulumi.environment)
-    return [f"put aside the lock of {lock}, which is gone" for lock in held]
+    return [
+        *(f"put aside the lock of {lock}, which is gone" for lock in held),
+        *(f"removed {path.name}, which a killed pulumi left empty" for path in empty),
+    ]
 
 
 def _look(
@@ -114,7 +121,7 @@ def _look(
     begun = time.monotonic()
     while unsure := marked(state["deployment"]):
         if not until_made:
-            unsure = [one for one in unsure if one.get("initErrors") or state_of(one) != "CREATING"]
+            unsure = [one for one in unsure if mark_of(one)[0] or state_of(one) != "CREATING"]
             if not unsure:
                 break
         # A creation that doesn't show is dropped by the refresh, so it must have had its time before.
@@ -142,7 +149,7 @@ def _look(
             )
         resources = state["deployment"]["resources"]
         for one, found in again:
-            if one.get("initErrors"):
+            if mark_of(one)[0]:
                 found["initErrors"] = one["initErrors"]
                 resources[resources.index(found)] = found
         _write(pulumi, layer, state)

@@ -26,9 +26,9 @@ def up(environment: str, layers: Sequence[str] = (), root: Path = ROOT, options:
     pulumi.require_passphrase()
     for layer in _ordered(layers):
         with formatting_kept(environment, root):
-            if environment not in pulumi.stacks(layer):
-                pulumi.ask(layer, "stack", "init", environment)
             _settle(environment, layer, root)
+            if pulumi.export(layer) is None:
+                pulumi.ask(layer, "stack", "init", environment)
             pulumi.show(layer, "up", "--stack", environment, *options)
     return 0
 

@@ -32,6 +32,7 @@ from rehearsal.standin.install import install
 from tests.cloud.tpu_lab import PretendedHosts
 
 PROJECT, OWNER, BUCKET, BUNDLE = "wire-test", "owner@example.com", "wire-test-checkpoints", "ab" * 32
+ACCOUNT = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
 KINDS = {"networks", "subnetworks", "firewalls", "routers", "disks", "nodes", "serviceAccounts"}
 PRODUCTS = {
     "COMPUTE": "compute.googleapis.com/compute/beta/",
@@ -123,18 +124,23 @@ class Lab:
         state: dict[str, Any] = json.loads(self.pulumi(layer, "stack", "export", "-s", "dev"))
         return state["deployment"]  # type: ignore[no-any-return]
 
+    def locked(self, layer: str) -> bool:
+        """Whether anybody's lock is on the layer's stack."""
+        folder = self.folder / "state/.pulumi/locks/organization" / layer / "dev"
+        return any(path.suffix == ".json" for path in folder.glob("*"))
+
     # Killing
 
     def killed(self, line: list[str], at: int) -> str:
         """Run a command; once its `at`th request is done at Google, and before it hears of that, SIGKILL it
-        and all its children. The request; empty where the command ended before.
+        and all its children. At 0 its first request is never done. The request; empty where it ended before.
         """
         self.asked, self.killed_at = 0, ""
         with (self.folder / "killed.log").open("w") as log:
             process = subprocess.Popen(
                 line, cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-            self._victim, self._kill_at = process.pid, at
+            self._victim, self._kill_at = process.pid, at or -1
             try:
                 status = process.wait(300)
             finally:
@@ -166,6 +172,23 @@ class Lab:
         found = {name for name in directory if name.split("/")[-2] in KINDS}
         if self.request("GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}").ok:
             found.add(BUCKET)
+        return found | self._granted()
+
+    def _granted(self) -> set[str]:
+        """What policies grant to our account and on it, as Pulumi's ids say it."""
+        account = f"projects/{PROJECT}/serviceAccounts/{ACCOUNT}"
+        policies = {
+            PROJECT: ("POST", f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}:getIamPolicy"),
+            f"b/{BUCKET}": ("GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}/iam"),
+            account: ("POST", f"iam.googleapis.com/v1/{account}:getIamPolicy"),
+        }
+        found = set()
+        for scope, (method, path) in policies.items():
+            answer = self.request(method, path)
+            for binding in answer.json().get("bindings", ()) if answer.ok else ():
+                for member in binding["members"]:
+                    if scope == account or member == f"serviceAccount:{ACCOUNT}":
+                        found.add(f"{scope}/{binding['role']}/{member}")
         return found
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -186,11 +209,13 @@ class Lab:
         async def handle(request: web.Request) -> web.StreamResponse:
             headers = CIMultiDict(request.headers)
             headers["Host"] = host
+            if self._kill_at == -1 and not self.killed_at:
+                self._kill(f"before {request.method} {host}{request.path}")
+                return web.Response(status=499)
             answer = await self.cloud.front_door.handle(request.clone(headers=headers, host=host))
             self.asked += 1
             if self._kill_at and self.asked == self._kill_at:
-                self.killed_at = f"{request.method} {host}{request.path}"
-                kill_tree(self._victim)
+                self._kill(f"after {request.method} {host}{request.path}")
             return answer
 
         app = web.Application()
@@ -200,6 +225,10 @@ class Lab:
         self._runners.append(runner)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    def _kill(self, request: str) -> None:
+        self.killed_at = request
+        kill_tree(self._victim)
 
     # The project
 
