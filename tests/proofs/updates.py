@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from infra import names
 from tests.infra.lab import BUCKET, Lab
 
+# What a settling says of a resource, and its column.
+_SAID = {
+    "made, and taken in": "taken_in",
+    "never made; its record is dropped": "dropped",
+    "gone, and taken out of the state": "gone",
+    "still there": "still_there",
+    "read again": "read_again",
+}
 _WITHOUT_ASKING = ("--yes", "--skip-preview")
 
 
@@ -119,3 +129,26 @@ class Updates:
         if self.layer == "storage":
             self.lab.request("DELETE", f"storage.googleapis.com/storage/v1/b/{BUCKET}")
         assert self.lab.living() <= self._below, self.lab.living() - self._below
+
+
+def rows(cases: Sequence[Case], requests: Mapping[str, int]) -> list[dict[str, Any]]:
+    """For each command and the next one: requests, kills, and what became of what was under way."""
+    found = []
+    for verb in ("up", "destroy"):
+        for then in ("up", "destroy"):
+            some = [one for one in cases if (one.verb, one.then) == (verb, then) and one.request]
+            said = Counter(
+                column
+                for one in some
+                for line in one.settled
+                for end, column in _SAID.items()
+                if line.endswith(end)
+            )
+            found.append(
+                {
+                    "layer": cases[0].layer, "verb": verb, "then": then, "requests": requests[verb],
+                    "kills": len(some), **{column: said[column] for column in _SAID.values()},
+                    "longest_s": max((one.took_s for one in some), default=0.0),
+                }
+            )  # fmt: skip
+    return found
