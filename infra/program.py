@@ -6,7 +6,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import provider, settings
+from infra import provider, settings, stacks
 from infra.data.program import program as data
 from infra.errors import InfraError
 from infra.network.program import program as network
@@ -27,6 +27,7 @@ def run() -> None:
     layer = pulumi.get_project()
     try:
         checked = settings.from_pulumi(pulumi.get_stack())
+        stacks.refuse_interrupted(pulumi.get_stack(), layer)
         outputs = LAYERS[layer](checked, provider.make(checked, layer))
     except InfraError as error:
         raise pulumi.RunError(str(error)) from error
