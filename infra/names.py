@@ -87,6 +87,11 @@ def service_account_id(settings: Settings) -> str:
     return f"projects/{settings.gcp.project}/serviceAccounts/{service_account_email(settings)}"
 
 
+def controller_bucket(settings: Settings) -> str:
+    """Where the fleet controller keeps its state: a bucket that the hosts' account can't write."""
+    return fitted(f"{settings.storage.bucket_name}-fleet")
+
+
 def network_id(settings: Settings) -> str:
     """The network: ours, or the existing one."""
     ours = f"projects/{settings.gcp.project}/global/networks/{settings.network.name}"

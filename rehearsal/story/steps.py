@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
+from rehearsal.story.impostor_steps import Impostor, Unharmed
 
 Layer = Literal["storage", "network", "data", "tpu"]
 
@@ -467,7 +468,7 @@ class Quota:
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
-    | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
+    | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -475,7 +476,7 @@ KINDS: dict[str, type[Step]] = {
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Ready, Reach, Done, Kill, Kills, Recover),
         *(Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
-        *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
+        *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
     )
 }
 

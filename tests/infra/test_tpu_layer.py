@@ -54,6 +54,7 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "tpu-data-disk": "up",
         "tpu-run": "train tiny.toml",
         "tpu-barrier-timeout-s": "900",
+        "enable-guest-attributes": "TRUE",
         "enable-oslogin": "TRUE",
         "block-project-ssh-keys": "TRUE",
         "serial-port-enable": "FALSE",
