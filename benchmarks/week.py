@@ -38,7 +38,7 @@ DESCRIBE_S, PAUSE_S, RETRY_S = 1.0, 5.0, 30.0
 
 def durations(climate: Climate) -> Durations:
     """How long the cloud takes, as in the week in numbers; but that it refuses at once."""
-    return Durations(climate.create_s, climate.delete_s, spread=(0.5, 2.0))
+    return Durations(climate.create_s, climate.delete_s, spread=(0.5, 2.0), late=0.0)
 
 
 class Week:

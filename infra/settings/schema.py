@@ -257,6 +257,11 @@ class TpuSettings:
     runtime_version: str = setting(
         "image of the hosts", default=CATALOG.default_runtime, rule=rules.RESOURCE_NAME
     )
+    metadata_timeout_s: int = setting(
+        "how long a host waits for its number and its slice's addresses, which Google gives late, seconds",
+        default=3600,  # https://github.com/marin-community/marin/pull/6122: hosts boot up to an hour early
+        rule=rules.between(60, 86400, "s"),
+    )
     barrier_timeout_s: int = setting(
         "how long a worker waits for the others, seconds", default=900, rule=rules.between(10, 86400, "s")
     )

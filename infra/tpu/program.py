@@ -8,7 +8,7 @@ import pulumi_gcp as gcp
 from infra import names, preflight, upstream
 from infra.nodes import Node, nodes
 from infra.settings import Settings
-from infra.tpu import bundle, startup
+from infra.tpu import bundle
 from infra.tpu.backend import Place
 from infra.tpu.metadata import metadata
 from infra.tpu.slice import TpuSlice
@@ -24,11 +24,10 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
             (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if wanted:
         bundle.require(settings, bucket if upstream.is_up("storage") else None, provider)
-    script = startup.render()
     slices = []
     for node in wanted:
         place = _place(settings, node)
-        attributes = metadata(settings, node, script=script, bucket=bucket, data_disk_id=place.data_disk_id)
+        attributes = metadata(settings, node, bucket=bucket, data_disk_id=place.data_disk_id)
         slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
     return {
         "slices": [one.outputs(settings.gcp.project, bucket) for one in slices],
