@@ -162,7 +162,7 @@ def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     settings = parse("dev", as_pulumi_hands_it_over({**BASE, **fleet}, "f"), "f")
     (member,) = nodes(settings)
     ours = names.member_labels("dev", "extract", 0, AUTONAMED)
-    body = member_request(settings, member, startup.render(), {**member.labels, **ours})
+    body = member_request(settings, member, {**member.labels, **ours})
     sent = {key: value for key, value in inputs.items() if key not in ("name", "zone")}
     sent["serviceAccount"]["scope"] = sent["serviceAccount"].pop("scopes")
     assert sent.pop("labels") == {"owner": "ml", "slice": "train"}, "the provider adds the default ones"
@@ -177,7 +177,7 @@ def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
     together = {"name": "big", "acceleratorType": "v6e-256", "count": 2, "run": "train tiny.toml"}
     changes = {**BASE, **only_slice(**together, multislice=True)}
     settings = parse("dev", as_pulumi_hands_it_over(changes, "f"), "f")
-    told = [member_request(settings, node, "", {})["metadata"] for node in nodes(settings)]
+    told = [member_request(settings, node, {})["metadata"] for node in nodes(settings)]
     for metadata in told:
         assert metadata["tpu-job"] == "big"
         assert metadata["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
