@@ -116,7 +116,7 @@ def _published(verdict: Verdict) -> list[str]:
         f" roofline, {mean:.0%} on average ({len(method.anchors)} runs)",
         f"  one of them left out is hit within {method.error():.0%}, a model left out within"
         f" {everyone.error_on_another_model():.0%} ({len(everyone.anchors)} runs)",
-        "  that this program reaches that share is assumed: MaxText is another program, and no TPU has run ours",
+        "  that this program reaches that share is assumed: MaxText is another one, no TPU has run ours",
     ]
 
 
