@@ -67,9 +67,9 @@ class Pulumi:
             call, env=self.variables, input=given, capture_output=True, text=True, check=False
         )
         if answer.returncode != 0:
-            said = next(
-                (line for line in answer.stderr.splitlines() if line.startswith("error:")), answer.stderr
-            )
+            # An update tells what went wrong where it tells all else.
+            lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines()]
+            said = "; ".join(dict.fromkeys(line for line in lines if "error:" in line)) or answer.stderr
             if _NO_PASSPHRASE in answer.stderr:
                 said = NO_PASSPHRASE
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said.strip()}")

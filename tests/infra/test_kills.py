@@ -39,8 +39,8 @@ def test_a_killed_up_is_taken_in_and_a_killed_destroy_is_ended(lab: Lab) -> None
     made = lab.living()
     assert made
     assert made <= DISKS
-    lab.settings.write_text(SETTINGS)  # as before any stack: no salt
     assert "currently locked by 1 lock" in lab.pulumi("data", *UP, fine=False)
+    lab.settings.write_text(SETTINGS)  # as before any stack: no salt
 
     said = lab.infra("up", "dev", "data", *WITHOUT_ASKING)
     assert "data: put aside the lock of " in said

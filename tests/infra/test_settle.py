@@ -84,21 +84,21 @@ def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
 def test_a_pending_creation_becomes_a_resource_to_be_looked_at() -> None:
     deployment = state(("creating", record(NETWORK, "net")))
     assert interrupted(deployment) == [f"{MARK} creating Network net"]
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     (one,) = marked(deployment)
     assert one["id"] == "projects/p/global/networks/net"
     doing, at = mark_of(one)
     assert (doing, int(at)) == ("creating", int(datetime(2026, 11, 22, 14, 37, 4, tzinfo=UTC).timestamp()))
     assert deployment["pending_operations"] == []
     assert interrupted(deployment) == [f"{MARK} creating Network net"], "until it was looked at"
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     assert marked(deployment) == [one]
 
 
 def test_what_is_deleted_and_updated_stays_and_is_looked_at() -> None:
     there = [record(NETWORK, "net", id="a"), record(SUBNET, "sub", id="b"), record(SUBNET, "other", id="c")]
     deployment = state(("deleting", there[0]), ("updating", there[1]), resources=there)
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     assert [(one["id"], mark_of(one)[0]) for one in marked(deployment)] == [
         ("a", "deleting"),
         ("b", "updating"),
@@ -111,21 +111,21 @@ def test_components_providers_and_readings_are_nothing_to_settle() -> None:
     read = record(NETWORK, "existing", id="x")
     deployment = state(("creating", component), ("creating", provider), ("reading", read))
     assert interrupted(deployment) == []
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     assert (len(deployment["resources"]), marked(deployment)) == (1, [])
 
 
 def test_creations_of_several_kills_come_in_their_order_and_once() -> None:
     net, sub = record(NETWORK, "net"), record(SUBNET, "sub", dependencies=[record(NETWORK, "net")["urn"]])
     deployment = state(("creating", sub), ("creating", net), ("creating", dict(net)))
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     assert [one["urn"] for one in deployment["resources"][1:]] == [net["urn"], sub["urn"]]
 
 
 def test_what_a_later_update_has_made_is_left_alone() -> None:
     made = record(NETWORK, "net", id="projects/p/global/networks/net", outputs={"mtu": 8896})
     deployment = state(("creating", record(NETWORK, "net")), resources=[made])
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     assert deployment["resources"][1:] == [made]
 
 
@@ -134,14 +134,14 @@ def test_a_grant_whose_id_the_state_writes_otherwise_is_the_same_one() -> None:
     kind = "gcp:projects/iAMMember:IAMMember"
     grant = {**record(kind, "g"), "inputs": inputs}
     deployment = state(("creating", grant), resources=[{**grant, "id": "p/roles/r/user:a"}])
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     assert deployment["resources"][1:] == [{**grant, "id": "p/roles/r/user:a"}], "not to be revoked"
 
 
 def test_a_replacement_takes_the_place_and_the_old_one_is_deleted_later() -> None:
     old = record(NETWORK, "net", id="projects/p/global/networks/old", inputs={"name": "old"})
     deployment = state(("creating", record(NETWORK, "net")), resources=[old, record(SUBNET, "sub", id="b")])
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     assert [(one.get("id"), one.get("delete")) for one in deployment["resources"][1:]] == [
         ("projects/p/global/networks/net", None),
         ("b", None),
@@ -152,7 +152,7 @@ def test_a_replacement_takes_the_place_and_the_old_one_is_deleted_later() -> Non
 def test_of_a_node_that_was_deleted_for_its_replacement_only_the_new_one_stays() -> None:
     same = {"id": "projects/p/global/networks/net", "pendingReplacement": True}
     deployment = state(("creating", record(NETWORK, "net")), resources=[record(NETWORK, "net", **same)])
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     (one,) = deployment["resources"][1:]
     assert "pendingReplacement" not in one
 
@@ -160,9 +160,8 @@ def test_of_a_node_that_was_deleted_for_its_replacement_only_the_new_one_stays()
 def test_what_a_destroy_took_out_of_the_state_is_there_again() -> None:
     parent = f"{STACK}tpu:network:TrainingNetwork::net"
     gone = record(SUBNET, "sub", parent=parent, dependencies=[f"{STACK}{NETWORK}::net"])
-    gone["inputs"]["project"] = "p"
     deployment = {"manifest": {}, "pending_operations": [{"type": "creating", "resource": gone}]}
-    mark_pending(deployment)
+    mark_pending(deployment, "p")
     resources = {one["urn"]: one for one in deployment["resources"]}  # type: ignore[attr-defined]
     assert resources[PROVIDER]["id"] == "7"
     assert resources[PROVIDER]["inputs"]["project"] == "p"
@@ -171,8 +170,8 @@ def test_what_a_destroy_took_out_of_the_state_is_there_again() -> None:
 
 
 def test_a_type_whose_id_nobody_knows_is_refused_with_the_next_command() -> None:
-    with pytest.raises(CommandError, match="creating Thing a.*\n.*--clear-pending-creates"):
-        mark_pending(state(("creating", record("gcp:new/thing:Thing", "a"))))
+    with pytest.raises(CommandError, match=r"creating Thing a.*\n.*--clear-pending-creates"):
+        mark_pending(state(("creating", record("gcp:new/thing:Thing", "a"))), "p")
 
 
 # Locks
