@@ -17,6 +17,7 @@ from infra import names, prices, settings
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.nodes import nodes
+from infra.settings.record import formatting_kept
 from infra.settings.sources import ROOT
 
 
@@ -27,7 +28,11 @@ def preview(environment: str, root: Path = ROOT) -> int:
     real = Pulumi(environment, root)
     print("\nPlanning all layers ...", flush=True)
     # No layer's plan needs another's, and each spends its seconds on starting up.
-    with empty_state(environment, root) as empty, ThreadPoolExecutor(len(names.LAYERS)) as pool:
+    with (
+        formatting_kept(environment, root),
+        empty_state(environment, root) as empty,
+        ThreadPoolExecutor(len(names.LAYERS)) as pool,
+    ):
         up = _layers_that_are_up(real, pool)
         if up:
             real.require_passphrase()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -204,6 +205,38 @@ def test_a_process_that_nobody_has_asked_after_its_end_is_gone() -> None:
         time.sleep(0.01)
     assert lock(process.pid).gone
     process.wait()
+
+
+# Ctrl+C
+
+SLOW = """#!{python}
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(1)
+    pathlib.Path({told!r}).write_text("ended in order")
+    sys.exit(7)
+signal.signal(signal.SIGINT, end)
+print("working", flush=True)
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_lets_pulumi_end_in_order(tmp_path: Path) -> None:
+    told, program = tmp_path / "told", tmp_path / "pulumi"
+    program.write_text(SLOW.format(python=sys.executable, told=str(told)))
+    program.chmod(0o755)
+    code = "import sys; from infra.cli import Pulumi, run; run(lambda: Pulumi('dev').show('tpu', 'up') or 0)"
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout
+    assert process.stdout.readline() == "working\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=30)
+    assert told.read_text() == "ended in order"
+    assert said == "error: `pulumi up` of tpu failed; what it said is above\n"
 
 
 # The settings' file
