@@ -145,8 +145,12 @@ class Project(Google):
 
     def is_there(self, name: str) -> bool:
         """Whether the bucket has an object."""
+        return self.exists(f"{google.STORAGE}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}")
+
+    def exists(self, url: str) -> bool:
+        """Whether Google knows what a URL names."""
         try:
-            self._ask("GET", f"{google.STORAGE}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}", {})
+            self._ask("GET", url, {})
         except AskedError as error:
             if error.failure.kind is Kind.MISSING:
                 return False
