@@ -349,7 +349,7 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
         deadline = time.monotonic() + 60
         while ("up", "train") not in cloud.asked and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(1)  # for what the look after it says
+        time.sleep(3)  # for what the looks after it say
         signal.raise_signal(signal.SIGINT)
 
     # Whoever began these tests with & made them ignore SIGINT.
