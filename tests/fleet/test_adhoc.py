@@ -43,7 +43,7 @@ def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.Captur
     assert len(world.asked) == 6, "the same again is nothing to do"
 
 
-@pytest.mark.parametrize("more", [["--on-demand"], ["--run", "train x.toml"]])
+@pytest.mark.parametrize("more", [["--on-demand"], ["--run", "extract y.toml"]])
 def test_one_of_its_name_with_other_values_is_refused(
     more: list[str], world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,7 +37,7 @@ from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.tpu.quotas import ON_DEMAND, REVOCABLE
-from tests.fleet.conftest import OURS, OWNER
+from tests.fleet import conftest as mine
 from tools.doctor import MISSING, OK, OPTIONAL, Finding
 
 PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
@@ -159,7 +159,7 @@ class Stacks:
 def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # fake-gcs-server
     monkeypatch.setattr(doctor, "Pulumi", type("Fresh", (Stacks,), {}))
-    monkeypatch.setattr(doctor, "read_stack", lambda _: StackState(OWNER.stack, {"train": "us-east5-b"}))
+    monkeypatch.setattr(doctor, "read_stack", lambda _: StackState(mine.OWNER.stack, {"train": "us-east5-b"}))
     monkeypatch.setattr(asking, "_PAUSE_S", 0.001)
     clinic = Clinic(tmp_path)
     yield clinic
@@ -275,7 +275,13 @@ def test_a_zone_without_v6e(clinic: Clinic) -> None:
 
 def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
     slices = [
-        {"name": "x", "acceleratorType": "v6e-16", "zones": ["us-east5-a"], "otherZones": ["us-east1-d"]}
+        {
+            "name": "x",
+            "acceleratorType": "v6e-16",
+            "zones": ["us-east5-a"],
+            "count": 1,
+            "otherZones": ["us-east1-d"],
+        }  # fmt: skip
     ]
     clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
     meant = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
@@ -319,7 +325,7 @@ def test_without_a_snapshot_no_data_stack_is_needed(clinic: Clinic, monkeypatch:
 
 def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clinic) -> None:
     held = Refusal(1, 0.0, "quota: …", "quota: Quota limit 'X' has been exceeded")
-    store = BucketStore(Project(PROJECT, BUCKET, session=clinic.session(TOKEN)), OWNER.stack)
+    store = BucketStore(Project(PROJECT, BUCKET, session=clinic.session(TOKEN)), mine.OWNER.stack)
     store.read()
     store.write(Memory(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")}))
     found = clinic.look()
@@ -332,14 +338,14 @@ def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def node(number: int, **labels: str) -> Seen:
-        return Seen(f"n-{number}", "us-east1-d", "READY", labels={**OURS, **labels})
+        return Seen(f"n-{number}", "us-east1-d", "READY", labels={**mine.OURS, **labels})
 
     nodes = [
         node(0), node(1, stack="another"), node(2, fleet="adhoc", member="0"),
-        node(3, environment="prod"), Seen("train", "us-east5-b", "READY", labels=OWNER.labels),
+        node(3, environment="prod"), Seen("train", "us-east5-b", "READY", labels=mine.OWNER.labels),
     ]  # fmt: skip
     monkeypatch.setattr(Project, "everywhere", lambda _: nodes)
-    AdHoc(Project(PROJECT, BUCKET, session=clinic.session(TOKEN)), OWNER.stack).keep(
+    AdHoc(Project(PROJECT, BUCKET, session=clinic.session(TOKEN)), mine.OWNER.stack).keep(
         "adhoc", {"name": "adhoc"}
     )
     ours, theirs = of(clinic.look(), "orphans")
