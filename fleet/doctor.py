@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fleet.errors import FleetError
 from fleet.environment import AdHoc
+from fleet.errors import FleetError
 from fleet.failures import Failure, Kind, fix_of
 from fleet.google import AskedError
 from fleet.members import orphans, placed

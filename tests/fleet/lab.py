@@ -26,14 +26,14 @@ from urllib.parse import quote
 import requests
 import yaml
 from aiohttp import web
+from fleet.provision import Outcome, placed
+from fleet.stack import Stack
 from multidict import CIMultiDict
 from yarl import URL
 
 from fleet import google
 from fleet.failures import Failure
 from fleet.google import AskedError, Google
-from fleet.provision import Outcome, placed
-from fleet.stack import Stack
 from fleet.state import Place, Seen, View
 from infra import names
 from infra.catalog import region_of

@@ -1,4 +1,4 @@
-"""Fleets that stand in no file: described by flags, kept in the controller's bucket, and known to every command."""
+"""Fleets that stand in no file: described by flags, kept in a bucket, and known to every command."""
 
 import json
 
@@ -85,12 +85,14 @@ def test_what_flags_leave_out_is_said(
 ) -> None:
     assert command.main(["create", "dev", *flags, "--yes"]) == 1
     assert said in capsys.readouterr().err
-    assert not (world.asked or world.objects)
+    assert world.asked == []
+    assert world.objects == {}
 
 
 def test_a_dry_run_keeps_no_fleet(world: Cloud) -> None:
     assert command.main([*CREATE, "--dry-run"]) == 0
-    assert not (world.asked or world.objects)
+    assert world.asked == []
+    assert world.objects == {}
 
 
 def test_it_is_forgotten_once_all_of_it_is_deleted(world: Cloud) -> None:

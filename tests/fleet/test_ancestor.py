@@ -16,7 +16,7 @@ from infra.errors import SettingsError
 from infra.nodes import Node
 from tests.fleet.ancestor import RUNTIME, Launcher, Loop, bring_back
 from tests.fleet.conftest import OWNER, fleet, labels
-from tests.fleet.world import Cloud, settings
+from tests.fleet.world import SLICES, Cloud, settings
 
 CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
 DRY, OTHER = "us-central1-b", "us-east1-d"
@@ -87,7 +87,7 @@ def test_hosts_get_the_image_of_v6e_and_one_of_older_chips_is_refused() -> None:
     assert RUNTIME in CATALOG.refused_runtimes
     assert settings().tpu.runtime_version == CATALOG.default_runtime != RUNTIME
     with pytest.raises(SettingsError, match="this image is for older chips than v6e"):
-        settings(**{"tpu:runtimeVersion": RUNTIME})
+        settings(SLICES, **{"tpu:runtimeVersion": RUNTIME})
 
 
 def test_a_worker_that_cannot_be_reached_is_not_started_a_second_time() -> None:

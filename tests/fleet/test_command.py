@@ -116,7 +116,7 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
     assert "orphan" not in said
     assert command.main(["take-over", "dev"]) == 1, "nobody said yes"
     assert command.main(["take-over", "dev", "--dry-run"]) == 0
-    assert not (world.asked or world.updated)
+    assert world.asked == world.updated == []
     assert command.main(["take-over", "dev", "--yes"]) == 0
     assert sorted(world.updated) == sorted(name for name in world.states if name != "train")
     assert {found["stack"] for found in world.labels.values()} == {OWNER.stack}

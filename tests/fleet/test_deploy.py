@@ -1,5 +1,6 @@
 """A deployment: which commands run, in which order, and what stops it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,10 +8,10 @@ import pytest
 
 from fleet import __main__ as command
 from fleet import deploy
+from fleet.controller import Controller
 from fleet.environment import Environment
 from fleet.errors import FleetError
-from fleet.controller import Controller
-from fleet.state import Word
+from fleet.state import View, Word
 from infra.nodes import nodes
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
@@ -127,9 +128,11 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) 
     look = cloud.look
 
     def with_words(word: Word) -> Controller:
-        cloud.look = lambda zones: replace(
-            found := look(zones), words={**(found.words or {}), "train": [word]}
-        )  # type: ignore[method-assign]
+        def told(zones: Sequence[str]) -> View:
+            found = look(zones)
+            return replace(found, words={**(found.words or {}), "train": [word]})
+
+        cloud.look = told  # type: ignore[method-assign]
         return fleet.watcher()
 
     late = with_words(Word(cloud.at_s + 60, "failed", "mount-data"))

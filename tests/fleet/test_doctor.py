@@ -281,7 +281,7 @@ def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
             "zones": ["us-east5-a"],
             "count": 1,
             "otherZones": ["us-east1-d"],
-        }  # fmt: skip
+        }
     ]
     clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
     meant = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})

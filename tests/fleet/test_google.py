@@ -204,7 +204,11 @@ def test_every_fault_of_every_request_has_a_kind_and_nothing_else_comes_out(
         failure = found.failure
     assert failure.kind is kind
     again = kind in (Kind.RATE, Kind.TRANSIENT, Kind.UNKNOWN)
-    assert len(cloud.asked) == (3 if again else 1) * (2 if ask == "objects.list" else 1)
+    wanted = (3 if again else 1) * (2 if ask == "objects.list" else 1)
+    deadline = time.monotonic() + 10
+    while len(cloud.asked) < wanted and time.monotonic() < deadline:
+        time.sleep(0.01)  # the other of two listings, which nobody waits for any more
+    assert len(cloud.asked) == wanted
 
 
 @pytest.mark.parametrize("ask", ASKS)

@@ -14,7 +14,6 @@ from fleet.named import NamedSlices, read_stack
 from fleet.zones import Request, Verb
 from infra import names
 from infra.errors import CommandError
-from tests.fleet.conftest import fleet
 from tests.infra.conftest import FakePulumi, node_state
 
 Outcome = dict[str, Failure | None]
@@ -108,7 +107,7 @@ def test_updates_run_one_at_a_time_in_processes_of_their_own(
     )
     program.chmod(0o755)
     monkeypatch.setattr(named.sys, "executable", str(program))
-    updates, (node, *_) = NamedSlices("dev"), fleet(1)
+    updates = NamedSlices("dev")
     answers = []
     for name in ("right", "wrong"):
         of = SimpleNamespace(name=name, key=name)

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from fleet import show
-from fleet.dashboard import Dashboard
 from fleet.controller import Look
+from fleet.dashboard import Dashboard
 from fleet.state import Action, Condition, Decision, Seen, View, Word, ZoneView
 from infra.catalog import CATALOG
 from infra.nodes import Node
