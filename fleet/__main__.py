@@ -7,16 +7,17 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 from fleet import deploy as plans
 from fleet import doctor as doctors
 from fleet import everywhere, show
 from fleet.arguments import parser
-from fleet.controller import Controller, Look
+from fleet.controller import Controller, Look, busy_s
 from fleet.dashboard import Dashboard, serve
 from fleet.environment import AdHoc, Environment, described, followed, from_flags, opened
 from fleet.errors import FleetError
@@ -25,7 +26,7 @@ from fleet.google import AskedError
 from fleet.members import placed
 from fleet.roster import within_budget
 from fleet.show import Rates
-from fleet.state import Action, Cause, Decision, Seen
+from fleet.state import Action, Cause, Decision, Seen, View
 from fleet.store import RENEW_S, BucketStore
 from infra import names, prices
 from infra.cli import run
@@ -33,7 +34,6 @@ from infra.errors import InfraError
 from infra.nodes import Node, nodes
 
 _POLL_S = 2.0
-_BUSY_S = 10.0  # between looks while something is under way
 
 
 def status(options: argparse.Namespace) -> int:
@@ -118,6 +118,7 @@ def delete(options: argparse.Namespace) -> int:
                 outcome[one.name] = None
             except AskedError as error:
                 outcome[one.name] = error.failure
+        _wait_gone(fleet, [one for one in meant if outcome.get(one.name, 1) is None], out)
     finally:
         with suppress(InfraError):
             store.write(memory, sign=False)
@@ -129,11 +130,27 @@ def delete(options: argparse.Namespace) -> int:
             print(f"error: {node}: {failure}", file=sys.stderr)
     file = f"Pulumi.{options.environment}.yaml"
     again = f"{file} still lists them: fleet create and a monitor make them again"
-    print(f"deletion of {sum(not one for one in outcome.values())} begun; {again}", file=out)
+    print(f"deleted {sum(not one for one in outcome.values())}; {again}", file=out)
     if named:
         what = f"pulumi refresh -s {options.environment}"
-        print(f"the stack still holds {', '.join(named)}: `{what}` once they are gone", file=out)
+        print(f"the stack still holds {', '.join(named)}: `{what}`", file=out)
     return _deleted(options, [*outcome], outcome)
+
+
+def _wait_gone(fleet: Environment, nodes: Sequence[Node | Seen], out: TextIO) -> None:
+    """Until Google lists none of them; how many are left is said when it changes."""
+    left = len(nodes)
+    while left:
+        time.sleep(_POLL_S)
+        view = fleet.google.look(sorted({one.zone for one in nodes}))
+        before, left = left, sum(_maybe_there(one, view) for one in nodes)
+        if left != before:
+            print(f"{len(nodes) - left} of {len(nodes)} gone", file=out, flush=True)
+
+
+def _maybe_there(node: Node | Seen, view: View) -> bool:
+    zone = view.zones[node.zone]
+    return zone.nodes is None or node.name in zone.nodes
 
 
 def _is_there(node: Node, look: Look, fleet: Environment) -> bool:
@@ -141,7 +158,7 @@ def _is_there(node: Node, look: Look, fleet: Environment) -> bool:
     seen = look.view.seen(node.name, node.zone)
     if seen is None:
         return False
-    return fleet.owner.owns(seen) if node.member is not None else node.name in fleet.stack.held
+    return fleet.owner.owns(seen) if node.member is not None else node.name in (fleet.stack.held or ())
 
 
 def _deleted(options: argparse.Namespace, meant: list[str], outcome: dict[str, Failure | None]) -> int:
@@ -215,7 +232,8 @@ def monitor(options: argparse.Namespace) -> int:
             while True:
                 fleet = _followed(options, fleet, controller)
                 dashboard.show(controller.step(may=() if options.watch else frozenset(Cause)))
-                _rest(controller, min(options.monitor_interval, _BUSY_S if controller.busy else math.inf))
+                pause_s = busy_s(len(fleet.members)) if controller.busy else math.inf
+                _rest(controller, min(options.monitor_interval, pause_s))
         finally:
             if page:
                 page.shutdown()

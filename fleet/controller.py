@@ -11,7 +11,6 @@ killed at any moment is followed by one that goes on.
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,6 +25,11 @@ from infra.nodes import Node
 
 _OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
 """Stages of a boot that a bundle can fail."""
+
+
+def busy_s(members: int) -> float:
+    """Seconds between two looks while something is under way: each look lists every member."""
+    return max(10.0, members / 16)
 
 
 class Cloud(Protocol):
@@ -205,7 +209,7 @@ class Controller:
             if due:
                 begun += self._begin(due, view)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
-            elif changed:
+            elif changed and may:
                 self._store.write(self.memory)
             elif may or self.busy:
                 self._store.sign(self.memory)
@@ -236,7 +240,7 @@ class Controller:
         return placed(self._wanted if wanted is None else wanted, view, self.owner, asked)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
-        before = deepcopy(self.memory)
+        before = self.memory.copy()
         everyone = [*self._wanted, *self._others]
         requests = []
         for one in due:

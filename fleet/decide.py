@@ -74,7 +74,8 @@ def decide(
         if foreign := _foreign(member, seen, owner):
             found.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
             continue
-        if (back := memory.last_back(member.key)) and _stale(seen, back, view.at_s):
+        back = None if memory.open(member.key) else memory.last_back(member.key)
+        if back and _stale(seen, back, view.at_s):
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
@@ -88,6 +89,9 @@ def decide(
             wish = replace(wish, instance=seen.instance)
         if wish.action is Action.CREATE and (owed := memory.owed(member.key)):
             wish = replace(wish, cause=owed)
+        if member.member is None and owner.held is None and wish.action in (Action.CREATE, Action.REPLACE):
+            why = f"{wish.why}; Pulumi made it, and isn't there to make it again\n    fix: make recover"
+            wish = replace(wish, action=Action.HOLD, why=why)
         found.append(_allowed(wish, member, view, memory, limits, bundle))
     return _within_budget(found, memory, limits, view.at_s)
 

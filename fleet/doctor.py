@@ -23,8 +23,11 @@ from infra import names
 from infra.catalog import CATALOG
 from infra.cli import Pulumi
 from infra.errors import InfraError
+from infra.google_ids import places
 from infra.nodes import Node, nodes
 from infra.settings import Settings
+from infra.settle import settle_command, unsettled
+from infra.tpu import startup
 from tools.doctor import MISSING, OK, OPTIONAL, Finding, table
 
 UNKNOWN = "unknown"
@@ -69,6 +72,7 @@ def examine(sick: Patient) -> list[Finding]:
         ("bucket", lambda: _bucket(sick)),
         ("bundle", lambda: _bundle(sick)),
         *((f"stack {layer}", lambda layer=layer: _stack(sick, layer)) for layer in names.LAYERS),
+        *((f"unheld {layer}", lambda layer=layer: _unheld(sick, layer)) for layer in names.LAYERS),
         *((f"zone {zone}", lambda zone=zone: _zone(sick, zone)) for zone in zones),
         ("quota", lambda: _quotas(sick)),
         ("controller", lambda: _controller(sick)),
@@ -183,23 +187,48 @@ def _bundle(sick: Patient) -> Iterator[Finding]:
     bundle, publish = sick.settings.tpu.bundle, f"make publish ENV={sick.settings.environment}"
     if bundle is None:
         yield Finding("bundle", MISSING, "tpu:bundle isn't set: none was published", publish)
-    elif sick.google.is_there(names.bundle_manifest(bundle)):
-        yield Finding("bundle", OK, f"{bundle[:12]}… is published")
+    elif not sick.google.is_there(manifest := names.bundle_manifest(bundle)):
+        yield Finding("bundle", MISSING, f"no gs://{sick.settings.storage.bucket_name}/{manifest}", publish)
+    elif not sick.google.is_there(names.bundle_blob(startup.script_sha256())):
+        yield Finding("bundle", MISSING, "this checkout's start-up script isn't published", publish)
     else:
-        manifest = f"gs://{sick.settings.storage.bucket_name}/{names.bundle_manifest(bundle)}"
-        yield Finding("bundle", MISSING, f"no {manifest}", publish)
+        yield Finding("bundle", OK, f"{bundle[:12]}… is published")
 
 
 def _stack(sick: Patient, layer: str) -> Iterator[Finding]:
     environment, what = sick.settings.environment, f"stack {layer}"
     pulumi = Pulumi(environment)
     held = len(pulumi.state(layer)) if environment in pulumi.stacks(layer) else 0
+    left = unsettled(environment, layer) if environment in pulumi.stacks(layer) else []
+    for one in left:
+        yield Finding(what, MISSING, one, settle_command(layer, environment))
+    if left:
+        return
     if held:
         yield Finding(what, OK, f"holds {held} resources")
     elif layer == "data" and not sick.settings.data.snapshot:
         yield Finding(what, OPTIONAL, "not up, and not needed without data:snapshot")
     else:
         yield Finding(what, MISSING, "not up", names.up_command(layer, environment))
+
+
+def _unheld(sick: Patient, layer: str) -> Iterator[Finding]:
+    """What a killed command, a lost state or somebody else's left at Google under a name of ours."""
+    environment, what = sick.settings.environment, f"unheld {layer}"
+    pulumi = Pulumi(environment)
+    there = pulumi.state(layer) if environment in pulumi.stacks(layer) else []
+    ids = {one.get("id") for one in there}
+    missing = {id_: url for id_, url in places(sick.settings, layer).items() if id_ not in ids}
+    found = [id_ for id_, url in missing.items() if sick.google.exists(url)]
+    for id_ in found:
+        if id_ == sick.settings.storage.bucket_name:
+            fix = f"storage:adoptBucket: true, then {names.up_command(layer, environment)}"
+        else:
+            fix = "ask who else has a stack of it; where nobody has, delete it at Google"
+        said = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
+        yield Finding(what, MISSING, said, fix)
+    if not found:
+        yield Finding(what, OK, "nothing of it is at Google without the stack")
 
 
 def _zone(sick: Patient, zone: str) -> Iterator[Finding]:
@@ -276,7 +305,8 @@ def _orphans(sick: Patient) -> Iterator[Finding]:
         said = f"{seen.name} in {seen.zone}, {seen.state}: asked for by nobody, and paid for"
         fix = f"python -m fleet delete {environment} --orphans"
         yield Finding("orphans", OPTIONAL, said, fix)
-    others = [seen for seen in there if seen.labels.get("stack") != stack.id and seen.name not in stack.held]
+    held = stack.held or ()
+    others = [one for one in there if one.labels.get("stack") != stack.id and one.name not in held]
     for seen in others:
         said = (
             f"{seen.name} in {seen.zone}, {seen.state}: of another stack, {seen.labels.get('stack', 'none')}"

@@ -31,6 +31,9 @@ SERVICES = (
 )
 KEYS, IAP = "cloudkms.googleapis.com", "iap.googleapis.com"
 
+# What bundles hold, by content.
+BLOBS = "bundles/blobs/"
+
 STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"
@@ -88,6 +91,11 @@ def service_account_id(settings: Settings) -> str:
     return f"projects/{settings.gcp.project}/serviceAccounts/{service_account_email(settings)}"
 
 
+def controller_bucket(settings: Settings) -> str:
+    """Where the fleet controller keeps its state: a bucket that the hosts' account can't write."""
+    return fitted(f"{settings.storage.bucket_name}-fleet")
+
+
 def network_id(settings: Settings) -> str:
     """The network: ours, or the existing one."""
     ours = f"projects/{settings.gcp.project}/global/networks/{settings.network.name}"
@@ -143,11 +151,6 @@ def member_labels(environment: str, fleet: str, member: int, stack: str) -> dict
     return {**labels(environment, "tpu"), "stack": stack, "fleet": fleet, "member": str(member)}
 
 
-def controller_bucket(settings: Settings) -> str:
-    """Bucket of the fleet's controller, which hosts can't write."""
-    return fitted(f"{settings.storage.bucket_name}-fleet")
-
-
 def slice_urn(environment: str, node: str) -> str:
     """What Pulumi calls a slice in the slices' stack."""
     return f"urn:pulumi:{environment}::tpu::{SLICE_TYPE}::{node}"
@@ -176,6 +179,11 @@ def command_id(run: str) -> str:
 def bundle_manifest(bundle: str) -> str:
     """The object whose presence says that a bundle is published whole."""
     return f"bundles/manifests/{bundle}"
+
+
+def bundle_blob(sha256_hex: str) -> str:
+    """The object that holds a bundle's file of this content."""
+    return f"{BLOBS}{sha256_hex}"
 
 
 def fitted(name: str) -> str:

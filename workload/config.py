@@ -61,8 +61,8 @@ class ComputeConfig:
     reduce_dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of gradients summed over chips
     attention: str = ruled("auto", one_of("auto", "splash", "cudnn", "einsum"))
     remat: WORDS = ("none",)  # what the backward pass keeps; see `model/remat.py`
-    # Examples that a chip takes through a layer at once; 0: all of its own. One saves the most memory,
-    # and costs nothing while an example alone fills the matrix unit (2048 tokens and more).
+    # Examples that a chip takes through a layer at once; 0: all of its own. One saves the most memory. But it
+    # puts a loop into the layer: no exchange runs beside the products then, the chip waits for each.
     examples_at_once: int = ruled(0, at_least(0))
     # Layers, counted from the last, whose parameters stay whole on every chip until the backward pass has
     # used them: of each, a third of what fsdp exchanges is saved, and takes its size in HBM instead.
@@ -92,7 +92,10 @@ class CheckpointConfig:
     preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
     notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
     keep: int = ruled(3, at_least(1))  # newest complete checkpoints that are left standing
-    timeout_s: int = ruled(300, at_least(10))  # for one save, before the run ends as failed
+    timeout_s: int = ruled(300, at_least(10))  # for one save, before it counts as failed
+    # That a run trains on while storage takes no save, before it ends as failed. A start needs that storage
+    # too, so ending sooner wins nothing; later, an error that nobody looks at costs more than the steps.
+    outage_s: float = ruled(1800.0, at_least(0))
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class ObserveConfig:
 
     profile_from: int = ruled(0, at_least(0))  # first step of a trace for xprof; 0: none
     profile_steps: int = ruled(3, at_least(1))
+    strict: bool = False  # a step done again with another loss ends the run; else that is an event
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,10 @@ def _cross_checks(config: Config) -> list[Problem]:
         rule = f"must be less than high_frequency_factor, {scaling.high_frequency_factor:g}"
         key, value = "model.rope_scaling.low_frequency_factor", f"{scaling.low_frequency_factor:g}"
         problems.append(Problem(key, value, rule, "1 and 4 are Llama 3.1's"))
+    if scaling.kind == "yarn" and scaling.beta_fast <= scaling.beta_slow:
+        rule = f"must be more than beta_slow, {scaling.beta_slow:g}"
+        key, value = "model.rope_scaling.beta_fast", f"{scaling.beta_fast:g}"
+        problems.append(Problem(key, value, rule, "32 and 1 are usual"))
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"

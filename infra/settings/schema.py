@@ -41,8 +41,17 @@ def key_of(item: "Field[Any]") -> str:
 
 
 # Hosts have no external address, so SSH goes through Identity-Aware Proxy, which only the alpha command
-# knows for TPUs.
-SSH = "gcloud alpha compute tpus tpu-vm ssh {node} --project={project} --zone={zone} --tunnel-through-iap"
+# knows for TPUs. Without --plain it writes the caller's key into the node's metadata first, also where OS
+# Login makes that useless: that needs tpu.nodes.update, with which one may change what the hosts run at
+# their next boot, and it drifts from what Pulumi wrote. So it stays plain, and ssh gets its options here.
+# Addresses are used again by new hosts with new keys; which machine this is, the tunnel says.
+SSH = (
+    "gcloud alpha compute tpus tpu-vm ssh {login}@{node} --project={project} --zone={zone}"
+    " --tunnel-through-iap --plain --ssh-flag=-i~/.ssh/google_compute_engine"
+    " --ssh-flag=-oStrictHostKeyChecking=no --ssh-flag=-oUserKnownHostsFile=/dev/null"
+)
+# What a person is called on hosts.
+LOGIN = "gcloud compute os-login describe-profile --format='value(posixAccounts[0].username)'"
 _disk = CATALOG.data_disk
 
 
@@ -185,7 +194,7 @@ class DataSettings:
         rule=rules.between(_disk.min_size_gib, _disk.max_size_gib, "GiB"),
     )
     throughput_mibps: int = setting(
-        "throughput of each disk, shared by its readers",
+        "throughput of each disk, shared by its readers; with more than 20 hosts at least 100 for each",
         default=2400,
         rule=rules.between(_disk.min_throughput_mibps, _disk.max_throughput_mibps, "MiB/s"),
     )
@@ -247,6 +256,11 @@ class TpuSettings:
     )
     runtime_version: str = setting(
         "image of the hosts", default=CATALOG.default_runtime, rule=rules.RESOURCE_NAME
+    )
+    metadata_timeout_s: int = setting(
+        "how long a host waits for its number and its slice's addresses, which Google gives late, seconds",
+        default=3600,  # https://github.com/marin-community/marin/pull/6122: hosts boot up to an hour early
+        rule=rules.between(60, 86400, "s"),
     )
     barrier_timeout_s: int = setting(
         "how long a worker waits for the others, seconds", default=900, rule=rules.between(10, 86400, "s")

@@ -9,8 +9,9 @@ import pulumi_gcp as gcp
 from infra import names, preflight, upstream
 from infra.nodes import Node, nodes
 from infra.settings import Settings
-from infra.tpu import bundle, startup
+from infra.tpu import bundle
 from infra.tpu.backend import Place
+from infra.tpu.mark import StackMark
 from infra.tpu.metadata import metadata
 from infra.tpu.slice import TpuSlice
 
@@ -25,18 +26,19 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
             (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if wanted:
         bundle.require(settings, bucket if upstream.is_up("storage") else None, provider)
-    script = startup.render()
+    controllers = upstream.read("storage", "controllerBucketName", names.controller_bucket(settings))
+    mark = StackMark(settings.environment, controllers, pulumi.ResourceOptions(provider=provider))
     slices = []
     for node in wanted:
         if node.member is not None:
             continue
         place = _place(settings, node)
-        attributes = metadata(settings, node, script=script, bucket=bucket, data_disk_id=place.data_disk_id)
+        attributes = metadata(settings, node, bucket=bucket, data_disk_id=place.data_disk_id)
         slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
     return {
         "slices": [one.outputs(settings.gcp.project, bucket) for one in slices],
         "fleets": _fleets(settings, wanted),
-        "stackId": _stack_id(settings, provider) if wanted else None,
+        "stackId": mark.id,
         "bundle": settings.tpu.bundle,
     }
 
@@ -53,20 +55,6 @@ def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
             pulumi.log.info(f"fleet {one.name}: {what} are not Pulumi's: `{command}` makes and keeps them")
             found.append({"name": one.name, "count": len(members), "create": command})
     return found
-
-
-def _stack_id(settings: Settings, provider: gcp.Provider) -> pulumi.Output[str]:
-    """What tells this stack from another one with the same settings: the suffix that Pulumi gives a name.
-
-    Two people with a backend each have two of them, and neither takes the other's nodes for its own.
-    """
-    mark = gcp.storage.BucketObject(
-        "stack",
-        bucket=upstream.read("storage", "controllerBucketName", names.controller_bucket(settings)),
-        content=f"The fleets of {settings.environment} are marked by this object's name.\n",
-        opts=pulumi.ResourceOptions(provider=provider),
-    )
-    return mark.name.apply(lambda name: str(name).rpartition("-")[2])
 
 
 def _place(settings: Settings, node: Node) -> Place:

@@ -14,7 +14,7 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.config import CloudConfig, address
-from rehearsal.cloud.control import ControlServer
+from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
@@ -53,7 +53,7 @@ class Cloud:
         usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
         oauth = OAuth(self.iam, {config.refresh_token: config.owner})
         self._storage = StorageService(self.world, self.iam, config.directory / "storage")
-        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas)
+        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -93,8 +93,7 @@ class Cloud:
             self._add_snapshot,
         )
         runner = await self._runner(control.app())
-        self._config.control.unlink(missing_ok=True)
-        await web.UnixSite(runner, str(self._config.control)).start()
+        await web.SockSite(runner, listening(self._config.control)).start()
 
     def _front_site(self, runner: web.AppRunner) -> web.BaseSite:
         """The front door's socket. With TLS, gRPC clients of Cloud Storage come to it too."""

@@ -39,6 +39,7 @@ from infra import names
 from infra.catalog import region_of
 from infra.nodes import Node, nodes
 from infra.settings.sources import ROOT, from_file
+from infra.tpu import startup
 from rehearsal.cloud.breakage import break_stream
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
@@ -302,8 +303,9 @@ class Lab:
             self._insert(f"regions/{region}/subnetworks", {**subnet, "privateIpGoogleAccess": True})
         storage = "storage.googleapis.com"
         self.request("POST", f"{storage}/storage/v1/b", {"name": BUCKET}, project=PROJECT)
-        manifest = {"uploadType": "media", "name": f"bundles/manifests/{BUNDLE}"}
-        self.request("POST", f"{storage}/upload/storage/v1/b/{BUCKET}/o", b"", **manifest)
+        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+            media = {"uploadType": "media", "name": name}
+            self.request("POST", f"{storage}/upload/storage/v1/b/{BUCKET}/o", b"", **media)
 
     def _insert(self, collection: str, body: dict[str, Any]) -> None:
         operation = self.request("POST", f"compute.googleapis.com/compute/v1/{P}/{collection}", body)

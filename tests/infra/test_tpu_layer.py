@@ -5,16 +5,22 @@ from typing import Any
 import pulumi
 import pytest
 
+from infra import names
+from infra.nodes import nodes
+from infra.settings import parse
+from infra.settings.schema import LOGIN, SSH
+from infra.settings.sources import as_pulumi_hands_it_over
 from infra.tpu import startup
+from infra.tpu.request import member_request
 from infra.tpu.v2_vm import timeouts
-from tests.infra.engine import BASE, UPSTREAM, EngineError, Recording, run
+from tests.infra.engine import AUTONAMED, BASE, UPSTREAM, EngineError, Recording, run
 
-NODE = "gcp:tpu/v2Vm:V2Vm"
+NODE, OBJECT = "gcp:tpu/v2Vm:V2Vm", "gcp:storage/bucketObject:BucketObject"
 
 
 def only_slice(**changes: Any) -> dict[str, Any]:
     one = {key: value for key, value in {**BASE["tpu:slices"][0], **changes}.items() if value is not None}
-    return {"tpu:slices": [one]}
+    return {"tpu:slices": [one], "data:throughputMibps": 12_800}  # enough for two whole pods
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -44,7 +50,7 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "labels": {"owner": "ml", "slice": "train"},
     }
     assert metadata == {
-        "startup-script": startup.render(),
+        "startup-script": startup.loader(),
         "tpu-slice": "train",
         "tpu-zone": "us-east5-b",
         "tpu-workers": "4",
@@ -52,7 +58,9 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "tpu-bundle": "ab" * 32,
         "tpu-data-disk": "up",
         "tpu-run": "train tiny.toml",
+        "tpu-metadata-timeout-s": "3600",
         "tpu-barrier-timeout-s": "900",
+        "enable-guest-attributes": "TRUE",
         "enable-oslogin": "TRUE",
         "block-project-ssh-keys": "TRUE",
         "serial-port-enable": "FALSE",
@@ -96,11 +104,13 @@ def test_images_and_hardening_can_be_chosen() -> None:
         "tpu:osLogin": False,
         "tpu:secureBoot": False,
         "tpu:barrierTimeoutS": 60,
+        "tpu:metadataTimeoutS": 600,
     }
     inputs = run("tpu", changes).only(NODE).inputs
     assert inputs["runtimeVersion"] == "my-image"
     assert inputs["metadata"]["enable-oslogin"] == "FALSE"
     assert inputs["metadata"]["tpu-barrier-timeout-s"] == "60"
+    assert inputs["metadata"]["tpu-metadata-timeout-s"] == "600"
     assert inputs["shieldedInstanceConfig"] == {"enableSecureBoot": False}
 
 
@@ -114,28 +124,65 @@ def test_a_whole_pod_has_64_hosts() -> None:
     assert node.inputs["metadata"]["tpu-workers"] == "64"
 
 
-def test_a_fleet() -> None:
-    run_alike = {"name": "extract", "acceleratorType": "v6e-8", "count": 3, "run": "/opt/training/extract"}
-    recording = run("tpu", only_slice(**run_alike))
-    nodes = recording.of(NODE)
-    assert [node.name for node in nodes] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1", "tpu-us-east5-b-2"]
-    assert {node.inputs["labels"]["slice"] for node in nodes} == {"extract"}
-    assert [node.inputs["metadata"]["tpu-member"] for node in nodes] == ["0", "1", "2"]
-    assert len({node.options["parent"] for node in nodes}) == 3
-    assert all("tpu:tpu:TpuSlice" in node.options["parent"] for node in nodes)
+MEMBERS = {
+    "name": "extract",
+    "acceleratorType": "v6e-8",
+    "count": 3,
+    "labels": {"owner": "ml"},
+    "run": "extract e.toml",
+}
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_a_fleet_is_not_pulumis_and_its_command_is_said(preview: bool) -> None:
+    recording = run("tpu", only_slice(**MEMBERS), preview=preview)
+    assert not recording.of(NODE)
+    create = "python -m fleet create dev --slice extract"
+    assert recording.exports["fleets"] == [{"name": "extract", "count": 3, "create": create}]
+    assert recording.exports["slices"] == []
+    assert any(create in line and "3 x v6e-8 in us-east5-b" in line for line in recording.log)
+
+
+def test_a_stack_is_known_by_what_pulumi_adds_to_a_name() -> None:
+    for changes in ({}, only_slice(**MEMBERS), {"tpu:slices": [], "tpu:bundle": None}):
+        recording = run("tpu", changes)
+        mark = recording.only(OBJECT)
+        assert "name" not in mark.inputs
+        assert mark.inputs["bucket"] == "bucket-that-is-up-fleet"
+        assert recording.exports["stackId"] == AUTONAMED
+    assert run("tpu", preview=True).exports["stackId"] == "unknown"
+
+
+def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
+    """Pulumi sends one, the fleet's controller the other; only who they are differs."""
+    alike = {"acceleratorType": "v6e-8", "labels": {"owner": "ml"}, "run": "extract e.toml"}
+    changes = {**only_slice(**alike), "gcp:defaultLabels": {"team": "ml"}}
+    inputs = run("tpu", changes, preview=True, up={}).only(NODE).inputs
+    fleet = {**changes, **only_slice(**alike, name="extract", count=1)}
+    settings = parse("dev", as_pulumi_hands_it_over({**BASE, **fleet}, "f"), "f")
+    (member,) = nodes(settings)
+    ours = names.member_labels("dev", "extract", 0, AUTONAMED)
+    body = member_request(settings, member, {**member.labels, **ours})
+    sent = {key: value for key, value in inputs.items() if key not in ("name", "zone")}
+    sent["serviceAccount"]["scope"] = sent["serviceAccount"].pop("scopes")
+    assert sent.pop("labels") == {"owner": "ml", "slice": "train"}, "the provider adds the default ones"
+    assert body.pop("labels") == {"team": "ml", "owner": "ml", **ours}
+    said, told = sent.pop("metadata"), body.pop("metadata")
+    assert sent == body
+    differs = {key for key in said.keys() | told.keys() if said.get(key) != told.get(key)}
+    assert differs == {"tpu-slice", "tpu-member"}
 
 
 def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
     together = {"name": "big", "acceleratorType": "v6e-256", "count": 2, "run": "train tiny.toml"}
-    nodes = run("tpu", only_slice(**together, multislice=True)).of(NODE)
-    for node in nodes:
-        assert node.inputs["metadata"]["tpu-job"] == "big"
-        assert node.inputs["metadata"]["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
-        assert node.inputs["metadata"]["tpu-workers"] == "64", "of its own hosts alone"
-    assert [node.inputs["metadata"]["tpu-slice"] for node in nodes] == [
-        "tpu-us-east5-b-0",
-        "tpu-us-east5-b-1",
-    ]
+    changes = {**BASE, **only_slice(**together, multislice=True)}
+    settings = parse("dev", as_pulumi_hands_it_over(changes, "f"), "f")
+    told = [member_request(settings, node, {})["metadata"] for node in nodes(settings)]
+    for metadata in told:
+        assert metadata["tpu-job"] == "big"
+        assert metadata["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
+        assert metadata["tpu-workers"] == "64", "of its own hosts alone"
+    assert [one["tpu-slice"] for one in told] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1"]
     alone = run("tpu").only(NODE).inputs["metadata"]
     assert not {"tpu-job", "tpu-slices", "tpu-member"} & alone.keys()
 
@@ -153,8 +200,7 @@ def test_outputs() -> None:
         "state": "READY",
         "addresses": ["10.64.32.2"],
     }
-    where = "train --project=my-project --zone=us-east5-b"
-    ssh = f"gcloud alpha compute tpus tpu-vm ssh {where} --tunnel-through-iap"
+    ssh = SSH.format(login=f"$({LOGIN})", node="train", project="my-project", zone="us-east5-b")
     assert commands == {
         "ssh": f"{ssh} --worker=0",
         "sshAll": f"{ssh} --worker=all --command='hostname'",
@@ -241,6 +287,19 @@ def test_no_slice_is_created_whose_bundle_is_not_there(
     assert len(preview.of(NODE)) == 1
 
 
+def test_a_start_up_script_that_was_never_published_is_refused_and_nothing_else_of_a_checkout_is() -> None:
+    script = f"gs://bucket-that-is-up/bundles/blobs/{startup.script_sha256()}"
+    with pytest.raises(pulumi.RunError) as caught:
+        run("tpu", missing=script)
+    assert str(caught.value) == (
+        f"tpu:bundle: this checkout's start-up script, {script}, does not exist; "
+        "publish it: make publish ENV=dev"
+    )
+    assert str(caught.value) in run("tpu", missing=script, preview=True).log
+    # An older bundle, whose script was another one, is gone back to by its id alone.
+    assert run("tpu", {"tpu:bundle": "cd" * 32}).only(NODE).inputs["metadata"]["tpu-bundle"] == "cd" * 32
+
+
 def test_a_bundle_that_can_not_be_looked_up_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = "404" + "ab" * 30 + "c"
 
@@ -258,8 +317,9 @@ def test_a_bundle_that_can_not_be_looked_up_is_not_called_missing(monkeypatch: p
 
 
 def test_the_bundle_is_looked_up_through_the_explicit_provider() -> None:
-    (provider,) = [provider for token, _, provider in run("tpu").calls if token.endswith(":getBucketObject")]
-    assert "pulumi:providers:gcp::gcp::" in provider
+    asked = [provider for token, _, provider in run("tpu").calls if token.endswith(":getBucketObject")]
+    assert len(asked) == 2
+    assert all("pulumi:providers:gcp::gcp::" in provider for provider in asked)
 
 
 def test_no_slices_need_no_bundle() -> None:

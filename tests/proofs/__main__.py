@@ -4,6 +4,7 @@
     python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 30 min
+    python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
 every run, and goes on from there when it is called again.
@@ -22,15 +23,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import described
 from fleet.handbook import MATRIX
+
+from benchmarks.machine import described
+from infra import names
 from tests.fleet.lab import Here, Lab
 from tests.fleet.matrix import Cell, asked, batch, batches, of_pulumi, of_the_fleet, own
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 from tests.proofs.runs import Slice, same
+from tests.proofs.updates import Updates, rows
 
-OUT = Path("proofs")
+OUT, UPDATES = Path("proofs"), Path("benchmarks/results/updates.json")
 LONGEST_EXTRACTION_S = 2.0  # from its begin to an instant: about as long as one takes on an idle core
 
 
@@ -152,6 +156,31 @@ def matrix(options: argparse.Namespace) -> dict[str, Any]:
     return {"measured": len(asks), "cells": len(cells), "took_s": took_s}
 
 
+def updates(options: argparse.Namespace) -> dict[str, Any]:
+    """The next `up` or `destroy` ends clean, and Google has what the state holds; docs/settings.md."""
+    kept = json.loads(UPDATES.read_text()) if UPDATES.exists() else {"rows": []}
+    kills = 0
+    for layer in options.layer or names.LAYERS:
+        begun, cases = time.monotonic(), []
+        others = [row for row in kept["rows"] if row["layer"] != layer]
+        with tempfile.TemporaryDirectory(prefix="proof-") as folder:
+            of_layer = Updates(Path(folder), layer)
+            try:
+                for case in of_layer.cases(options.every):
+                    cases.append(case)
+                    at = f"{case.at} {case.request}"
+                    say(f"{layer} {case.verb} | {at} | {case.then}: {case.took_s} s")
+                    took_s = round(time.monotonic() - begun, 1)
+                    fresh = [{**row, "took_s": took_s} for row in rows(cases, of_layer.requests)]
+                    kept["rows"] = others + fresh  # what was shown stays shown where this is ended
+                    kept["on"] = described(("pulumi", "pulumi-gcp"))
+                    UPDATES.write_text(json.dumps(kept, indent=1) + "\n")
+            finally:
+                of_layer.close()
+        kills += sum(bool(case.request) for case in cases)
+    return {"kills": kills, "rows": kept["rows"]}
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -196,6 +225,10 @@ def main() -> None:
     of_faults = commands.add_parser("matrix")
     of_faults.add_argument("--by", choices=("fleet", "create", "replace", "delete"), help="only these again")
     of_faults.set_defaults(prove=matrix)
+    of_updates = commands.add_parser("updates")
+    of_updates.add_argument("--layer", action="append", choices=names.LAYERS, help="only these again")
+    of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")
+    of_updates.set_defaults(prove=updates)
     options = parser.parse_args()
     found = options.prove(options)
     path = _write(options.prove.__name__, found)

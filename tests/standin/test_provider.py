@@ -13,6 +13,7 @@ from rehearsal.standin.settings import Settings, unknown_settings
 from rehearsal.standin.table import Kind
 from rehearsal.standin.types import TYPES
 from rehearsal.standin.values import UNKNOWN, from_struct, to_struct
+from tests.standin.small_cloud import small_cloud
 
 NETWORK = "gcp:compute/network:Network"
 SUBNETWORK = "gcp:compute/subnetwork:Subnetwork"
@@ -156,6 +157,19 @@ def test_ignored_changes_are_no_differences() -> None:
     assert [d.path for d in found.differences if d.path not in ("project",)] == ["metadata"]
 
 
+def test_a_key_that_gcloud_wrote_into_the_metadata_is_taken_back_in_place() -> None:
+    """`gcloud compute tpus tpu-vm ssh` without --plain writes `ssh-keys`: a refreshed state alone shows it,
+    as a change in place and no replacement.
+    """
+    news = {"name": "vm", "metadata": {"tpu-run": "train"}}
+    known = {**news, "project": "p", "zone": "z"}
+    assert provider(attribution=False, zone="z").diff(VM, known, news).differences == []
+    refreshed = {**known, "metadata": {"tpu-run": "train", "ssh-keys": "ada:ssh-ed25519 AAAA ada"}}
+    change = provider(attribution=False, zone="z").diff(VM, refreshed, news)
+    assert [(d.path, d.kind) for d in change.differences] == [("metadata", "UPDATE")]
+    assert change.replaces == []
+
+
 def test_labels_of_others_stay_and_lost_ones_come_back() -> None:
     ours = {"a": "1", "goog-pulumi-provisioned": "true"}
     state = {"name": "d", "labels": {"a": "1"}, "pulumiLabels": ours, "project": "p", "zone": "z"}
@@ -237,3 +251,28 @@ def sdk_arguments(token: str) -> dict[str, str]:
     arguments = getattr(importlib.import_module(f"pulumi_gcp.{module}"), f"{name}Args")
     getters: list[Any] = [member.fget for member in vars(arguments).values() if isinstance(member, property)]
     return {getter._pulumi_name: str(getter.__annotations__["return"]) for getter in getters}
+
+
+@pytest.mark.parametrize(
+    ("token", "imported", "policy", "kept"),
+    [
+        (
+            "gcp:storage/bucketIAMMember:BucketIAMMember", "b/logs roles/r user:a", "b/logs/iam",
+            "b/logs/roles/r/user:a",
+        ),
+        ("gcp:projects/iAMMember:IAMMember", "demo roles/r user:a", "projects/demo", "demo/roles/r/user:a"),
+    ],
+)  # fmt: skip
+def test_a_member_is_imported_by_its_words_and_kept_by_its_id(
+    token: str, imported: str, policy: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_cloud() as cloud:
+        for name, value in cloud.environment().items():
+            monkeypatch.setenv(name, value)
+        cloud.policies[policy] = {"bindings": [{"role": "roles/r", "members": ["user:a"]}]}
+        found = provider().read(token, imported, {})
+        assert found
+        assert (found["id"], found["role"], found["member"]) == (kept, "roles/r", "user:a")
+        assert provider().read(token, imported.replace("user:a", "user:b"), {}) is None
+    with pytest.raises(StandInError, match="SCOPE ROLE MEMBER"):
+        provider().read(token, kept, {})

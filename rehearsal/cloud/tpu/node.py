@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rehearsal.cloud.guestattributes import ENABLE, GuestAttributes
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.service import JsonObject, World
 from rehearsal.cloud.tpu.catalog import Slice
@@ -15,6 +17,8 @@ from rehearsal.hosts.network import mac_address
 
 # The port that every network endpoint of a node names.
 ENDPOINT_PORT = 8470
+# What the TPU's own agent tells a machine, some time after that has begun to boot.
+LATE_KEYS = ("agent-worker-number", "worker-network-endpoints")
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,13 @@ class Node:
     place: Place
     addresses: list[str]
     preempted: bool = False
+    untold: set[tuple[int, str]] = field(
+        default_factory=set
+    )  # workers and keys that their agent is to write yet
     # One change of the machines' power at a time.
     power: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # As Google's: machines are not called after their node, and nothing of it is in their ids.
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @cached_property
     def id(self) -> str:
@@ -60,6 +69,24 @@ class Node:
     def host_names(self) -> list[str]:
         """Names of the machines, in worker order."""
         return [f"{self.id}-w{worker}" for worker in range(self.slice.hosts)]
+
+    @cached_property
+    def instances(self) -> list[tuple[str, int]]:
+        """What Compute Engine calls the machines, in worker order: name and id, new with each node."""
+        return [
+            (f"t1v-n-{self.token}-w-{worker}", 10**18 + secrets.randbelow(8 * 10**18))
+            for worker in range(self.slice.hosts)
+        ]
+
+    @cached_property
+    def guest_attributes(self) -> list[GuestAttributes]:
+        """What each machine says of itself, in worker order."""
+        return [GuestAttributes(name) for name in self.host_names]
+
+    @property
+    def tells_guest_attributes(self) -> bool:
+        """Whether its metadata switches them on."""
+        return str(self.body.get("metadata", {}).get(ENABLE, "")).upper() == "TRUE"
 
     @property
     def revocable(self) -> bool:
@@ -101,9 +128,10 @@ class Node:
             "worker-network-endpoints": ",".join(f"unknown:unknown:{each}" for each in self.addresses),
         }
         account = self.body["serviceAccount"]
+        name, instance_id = self.instances[worker]
         return Guest(
-            name=self.host_names[worker],
-            instance_id=int(self.body["id"]) + worker + 1,
+            name=name,
+            instance_id=instance_id,
             zone=self.zone,
             machine_type=self.slice.machine_type,
             address=address,
@@ -113,12 +141,16 @@ class Node:
             mac=mac_address(address),
             mtu=self.place.mtu,
             network=self.place.network.rsplit("/", 1)[-1],
-            attributes={**self.body.get("metadata", {}), **own},
+            attributes={
+                **self.body.get("metadata", {}),
+                **{key: value for key, value in own.items() if (worker, key) not in self.untold},
+            },
             tags=tuple(self.body.get("tags", ())),
             preempted=self.preempted,
             revocable=self.revocable,
             service_account=account["email"],
             scopes=tuple(account["scope"]),
+            guest_attributes=self.guest_attributes[worker] if self.tells_guest_attributes else None,
         )
 
     def _tpu_env(self, world: World, worker: int) -> str:
