@@ -106,7 +106,7 @@ def delete(options: argparse.Namespace) -> int:
     if not (meant or whole):
         print("neither the stack nor Google has any of them: nothing to delete", file=out)
     if not (meant or whole) or options.dry_run:
-        return _deleted(options, [], {})
+        return _deleted(options, [one.name for one in meant], {})
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
     memory = store.read()  # refuses beside a monitor, which would bring them back

@@ -306,6 +306,8 @@ class Controller:
                     if answer.done and node.key in self._blamed:
                         self.memory.boot_failed(*self._blamed[node.key])
                         changed = True
+                if verb is Verb.CREATE and node.member is None:  # by Pulumi, which has told its stack
+                    self.owner = replace(self.owner, held={**(self.owner.held or {}), node.name: node.zone})
                 if verb is Verb.CREATE or (verb is Verb.CHECK and answer.done):
                     self._made[node.key] = answer.operation
                 continue

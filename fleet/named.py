@@ -17,9 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from pulumi import automation
-from pulumi.automation import errors as refused
-
 from fleet.failures import Failure, Kind, classify
 from fleet.zones import Answer, Request
 from infra import names
@@ -28,7 +25,6 @@ from infra.errors import CommandError
 from infra.settings.sources import ROOT
 
 LAYER = "tpu"
-_MADE = frozenset({automation.OpType.CREATE, automation.OpType.CREATE_REPLACEMENT, automation.OpType.SAME})
 
 
 @dataclass(frozen=True)
@@ -112,16 +108,20 @@ def _failure(told: dict[str, str] | None) -> Failure | None:
     return None if told is None else Failure(Kind(told["kind"]), told["message"], told["about"])
 
 
-class _Workspace(automation.LocalWorkspace):
-    """The user's own, whose selected stack stays what the user selected: every call here names its stack."""
-
-    def select_stack(self, stack_name: str) -> None:
-        pass
-
-
 def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[str, Failure | None]:
     """Makes slices whose nodes are gone; the rest of the stack stays as it is. By node, what failed."""
-    workspace = _Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
+    # Pulumi's SDK takes twice as long to import as all else, which who only looks doesn't wait.
+    from pulumi import automation
+    from pulumi.automation import errors as refused
+
+    class Workspace(automation.LocalWorkspace):
+        """The user's own, whose selected stack stays what it is: every call here names its stack."""
+
+        def select_stack(self, stack_name: str) -> None:
+            pass
+
+    op = automation.OpType
+    workspace = Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
     stack = automation.Stack.select(environment, workspace)
     errors: dict[str, list[str]] = {}
     done: set[str] = set()
@@ -130,7 +130,7 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
         said, ended = event.diagnostic_event, event.res_outputs_event
         if said and said.severity == "error":
             errors.setdefault(said.urn or "", []).append(said.message.strip())
-        if ended and ended.metadata.op in _MADE:
+        if ended and ended.metadata.op in (op.CREATE, op.CREATE_REPLACEMENT, op.SAME):
             done.add(ended.metadata.urn)
 
     # The slice that holds the node, too: what isn't in the stack yet needs its parent made.

@@ -4,13 +4,16 @@ Today Google's Cloud TPU API does (`v2_vm.py`). Google has frozen that API; Comp
 groups can stand here next, behind the same component.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import pulumi
+from typing import TYPE_CHECKING, Any, Protocol
 
 from infra.nodes import Node
+
+if TYPE_CHECKING:
+    import pulumi  # who only asks what a node is doesn't wait for it
 
 
 @dataclass(frozen=True)

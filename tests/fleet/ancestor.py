@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fleet.virtual import VirtualCloud
-
+from benchmarks.virtual import VirtualCloud
+from fleet.zones import Request, Verb
 from infra.nodes import Node
 
 RUNTIME = "tpu-ubuntu2204-base"
@@ -37,7 +37,11 @@ class Loop:
     def describe(self, member: Node) -> str:
         """A node's state; whatever went wrong reads as if there were none."""
         self.calls += 1
-        return NOT_FOUND if self.cloud.ill(member.zone) else self.cloud.nodes[member.name].state
+        return (
+            NOT_FOUND
+            if self.cloud.ill(member.zone)
+            else getattr(self.cloud.nodes.get(member.key), "state", NOT_FOUND)
+        )
 
     def go(self, seen: dict[str, str] | None = None) -> None:
         """The pass; `seen` is what another loop, or an earlier moment, saw."""
@@ -46,10 +50,11 @@ class Loop:
             if state == "READY":
                 continue
             for _ in range(_RETRIES):
-                took_s, failure = self.cloud.replace(member.name)
-                self.cloud.advance(self.cloud.now_s + took_s + _RETRY_S)
-                if failure is None:
-                    self.cloud.arrive(member.name, self.cloud.now_s)
+                self.cloud._delete(member.key, Request(Verb.DELETE, member))
+                self.cloud.advance(self.cloud.now_s + 60)
+                self.cloud.create(member.key, Request(Verb.CREATE, member))
+                self.cloud.advance(self.cloud.now_s + 360 + _RETRY_S)
+                if self.cloud.nodes[member.key].state == "READY" if member.key in self.cloud.nodes else False:
                     break
                 if self.cloud.now_s >= self.until_s:
                     return

@@ -3,20 +3,20 @@
 import random
 
 import pytest
-from fleet.books import BucketBooks
-from fleet.loop import Keeper
-from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 
+from benchmarks.virtual import HOUR_S, Climate, Notebook, VirtualCloud
+from fleet.controller import Controller
 from fleet.decide import Limits, decide
 from fleet.errors import FleetError
 from fleet.memory import Memory
 from fleet.state import Action, Condition, Seen, View, Word, ZoneView
+from fleet.store import BucketStore
 from infra.catalog import CATALOG
 from infra.errors import SettingsError
 from infra.nodes import Node
 from tests.fleet.ancestor import RUNTIME, Launcher, Loop, bring_back
-from tests.fleet.conftest import fleet
-from tests.fleet.test_command import Cloud, settings
+from tests.fleet.conftest import OWNER, fleet, labels
+from tests.fleet.world import SLICES, Cloud, settings
 
 CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
 DRY, OTHER = "us-central1-b", "us-east1-d"
@@ -26,16 +26,16 @@ def cloud_of(count: int, lost: str = "") -> tuple[list[Node], VirtualCloud]:
     """Members in two zones; those whose name holds `lost` are preempted."""
     members = fleet(count)
     cloud = VirtualCloud(members, CALM, 9 * HOUR_S, seed=1)
-    for name, node in cloud.nodes.items():
-        node.state = "PREEMPTED" if lost and lost in name else "READY"
+    for node in cloud.nodes.values():
+        node.state = "PREEMPTED" if lost and lost in node.name else "READY"
     return members, cloud
 
 
-def keeper(members: list[Node], cloud: VirtualCloud) -> Keeper:
-    return Keeper(members, cloud, cloud, Notebook(), Limits(), {"layer": "tpu"}, random.Random(0))
+def controller(members: list[Node], cloud: VirtualCloud) -> Controller:
+    return Controller(members, cloud, cloud, Notebook(), Limits(), cloud.OWNER, random.Random(0))
 
 
-def watched(one: Keeper, cloud: VirtualCloud, until_s: float) -> None:
+def watched(one: Controller, cloud: VirtualCloud, until_s: float) -> None:
     while cloud.now_s < until_s:
         one.step()
         cloud.advance(cloud.now_s + 60)
@@ -44,9 +44,11 @@ def watched(one: Keeper, cloud: VirtualCloud, until_s: float) -> None:
 def judged(word: Word, age_s: float = 7200.0) -> Condition:
     """How a READY member is whose worker said this, beside one that speaks; it is left alone in any case."""
     members, now_s = fleet(2, zones=1), 1e6
-    nodes = {one.name: Seen(one.name, one.zone, "READY", "1", now_s - age_s) for one in members}
+    nodes = {one.name: Seen(one.name, one.zone, "READY", "1", now_s - age_s, labels(one)) for one in members}
     words = {members[0].name: [word], members[1].name: [Word(now_s, work="running")]}
-    (found, _) = decide(members, View(now_s, {members[0].zone: ZoneView(nodes)}, words), Memory(), Limits())
+    (found, _) = decide(
+        members, View(now_s, {members[0].zone: ZoneView(nodes)}, words), Memory(), Limits(), OWNER
+    )
     assert found.action is Action.LEAVE
     return found.condition
 
@@ -55,14 +57,14 @@ def test_one_pass_brings_back_all_that_was_lost() -> None:
     members, cloud = cloud_of(6, lost="tpu")
     names = [one.name for one in members]
     assert bring_back(names) == names[:1]
-    one = keeper(members, cloud)
+    one = controller(members, cloud)
     assert set(one.step().begun) == set(names)
 
 
 def test_an_api_that_answers_with_errors_costs_no_healthy_node() -> None:
     members, cloud = cloud_of(6)
     cloud._ill = {zone: [(0.0, HOUR_S)] for zone in (DRY, OTHER)}
-    watched(keeper(members, cloud), cloud, HOUR_S)
+    watched(controller(members, cloud), cloud, HOUR_S)
     assert not cloud.tally.healthy_deleted
     theirs = Loop(VirtualCloud(members, CALM, 9 * HOUR_S, seed=1), members, HOUR_S)
     theirs.cloud._ill = cloud._ill
@@ -73,8 +75,8 @@ def test_an_api_that_answers_with_errors_costs_no_healthy_node() -> None:
 def test_a_zone_without_chips_keeps_no_other_waiting() -> None:
     members, cloud = cloud_of(6, lost="tpu")
     cloud._dry[DRY] = [(0.0, 2 * HOUR_S)]
-    watched(keeper(members, cloud), cloud, 0.5 * HOUR_S)
-    assert all(node.state == "READY" for name, node in cloud.nodes.items() if OTHER in name)
+    watched(controller(members, cloud), cloud, 0.5 * HOUR_S)
+    assert all(node.state == "READY" for node in cloud.nodes.values() if OTHER in node.name)
     _, theirs = cloud_of(6, lost="tpu")
     theirs._dry[DRY] = [(0.0, 2 * HOUR_S)]
     Loop(theirs, members, 0.5 * HOUR_S).go()
@@ -85,7 +87,7 @@ def test_hosts_get_the_image_of_v6e_and_one_of_older_chips_is_refused() -> None:
     assert RUNTIME in CATALOG.refused_runtimes
     assert settings().tpu.runtime_version == CATALOG.default_runtime != RUNTIME
     with pytest.raises(SettingsError, match="this image is for older chips than v6e"):
-        settings(**{"tpu:runtimeVersion": RUNTIME})
+        settings(SLICES, **{"tpu:runtimeVersion": RUNTIME})
 
 
 def test_a_worker_that_cannot_be_reached_is_not_started_a_second_time() -> None:
@@ -114,17 +116,16 @@ def test_two_that_watch_do_not_replace_one_anothers_nodes() -> None:
         loop.go(seen)
     assert cloud.tally.healthy_deleted
     bucket = Cloud(settings())
-    bucket.bucket = "b"  # type: ignore[attr-defined]
-    BucketBooks(bucket).write(Memory())  # type: ignore[arg-type]
+    BucketStore(bucket, OWNER.stack).write(Memory())  # type: ignore[arg-type]
     with pytest.raises(FleetError, match="another `fleet` acts"):
-        BucketBooks(bucket).read()  # type: ignore[arg-type]
+        BucketStore(bucket, OWNER.stack).read()  # type: ignore[arg-type]
 
 
 def test_a_look_costs_as_many_requests_however_many_there_are() -> None:
     asked = []
     for count in (2, 200):
         members, cloud = cloud_of(count)
-        keeper(members, cloud).step()
+        controller(members, cloud).step()
         asked.append(cloud.tally.lists)
         theirs = Loop(cloud, members, HOUR_S)
         theirs.go()
@@ -135,7 +136,7 @@ def test_a_look_costs_as_many_requests_however_many_there_are() -> None:
 def test_what_is_lost_comes_back_with_nobody_there() -> None:
     """The ancestor's auto_recover waits for a node that nobody creates."""
     members, cloud = cloud_of(2, lost=OTHER)
-    watched(keeper(members, cloud), cloud, HOUR_S)
+    watched(controller(members, cloud), cloud, HOUR_S)
     assert all(node.state == "READY" for node in cloud.nodes.values())
 
 

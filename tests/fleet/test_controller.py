@@ -441,10 +441,10 @@ def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside
     zones = {
         zone: ZoneView(
             {
-                name: replace(seen, labels=seen.labels | {"stack": "x"})
+                name: replace(seen, labels={**seen.labels, "stack": "x"})
                 for name, seen in (each.nodes or {}).items()
             }
-        )  # type: ignore[operator]
+        )
         for zone, each in found.zones.items()
     }
     cloud = Shown(replace(found, zones=zones))

@@ -1,19 +1,19 @@
 """A deployment: which commands run, in which order, and what stops it."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from fleet.loop import Keeper
 
 from fleet import __main__ as command
 from fleet import deploy
+from fleet.controller import Controller
+from fleet.environment import Environment
 from fleet.errors import FleetError
-from fleet.state import Word
+from fleet.state import View, Word
 from infra.nodes import nodes
-from infra.settings import Settings
-from tests.fleet.test_command import Cloud, Stack, _world, settings  # noqa: F401
+from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 EXTRACT = ["deploy", "dev", "--slice", "extract"]
 
@@ -32,9 +32,9 @@ def _ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_samples_are_dealt_out_to_as_many_streams_as_members_and_then_published(
-    world: tuple[Cloud, Stack], ran: list[list[str]]
+    world: Cloud, ran: list[list[str]]
 ) -> None:
-    world[0].states |= {"tpu-us-east5-a-1": ""}
+    world.states |= {"tpu-us-east5-a-1": ""}
     line = [
         *EXTRACT,
         "--source",
@@ -55,27 +55,19 @@ def test_samples_are_dealt_out_to_as_many_streams_as_members_and_then_published(
         ],
         ["-m", "infra.publish", "dev"],
     ]  # fmt: skip
-    assert world[1].asked == [("bring", ("tpu-us-east5-a-1",))]
+    assert world.asked == [("create", "tpu-us-east5-a-1")]
 
 
 def test_a_member_that_was_made_in_another_zone_is_waited_for_there(
-    world: tuple[Cloud, Stack], ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    world: Cloud, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud, stack = world
-    away = "tpu-us-east5-a-1"
-    home = {"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a"], "count": 2,
-            "otherZones": ["us-east5-b"], "run": "extract x.toml --stream gs://b/streams"}  # fmt: skip
-
-    def read(_: str) -> Settings:
-        moved = {away: cloud.zones[away]} if cloud.zones[away] != "us-east5-a" else {}
-        return settings(**{"tpu:slices": json.dumps([home]), "tpu:moved": json.dumps(moved)})
-
-    monkeypatch.setattr(command, "from_file", read)
-    cloud.states = {"tpu-us-east5-a-0": "READY", away: ""}
-    cloud.zones = dict.fromkeys(cloud.states, "us-east5-a")
-    stack.dry = {"us-east5-a"}
+    home = [{"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a"], "count": 2,
+             "otherZones": ["us-east5-b"], "run": "extract x.toml --stream gs://b/streams"}]  # fmt: skip
+    cloud = Cloud(settings(home))
+    enter(monkeypatch, cloud, settings(home))
+    cloud.states["tpu-us-east5-a-1"], cloud.dry = "", {"us-east5-a"}
     assert command.main([*EXTRACT, "--skip-dataset", "--create-tpus", "--yes", "--timeout-s", "5"]) == 0
-    assert cloud.zones[away] == "us-east5-b"
+    assert cloud.zones["tpu-us-east5-b-0"] == "us-east5-b"
 
 
 @pytest.mark.parametrize(
@@ -91,28 +83,26 @@ def test_parts_can_be_left_out(
     flags: list[str],
     modules: list[str],
     created: bool,
-    world: tuple[Cloud, Stack],
+    world: Cloud,
     ran: list[list[str]],
 ) -> None:
-    world[0].states["tpu-us-east5-a-1"] = ""
+    world.states["tpu-us-east5-a-1"] = ""
     assert command.main([*EXTRACT, *flags]) == 0
     assert [line[1] for line in ran] == modules
-    assert bool(world[1].asked) == created
+    assert bool(world.asked) == created
 
 
 def test_a_step_that_fails_ends_it(
-    world: tuple[Cloud, Stack], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world[0].states["tpu-us-east5-a-1"] = ""
+    world.states["tpu-us-east5-a-1"] = ""
     monkeypatch.setattr(deploy, "_run", lambda line: 3)
     assert command.main([*EXTRACT, "--source", "a", "--create-tpus", "--yes"]) == 1
-    assert not world[1].asked
+    assert not world.asked
     assert "ended with 3" in capsys.readouterr().err
 
 
-def test_it_is_one_whole_fleet_that_takes_streams(
-    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_one_whole_fleet_that_takes_streams(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, found in (
         ([], "a deployment is one fleet's"),
         (["--slice", "train"], "a deployment is one fleet's"),
@@ -128,27 +118,26 @@ def test_it_is_one_whole_fleet_that_takes_streams(
     assert "--skip-dataset" in capsys.readouterr().err
 
 
-def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: tuple[Cloud, Stack]) -> None:
-    cloud, _ = world
-    fleet = command.Fleet(settings(), nodes(settings()), cloud)  # type: ignore[arg-type]
+def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) -> None:
+    cloud = world
+    fleet = Environment(settings(), nodes(settings()), cloud, cloud.stack)  # type: ignore[arg-type]
     said: list[str] = []
 
-    def follow() -> None:
-        """Nobody moves a member here."""
-
-    deploy.wait_for_all(fleet.watcher(), 5, follow, said.append, 0.01)
+    deploy.wait_for_all(fleet.watcher(), 5, said.append, 0.01)
     assert len(said) == 5
     look = cloud.look
 
-    def with_words(word: Word) -> Keeper:
-        cloud.look = lambda zones: replace(
-            found := look(zones), words={**(found.words or {}), "train": [word]}
-        )  # type: ignore[method-assign]
+    def with_words(word: Word) -> Controller:
+        def told(zones: Sequence[str]) -> View:
+            found = look(zones)
+            return replace(found, words={**(found.words or {}), "train": [word]})
+
+        cloud.look = told  # type: ignore[method-assign]
         return fleet.watcher()
 
     late = with_words(Word(cloud.at_s + 60, "failed", "mount-data"))
     with pytest.raises(FleetError, match="train: its boot failed at mount-data"):
-        deploy.wait_for_all(late, 5, follow, said.append, 0.01)
+        deploy.wait_for_all(late, 5, said.append, 0.01)
     late = with_words(Word(cloud.at_s + 999, "booting", "python"))
     with pytest.raises(FleetError, match=r"1 of 5 don't work .*train: starting, at python"):
-        deploy.wait_for_all(late, 0.1, follow, said.append, 0.01)
+        deploy.wait_for_all(late, 0.1, said.append, 0.01)

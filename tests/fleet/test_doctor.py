@@ -13,18 +13,21 @@ from urllib.parse import urlsplit
 import google.oauth2.credentials
 import pytest
 import requests
-from fleet.books import BucketBooks
 from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
 from fleet import __main__ as command
-from fleet import doctor
+from fleet import doctor, environment
 from fleet import google as asking
 from fleet.doctor import UNKNOWN, Patient, examine, healthy, told
+from fleet.environment import AdHoc
 from fleet.failures import Failure, Kind
+from fleet.google import AskedError
 from fleet.memory import Memory, Refusal
+from fleet.named import StackState
 from fleet.project import UNLIMITED, Limits, Project, Quota
-from fleet.state import Seen, View, ZoneView
+from fleet.state import Seen
+from fleet.store import BucketStore
 from infra import names
 from infra.errors import CommandError
 from infra.nodes import nodes
@@ -35,6 +38,7 @@ from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.tpu.quotas import ON_DEMAND, REVOCABLE
+from tests.fleet import conftest as mine
 from tools.doctor import MISSING, OK, OPTIONAL, Finding
 
 PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
@@ -85,8 +89,9 @@ class Clinic:
         self.cloud = Cloud(config, NoHosts())
         self.call(self.cloud.start())
         owner = self.session(TOKEN)
-        made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": BUCKET})
-        assert made.ok, made.text
+        for name in (BUCKET, f"{BUCKET}-fleet"):
+            made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": name})
+            assert made.ok, made.text
         put = f"{STORAGE}/upload/storage/v1/b/{BUCKET}/o"
         for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
             assert owner.post(put, params={"uploadType": "media", "name": name}, data=b"").ok
@@ -128,7 +133,9 @@ class Clinic:
         self, meant: Settings | None = None, session: requests.Session | None = None, bucket: str = BUCKET
     ) -> list[Finding]:
         meant = meant or settings()
-        return examine(Patient(meant, nodes(meant), Project(PROJECT, bucket, session or self.session(TOKEN))))
+        return examine(
+            Patient(meant, nodes(meant), Project(PROJECT, bucket, session=session or self.session(TOKEN)))
+        )
 
 
 class Stacks:
@@ -154,6 +161,7 @@ class Stacks:
 def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # fake-gcs-server
     monkeypatch.setattr(doctor, "Pulumi", type("Fresh", (Stacks,), {}))
+    monkeypatch.setattr(doctor, "read_stack", lambda _: StackState(mine.OWNER.stack, {"train": "us-east5-b"}))
     monkeypatch.setattr(doctor, "unsettled", lambda environment, layer: [])
     monkeypatch.setattr(asking, "_PAUSE_S", 0.001)
     clinic = Clinic(tmp_path)
@@ -280,7 +288,13 @@ def test_a_zone_without_v6e(clinic: Clinic) -> None:
 
 def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
     slices = [
-        {"name": "x", "acceleratorType": "v6e-16", "zones": ["us-east5-a"], "otherZones": ["us-east1-d"]}
+        {
+            "name": "x",
+            "acceleratorType": "v6e-16",
+            "zones": ["us-east5-a"],
+            "count": 1,
+            "otherZones": ["us-east1-d"],
+        }
     ]
     clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
     meant = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
@@ -351,37 +365,53 @@ def test_without_a_snapshot_no_data_stack_is_needed(clinic: Clinic, monkeypatch:
     assert healthy(found)
 
 
-def test_a_keeper_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clinic) -> None:
+def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clinic) -> None:
     held = Refusal(1, 0.0, "quota: …", "quota: Quota limit 'X' has been exceeded")
-    books = BucketBooks(Project(PROJECT, BUCKET, clinic.session(TOKEN)))
-    books.read()
-    books.write(Memory(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")}))
+    store = BucketStore(Project(PROJECT, BUCKET, session=clinic.session(TOKEN)), mine.OWNER.stack)
+    store.read()
+    store.write(Memory(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")}))
     found = clinic.look()
-    assert re.match(r"one at work on \S+, its last sign \d+ s ago", of(found, "keeper")[0].found)
+    assert re.match(r"one on \S+, its lease renewed \d+ s ago", of(found, "controller")[0].found)
     assert states(found) == {"held us-east5-b": MISSING}
     assert of(found, "held us-east5-b")[0].found == held.why
 
 
-def test_orphans_and_silent_zones(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = {"environment": "dev", "layer": "tpu"}
-    stray = Seen("tpu-us-east5-b-7", "us-east5-b", "READY", labels=labels)
-    silent = ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
-    view = View(0.0, {"us-east5-b": ZoneView({stray.name: stray}), "us-east5-a": silent}, {})
-    monkeypatch.setattr(Project, "look", lambda *_: view)
-    found = clinic.look()
-    assert [one.state for one in of(found, "orphans")] == [OPTIONAL, UNKNOWN]
-    assert "tpu-us-east5-b-7 in us-east5-b, READY" in of(found, "orphans")[0].found
-    assert (
-        "tpu-vm delete tpu-us-east5-b-7 --project=my-project --zone=us-east5-b" in of(found, "orphans")[0].fix
+def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def node(number: int, **labels: str) -> Seen:
+        return Seen(f"n-{number}", "us-east1-d", "READY", labels={**mine.OURS, **labels})
+
+    nodes = [
+        node(0), node(1, stack="another"), node(2, fleet="adhoc", member="0"),
+        node(3, environment="prod"), Seen("train", "us-east5-b", "READY", labels=mine.OWNER.labels),
+    ]  # fmt: skip
+    monkeypatch.setattr(Project, "everywhere", lambda _: nodes)
+    AdHoc(Project(PROJECT, BUCKET, session=clinic.session(TOKEN)), mine.OWNER.stack).keep(
+        "adhoc", {"name": "adhoc"}
     )
+    ours, theirs = of(clinic.look(), "orphans")
+    assert (ours.state, theirs.state) == (OPTIONAL, OPTIONAL)
+    assert "n-0 in us-east1-d, READY: asked for by nobody, and paid for" in ours.found
+    assert ours.fix == "python -m fleet delete dev --orphans"
+    assert "n-1 in us-east1-d, READY: of another stack, another" in theirs.found
+
+    def unreached(_: Project) -> list[Seen]:
+        raise AskedError(Failure(Kind.UNKNOWN, "us-east5-a can't be reached"))
+
+    monkeypatch.setattr(Project, "everywhere", unreached)
+    (found,) = of(clinic.look(), "orphans")
+    assert found.state == UNKNOWN
 
 
 def test_the_command_prints_json_and_fails_where_something_is_missing(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = clinic.session(TOKEN)
-    monkeypatch.setattr(command, "from_file", lambda _: settings())
-    monkeypatch.setattr(doctor, "Project", lambda project, bucket: Project(project, bucket, session))
+    monkeypatch.setattr(environment, "from_file", lambda _: settings())
+    monkeypatch.setattr(
+        doctor, "Project", lambda project, bucket, ours: Project(project, bucket, ours, session=session)
+    )
     assert command.main(["doctor", "dev", "--json"]) == 0
     assert {"what": "login", "state": "ok", "found": OWNER, "fix": ""} in json.loads(capsys.readouterr().out)
     clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)

@@ -13,8 +13,8 @@ import pytest
 from fleet import __main__ as command
 from fleet import everywhere, ssh
 from fleet.errors import FleetError
-from fleet.state import ZoneView
-from tests.fleet.test_command import Cloud, settings
+from infra.nodes import nodes
+from tests.fleet.world import Cloud, enter, settings
 
 # A host's shell gets one string, as sshd gives it. HOST tells commands where they are.
 FAKE = """#!/bin/bash
@@ -32,17 +32,10 @@ exec bash -c "$3"
 EVERYONE = [*(f"train-w{k}" for k in range(4)), *(f"tpu-us-east5-{z}-{n}-w0" for n in (0, 1) for z in "ab")]
 
 
-class Zones(Cloud):
-    """Answers for one zone, as well."""
-
-    def zone(self, zone: str) -> ZoneView:
-        return self.look([]).zones[zone]
-
-
 class Hosts:
     """What the fake ssh does, and what it was asked for."""
 
-    def __init__(self, folder: Path, cloud: Zones):
+    def __init__(self, folder: Path, cloud: Cloud):
         self.folder, self.cloud = folder, cloud
         (folder / "how").mkdir()
 
@@ -72,9 +65,8 @@ def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     meant = settings(ssh="fakessh {node} {worker} {command}")
-    cloud = Zones(meant)
-    monkeypatch.setattr(command, "from_file", lambda _: meant)
-    monkeypatch.setattr(command, "Google", lambda *_: cloud)
+    cloud = Cloud(meant)
+    enter(monkeypatch, cloud, meant)
     monkeypatch.setattr(everywhere, "_PAUSE_S", 0.01)
     return Hosts(tmp_path, cloud)
 
@@ -259,7 +251,7 @@ def test_what_can_not_be_begun_is_said(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "from_file", lambda _: settings(ssh="nossh {node} {worker} {command}"))
+    enter(monkeypatch, hosts.cloud, settings(ssh="nossh {node} {worker} {command}"))
     assert hosts.run(*line) == 1
     assert said in capsys.readouterr().err
     assert not hosts.asked
@@ -284,7 +276,7 @@ def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.Monke
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(ssh, "os_login_name", lambda: "ada_example_com")
     meant: Any = settings()
-    (one, *_) = ssh.workers(command.members(meant))
+    (one, *_) = ssh.workers(nodes(meant))
     line = ssh.Ssh(meant.fleet.ssh, "my-project", "1").line(one, "echo 'a b'", 5)
     assert line[:-1] == [
         "gcloud",

@@ -9,8 +9,7 @@ from fleet import __main__ as command
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.roster import Wish, members
-from fleet.state import Seen
-from tests.fleet.test_command import LABELS, Cloud, Stack, _world, settings  # noqa: F401
+from tests.fleet.world import Cloud, _world, settings  # noqa: F401
 
 
 def test_flags_narrow_and_never_widen() -> None:
@@ -26,34 +25,29 @@ def test_flags_narrow_and_never_widen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "asked", "found"),
+    ("flags", "found"),
     [
-        ("--slice train", "b", {"train"}),
-        ("--zones us-east5-a", "a", {"tpu-us-east5-a-0", "tpu-us-east5-a-1", "tpu-us-east5-a-7"}),
-        ("--slice extract --zones us-east5-b", "b", {"tpu-us-east5-b-0", "tpu-us-east5-b-1"}),
-        ("--slice extract --workers-per-zone 1", "ab", {"tpu-us-east5-a-0", "tpu-us-east5-b-0"}),
+        ("--slice train", {"train"}),
+        ("--zones us-east5-a", {"tpu-us-east5-a-0", "tpu-us-east5-a-1", "tpu-us-east5-a-7"}),
+        ("--slice extract --zones us-east5-b", {"tpu-us-east5-b-0", "tpu-us-east5-b-1"}),
+        ("--slice extract --workers-per-zone 1", {"tpu-us-east5-a-0", "tpu-us-east5-b-0"}),
         (
             "--workers-per-zone 1",
-            "ab",
             {"train", "tpu-us-east5-a-0", "tpu-us-east5-a-7", "tpu-us-east5-b-7"},
         ),
     ],
 )
 def test_list_is_narrowed_and_names_orphans_unless_a_slice_is_named(
     flags: str,
-    asked: str,
     found: set[str],
-    world: tuple[Cloud, Stack],
+    world: Cloud,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cloud, _ = world
-    cloud.strays += [Seen(f"tpu-us-east5-{z}-7", f"us-east5-{z}", "READY", labels=LABELS) for z in "ab"]
-    look, zones = cloud.look, list[str]()
-    monkeypatch.setattr(cloud, "look", lambda some: (zones.extend(some), look(some))[1])
+    cloud = world
+    for z in "ab":
+        cloud.stray(f"tpu-us-east5-{z}-7", f"us-east5-{z}")
     assert command.main(["list", "dev", "--json", *flags.split()]) == 0
     assert {one["name"] for one in json.loads(capsys.readouterr().out)} == found
-    assert zones == [f"us-east5-{z}" for z in asked]
 
 
 @pytest.mark.parametrize(
@@ -69,37 +63,37 @@ def test_delete_for_programs_is_one_object(
     failure: Failure | None,
     deleted: list[str],
     code: int,
-    world: tuple[Cloud, Stack],
+    world: Cloud,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _, stack = world
-    stack.failure = failure
+    cloud = world
+    cloud.failure = failure
     assert command.main(["delete", "dev", "--slice", "train", "--json", flags]) == code
     said = capsys.readouterr()
     why = {"train": str(failure)} if failure else {}
     assert json.loads(said.out) == {"meant": ["train"], "deleted": deleted, "failed": why}
-    assert "  delete  train\n" in said.err
+    assert "  delete  train in us-east5-b\n" in said.err
 
 
 def test_delete_for_programs_says_so_where_there_is_nothing(
-    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+    world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world[0].states["train"] = ""
+    world.states["train"] = ""
     assert command.main(["delete", "dev", "--slice", "train", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"meant": [], "deleted": [], "failed": {}}
 
 
 def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
-    world: tuple[Cloud, Stack], capsys: pytest.CaptureFixture[str]
+    world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cloud, stack = world
+    cloud = world
     cloud.states["train"] = "PREEMPTED"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert command.main(["monitor", "dev", "--port", str(port)]) == 1
     said = capsys.readouterr().err
     assert f"--port {port}: must be free for this user: Address already in use\n    fix: another port" in said
-    assert not stack.asked
+    assert not cloud.asked
     assert cloud.kept is None
 
 

@@ -29,7 +29,7 @@ class Machine:
     """A node as it truly is."""
 
     seen: Seen
-    attested: Attested = Attested("booting")
+    attested: Attested = field(default_factory=lambda: Attested("booting"))
     works: bool = True
 
 

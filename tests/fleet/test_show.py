@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from fleet.loop import Look
 from rich.console import Console
 
 from fleet import show
+from fleet.controller import Look
 from fleet.dashboard import Dashboard
 from fleet.state import Action, Condition, Decision, Seen, View, Word, ZoneView
 from infra.catalog import CATALOG
@@ -51,7 +51,7 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
     member = KNOWN[0]
 
     def at(minute: int, condition: Condition, *events: str) -> Look:
-        one = Decision(member.name, member.zone, Action.LEAVE, condition, "")
+        one = Decision(member, Action.LEAVE, condition, "")
         return replace(look(member, age_s=60.0 * minute), decisions=[one], events=list(events))
 
     said = []
@@ -74,7 +74,7 @@ def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:
 
     def row(minute: int, samples: int, condition: Condition = Condition.WORKING) -> show.Row:
         word = Word(1e6, "ready", work="running", samples=samples, of_samples=1000)
-        one = Decision(member.name, member.zone, Action.LEAVE, condition, "", word=word)
+        one = Decision(member, Action.LEAVE, condition, "", word=word)
         (found,) = show.rows(replace(look(member, age_s=60.0 * minute), decisions=[one]), rates)
         return found
 
@@ -83,3 +83,14 @@ def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:
     assert (found.samples_per_s, found.left_s) == (5.0, 120.0)
     found = row(3, 400, Condition.RECOVERING)
     assert (found.samples_per_s, found.left_s) == (None, None)
+
+
+def test_what_a_person_can_do_is_said_once_for_all_that_it_helps() -> None:
+    some = fleet(3)
+    held = [Decision(one, Action.HOLD, Condition.UNKNOWN, "a stray\n    fix: mend it") for one in some[:2]]
+    fine = Decision(some[2], Action.LEAVE, Condition.WORKING, "its boot disk is full")
+    found = replace(look(*some), decisions=[*held, fine])
+    assert show.remedies(found) == [f"{some[0].name} and 1 more: a stray\n    fix: mend it"]
+    with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
+        dashboard.show(found)
+    assert "fix: mend it" in dashboard.page

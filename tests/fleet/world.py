@@ -63,6 +63,7 @@ class Cloud:
         self.labels: dict[str, Mapping[str, str]] = {
             node.name: OURS if node.member is None else one.body(node)["labels"] for node in nodes(meant)
         }
+        self.instances = dict.fromkeys(self.states, 1)
         self.silent, self.dry = set[str](), set[str]()
         self.failure: Failure | None = None
         self.asked: list[tuple[str, str]] = []
@@ -81,7 +82,14 @@ class Cloud:
         return self.objects.get(object_of(OWNER.stack), (None, 0))[0]
 
     def _seen(self, name: str) -> Seen:
-        return Seen(name, self.zones[name], self.states[name], "1", self.at_s - 7200, self.labels[name])
+        return Seen(
+            name,
+            self.zones[name],
+            self.states[name],
+            str(self.instances.get(name, 1)),
+            self.at_s - 7200,
+            self.labels[name],
+        )
 
     def zone(self, zone: str) -> ZoneView:
         if zone in self.silent:
@@ -90,7 +98,7 @@ class Cloud:
         return ZoneView({name: self._seen(name) for name in there})
 
     def look(self, zones: Sequence[str]) -> View:
-        self.at_s += 60
+        self.at_s += 1
         self.looked.append([*zones])
         words = {
             name: [Word(self.at_s - 5, "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)]
@@ -111,6 +119,7 @@ class Cloud:
         if failure := Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure:
             raise AskedError(failure)
         self.states[name], self.zones[name] = "READY", zone
+        self.instances[name] = self.instances.get(name, 1) + 1
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
         self.make("create", zone, name)
