@@ -19,14 +19,15 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from fleet.loop import Keeper
+from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud, Weather
+
 from benchmarks import week
 from benchmarks.emulated import Emulated
 from benchmarks.machine import described
 from benchmarks.status import measure as measure_status
 from benchmarks.week import DESCRIBE_S, LOOK_EVERY_S, PAUSE_S, RETRY_S
 from fleet.decide import Limits
-from fleet.loop import Keeper
-from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud, Weather
 from infra import names
 from infra.catalog import CATALOG
 from infra.nodes import Node

@@ -14,17 +14,17 @@ from datetime import datetime
 from typing import Any
 
 import urllib3
+from fleet.books import BucketBooks
+from fleet.loop import Keeper
+from fleet.provision import Outcome
+from fleet.virtual import Climate, Weather
 
 from benchmarks.emulated import BUCKET, PROJECT, Emulated, body
 from fleet import adopt
-from fleet.books import BucketBooks
 from fleet.decide import Limits
 from fleet.failures import Failure, Kind, classify
 from fleet.google import Google
-from fleet.loop import Keeper
-from fleet.provision import Outcome
 from fleet.state import TAKEN_AWAY, Place
-from fleet.virtual import Climate, Weather
 from infra.nodes import Node
 from rehearsal.cloud.control import ControlError
 from rehearsal.cloud.service import JsonObject

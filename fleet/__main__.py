@@ -7,10 +7,11 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 from fleet import deploy as plans
 from fleet import doctor as doctors
@@ -25,7 +26,7 @@ from fleet.google import AskedError
 from fleet.members import placed
 from fleet.roster import within_budget
 from fleet.show import Rates
-from fleet.state import Action, Cause, Decision, Seen
+from fleet.state import Action, Cause, Decision, Seen, View
 from fleet.store import RENEW_S, BucketStore
 from infra import names, prices
 from infra.cli import run
@@ -86,16 +87,24 @@ def _was_there(one: Decision, controller: Controller) -> bool:
 
 def delete(options: argparse.Namespace) -> int:
     """Delete members; their checkpoints, shards and the bucket stay."""
+    zones, options.zones = options.zones, []  # where they are, whatever the file says by now
     fleet = opened(options)
     look = fleet.watcher().step(may=())
     there = [one for one in look.members if _is_there(one, look, fleet)]
     meant: list[Node | Seen] = [*there, *(look.orphans if options.orphans else [])]
+    meant = [one for one in meant if not zones or one.zone in zones]
+    there = [one for one in there if one in meant]
+    saved = AdHoc(fleet.google, fleet.stack.id)
+    whole = {one.slice for one in fleet.members} & saved.read().keys() if not zones else set[str]()
+    whole -= {one.slice for one in nodes(fleet.settings) if one not in fleet.members}
     out = sys.stderr if options.json else sys.stdout
     for one in meant:
         print(f"  delete  {one.name} in {one.zone}", file=out)
-    if not meant:
+    for name in sorted(whole):
+        print(f"  forget  {name}, which stands in no file", file=out)
+    if not (meant or whole):
         print("neither the stack nor Google has any of them: nothing to delete", file=out)
-    if not meant or options.dry_run:
+    if not (meant or whole) or options.dry_run:
         return _deleted(options, [], {})
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
@@ -110,24 +119,39 @@ def delete(options: argparse.Namespace) -> int:
                 outcome[one.name] = None
             except AskedError as error:
                 outcome[one.name] = error.failure
+        _wait_gone(fleet, [one for one in meant if outcome.get(one.name, 1) is None], out)
     finally:
         with suppress(InfraError):
             store.write(memory, sign=False)
     named = [one.name for one in there if one.member is None and outcome.get(one.name) is None]
-    saved = AdHoc(fleet.google, fleet.stack.id)
-    gone = {one.slice for one in there} & saved.read().keys()
-    for name in gone if not any(outcome.values()) else ():
+    for name in whole if not any(outcome.values()) else ():
         saved.keep(name, None)
     for node, failure in outcome.items():
         if failure:
             print(f"error: {node}: {failure}", file=sys.stderr)
     file = f"Pulumi.{options.environment}.yaml"
     again = f"{file} still lists them: fleet create and a monitor make them again"
-    print(f"deletion of {sum(not one for one in outcome.values())} begun; {again}", file=out)
+    print(f"deleted {sum(not one for one in outcome.values())}; {again}", file=out)
     if named:
         what = f"pulumi refresh -s {options.environment}"
-        print(f"the stack still holds {', '.join(named)}: `{what}` once they are gone", file=out)
+        print(f"the stack still holds {', '.join(named)}: `{what}`", file=out)
     return _deleted(options, [*outcome], outcome)
+
+
+def _wait_gone(fleet: Environment, nodes: Sequence[Node | Seen], out: TextIO) -> None:
+    """Until Google lists none of them; how many are left is said when it changes."""
+    left = len(nodes)
+    while left:
+        time.sleep(_POLL_S)
+        view = fleet.google.look(sorted({one.zone for one in nodes}))
+        before, left = left, sum(_maybe_there(one, view) for one in nodes)
+        if left != before:
+            print(f"{len(nodes) - left} of {len(nodes)} gone", file=out, flush=True)
+
+
+def _maybe_there(node: Node | Seen, view: View) -> bool:
+    zone = view.zones[node.zone]
+    return zone.nodes is None or node.name in zone.nodes
 
 
 def _is_there(node: Node, look: Look, fleet: Environment) -> bool:
@@ -166,7 +190,7 @@ def take_over(options: argparse.Namespace) -> int:
     _confirm(f"Take over {len(meant)} slice(s)? Whoever keeps them now must have stopped.", options.yes)
     for seen in meant:
         try:
-            fleet.google.relabel(seen, {**seen.labels, **ours})
+            fleet.google.update(seen.zone, seen.name, {"labels": {**seen.labels, **ours}})
         except AskedError as error:
             raise FleetError(f"{seen.name}: {error}") from None
     return 0
@@ -243,7 +267,7 @@ def _followed(options: argparse.Namespace, fleet: Environment, controller: Contr
     keys = [{one.key for one in some.members} for some in (fleet, new)]
     changed = [f"{one} is new" for one in sorted(keys[1] - keys[0])]
     changed += [f"{one} is asked for no more" for one in sorted(keys[0] - keys[1])]
-    controller.follow(new.members, nodes(new.settings), new.bundle)
+    controller.follow(new.members, nodes(new.settings), new.bundle, new.spec)
     if changed:
         controller.say(f"the settings changed: {', '.join(changed)}")
     return new
@@ -273,7 +297,7 @@ def execute(options: argparse.Namespace) -> int:
 def _where(fleet: Environment) -> list[Node]:
     """The members with the names and zones that they have."""
     view = fleet.google.look(sorted({zone for one in fleet.members for zone in (*one.places, *one.spread)}))
-    return placed(fleet.members, view, fleet.stack.id, {})
+    return placed(fleet.members, view, fleet.owner, {})
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -306,14 +330,17 @@ def _mend(
         _say_what(look, due)
         if meant:
             print(prices.table(meant))
-    if not meant or options.dry_run:
+        if look.outdated:
+            print(f"  update   {', '.join(look.outdated)}: new settings, taken over at the next boot")
+    if not (meant or look.outdated) or options.dry_run:
         if options.json:
             return _told(fleet, look, as_json=True)
         print(f"nothing to {verb}" if not meant else f"would {verb} {len(meant)} slice(s)")
         return 0
     _require_bundle(fleet)
     within_budget(fleet.settings)
-    _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
+    if meant:
+        _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
     controller = fleet.controller()
     controller.memory.acted()
     if item := described(options):
@@ -349,7 +376,7 @@ def _brought(
         held = {key for key in left if by_key[key].action is Action.HOLD}
         there = {key for key in due if by_key[key].action is Action.LEAVE}
         failures = {key: failure for key, failure in failures.items() if key not in there}
-        if not controller.busy and left <= held | there:
+        if not controller.busy and left <= held | there and not (look.outdated and look.begun):
             for key in held:
                 failures.setdefault(key, Failure(Kind.UNKNOWN, by_key[key].why))
             return look, failures
@@ -390,7 +417,7 @@ def _told(fleet: Environment, look: Look, as_json: bool) -> int:
         print(json.dumps(show.as_json(look, found)))
     else:
         print(show.table(found))
-        print(show.summary(found))
+        print("\n".join([show.summary(found), *show.remedies(look)]))
         for seen in look.orphans:
             print(f"orphan: {seen.name} in {seen.zone}, {seen.state}: asked for by nobody")
     return _complain(look)

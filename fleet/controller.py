@@ -9,14 +9,14 @@ killed at any moment is followed by one that goes on.
 """
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fleet.decide import LIST_LAG_S, Limits, decide
-from fleet.failures import Failure
+from fleet.failures import Failure, Kind
 from fleet.members import in_zone, orphans, placed
 from fleet.memory import Memory
 from fleet.state import ON_THE_WAY, TAKEN_AWAY, Action, Cause, Claim, Condition, Decision, Owner, Seen, View
@@ -76,6 +76,7 @@ class Look:
         events: what happened since the step before, in words.
         begun: members that something was begun for.
         failures: of members whose request failed, since the step before.
+        outdated: keys of members that live with metadata of earlier settings.
     """
 
     view: View
@@ -85,6 +86,7 @@ class Look:
     events: list[str]
     begun: tuple[str, ...] = ()
     failures: Mapping[str, Failure] | None = None
+    outdated: tuple[str, ...] = ()
 
 
 class Controller:
@@ -102,6 +104,7 @@ class Controller:
         everyone: Sequence[Node] = (),
         bundle: str = "",
         zones: Collection[str] = (),
+        spec: Callable[[Node], str] | None = None,
     ):
         """Keeps `members`; nodes of ours are orphans where neither they nor `everyone` ask for them.
 
@@ -116,6 +119,7 @@ class Controller:
             everyone: all that the settings ask for.
             bundle: label of the bundle that new nodes install.
             zones: further ones to look into.
+            spec: label of what a member's hosts are told; one that has another is updated.
         """
         self._cloud, self._actor, self._store = cloud, actor, store
         self._limits, self.owner = limits, owner
@@ -124,19 +128,32 @@ class Controller:
         self.memory = store.read()
         self._running: dict[str, Request] = {}  # by member
         self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
+        self._told_spec: dict[str, str] = {}  # by member, what its hosts were told last
+        self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that it says failed, and how
         self._conditions: dict[str, str] = {}
         self._said: list[str] = []
         self._told = ""
-        self.follow(members, everyone, bundle)
+        self.follow(members, everyone, bundle, spec)
 
-    def follow(self, members: Sequence[Node], everyone: Sequence[Node] = (), bundle: str = "") -> None:
+    def follow(
+        self,
+        members: Sequence[Node],
+        everyone: Sequence[Node] = (),
+        bundle: str = "",
+        spec: Callable[[Node], str] | None = None,
+    ) -> None:
         """Keeps these members from now on."""
         mine = {member.key for member in members}
         self._wanted = [*members]
         self._others = [one for one in everyone if one.key not in mine]
-        self._bundle = bundle
-        named = {zone for one in members for zone in (*one.places, *one.spread)}
-        self._zones = sorted(named | self._more)
+        self._bundle, self._spec = bundle, spec
+
+    @property
+    def _zones(self) -> list[str]:
+        """All that the settings name, and those where members live that the settings name no more."""
+        named = {zone for one in self._wanted for zone in (*one.places, *one.spread)}
+        made = (one for node in self._wanted for one in self.memory.attempts.get(node.key, ())[-2:])
+        return sorted(named | self._more | {one.zone for one in made if one.name})
 
     def say(self, event: str) -> None:
         """Has the next step tell this, unless it was the last that was told so."""
@@ -169,7 +186,7 @@ class Controller:
         changed |= self._arrived(members, view, events)
         members = self._placed(view)
         found = decide(members, view, self.memory, self._limits, self.owner, self._bundle)
-        changed |= self._judge_bundles(found, view)
+        changed |= self._judge_bundles(found, view, answers)
         found = [self._in_hand(one) for one in found]
         events += self._changes(found)
         leftovers = orphans([*members, *self._placed(view, self._others)], view, self._ours)
@@ -181,11 +198,14 @@ class Controller:
             and (only is None or one.member.key in only)
         ]
         begun: tuple[str, ...] = ()
+        outdated = self._outdated(found, view)
         try:
+            if may:
+                begun = self._update(outdated)
             if due:
-                begun = self._begin(due, view)
+                begun += self._begin(due, view)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
-            elif changed:
+            elif changed and may:
                 self._store.write(self.memory)
             elif may or self.busy:
                 self._store.sign(self.memory)
@@ -194,7 +214,8 @@ class Controller:
         except UnreachableError as error:
             # What can't be written down isn't done.
             events.append(f"nothing is done: {error}")
-        return Look(view, tuple(members), found, leftovers, events, begun, failures)
+        keys = tuple(one.key for one in outdated)
+        return Look(view, tuple(members), found, leftovers, events, begun, failures, keys)
 
     def sign(self) -> None:
         """Renews the lease, if that is due; for those who wait long between two steps."""
@@ -212,7 +233,7 @@ class Controller:
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
         asked = self.memory.placements(view.at_s, LIST_LAG_S)
-        return placed(self._wanted if wanted is None else wanted, view, self.owner.stack, asked)
+        return placed(self._wanted if wanted is None else wanted, view, self.owner, asked)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.memory)
@@ -232,7 +253,7 @@ class Controller:
             ):
                 node = in_zone(node, node.zone, view, everyone, asked)
             self.memory.asked(node.key, node.zone, node.name)
-            requests.append(Request(Verb.CREATE, node))
+            requests.append(Request(Verb.CREATE, node, generation=self.memory.generation(node.key)))
         try:
             self._store.write(self.memory)
         except UnreachableError:
@@ -242,6 +263,29 @@ class Controller:
             self._running[request.node.key] = request
             self._actor.begin(request)
         return tuple(one.node.name for one in requests)
+
+    def _outdated(self, found: Sequence[Decision], view: View) -> list[Node]:
+        """Members whose hosts would boot with earlier settings; a bundle that failed isn't handed on."""
+        if self._spec is None or self.memory.bundles.get(self._bundle):
+            return []
+        outdated = []
+        for one in found:
+            node, seen = one.member, view.seen(one.node, one.zone)
+            if node.member is None or one.action is not Action.LEAVE or seen is None or seen.state != "READY":
+                continue
+            spec, held = self._spec(node), self.memory.refusal(node.key, node.key).holds(view.at_s)
+            if spec not in (seen.labels.get("spec"), self._told_spec.get(node.key)) and not held:
+                outdated.append(node)
+        return outdated
+
+    def _update(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+        """Gives members new metadata; what is asked twice is done once."""
+        for node in nodes:
+            assert self._spec is not None
+            self._told_spec[node.key] = self._spec(node)
+            self._running[node.key] = Request(Verb.UPDATE, node)
+            self._actor.begin(self._running[node.key])
+        return tuple(node.name for node in nodes)
 
     def _note(
         self, answers: Sequence[Answer], now_s: float, events: list[str], failures: dict[str, Failure]
@@ -253,15 +297,23 @@ class Controller:
             self._running.pop(node.key, None)
             verb = answer.request.verb
             if failure is None:
+                if verb is Verb.DELETE:
+                    self.memory.refusals.pop(node.key, None)  # what kept it from being deleted
                 if verb is Verb.CREATE or (verb is Verb.CHECK and answer.done):
                     self._made[node.key] = answer.operation
                 continue
+            if verb is Verb.CHECK and not answer.done and failure.kind is not Kind.MISSING:
+                continue  # what became of the creation isn't known: asked again
             if verb is Verb.CHECK:
                 self._made.pop(node.key, None)
+            if verb is Verb.UPDATE:
+                self._told_spec.pop(node.key, None)
+            if answer.spared:
+                self.memory.withdrawn(node.key)
             events.append(f"{node.name}: {failure.kind}: {failure.message}")
             failures[node.key] = failure
             # What keeps a node from being deleted says nothing of its zone.
-            held = node.key if verb is Verb.DELETE else node.zone
+            held = node.key if verb in (Verb.DELETE, Verb.UPDATE) else node.zone
             self.memory.failed(node.key, held, failure, now_s, self._dice)
             changed = True
         return changed
@@ -289,9 +341,16 @@ class Controller:
                     self._made.pop(node.key)  # asked for again: a creation finds its own node there
         return changed
 
-    def _judge_bundles(self, found: Sequence[Decision], view: View) -> bool:
-        """Remembers which bundles boot: one that failed and has booted nowhere is rolled out no further."""
+    def _judge_bundles(self, found: Sequence[Decision], view: View, answers: Sequence[Answer]) -> bool:
+        """Remembers which bundles boot: one that failed and has booted nowhere is rolled out no further.
+
+        That it failed is believed where it was proven, and the node deleted for it.
+        """
         before = dict(self.memory.bundles)
+        for answer in answers:
+            if answer.done and answer.request.node.key in self._blamed:
+                self.memory.boot_failed(*self._blamed[answer.request.node.key])
+        self._blamed = {}
         for one in found:
             seen = view.seen(one.node, one.zone)
             bundle = seen.labels.get("bundle", "") if seen else ""
@@ -300,7 +359,7 @@ class Controller:
             if one.word.boot == "ready" or one.word.work:
                 self.memory.booted(bundle)
             elif one.claim is Claim.BOOT_FAILED and one.word.stage in _OF_A_BUNDLE:
-                self.memory.boot_failed(bundle, f"{one.node}: {one.why}")
+                self._blamed[one.member.key] = bundle, f"{one.node}: {one.why}"
         return before != self.memory.bundles
 
     def _in_hand(self, one: Decision) -> Decision:
@@ -308,6 +367,8 @@ class Controller:
         if key not in self._running and key not in self._made:
             return one
         verb = self._running[key].verb if key in self._running else Verb.CREATE
+        if verb is Verb.UPDATE:
+            return one
         why = "being deleted, to be made again" if verb is Verb.DELETE else "being brought back"
         return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 

@@ -74,6 +74,7 @@ class Dashboard:
                 said.append(f"{zone} didn't answer: {view.failure.kind}: {view.failure.message}")
         if look.view.failure:
             said.append(f"the bucket didn't answer: {look.view.failure.kind}: {look.view.failure.message}")
+        said += show.remedies(look)
         if look.orphans:
             said.append(f"orphans, asked for by nobody: {', '.join(one.name for one in look.orphans)}")
         dollars, unknown = show.price_so_far(look)

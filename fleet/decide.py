@@ -74,12 +74,17 @@ def decide(
         if foreign := _foreign(member, seen, owner):
             found.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
             continue
-        if (back := memory.last_back(member.key)) and _stale(seen, back, view.at_s):
+        back = None if memory.open(member.key) else memory.last_back(member.key)
+        if back and _stale(seen, back, view.at_s):
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
         word = view.word(seen, names.command_id(member.run or "")) if seen else None
         wish = replace(_wish(member, seen, word, heard, view.at_s, limits), word=word)
+        if seen and member.member is not None and seen.zone not in (
+            member.home, *member.others, *member.spread,
+        ):  # fmt: skip
+            wish = replace(wish, why="; ".join(filter(None, [wish.why, _left_behind(member, owner)])))
         if seen and wish.action is Action.REPLACE:
             wish = replace(wish, instance=seen.instance)
         if wish.action is Action.CREATE and (owed := memory.owed(member.key)):
@@ -90,10 +95,11 @@ def decide(
 
 def _unanswered(member: Node, view: View, memory: Memory) -> str:
     """Why nobody can say where a member is. One that isn't seen, and that wasn't deleted just now, may live
-    in any of its fleet's zones."""
+    in any of its fleet's zones, and where it was made last."""
+    back = memory.last_back(member.key)
     known = member.member is None or view.seen(member.name, member.zone) or memory.open(member.key)
-    asked = [member.zone] if known else dict.fromkeys((*member.places, *member.spread))
-    for place in asked:
+    asked = [member.zone] if known else [*member.places, *member.spread, *([back.zone] if back else [])]
+    for place in dict.fromkeys(asked):
         zone = view.zones.get(place)
         if zone is None or zone.nodes is None:
             kind = f" ({zone.failure.kind})" if zone and zone.failure else ""
@@ -113,9 +119,15 @@ def _foreign(member: Node, seen: Seen | None, owner: Owner) -> str:
     if owner.owns(seen):
         return ""
     if owner.labels.items() <= seen.labels.items():
-        fix = "if nobody else keeps it: python -m fleet take-over"
+        fix = "if nobody else keeps it: python -m fleet take-over; else rename the fleet"
         return f"it is of another stack, {seen.labels.get('stack') or 'without an id'}\n    fix: {fix}"
     return "a node of this name is there without our labels\n    fix: delete it by hand, or rename the fleet"
+
+
+def _left_behind(member: Node, owner: Owner) -> str:
+    fix = f"python -m fleet delete {owner.labels.get('environment')} --slice {member.slice}"
+    why = f"{member.zone} is a zone of its fleet no more: it stays there until it is lost"
+    return f"{why}\n    fix: {fix} --zones {member.zone}, or nothing"
 
 
 def _wish(

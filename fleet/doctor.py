@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from fleet.environment import AdHoc
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind, fix_of
 from fleet.google import AskedError
@@ -16,7 +17,7 @@ from fleet.members import orphans, placed
 from fleet.named import LAYER, read_stack
 from fleet.project import UNLIMITED, Limits, Project, Quota, chips_to_move, chips_wanted
 from fleet.roles import ON_ACCOUNT, ON_BUCKET, ON_PROJECT
-from fleet.state import Seen, View, ZoneView
+from fleet.state import Owner, Seen, View, ZoneView
 from fleet.store import leader_of
 from infra import names
 from infra.catalog import CATALOG
@@ -149,16 +150,21 @@ def _host_account(sick: Patient) -> Iterator[Finding]:
 
 
 def _bucket(sick: Patient) -> Iterator[Finding]:
-    bucket, environment = sick.settings.storage.bucket_name, sick.settings.environment
+    yield from _one_bucket(sick, "bucket", sick.google.bucket)
+    yield from _one_bucket(sick, "controller's bucket", sick.google.controller_bucket)
+
+
+def _one_bucket(sick: Patient, what: str, bucket: str) -> Iterator[Finding]:
+    environment = sick.settings.environment
     try:
-        held = sick.google.held_on_bucket(ON_BUCKET["roles/storage.objectUser"])
+        held = sick.google.held_on_bucket(bucket, ON_BUCKET["roles/storage.objectUser"])
     except AskedError as error:
         if error.failure.kind is not Kind.MISSING:
             raise
-        yield Finding("bucket", MISSING, f"no gs://{bucket}", names.up_command("storage", environment))
+        yield Finding(what, MISSING, f"no gs://{bucket}", names.up_command("storage", environment))
         return
     command = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=user:YOU --role="
-    yield from _granted("bucket", ON_BUCKET, held, lambda role: f"{command}{role}")
+    yield from _granted(what, ON_BUCKET, held, lambda role: f"{command}{role}")
 
 
 def _granted(
@@ -262,7 +268,10 @@ def _orphans(sick: Patient) -> Iterator[Finding]:
     for seen in there:
         zones.setdefault(seen.zone, {})[seen.name] = seen
     view = View(time.time(), {zone: ZoneView(nodes) for zone, nodes in zones.items()}, None)
-    found = orphans(placed(nodes(sick.settings), view, stack.id, {}), view, {**labels, "stack": stack.id})
+    members = placed(nodes(sick.settings), view, Owner(labels, stack.id), {})
+    found = orphans(members, view, {**labels, "stack": stack.id})
+    saved = AdHoc(sick.google, stack.id).read()
+    found = [seen for seen in found if seen.labels.get("fleet") not in saved]
     for seen in found:
         said = f"{seen.name} in {seen.zone}, {seen.state}: asked for by nobody, and paid for"
         fix = f"python -m fleet delete {environment} --orphans"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from fleet.controller import Actor, Controller, Store
@@ -78,7 +79,7 @@ class Environment:
             zones = set()  # a zone isn't reached; those that the settings name are looked into all the same
         return Controller(
             self.members, self.google, actor, store, self.limits, self.owner,
-            everyone=nodes(self.settings), bundle=self.bundle, zones=zones,
+            everyone=nodes(self.settings), bundle=self.bundle, zones=zones, spec=self.spec,
         )  # fmt: skip
 
     def body(self, node: Node) -> Mapping[str, Any]:
@@ -87,7 +88,21 @@ class Environment:
         environment = self.settings.environment
         ours = names.member_labels(environment, node.slice, node.member, self.stack.id)
         labels = {**node.labels, **ours, "bundle": self.bundle}
-        return member_request(self.settings, node, startup.render(), labels)
+        body = member_request(self.settings, node, startup.render(), labels)
+        told = json.dumps(body["metadata"], sort_keys=True)
+        body["labels"]["spec"] = sha256(told.encode()).hexdigest()[:12]
+        return body
+
+    def spec(self, node: Node) -> str:
+        """What tells a member's metadata from that of earlier settings: its label `spec`."""
+        where = node.key, node.zone, node.name
+        if where not in self._specs:
+            self._specs[where] = str(self.body(node)["labels"]["spec"])
+        return self._specs[where]
+
+    @cached_property
+    def _specs(self) -> dict[tuple[str, str, str], str]:
+        return {}
 
 
 class _Both:
@@ -214,7 +229,11 @@ class AdHoc:
         if found is None:
             return {}
         text, self._generation = found
-        fleets: dict[str, dict[str, Any]] = json.loads(text)
+        try:
+            fleets: dict[str, dict[str, Any]] = {str(name): {**one} for name, one in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            where = f"gs://{self._google.controller_bucket}/{self._object}"
+            raise FleetError(f"{where}: can't be read: {error}\n    fix: look at it, or delete it") from None
         return fleets
 
     def keep(self, name: str, item: Mapping[str, Any] | None) -> None:

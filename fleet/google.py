@@ -32,6 +32,7 @@ _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
 _TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
 _PAGE = 1000
 _PATIENCE_S = 20.0  # with a zone that doesn't answer; what it says later is of the next look
+_OLDEST_S = 90.0  # of such an answer, which is younger than a list may be (fleet/decide.py)
 _JSON = {"Content-Type": "application/json"}
 # Of a node what `_seen` reads, and no more: each carries its start-up script, 36 kB.
 _ONE_NODE_FIELDS = "name,id,state,createTime,labels,health"
@@ -62,22 +63,24 @@ class Google:
         self.controller_bucket = controller_bucket or f"{bucket}-fleet"
         self._session = session or _login()
         self._now, self._sleep = now, sleep
-        self._late: dict[str, Future[ZoneView]] = {}  # zones that haven't answered an earlier look yet
+        # Zones that hadn't answered an earlier look, and when that was.
+        self._late: dict[str, tuple[float, Future[ZoneView]]] = {}
 
     def look(self, zones: Sequence[str]) -> View:
         """Everything, at once: all zones and the bucket beside one another. A slow zone delays no other."""
-        begun: dict[str, Future[ZoneView]] = {}
+        begun: dict[str, tuple[float, Future[ZoneView]]] = {}
         for zone in zones:
-            late = self._late.pop(zone) if zone in self._late else None
-            begun[zone] = late or _begin(self.zone, zone)
+            late = self._late.pop(zone, None)
+            of_use = late and (not late[1].done() or self._now() - late[0] < _OLDEST_S)
+            begun[zone] = late if late and of_use else (self._now(), _begin(self.zone, zone))
         booted, working = _begin(self._objects, "boot/"), _begin(self._objects, "words/")
-        wait(begun.values(), _PATIENCE_S)
+        wait([answer for _, answer in begun.values()], _PATIENCE_S)
         views = {}
-        for zone, answer in begun.items():
+        for zone, (at_s, answer) in begun.items():
             if answer.done():
                 views[zone] = answer.result()
             else:
-                self._late[zone] = answer
+                self._late[zone] = at_s, answer
                 views[zone] = ZoneView(None, Failure(Kind.UNKNOWN, f"no answer within {_PATIENCE_S:.0f} s"))
         try:
             words = spoken([*booted.result(), *working.result()])
@@ -132,12 +135,11 @@ class Google:
             if error.failure.kind is not Kind.MISSING:
                 raise
 
-    def relabel(self, seen: Seen, labels: Mapping[str, str]) -> None:
-        """Gives a node other labels. Raises AskedError."""
-        url = self._node_url(seen.zone, seen.name)
-        self._ask(
-            "PATCH", url, {"updateMask": "labels"}, json.dumps({"labels": dict(labels)}).encode(), _JSON
-        )
+    def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
+        """Gives a node what the body has of metadata and labels. Raises AskedError."""
+        some = {key: body[key] for key in ("metadata", "labels") if key in body}
+        url = self._node_url(zone, name)
+        self._ask("PATCH", url, {"updateMask": ",".join(some)}, json.dumps(some).encode(), _JSON)
 
     def attested(self, zone: str, name: str) -> list[Attested]:
         """What a node's workers said through their own metadata servers. Raises AskedError."""

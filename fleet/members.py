@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from fleet.state import TAKEN_AWAY, Seen, View
+from fleet.state import TAKEN_AWAY, Owner, Seen, View
 from infra import names
 from infra.nodes import Node
 
@@ -16,16 +16,16 @@ Placements = Mapping[str, tuple[str, str]]
 """By a member's key, zone and name of the node that was asked for."""
 
 
-def placed(wanted: Sequence[Node], view: View, stack: str, asked: Placements) -> list[Node]:
+def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) -> list[Node]:
     """The nodes that are meant, each with the zone and the name that it has, or is to have.
 
     Args:
         wanted: as the settings spread them.
         view: what is there.
-        stack: whose nodes count.
+        owner: whose nodes count; a member that another stack has is there, and is left to it.
         asked: creations that Google's list may not show yet.
     """
-    there = _by_member(view, stack)
+    there = _by_member(view, owner)
     taken = {(seen.zone, seen.name) for seen in view.all()}
     found: list[Node] = []
     for node in wanted:
@@ -67,17 +67,12 @@ def orphans(members: Collection[Node], view: View, ours: Mapping[str, str]) -> l
     ]
 
 
-def _by_member(view: View, stack: str) -> dict[tuple[str, int], Seen]:
-    """Of two nodes that are one member, the one that lives, then the older one."""
+def _by_member(view: View, owner: Owner) -> dict[tuple[str, int], Seen]:
+    """Of two nodes that are one member, ours, then the one that lives, then the older one."""
     found: dict[tuple[str, int], Seen] = {}
-    for seen in sorted(view.all(), key=lambda one: (one.state in TAKEN_AWAY, one.created_s)):
-        if member := _member(seen, stack):
-            found.setdefault(member, seen)
+    ours = [seen for seen in view.all() if owner.labels.items() <= seen.labels.items()]
+    for seen in sorted(ours, key=lambda one: (not owner.owns(one), one.state in TAKEN_AWAY, one.created_s)):
+        fleet, number = seen.labels.get("fleet"), seen.labels.get("member", "")
+        if fleet and number.isdecimal():
+            found.setdefault((fleet, int(number)), seen)
     return found
-
-
-def _member(seen: Seen, stack: str) -> tuple[str, int] | None:
-    fleet, number = seen.labels.get("fleet"), seen.labels.get("member", "")
-    if fleet and number.isdecimal() and seen.labels.get("stack") == stack:
-        return fleet, int(number)
-    return None

@@ -108,6 +108,11 @@ class Memory:
         *before, last = self.attempts[key]
         self.attempts[key] = [*before, replace(last, zone=zone, name=name)]
 
+    def generation(self, key: str) -> int:
+        """The number of the node that the open attempt makes: each is greater than all before."""
+        one = self.open(key)
+        return int(one.at_s) if one else 0
+
     def placements(self, now_s: float, lag_s: float) -> dict[str, tuple[str, str]]:
         """Nodes that were asked for and that a list may not show yet, by member."""
         last = ((key, some[-1]) for key, some in self.attempts.items() if some)
@@ -131,8 +136,8 @@ class Memory:
         What is wrong with the request for one member holds that one, what the zone or the project
         refuses holds the zone, and an update that didn't begin is no refusal at all.
         """
-        if self.open(key):
-            self.asked(key, "", "")
+        if self.open(key) and failure.kind not in (Kind.UNKNOWN, Kind.TRANSIENT):
+            self.asked(key, "", "")  # else it may have been made all the same
         held = key if failure.kind in OF_ONE else zone
         before = self.refusals.get(held, Refusal())
         for_people = failure.kind in FOR_PEOPLE
@@ -152,6 +157,11 @@ class Memory:
             self._close(key)
             self.attempts[key] = [replace(one, name="") for one in self.attempts.get(key, ())]
             self.refusals.pop(key, None)
+
+    def withdrawn(self, key: str) -> None:
+        """An attempt that didn't begin spends nothing."""
+        if (one := self.open(key)) and not one.name:
+            del self.attempts[key][-1]
 
     def _close(self, key: str) -> None:
         """What is open came to nothing, and something newer is owed."""

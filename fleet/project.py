@@ -137,10 +137,10 @@ class Project(Google):
         url = f"{_IAM}/projects/{self.project}/serviceAccounts/{email}:testIamPermissions"
         return self._held(url, permissions)
 
-    def held_on_bucket(self, permissions: Sequence[str]) -> frozenset[str]:
-        """The same on the bucket."""
+    def held_on_bucket(self, bucket: str, permissions: Sequence[str]) -> frozenset[str]:
+        """The same on a bucket."""
         asked = urlencode([("permissions", one) for one in permissions])
-        url = f"{google.STORAGE}/storage/v1/b/{self.bucket}/iam/testPermissions?{asked}"
+        url = f"{google.STORAGE}/storage/v1/b/{bucket}/iam/testPermissions?{asked}"
         return _permissions(self._json(self._ask("GET", url, {})))
 
     def accelerator_types(self, zone: str) -> frozenset[str]:

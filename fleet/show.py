@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fleet.controller import Look
-from fleet.state import Condition, Seen, Word
+from fleet.state import Condition, Decision, Seen, Word
 from infra.catalog import CATALOG
 from infra.nodes import Node
 
@@ -108,6 +108,18 @@ def summary(found: Sequence[Row]) -> str:
     if rate:
         words.append(f"{rate:,.1f} samples/s")
     return "; ".join(words)
+
+
+def remedies(look: Look) -> list[str]:
+    """What a person can do about members, once for all that it helps."""
+    found: dict[str, list[Decision]] = {}
+    for one in look.decisions:
+        if fix := one.why.partition("\n    fix: ")[2]:
+            found.setdefault(fix, []).append(one)
+    return [
+        f"{some[0].node}{f' and {len(some) - 1} more' if len(some) > 1 else ''}: {some[0].why}"
+        for some in found.values()
+    ]
 
 
 HEAD = ("node", "zone", "state", "condition", "samples", "shards", "size", "samples/s", "left", "why")

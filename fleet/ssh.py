@@ -19,6 +19,7 @@ from threading import Lock
 
 from fleet.errors import FleetError
 from infra.nodes import Node
+from infra.settings.schema import LOGIN
 
 # $0 is the mark, $1 the command, $2 seconds until the host ends it. An empty line keeps the last word apart
 # from output that ends without one.
@@ -100,11 +101,13 @@ class Ssh:
         if shutil.which(self._words[0]) is None:
             fix = "install it, or say in fleet:ssh how workers are reached (docs/fleet.md)"
             raise FleetError(f"fleet:ssh: {self._words[0]} isn't on PATH\n    fix: {fix}")
+        self._login = os_login_name() if "{login}" in template else ""
 
     def line(self, worker: Worker, command: str, timeout_s: int) -> list[str]:
         """What is executed here: no shell of this machine's reads it, the host's reads one quoted word."""
         there = shlex.join(["bash", "-c", _SCRIPT, self._mark, command, str(timeout_s)])
         place = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
+        place["login"] = self._login
         return [word.format(**place, worker=worker.number, command=there) for word in self._words]
 
     def run(self, worker: Worker, command: str, timeout_s: int, log: Path) -> Report:
@@ -176,6 +179,24 @@ class Ssh:
                     begun = True
                     status = int(number) if word == b"ended" and number.isdigit() else status
         return begun, status
+
+
+def os_login_name() -> str:
+    """What the caller is called on hosts.
+
+    Raises:
+        FleetError: gcloud doesn't say.
+    """
+    words = shlex.split(LOGIN)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_CONNECT_S)
+        name, why = done.stdout.strip(), (done.stderr.strip().splitlines() or ["no name in the profile"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        name, why = "", str(error)
+    if not name:
+        fix = "gcloud auth login, and once: gcloud compute os-login ssh-keys add (docs/settings.md)"
+        raise FleetError(f"{shlex.join(words)}: {why}\n    fix: {fix}")
+    return name
 
 
 def workers(nodes: Sequence[Node]) -> list[Worker]:

@@ -25,6 +25,7 @@ class Verb(StrEnum):
 
     DELETE = "delete"
     CREATE = "create"
+    UPDATE = "update"  # metadata and labels, which hosts take over at their next boot
     CHECK = "check"  # what became of a creation whose node isn't there
 
 
@@ -38,6 +39,7 @@ class Request:
         instance: of the node that may be deleted though it lives.
         claim: what must be proven of it then.
         operation: of the creation that is checked.
+        generation: of the node that is created; its label says it.
     """
 
     verb: Verb
@@ -45,6 +47,7 @@ class Request:
     instance: str = ""
     claim: Claim = Claim.NONE
     operation: str = ""
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,15 @@ class Answer:
     """What a request came to: a failure, or the operation that it began.
 
     Attributes:
-        done: whether the operation that was checked is over.
+        done: whether the operation that was checked is over, or the node is being deleted for what was claimed.
+        spared: whether the node that was to be deleted is left alone, and Google wasn't asked.
     """
 
     request: Request
     failure: Failure | None = None
     operation: str = ""
     done: bool = False
+    spared: bool = False
 
 
 class Api(Protocol):
@@ -74,6 +79,10 @@ class Api(Protocol):
 
     def delete(self, zone: str, name: str) -> None:
         """Begins its deletion."""
+        ...
+
+    def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
+        """Begins to give it the body's metadata and labels."""
         ...
 
     def operation(self, name: str) -> tuple[bool, Failure | None]:
@@ -121,7 +130,10 @@ class Zones:
             one.exception()
 
     def _answer(self, request: Request) -> Answer:
-        ask = {Verb.DELETE: self._delete, Verb.CREATE: self._create, Verb.CHECK: self._check}[request.verb]
+        ask = {
+            Verb.DELETE: self._delete, Verb.CREATE: self._create, Verb.UPDATE: self._update,
+            Verb.CHECK: self._check,
+        }[request.verb]  # fmt: skip
         try:
             return ask(request)
         except AskedError as error:
@@ -134,13 +146,13 @@ class Zones:
         if seen is None or seen.state in GOING:
             return Answer(request)
         if node.member is not None and not self._owner.owns(seen):
-            return Answer(
-                request, Failure(Kind.EXISTS, f"{node.name} isn't of this stack any more: left alone")
-            )
+            why = f"{node.name} isn't of this stack any more: left alone"
+            return Answer(request, Failure(Kind.EXISTS, why), spared=True)
         if seen.state not in TAKEN_AWAY and (why := self._objection(request, seen)):
-            return Answer(request, Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}"))
+            failure = Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}")
+            return Answer(request, failure, spared=True)
         self._api.delete(node.zone, node.name)
-        return Answer(request)
+        return Answer(request, done=seen.state not in TAKEN_AWAY)
 
     def _objection(self, request: Request, seen: Seen) -> str:
         if seen.instance != request.instance:
@@ -151,9 +163,10 @@ class Zones:
         return objection(request.claim, workers, seen.health, self._now(), self._silence_s)
 
     def _create(self, request: Request) -> Answer:
-        node = request.node
+        node, body = request.node, dict(self._body(request.node))
+        body["labels"] = {**body["labels"], "generation": str(request.generation)}
         try:
-            return Answer(request, operation=self._api.create(node.zone, node.name, self._body(node)))
+            return Answer(request, operation=self._api.create(node.zone, node.name, body))
         except AskedError as error:
             if error.failure.kind is not Kind.EXISTS:
                 raise
@@ -162,6 +175,11 @@ class Zones:
             return Answer(request)  # an earlier request of ours whose answer was lost
         why = f"{node.name} is there, and isn't this member: left alone"
         return Answer(request, Failure(Kind.EXISTS, why))
+
+    def _update(self, request: Request) -> Answer:
+        node = request.node
+        self._api.update(node.zone, node.name, self._body(node))
+        return Answer(request)
 
     def _check(self, request: Request) -> Answer:
         done, failure = self._api.operation(request.operation)

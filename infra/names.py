@@ -88,6 +88,11 @@ def service_account_id(settings: Settings) -> str:
     return f"projects/{settings.gcp.project}/serviceAccounts/{service_account_email(settings)}"
 
 
+def controller_bucket(settings: Settings) -> str:
+    """Where the fleet controller keeps its state: a bucket that the hosts' account can't write."""
+    return fitted(f"{settings.storage.bucket_name}-fleet")
+
+
 def network_id(settings: Settings) -> str:
     """The network: ours, or the existing one."""
     ours = f"projects/{settings.gcp.project}/global/networks/{settings.network.name}"
@@ -141,11 +146,6 @@ def labels(environment: str, layer: str) -> dict[str, str]:
 def member_labels(environment: str, fleet: str, member: int, stack: str) -> dict[str, str]:
     """What a fleet's member carries besides; `stack` tells two people's fleets of one name apart."""
     return {**labels(environment, "tpu"), "stack": stack, "fleet": fleet, "member": str(member)}
-
-
-def controller_bucket(settings: Settings) -> str:
-    """Bucket of the fleet's controller, which hosts can't write."""
-    return fitted(f"{settings.storage.bucket_name}-fleet")
 
 
 def slice_urn(environment: str, node: str) -> str:

@@ -6,9 +6,10 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import provider, settings
+from infra import names, provider, settings
 from infra.data.program import program as data
 from infra.errors import InfraError
+from infra.guard import LivingMembers
 from infra.network.program import program as network
 from infra.settings import Settings
 from infra.storage.program import program as storage
@@ -25,10 +26,16 @@ def run() -> None:
     What is wrong ends the program as one message: `pulumi.RunError` is shown without a traceback.
     """
     layer = pulumi.get_project()
+    made: list[pulumi.Resource] = []
+    pulumi.runtime.register_stack_transformation(lambda args: made.append(args.resource))
     try:
         checked = settings.from_pulumi(pulumi.get_stack())
         outputs = LAYERS[layer](checked, provider.make(checked, layer))
     except InfraError as error:
         raise pulumi.RunError(str(error)) from error
+    labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, "tpu"))
+    if layer == "tpu":
+        labels["stack"] = outputs["stackId"]
+    LivingMembers(checked.gcp.project, checked.environment, labels, [*made])
     for name, value in outputs.items():
         pulumi.export(name, value)

@@ -8,7 +8,9 @@ from infra.catalog import CATALOG, chips_of
 from infra.errors import Problem
 from infra.settings.schema import SliceSettings
 
-OURS = frozenset({"environment", "layer", "slice", "stack", "fleet", "member", "generation", "bundle"})
+OURS = frozenset(
+    {"environment", "layer", "slice", "stack", "fleet", "member", "generation", "bundle", "spec"}
+)
 """Labels of nodes that the program sets."""
 
 

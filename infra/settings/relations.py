@@ -70,6 +70,13 @@ def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.storage.state_bucket_name == names.controller_bucket(settings):
+        yield Problem(
+            "storage:stateBucketName",
+            f'"{settings.storage.state_bucket_name}"',
+            "the bucket of that name is the fleet controller's",
+            "give it another name",
+        )
     if settings.storage.state_bucket_name == settings.storage.bucket_name:
         yield Problem(
             "storage:stateBucketName",
@@ -193,11 +200,14 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "rename one",
         )
     owners: dict[str, set[str]] = defaultdict(set)
+    fixed = set()  # another fleet's member gets the next free id
     for node in nodes.nodes(settings):
         owners[node.name].add(node.slice)
+        if node.member is None or node.together:
+            fixed.add(node.name)
     clashes: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, slices in sorted(owners.items()):
-        if len(slices) > 1:
+        if len(slices) > 1 and name in fixed:
             clashes[tuple(sorted(slices))].append(name)
     for clashing, shared in clashes.items():
         yield Problem(

@@ -62,7 +62,8 @@ def is_ssh(value: str) -> bool:
     names = [name for name, form, conversion in used if not form and not conversion]
     return (
         len(names) == len(used)
-        and {"node", "worker", "command"} <= set(names) <= {"project", "zone", "node", "worker", "command"}
+        and {"node", "worker", "command"} <= set(names)
+        and set(names) <= {"project", "zone", "login", "node", "worker", "command"}
         and names.count("command") == 1
         and words[-1].endswith("{command}")
         and all(part[1] is None for part in parsed[0])
@@ -152,7 +153,8 @@ ZONE = pattern(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone, such as us-east5-b", "wri
 SHA256 = pattern("[0-9a-f]{64}", "64 lowercase hex digits", "run `make publish`, which writes it")
 SSH = Rule(
     is_ssh,
-    "a program and arguments with {node}, {worker}, at the end {command}, and where needed {project}, {zone}",
+    "a program and arguments with {node}, {worker}, at the end {command}, and where needed {project}, {zone}"
+    " and {login} (your name by OS Login)",
     "write e.g. ssh {node}-w{worker} {command}",
 )
 COMMAND = pattern(

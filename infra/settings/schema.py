@@ -41,8 +41,17 @@ def key_of(item: "Field[Any]") -> str:
 
 
 # Hosts have no external address, so SSH goes through Identity-Aware Proxy, which only the alpha command
-# knows for TPUs.
-SSH = "gcloud alpha compute tpus tpu-vm ssh {node} --project={project} --zone={zone} --tunnel-through-iap"
+# knows for TPUs. Without --plain it writes the caller's key into the node's metadata first, also where OS
+# Login makes that useless: that needs tpu.nodes.update, with which one may change what the hosts run at
+# their next boot, and it drifts from what Pulumi wrote. So it stays plain, and ssh gets its options here.
+# Addresses are used again by new hosts with new keys; which machine this is, the tunnel says.
+SSH = (
+    "gcloud alpha compute tpus tpu-vm ssh {login}@{node} --project={project} --zone={zone}"
+    " --tunnel-through-iap --plain --ssh-flag=-i~/.ssh/google_compute_engine"
+    " --ssh-flag=-oStrictHostKeyChecking=no --ssh-flag=-oUserKnownHostsFile=/dev/null"
+)
+# What a person is called on hosts.
+LOGIN = "gcloud compute os-login describe-profile --format='value(posixAccounts[0].username)'"
 _disk = CATALOG.data_disk
 
 

@@ -7,6 +7,7 @@ import pulumi_gcp as gcp
 
 from infra.settings import Settings
 from infra.storage.bucket import BucketPolicy, ProtectedBucket
+from infra.storage.controller import ControllerBucket
 from infra.storage.identity import TrainingIdentity
 from infra.storage.services import ProjectServices
 from infra.storage.state import StateKey
@@ -16,7 +17,7 @@ STATE_VERSION_DAYS = 90
 
 
 def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
-    """The bucket, the account and the services. Returns the outputs of the stack."""
+    """The buckets, the account and the services. Returns the outputs of the stack."""
     wanted = settings.storage
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
@@ -37,7 +38,11 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
         adopt=wanted.adopt_bucket,
     ).bucket
     identity = TrainingIdentity(settings, bucket, opts)
-    outputs: dict[str, Any] = {"bucketName": bucket.name, "serviceAccountEmail": identity.account.email}
+    outputs: dict[str, Any] = {
+        "bucketName": bucket.name,
+        "serviceAccountEmail": identity.account.email,
+        "controllerBucketName": ControllerBucket(settings, opts).bucket.name,
+    }
     if wanted.state_bucket_name:
         state = ProtectedBucket(wanted.state_bucket_name, _state_policy(settings), wanted.labels, opts).bucket
         outputs["stateBackend"] = state.name.apply(lambda name: f"gs://{name}")

@@ -21,6 +21,7 @@ def metadata(
         "tpu-job": node.slice if node.together else None,
         "tpu-slices": ",".join(node.together) or None,
         "tpu-barrier-timeout-s": str(settings.tpu.barrier_timeout_s),
+        "enable-guest-attributes": "TRUE",
         "enable-oslogin": "TRUE" if settings.tpu.os_login else "FALSE",
         "block-project-ssh-keys": "TRUE",
         "serial-port-enable": "FALSE",

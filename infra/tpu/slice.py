@@ -7,7 +7,7 @@ import pulumi
 
 from infra import names
 from infra.nodes import Node
-from infra.settings.schema import SSH
+from infra.settings.schema import LOGIN, SSH
 from infra.tpu.backend import Backend, Place
 from infra.tpu.v2_vm import V2VmBackend
 
@@ -52,7 +52,7 @@ class TpuSlice(pulumi.ComponentResource):
 def useful_commands(node: Node, project: str, bucket: str, environment: str) -> dict[str, str]:
     """Commands to paste."""
     where = f"{node.name} --project={project} --zone={node.zone}"
-    ssh = SSH.format(node=node.name, project=project, zone=node.zone)
+    ssh = SSH.format(login=f"$({LOGIN})", node=node.name, project=project, zone=node.zone)
     return {
         "ssh": f"{ssh} --worker=0",
         "sshAll": f"{ssh} --worker=all --command='hostname'",

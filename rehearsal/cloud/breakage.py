@@ -11,7 +11,9 @@ FAULT = web.RequestKey("fault", Fault)
 
 
 def abort(request: web.Request) -> ConnectionError:
-    """Close the connection at once, with a reset where TCP can; the caller raises the result."""
+    """Close the connection at once; the caller raises the result. TLS clients see it end (`EOF`), without
+    the alert that should come first, and not a reset: there is nothing unread that would make TCP send one.
+    """
     if request.transport is not None:
         request.transport.abort()
     return ConnectionResetError("closed by a fault rule")

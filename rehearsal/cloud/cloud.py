@@ -14,7 +14,7 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.config import CloudConfig, address
-from rehearsal.cloud.control import ControlServer
+from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
@@ -93,8 +93,7 @@ class Cloud:
             self._add_snapshot,
         )
         runner = await self._runner(control.app())
-        self._config.control.unlink(missing_ok=True)
-        await web.UnixSite(runner, str(self._config.control)).start()
+        await web.SockSite(runner, listening(self._config.control)).start()
 
     def _front_site(self, runner: web.AppRunner) -> web.BaseSite:
         """The front door's socket. With TLS, gRPC clients of Cloud Storage come to it too."""

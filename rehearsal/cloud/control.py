@@ -132,6 +132,23 @@ class ControlServer:
         return {}
 
 
+def listening(path: Path) -> socket.socket:
+    """A socket at `path` that takes connections as soon as it can be seen there: `bind` makes the file, and
+    until `listen` whoever finds it is refused.
+    """
+    unseen = path.with_name(".unheard")  # no longer than control.sock: a socket's path has little room
+    unseen.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(unseen))
+        listener.listen(128)
+        unseen.rename(path)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 def _posted(action: Action) -> Callable[[web.Request], Awaitable[web.Response]]:
     """A handler that reads the JSON body and turns what the action refuses into an answer."""
 

@@ -16,10 +16,12 @@ from typing import Protocol
 
 from aiohttp import web
 
+from rehearsal.cloud.guestattributes import DISABLED, GuestAttributes
 from rehearsal.cloud.iam import Iam, Token
 from rehearsal.cloud.service import ApiError, World
 
 _ROOT = "/computeMetadata/v1/"
+_GUEST_ATTRIBUTES = f"{_ROOT}instance/guest-attributes/"
 _FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 # A token is handed out again until so little is left of it, as Google's server does.
 _TOKEN_RESERVE_S = 300
@@ -44,7 +46,10 @@ Tree = dict[str, "Tree | Value"]
 
 @dataclass(frozen=True)
 class Guest:
-    """One machine, as its metadata server knows it. `external_address` may be empty; `mtu` is in bytes."""
+    """One machine, as its metadata server knows it.
+
+    `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled.
+    """
 
     name: str
     instance_id: int
@@ -63,6 +68,7 @@ class Guest:
     revocable: bool
     service_account: str
     scopes: tuple[str, ...]
+    guest_attributes: GuestAttributes | None
 
 
 class Guests(Protocol):
@@ -100,11 +106,14 @@ class MetadataServer:
             return _text("computeMetadata/\n")
         if request.headers.get("Metadata-Flavor") != "Google":
             return _page(403, _FORBIDDEN, request.path, "Missing Metadata-Flavor:Google header.")
-        if request.method not in ("GET", "HEAD"):
+        own = request.path.startswith(_GUEST_ATTRIBUTES)
+        if request.method not in (("GET", "HEAD", "PUT", "DELETE") if own else ("GET", "HEAD")):
             return web.Response(status=405, headers={**_FLAVOR, "Allow": "GET, HEAD"})
         if not request.path.startswith(_ROOT):
             return _page(404, _NOT_FOUND, request.path)
         try:
+            if own:
+                return await _guest_attributes(request, guest)
             return await self._answer(request, guest)
         except ApiError as error:
             return web.Response(status=error.code, text=error.message, headers=_FLAVOR)
@@ -120,9 +129,7 @@ class MetadataServer:
         if found is None:
             return _page(404, _NOT_FOUND, request.path)
         if isinstance(found, dict) and path and not path.endswith("/"):
-            return web.Response(
-                status=301, headers={**_FLAVOR, "Location": f"{request.path}/{_query(request)}"}
-            )
+            return _moved(request)
         if request.query.get("wait_for_change", "").lower() == "true":
             found = await self._wait(request, guest, parts, found)
             if found is None:
@@ -185,6 +192,7 @@ class MetadataServer:
         }
         instance: Tree = {
             "attributes": dict(guest.attributes),
+            "guest-attributes": {},  # told to who asks for them alone
             "hostname": f"{guest.name}.{guest.zone}.c.{self._world.project}.internal",
             "id": guest.instance_id,
             "machine-type": f"{project}/machineTypes/{guest.machine_type}",
@@ -211,6 +219,33 @@ class MetadataServer:
             # Clients ask for either spelling.
             "universe": {"universe-domain": "googleapis.com", "universe_domain": "googleapis.com"},
         }
+
+
+async def _guest_attributes(request: web.Request, guest: Guest) -> web.Response:
+    """What this machine, and no other, has written."""
+    own, path = guest.guest_attributes, request.path.removeprefix(_GUEST_ATTRIBUTES)
+    if own is None:
+        return web.Response(status=403, text=DISABLED, headers=_FLAVOR)
+    parts = path.rstrip("/").split("/") if path else []
+    if request.method in ("PUT", "DELETE"):
+        if len(parts) != 2:
+            return _page(404, _NOT_FOUND, request.path)
+        if request.method == "PUT":
+            own.write(parts[0], parts[1], (await request.read()).decode(errors="replace"))
+        elif not own.delete(parts[0], parts[1]):
+            return _page(404, _NOT_FOUND, request.path)
+        return _text("")
+    found = own.read(parts)
+    if found is None:
+        return _page(404, _NOT_FOUND, request.path)
+    if isinstance(found, dict) and path and not path.endswith("/"):
+        return _moved(request)
+    return _render(found, request, verbatim=True)
+
+
+def _moved(request: web.Request) -> web.Response:
+    """To the same with a slash, as of every folder."""
+    return web.Response(status=301, headers={**_FLAVOR, "Location": f"{request.path}/{_query(request)}"})
 
 
 def _is_secret(parts: list[str], kind: str) -> bool:

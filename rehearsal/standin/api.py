@@ -20,11 +20,10 @@ import requests
 from google.auth.transport.requests import Request as AuthRequest
 
 from rehearsal.standin.errors import ApiError, StandInError
+from rehearsal.standin.retries import Lost, is_retried, why_lost
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import Service
 
-# 429 and 503 were recorded to be retried 0.5 s, 1 s, … apart; 500 and 502 are treated alike.
-RETRIED = frozenset({429, 500, 502, 503})
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 10.0
 DEFAULT_TIMEOUT_S = 1200.0  # the official provider's, for most types
@@ -40,6 +39,9 @@ class Client:
         self._settings = settings
         self._first_backoff_s = first_backoff_s
         self._local = threading.local()
+        # Hosts that have answered: their connection is taken to be one that was used before. On such a one
+        # Go's HTTP client sends a GET once more, at once, when it ends without an answer.
+        self._answered: set[str] = set()
         self._auth_lock = threading.Lock()
         self._credentials: google.auth.credentials.Credentials | None = None
         self.cancelled = threading.Event()
@@ -85,13 +87,15 @@ class Client:
         deadline = time.monotonic() + DEFAULT_TIMEOUT_S if deadline is None else deadline
         backoff_s = self._first_backoff_s
         while True:
-            response, problem = self._try(method, url, data, content_type)
-            if response is not None and response.status_code not in RETRIED:
+            response, lost = self._try(method, url, data, content_type)
+            if response is not None and not is_retried(response):
                 return _answer(response)
+            if lost is not None and not lost.again:
+                raise ApiError(0, f'{method.capitalize()} "{url}": {lost.words}')
             if time.monotonic() + backoff_s > deadline:
                 if response is not None:
                     return _answer(response)
-                raise ApiError(0, f"{method} {url}: {problem}")
+                raise ApiError(0, f'{method.capitalize()} "{url}": {lost.words if lost else "no answer"}')
             self.pause(backoff_s)
             backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
 
@@ -116,16 +120,27 @@ class Client:
 
     def _try(
         self, method: str, url: str, data: bytes | None, content_type: str
-    ) -> tuple[requests.Response | None, str]:
+    ) -> tuple[requests.Response | None, Lost | None]:
         """One attempt: the response, or why there is none."""
         headers = {"Content-Type": content_type} if data is not None else {}
         if self._settings.user_project_override:
             headers["X-Goog-User-Project"] = self._settings.billing_project or self._settings.project
         self._authorize(method, url, headers)
-        try:
-            return self._session.request(method, url, data=data, headers=headers, timeout=_HTTP_TIMEOUT_S), ""
-        except (requests.ConnectionError, requests.Timeout) as problem:
-            return None, str(problem)
+        host = urlsplit(url).netloc
+        attempts = 2 if method == "GET" and host in self._answered else 1
+        while True:
+            attempts -= 1
+            try:
+                response = self._session.request(
+                    method, url, data=data, headers=headers, timeout=_HTTP_TIMEOUT_S
+                )
+            except requests.RequestException as problem:
+                lost = why_lost(problem)
+                if not (lost.ended and attempts):
+                    return None, lost
+            else:
+                self._answered.add(host)
+                return response, None
 
     @property
     def _session(self) -> requests.Session:

@@ -27,6 +27,11 @@ DECLARED: tuple[DeclaredDifference, ...] = (
         "As above; what is collected, and the request it becomes, is the same.",
     ),
     DeclaredDifference(
+        "After a host's first answer every connection to it counts as used before: a GET whose connection"
+        " ends without an answer is then sent once more, at once (official: by the connection it took).",
+        "Which connection of its pool Go takes can't be told from outside.",
+    ),
+    DeclaredDifference(
         "Elements of sets go out in the program's order: `allowed`, `denied`, `serviceIds`.",
         "The official order comes from Terraform's hashes and means nothing to the API.",
         "compute.Firewall.internal, projects.Service",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
@@ -200,16 +202,26 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
 def serve(provider: Provider) -> None:
     """Listen on a free loopback port, print it for the engine, and serve until it or this process ends."""
-    engine = os.getppid()
     options = [("grpc.max_receive_message_length", _LARGEST_MESSAGE)]
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=_WORKERS), options=options)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(Servicer(provider), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    sys.stdout.write(f"{port}\n")
-    sys.stdout.flush()
-    while server.wait_for_termination(timeout=1.0) and os.getppid() == engine:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), f"{port}\n".encode())
+    while server.wait_for_termination(timeout=1.0) and not _unread(sys.stdout.fileno()):
         pass  # an engine that was killed tells nobody
+    provider.cancel()  # what is under way would go on trying for minutes, for nobody
+
+
+def _unread(stream: int) -> bool:
+    """Whether nobody holds the other end any more. The engine reads what a plug-in prints as long as it
+    lives, so this also notices one that was gone before we ran; a change of parent, or its death signal,
+    would not.
+    """
+    poll = select.poll()
+    poll.register(stream, 0)  # errors and hang-ups are always reported
+    return bool(poll.poll(0))
 
 
 def _token(urn: str) -> str:

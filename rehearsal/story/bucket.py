@@ -27,10 +27,10 @@ class ObjectFacts:
 
 
 class Bucket:
-    """The checkpoint bucket of one environment."""
+    """A bucket of one environment; most of it is about the checkpoint bucket."""
 
     def __init__(self, project: str, name: str) -> None:
-        self.name = name
+        self.project, self.name = project, name
         self._bucket = Client(project).bucket(name)
 
     def json(self, name: str) -> dict[str, Any] | None:

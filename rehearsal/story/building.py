@@ -99,6 +99,16 @@ def recover(scene: Scene, step: steps.Recover) -> None:
     scene.note.text = f"replaced in {commanded:.0f} s; {scene.note.text}"
 
 
+def fleet(scene: Scene, step: steps.Fleet) -> None:
+    """Members are made and deleted by `fleet`; it returns when all are there, or gone."""
+    for name in _nodes(scene) if step.verb == "create" else ():
+        scene.forget_boots(name)
+    line = [sys.executable, "-m", "fleet", step.verb, scene.environment, "--yes"]
+    scene.shell.run(line, timeout_s=1800)
+    follow_nodes(scene)
+    scene.note.text = f"{len(_nodes(scene))} nodes"
+
+
 def command(scene: Scene, step: steps.Command) -> None:
     """Any shell command in the world."""
     refused = (step.prints or "") if step.fails else None

@@ -10,8 +10,9 @@ from typing import Any
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, StoryFailed
-from rehearsal.story import building, disturbing, extracting, killing, steps, watching
+from rehearsal.story import building, disturbing, extracting, impostor, killing, steps, watching
 from rehearsal.story.bucket import CLIENT_ERRORS
+from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.record import Record, RunRecord, StepRecord
 from rehearsal.story.scenario import Scenario
 from rehearsal.story.scene import Scene
@@ -26,6 +27,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Destroy: building.destroy,
     steps.Publish: building.publish,
     steps.Settings: building.settings,
+    steps.Fleet: building.fleet,
     steps.Recover: building.recover,
     steps.Command: building.command,
     steps.Ssh: building.ssh,
@@ -49,6 +51,8 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Wake: disturbing.wake,
     steps.Extracted: extracting.extracted,
     steps.Alike: extracting.alike,
+    Impostor: impostor.impostor,
+    Unharmed: impostor.unharmed,
     steps.Kill: killing.kill,
     steps.Kills: killing.kills,
 }

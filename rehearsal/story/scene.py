@@ -48,6 +48,7 @@ class Scene:
     boots: dict[str, Boot] = field(default_factory=dict)  # by run of the boot script: the newest of it
     past: set[str] = field(default_factory=set)  # runs of it that no `ready` may count again
     stalled: dict[str, Stalled] = field(default_factory=dict)  # by node
+    spoken_for: dict[str, str] = field(default_factory=dict)  # node → its id when another spoke for it
     born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
 
     @property

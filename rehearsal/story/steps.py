@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
+from rehearsal.story.impostor_steps import Impostor, Unharmed
 
 Layer = Literal["storage", "network", "data", "tpu"]
 
@@ -89,6 +90,17 @@ class Settings:
 
     def __str__(self) -> str:
         return f"change settings: {', '.join(self.set)}"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Create or delete the members of fleets with `python -m fleet`, or update what their hosts are told."""
+
+    scalar: ClassVar[str] = "verb"
+    verb: Literal["create", "delete"]
+
+    def __str__(self) -> str:
+        return f"python -m fleet {self.verb}"
 
 
 @dataclass(frozen=True)
@@ -465,17 +477,17 @@ class Quota:
 
 
 Step: TypeAlias = (
-    Preview | Up | Unchanged | Destroy | Publish | Settings | Recover | Ready | Reach | Done
+    Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
-    | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
+    | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
     kind.__name__.lower(): kind
     for kind in (
-        *(Preview, Up, Unchanged, Destroy, Publish, Settings, Ready, Reach, Done, Kill, Kills, Recover),
-        *(Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
-        *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
+        *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
+        *(Recover, Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
+        *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
     )
 }
 

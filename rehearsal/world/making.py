@@ -102,8 +102,11 @@ def install_plugins(layout: Layout, named: Path | None, environment: dict[str, s
     plugin = (named or user_home / "plugins") / place
     executable = plugin / EXECUTABLE
     if executable.is_file() and not is_standin(executable):
-        (layout.pulumi_home / "plugins").mkdir()
-        (layout.pulumi_home / "plugins" / place).symlink_to(plugin.resolve())
+        # A folder of our own with links in it: the CLI passes over a plug-in's folder that is itself a link.
+        linked = layout.pulumi_home / "plugins" / place
+        linked.mkdir(parents=True)
+        for file in plugin.resolve().iterdir():
+            (linked / file.name).symlink_to(file)
         return f"official plug-in {place}"
     if named:
         raise WorldError(

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fleet.virtual import HOUR_S, Climate, Weather
 
 from benchmarks import fleet, status, week
 from benchmarks.emulated import BUCKET, PROJECT, Emulated
 from fleet.google import Google
 from fleet.state import Place
-from fleet.virtual import HOUR_S, Climate, Weather
 from infra.catalog import CATALOG
 
 HARSH = Climate(preemption_h=4, wave_h=4, dry_h=1, dry_for_h=0.5, ill_h=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from rehearsal.cloud.clock import VirtualClock
-from rehearsal.cloud.control import Control, ControlError, ControlServer
+from rehearsal.cloud.control import Control, ControlError, ControlServer, listening
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.service import JsonObject, not_found
@@ -64,7 +65,7 @@ class Socket:
         server = ControlServer(self.clock, self.fleet, faults, self.quotas, self.requests, self.mistakes, add)
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
-        await web.UnixSite(self.runner, str(path)).start()
+        await web.SockSite(self.runner, listening(path)).start()
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self.runner.cleanup(), self.loop).result(10)
@@ -77,6 +78,23 @@ def control(tmp_path: Path) -> Iterator[Socket]:
     control = Socket(tmp_path / "control.sock")
     yield control
     control.close()
+
+
+def test_a_socket_that_can_be_seen_takes_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "control.sock"
+    seen: list[bool] = []
+    listen = socket.socket.listen
+
+    def watched(self: socket.socket, backlog: int) -> None:
+        seen.append(path.exists())
+        listen(self, backlog)
+
+    monkeypatch.setattr(socket.socket, "listen", watched)
+    with listening(path), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    assert seen == [False]
+    with listening(path), socket.socket(socket.AF_UNIX) as client:  # in the place of a dead cloud's
+        client.connect(str(path))
 
 
 def test_status_tells_of_everything(control: Socket) -> None:

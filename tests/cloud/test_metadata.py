@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +81,6 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
         ("instance/attributes/startup-script", "#!/bin/bash\n"),
         ("instance/attributes/tpu-slice", "tpu-dev"),
         ("instance/attributes/instance-id", "tpu-dev"),
-        ("instance/name", "tpu-dev-w2"),
-        ("instance/hostname", "tpu-dev-w2.us-east5-b.c.wire-test.internal"),
         ("instance/zone", "projects/123456789012/zones/us-east5-b"),
         ("instance/machine-type", "projects/123456789012/machineTypes/ct6e-standard-4t"),
         ("instance/preempted", "FALSE"),
@@ -110,12 +109,21 @@ async def test_tpu_env_as_jax_reads_it(machine: Machine) -> None:
     assert (values["WORKER_ID"], values["NODE_ID"], values["TOPOLOGY"]) == ("2", "tpu-dev", "4x4")
 
 
-async def test_ids_of_machines_differ(machine: Machine) -> None:
+async def test_ids_of_machines_differ_and_have_nothing_of_their_nodes(machine: Machine) -> None:
+    """Google says of neither how it follows from the node's id or name, so nothing here may follow."""
+    _, node = await machine.lab.get()
     ids = set()
-    for last in (2, 3, 4, 5):
-        machine.vantage.address = f"10.128.0.{last}"
+    for worker in range(4):
+        machine.vantage.address = f"10.128.0.{2 + worker}"
         ids.add(await machine.text("instance/id"))
+        name = await machine.text("instance/name")
+        assert re.fullmatch(rf"t1v-n-[0-9a-f]{{8}}-w-{worker}", name)
+        assert await machine.text("instance/hostname") == f"{name}.us-east5-b.c.wire-test.internal"
     assert len(ids) == 4
+    assert all(abs(int(one) - int(node["id"])) > 10**6 for one in ids)
+    await machine.lab.finish(await machine.lab.api("DELETE", "nodes/tpu-dev"))
+    await machine.lab.ready()
+    assert await machine.text("instance/id") not in ids
 
 
 async def test_the_flavor_header_is_required_and_returned(machine: Machine) -> None:

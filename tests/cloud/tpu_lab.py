@@ -84,7 +84,7 @@ class Lab:
         zones = (ZONE, "us-east5-c", "us-central1-b")
         self._compute = ComputeService(self.world, self.operations, self.iam, zones)
         usage = ServiceUsage(self.world, self.operations, APIS, self.quotas)
-        door = FrontDoor(
+        self.door = FrontDoor(
             self.world,
             self.iam,
             usage,
@@ -93,7 +93,7 @@ class Lab:
             faults=self.faults,
             requests=RequestLog(None),
         )
-        self.client = TestClient(TestServer(door.app()))
+        self.client = TestClient(TestServer(self.door.app()))
         self.world.directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}
         image = tmp_path / "data.img"
         image.write_bytes(b"data")

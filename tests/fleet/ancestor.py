@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleet.virtual import VirtualCloud
+
 from infra.nodes import Node
 
 RUNTIME = "tpu-ubuntu2204-base"

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from fleet import google
 from fleet.books import BucketBooks, UnreachableError
+from fleet.loop import Keeper
+
+from fleet import google
 from fleet.decide import Limits
 from fleet.failures import Failure, Kind
-from fleet.loop import Keeper
 from fleet.state import Action, Place
 from infra.nodes import Node
 from tests.fleet.lab import LABELS, Here, Lab, Seeing

@@ -3,14 +3,14 @@
 import random
 
 import pytest
-
 from fleet.books import BucketBooks
+from fleet.loop import Keeper
+from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
+
 from fleet.decide import Limits, decide
 from fleet.errors import FleetError
-from fleet.loop import Keeper
 from fleet.memory import Memory
 from fleet.state import Action, Condition, Seen, View, Word, ZoneView
-from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from infra.catalog import CATALOG
 from infra.errors import SettingsError
 from infra.nodes import Node

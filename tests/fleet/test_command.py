@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet.books import SIGN_S, BucketBooks
 
 from fleet import __main__ as command
 from fleet import handbook, provision
-from fleet.books import SIGN_S, BucketBooks
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError, Google

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fleet.loop import Keeper
 
 from fleet import __main__ as command
 from fleet import deploy
 from fleet.errors import FleetError
-from fleet.loop import Keeper
 from fleet.state import Word
 from infra.nodes import nodes
 from infra.settings import Settings

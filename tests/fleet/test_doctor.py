@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import google.oauth2.credentials
 import pytest
 import requests
+from fleet.books import BucketBooks
 from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
 from fleet import __main__ as command
 from fleet import doctor
 from fleet import google as asking
-from fleet.books import BucketBooks
 from fleet.doctor import UNKNOWN, Patient, examine, healthy, told
 from fleet.failures import Failure, Kind
 from fleet.memory import Memory, Refusal

@@ -12,6 +12,7 @@ import pytest
 
 from fleet import __main__ as command
 from fleet import everywhere, ssh
+from fleet.errors import FleetError
 from fleet.state import ZoneView
 from tests.fleet.test_command import Cloud, settings
 
@@ -281,6 +282,7 @@ def test_logs_go_where_they_can_be_written(hosts: Hosts, capsys: pytest.CaptureF
 
 def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(ssh, "os_login_name", lambda: "ada_example_com")
     meant: Any = settings()
     (one, *_) = ssh.workers(command.members(meant))
     line = ssh.Ssh(meant.fleet.ssh, "my-project", "1").line(one, "echo 'a b'", 5)
@@ -291,11 +293,32 @@ def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.Monke
         "tpus",
         "tpu-vm",
         "ssh",
-        "train",
+        "ada_example_com@train",
         "--project=my-project",
         "--zone=us-east5-b",
         "--tunnel-through-iap",
+        "--plain",
+        "--ssh-flag=-i~/.ssh/google_compute_engine",
+        "--ssh-flag=-oStrictHostKeyChecking=no",
+        "--ssh-flag=-oUserKnownHostsFile=/dev/null",
         "--worker=0",
         "--quiet",
     ]
     assert line[-1].startswith("--command=bash -c ")
+
+
+@pytest.mark.parametrize(
+    ("gcloud", "why"),
+    [
+        ("echo 'ERROR: no credentialed accounts' >&2; exit 1", "ERROR: no credentialed accounts"),
+        ("echo", "no name in the profile"),
+    ],
+)
+def test_a_login_that_gcloud_does_not_know_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gcloud: str, why: str
+) -> None:
+    (tmp_path / "gcloud").write_text(f"#!/bin/sh\n{gcloud}\n")
+    (tmp_path / "gcloud").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(FleetError, match=f"describe-profile .*: {why}\n    fix: gcloud auth login"):
+        ssh.Ssh(settings().fleet.ssh, "my-project", "1")

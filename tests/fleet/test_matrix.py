@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet.handbook import MATRIX
 
 from fleet.failures import Kind
-from fleet.handbook import MATRIX
 from tests.fleet.lab import Here, Lab
 from tests.fleet.matrix import OVERCOME, OWN, UNSEEN, Ask, asked, batch, of_pulumi, of_the_fleet, own
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from fleet.loop import Look
 from rich.console import Console
 
 from fleet import show
 from fleet.dashboard import Dashboard
-from fleet.loop import Look
 from fleet.state import Action, Condition, Decision, Seen, View, Word, ZoneView
 from infra.catalog import CATALOG
 from infra.nodes import Node

@@ -6,7 +6,7 @@ import pytest
 
 from tests.infra.engine import Recording, run
 
-LAYERS = {"storage": 18, "network": 7, "data": 3, "tpu": 5}
+LAYERS = {"storage": 22, "network": 9, "data": 5, "tpu": 7}
 EVERYTHING = {
     "network:cloudNat": True,
     "storage:stateBucketName": "my-project-pulumi",
@@ -28,8 +28,8 @@ RECORDED = {  # types whose wire behaviour the rehearsal's provider is held to
     "gcp:serviceaccount/account:Account",
     "gcp:serviceaccount/iAMMember:IAMMember",
     "gcp:storage/bucket:Bucket",
-    "gcp:storage/bucketObject:BucketObject",
     "gcp:storage/bucketIAMMember:BucketIAMMember",
+    "gcp:storage/bucketObject:BucketObject",
     "gcp:tpu/v2Vm:V2Vm",
 }
 
@@ -73,14 +73,15 @@ def test_every_resource_belongs_to_a_component(recording: tuple[str, Recording])
 
 
 def test_every_name_is_ours(recording: tuple[str, Recording]) -> None:
-    """Pulumi would add random letters to a name that is left out; those of one object are the stack's id."""
+    """Pulumi would add random letters to a name that is left out; the stack's id is made of such."""
     named = {"compute", "kms", "storage", "tpu"}
     for one in recording[1].resources:
-        if (
+        if one.type == "gcp:storage/bucketObject:BucketObject":
+            assert "name" not in one.inputs
+        elif (
             one.type.startswith("gcp:")
             and one.type.split(":")[1].split("/")[0] in named
             and "IAM" not in one.type
-            and one.type != "gcp:storage/bucketObject:BucketObject"
         ):
             assert one.inputs["name"], one.type
 
@@ -96,3 +97,16 @@ def test_only_what_must_outlive_everything_is_protected(recording: tuple[str, Re
         "gcp:kms/cryptoKey:CryptoKey",
     }
     assert protected == (expected if recording[0] == "storage" else set())
+
+
+def test_what_a_fleet_stands_on_is_deleted_after_everything_was_asked(
+    recording: tuple[str, Recording],
+) -> None:
+    """The resource that refuses a destroy depends on every other one, so that it goes first."""
+    guard = recording[1].only("pulumi-python:dynamic:Resource")
+    assert guard.inputs["environment"] == "dev"
+    assert "pulumi:providers:pulumi-python::members::" in guard.options["provider"]
+    needed = {urn.rpartition("::")[2] for urn in guard.options["dependencies"]}
+    others = {one.name for one in recording[1].resources if one.type.startswith("gcp:")}
+    assert others
+    assert others <= needed

@@ -29,6 +29,14 @@ def test_ids_are_paths_and_never_links() -> None:
     assert names.service_account_id(base) == account
 
 
+def test_the_controllers_bucket_is_called_after_the_checkpoints() -> None:
+    assert names.controller_bucket(settings()) == "my-project-checkpoints-fleet"
+    longest = names.controller_bucket(settings(storage__bucketName="b" * 63))
+    assert len(longest) == 63
+    assert longest.startswith("b" * 54 + "-")
+    assert longest != names.controller_bucket(settings(storage__bucketName="b" * 62))
+
+
 def test_a_snapshot_of_another_project() -> None:
     other = settings(data__snapshot="projects/data-project/global/snapshots/c4-tokens")
     assert names.snapshot_id(other) == "projects/data-project/global/snapshots/c4-tokens"

@@ -5,15 +5,20 @@ from typing import Any
 import pytest
 
 from infra.storage.identity import BUCKET_ROLES, PROJECT_ROLES
-from tests.infra.engine import run
+from tests.infra.engine import Registration, run
 
 BUCKET = "gcp:storage/bucket:Bucket"
+CONTROLLER = "my-project-checkpoints-fleet"
 MEMBER = "serviceAccount:tpu-training@my-project.iam.gserviceaccount.com"
+
+
+def checkpoints(changes: dict[str, Any] | None = None, *, preview: bool = False) -> Registration:
+    return run("storage", changes, preview=preview).named(BUCKET, "my-project-checkpoints")
 
 
 @pytest.mark.parametrize("preview", [True, False])
 def test_the_bucket_keeps_what_is_in_it(preview: bool) -> None:
-    bucket = run("storage", {"storage:labels": {"data": "checkpoints"}}, preview=preview).only(BUCKET)
+    bucket = checkpoints({"storage:labels": {"data": "checkpoints"}}, preview=preview)
     assert bucket.inputs == {
         "name": "my-project-checkpoints",
         "location": "US-EAST5",
@@ -37,15 +42,15 @@ def test_the_bucket_keeps_what_is_in_it(preview: bool) -> None:
 
 
 def test_a_bucket_that_was_left_behind_is_taken_over_and_only_when_told() -> None:
-    adopted = run("storage", {"storage:adoptBucket": True}).only(BUCKET)
+    adopted = checkpoints({"storage:adoptBucket": True})
     assert adopted.options["importId"] == "my-project-checkpoints"
     assert (adopted.options["protect"], adopted.options["retainOnDelete"]) == (True, True)
-    assert not run("storage").only(BUCKET).options.get("importId")
+    assert not checkpoints().options.get("importId")
 
 
 def test_a_bucket_with_folders_has_no_versions() -> None:
     changes = {"storage:versioning": False, "storage:hierarchicalNamespace": True}
-    bucket = run("storage", changes).only(BUCKET)
+    bucket = checkpoints(changes)
     assert bucket.inputs["hierarchicalNamespace"] == {"enabled": True}
     assert "versioning" not in bucket.inputs
     assert [rule["action"]["type"] for rule in bucket.inputs["lifecycleRules"]] == [
@@ -55,7 +60,7 @@ def test_a_bucket_with_folders_has_no_versions() -> None:
 
 
 def test_versioning_switched_off_is_said_and_not_left_out() -> None:
-    bucket = run("storage", {"storage:versioning": False}).only(BUCKET)
+    bucket = checkpoints({"storage:versioning": False})
     assert bucket.inputs["versioning"] == {"enabled": False}
     # What was versioned before goes in its time all the same.
     assert "Delete" in {rule["action"]["type"] for rule in bucket.inputs["lifecycleRules"]}
@@ -64,7 +69,8 @@ def test_versioning_switched_off_is_said_and_not_left_out() -> None:
 def test_a_key_of_the_users_own() -> None:
     key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
     recording = run("storage", {"storage:kmsKey": key})
-    assert recording.only(BUCKET).inputs["encryption"] == {"defaultKmsKeyName": key}
+    encryption = [one.inputs["encryption"] for one in recording.of(BUCKET)]
+    assert encryption == [{"defaultKmsKeyName": key}] * 2
     assert recording.named("gcp:projects/service:Service", "cloudkms.googleapis.com")
 
 
@@ -150,10 +156,32 @@ def test_a_place_for_pulumis_state(preview: bool) -> None:
         assert recording.exports["secretsProvider"] == "gcpkms://pulumi-secrets-id"
 
 
+@pytest.mark.parametrize("preview", [True, False])
+def test_the_controllers_bucket_is_granted_to_no_host(preview: bool) -> None:
+    recording = run("storage", {"storage:labels": {"data": "state"}}, preview=preview)
+    bucket = recording.named(BUCKET, CONTROLLER)
+    assert bucket.inputs == {
+        "name": CONTROLLER,
+        "location": "US-EAST5",
+        "storageClass": "STANDARD",
+        "uniformBucketLevelAccess": True,
+        "publicAccessPrevention": "enforced",
+        "forceDestroy": False,
+        "versioning": {"enabled": False},
+        "softDeletePolicy": {"retentionDurationSeconds": 7 * 86400},
+        "labels": {"data": "state"},
+    }
+    assert bucket.options["protect"] is True
+    assert not bucket.options.get("retainOnDelete"), "a stack that comes back makes it anew"
+    grants = recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+    assert CONTROLLER not in {grant.inputs["bucket"] for grant in grants}
+
+
 def test_outputs() -> None:
     assert run("storage").exports == {
         "bucketName": "my-project-checkpoints",
         "serviceAccountEmail": "tpu-training@my-project.iam.gserviceaccount.com",
+        "controllerBucketName": CONTROLLER,
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 from infra import names
 from infra.nodes import nodes
 from infra.settings import parse
+from infra.settings.schema import LOGIN, SSH
 from infra.settings.sources import as_pulumi_hands_it_over
 from infra.tpu import startup
 from infra.tpu.request import member_request
@@ -58,6 +59,7 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "tpu-data-disk": "up",
         "tpu-run": "train tiny.toml",
         "tpu-barrier-timeout-s": "900",
+        "enable-guest-attributes": "TRUE",
         "enable-oslogin": "TRUE",
         "block-project-ssh-keys": "TRUE",
         "serial-port-enable": "FALSE",
@@ -195,8 +197,7 @@ def test_outputs() -> None:
         "state": "READY",
         "addresses": ["10.64.32.2"],
     }
-    where = "train --project=my-project --zone=us-east5-b"
-    ssh = f"gcloud alpha compute tpus tpu-vm ssh {where} --tunnel-through-iap"
+    ssh = SSH.format(login=f"$({LOGIN})", node="train", project="my-project", zone="us-east5-b")
     assert commands == {
         "ssh": f"{ssh} --worker=0",
         "sshAll": f"{ssh} --worker=all --command='hostname'",

@@ -22,8 +22,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import described
 from fleet.handbook import MATRIX
+
+from benchmarks.machine import described
 from tests.fleet.lab import Here, Lab
 from tests.fleet.matrix import Cell, asked, batch, batches, of_pulumi, of_the_fleet, own
 from tests.proofs.extracting import Extractions

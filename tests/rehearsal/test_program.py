@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from rehearsal.errors import WorldError
-from rehearsal.standin.install import install, plugin_folder
+from rehearsal.standin.install import install, installed_version, plugin_folder
 from rehearsal.story import steps
 from rehearsal.story.building import _summary, pulumi
 from rehearsal.world import names, person
@@ -18,6 +19,8 @@ from rehearsal.world.layout import Layout, State, started
 from rehearsal.world.making import install_plugins
 from rehearsal.world.program import change_settings, copy_program, read_settings
 from rehearsal.world.snapshot import Text
+
+ROOT = Path(__file__).parents[2]
 
 
 def tree(folder: Path) -> Path:
@@ -119,15 +122,47 @@ def test_the_hosts_file_names_each_host_once() -> None:
     assert repeated == {"localhost"}
 
 
-def test_plugins_that_somebody_names_are_linked_untouched(tmp_path: Path) -> None:
-    official = plugin_folder(tmp_path)
+@pytest.mark.parametrize("named", [True, False], ids=["named", "in the user's home"])
+def test_the_cli_runs_the_official_plugin_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    official = plugin_folder(tmp_path / ".pulumi")
     official.mkdir(parents=True)
-    (official / "pulumi-resource-gcp").write_text("#!/bin/sh\n")
+    executable = official / "pulumi-resource-gcp"
+    serving = "from rehearsal.standin import provider, server; server.serve(provider.Provider())"
+    executable.write_text(
+        f"#!/bin/sh\ntouch {tmp_path}/ran\ncd {ROOT} && exec {sys.executable} -c '{serving}'\n"
+    )
+    executable.chmod(0o755)
+    if not named:
+        monkeypatch.delenv("PULUMI_HOME", raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
     layout = Layout(tmp_path / "world")
     layout.pulumi_home.mkdir(parents=True)
-    assert f"official plug-in {official.name}" == install_plugins(layout, tmp_path / "plugins", {})
-    linked = layout.pulumi_home / "plugins" / official.name
-    assert linked.resolve() == official
+    said = install_plugins(layout, tmp_path / ".pulumi" / "plugins" if named else None, {})
+    assert said == f"official plug-in {official.name}"
+    before = sorted(official.iterdir())
+
+    def cli(*arguments: str) -> str:
+        """The real CLI, which looks for plug-ins nowhere but in the world's Pulumi home."""
+        environment = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": str(tmp_path / "nobody"),
+            "PULUMI_HOME": str(layout.pulumi_home),
+            "PULUMI_BACKEND_URL": f"file://{tmp_path}",
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        }
+        command = ["pulumi", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd="/")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (listed,) = json.loads(cli("plugin", "ls", "--json"))
+    assert (listed["name"], listed["version"]) == ("gcp", installed_version())
+    cli("package", "get-schema", f"gcp@{installed_version()}")
+    assert (tmp_path / "ran").exists()
+    assert sorted(official.iterdir()) == before
 
 
 def test_a_plugin_folder_without_a_plugin_is_an_error(tmp_path: Path) -> None:

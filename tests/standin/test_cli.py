@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -158,16 +159,28 @@ def test_a_program_asks_for_what_the_standin_does_not_know(stack: Stack, cloud: 
     assert cloud.changes == []
 
 
-def test_it_ends_with_the_engine_that_started_it() -> None:
-    line = f"{sys.executable} -m rehearsal.standin serve >/dev/null 2>&1 & echo $!; sleep 3"
-    shell = subprocess.Popen(["sh", "-c", line], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert shell.stdout is not None
-    plugin = Path("/proc") / shell.stdout.readline().strip()
-    shell.wait(10)
-    for _ in range(100):
+ENGINE = """
+import os, subprocess, sys, time
+plugin = subprocess.Popen([sys.executable, "-m", "rehearsal.standin", "serve"], stdout=subprocess.PIPE)
+if sys.argv[1] == "serving":
+    plugin.stdout.readline()
+    time.sleep(2)
+    assert plugin.poll() is None, "it ended while its engine lived"
+print(plugin.pid, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("moment", ["starting", "serving"])
+def test_it_ends_with_the_engine_that_started_it(moment: str) -> None:
+    engine = [sys.executable, "-c", ENGINE, moment]
+    ended = subprocess.run(engine, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    plugin = Path("/proc") / ended.stdout.strip()
+    for _ in range(300):
         if not plugin.exists() or "\nState:\tZ" in (plugin / "status").read_text():
             return
         time.sleep(0.1)
+    os.kill(int(plugin.name), signal.SIGKILL)
     raise AssertionError("it goes on without its engine")
 
 

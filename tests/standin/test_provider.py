@@ -156,6 +156,19 @@ def test_ignored_changes_are_no_differences() -> None:
     assert [d.path for d in found.differences if d.path not in ("project",)] == ["metadata"]
 
 
+def test_a_key_that_gcloud_wrote_into_the_metadata_is_taken_back_in_place() -> None:
+    """`gcloud compute tpus tpu-vm ssh` without --plain writes `ssh-keys`: a refreshed state alone shows it,
+    as a change in place and no replacement.
+    """
+    news = {"name": "vm", "metadata": {"tpu-run": "train"}}
+    known = {**news, "project": "p", "zone": "z"}
+    assert provider(attribution=False, zone="z").diff(VM, known, news).differences == []
+    refreshed = {**known, "metadata": {"tpu-run": "train", "ssh-keys": "ada:ssh-ed25519 AAAA ada"}}
+    change = provider(attribution=False, zone="z").diff(VM, refreshed, news)
+    assert [(d.path, d.kind) for d in change.differences] == [("metadata", "UPDATE")]
+    assert change.replaces == []
+
+
 def test_labels_of_others_stay_and_lost_ones_come_back() -> None:
     ours = {"a": "1", "goog-pulumi-provisioned": "true"}
     state = {"name": "d", "labels": {"a": "1"}, "pulumiLabels": ours, "project": "p", "zone": "z"}

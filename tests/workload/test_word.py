@@ -1,5 +1,6 @@
 """A worker's word is in the bucket's listing while its job runs, and costs the job nothing."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.boot.metadata import worker
+from tests.boot.metadata import _Handler, worker
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from tests.workload.slice import SETTINGS
 from workload.__main__ import main
@@ -40,6 +41,45 @@ def host(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.M
     yield monkeypatch
     server.shutdown()
     server.server_close()
+
+
+class Attributes:
+    """A metadata server that takes guest attributes, and may refuse them."""
+
+    def __init__(self, host: pytest.MonkeyPatch) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.asked = 0
+        self.status = 200
+        attributes, values = self, worker("bucket", "0" * 64).values
+
+        class Handler(_Handler, BaseHTTPRequestHandler):
+            state = values
+
+            def do_PUT(self) -> None:
+                assert self.path == "/computeMetadata/v1/instance/guest-attributes/tpu/job"
+                assert self.headers["Metadata-Flavor"] == "Google"
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                attributes.asked += 1
+                if attributes.status == 200:
+                    assert "\n" not in body
+                    attributes.told.append(json.loads(body))
+                self.send_response(attributes.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
+        host.setenv("GCE_METADATA_HOST", f"127.0.0.1:{self.server.server_address[1]}")
+
+
+@pytest.fixture
+def attributes(host: pytest.MonkeyPatch) -> Iterator[Attributes]:
+    attributes = Attributes(host)
+    yield attributes
+    attributes.server.shutdown()
+    attributes.server.server_close()
 
 
 class Listing:
@@ -194,6 +234,46 @@ def test_a_host_without_its_servers_works_all_the_same(
             word.end("done")
         server.shutdown()
     assert f"{NAME} not written, is tried again: http://127.0.0.1" in capfd.readouterr().out
+
+
+def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes: Attributes) -> None:
+    bucket = Counted()
+    began_s = int(time.time())
+    with Word(bucket, NODE, 0, 0.05, 0.1, command="0123456789ab") as word:
+        for samples in range(3):
+            word.say(samples=samples)
+            time.sleep(0.1)
+        word.end("failed", ValueError("no good"))
+    assert len(attributes.told) == len(bucket.written) >= 3
+    assert [one["state"] for one in attributes.told] == [one["state"] for _, one in bucket.written]
+    first, last = attributes.told[0], attributes.told[-1]
+    assert began_s <= first.pop("updated_s") <= last.pop("updated_s") <= time.time() + 1
+    assert first == {"state": "running", "command": "0123456789ab", "why": ""}
+    assert last == {"state": "failed", "command": "0123456789ab", "why": "no good"}
+
+
+def test_where_no_attribute_can_be_written_one_failure_is_enough(
+    attributes: Attributes, listing: Listing, capfd: pytest.CaptureFixture[str]
+) -> None:
+    attributes.status = 403  # as where the node's metadata doesn't enable them
+    with Word(Bucket("bucket"), NODE, 0, 0.05, 0.05) as word:
+        listing.until(state="running")
+        word.say(samples=1)
+        listing.until(samples="1")
+        word.end("done")
+    assert (attributes.asked, capfd.readouterr().out) == (1, "")
+
+
+def test_an_attribute_that_was_written_before_is_tried_again(attributes: Attributes) -> None:
+    with Word(Counted(), NODE, 0, 0.05, 0.05) as word:
+        give_up = time.monotonic() + 20
+        for status in (200, 503, 200):
+            attributes.status, before = status, attributes.asked
+            while attributes.asked < before + 2:
+                assert time.monotonic() < give_up
+                time.sleep(0.02)
+        word.end("done")
+    assert attributes.told[-1]["state"] == "done"
 
 
 @pytest.mark.parametrize("missing", ["CHECKPOINT_BUCKET", "TPU_NAME", "WORKER_ID"])

@@ -1,4 +1,4 @@
-"""Reads who this host is from the metadata server.
+"""Reads who this host is from the metadata server, and tells it how the host is.
 
 The keys are listed in docs/architecture.md. `GCE_METADATA_HOST` moves the server, as it
 does for Google's own client libraries.
@@ -17,11 +17,14 @@ from typing import Self
 
 from workload.host.errors import MetadataError
 
-__all__ = ["Meeting", "Node", "access_token", "read"]
+__all__ = ["Meeting", "Node", "access_token", "read", "write_guest_attribute"]
 
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.5
+_WRITE_TIMEOUT_S = 2.0
+_WRITE_TRIES = 2
+_PASSING = (500, 502, 503, 504)
 _DEFAULT_BARRIER_TIMEOUT_S = 900.0
 
 
@@ -31,8 +34,7 @@ def read(key: str) -> str | None:
     Asks again for 10 s while the server doesn't say either way (it restarts now and then);
     then raises `MetadataError`.
     """
-    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    url = f"http://{host}/computeMetadata/v1/{key}"
+    url = _url(key)
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     give_up = time.monotonic() + _PATIENCE_S
     while True:
@@ -49,6 +51,31 @@ def read(key: str) -> str | None:
         if time.monotonic() + _PAUSE_S > give_up:
             raise failure
         time.sleep(_PAUSE_S)
+
+
+def write_guest_attribute(key: str, value: str) -> None:
+    """Set a guest attribute of this machine, e.g. `tpu/job`; within 5 s, or `MetadataError`.
+
+    Google takes ten queries a minute from a machine and removes what is written beyond them:
+    cloud.google.com/compute/docs/metadata/manage-guest-attributes.
+    """
+    url = _url(f"instance/guest-attributes/{key}")
+    headers = {"Metadata-Flavor": "Google", "Content-Type": "text/plain"}
+    request = urllib.request.Request(url, data=value.encode(), headers=headers, method="PUT")
+    failure = MetadataError(url)
+    for attempt in range(_WRITE_TRIES):
+        if attempt:
+            time.sleep(_PAUSE_S)
+        try:
+            with urllib.request.urlopen(request, timeout=_WRITE_TIMEOUT_S):
+                return
+        except urllib.error.HTTPError as error:
+            failure = MetadataError(f"{url}: HTTP {error.code}")
+            if error.code not in _PASSING:
+                break
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+            failure = MetadataError(f"{url}: {error}")
+    raise failure
 
 
 def access_token() -> str:
@@ -124,6 +151,11 @@ class Node:
             return Meeting(self.name, self.worker, self.workers, (self.name,))
         worker = self.slice_id * self.workers + self.worker
         return Meeting(self.job, worker, self.workers * len(self.slices), self.slices)
+
+
+def _url(key: str) -> str:
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    return f"http://{host}/computeMetadata/v1/{key}"
 
 
 def _required(key: str) -> str:

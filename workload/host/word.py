@@ -1,21 +1,23 @@
 """The word of a worker: how far its job is, where one listing of the bucket shows it of all workers.
 
 `words/<node>/worker-<k>`; its metadata, and when it is written, stand in docs/architecture.md, "Objects in
-the bucket". It is for who watches over many hosts: no work waits for it, or ends because it can't be
-written.
+the bucket". The same, in short, is this machine's guest attribute `tpu/job`, which no other host can write.
+It is for who watches over many hosts: no work waits for it, or ends because it can't be written.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, Self
 
 from workload.host.bucket import Bucket
 from workload.host.errors import HostError
-from workload.host.metadata import read
+from workload.host.metadata import read, write_guest_attribute
 
 __all__ = ["Word"]
 
@@ -24,6 +26,7 @@ _AT_LEAST_EVERY_S = 60.0
 _PATIENCE_S = 20.0  # with a bucket or a metadata server that doesn't answer
 _FULL_BYTES = 64 << 20  # free of the boot disk: less isn't enough to boot, nor for people to log in
 _WHY_LENGTH = 200
+_ATTRIBUTE = "tpu/job"
 
 
 class Word:
@@ -48,6 +51,7 @@ class Word:
         self._facts: dict[str, str | int] = {}
         self._changed = threading.Condition()
         self._new = self._refused = False
+        self._attributes: bool | None = None  # whether there are any here; None: not tried yet
         self._thread = threading.Thread(target=self._go_on, name="word", daemon=True)
 
     @classmethod
@@ -100,6 +104,7 @@ class Word:
                 state, facts, self._new = self._state, dict(self._facts), False
             if not state:
                 return
+            self._write_attribute(state, facts)
             self._write(state, facts)
             if state != "running":
                 return
@@ -108,6 +113,18 @@ class Word:
                 if not ended:
                     rest_s = self._at_least_every_s - self._every_s
                     self._changed.wait_for(lambda: self._new or self._state != "running", rest_s)
+
+    def _write_attribute(self, state: str, facts: dict[str, str | int]) -> None:
+        """Silent, and only tried again where it has worked: elsewhere there is no such server."""
+        if self._attributes is False:
+            return
+        about = {"state": state, "command": self._command, "updated_s": round(time.time())}
+        try:
+            write_guest_attribute(_ATTRIBUTE, json.dumps({**about, "why": facts.get("why", "")}))
+        except (HostError, OSError, ValueError):
+            self._attributes = self._attributes or False
+        else:
+            self._attributes = True
 
     def _write(self, state: str, facts: dict[str, str | int]) -> None:
         assert self._bucket

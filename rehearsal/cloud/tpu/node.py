@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rehearsal.cloud.guestattributes import ENABLE, GuestAttributes
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.service import JsonObject, World
 from rehearsal.cloud.tpu.catalog import Slice
@@ -40,6 +42,8 @@ class Node:
     preempted: bool = False
     # One change of the machines' power at a time.
     power: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # As Google's: machines are not called after their node, and nothing of it is in their ids.
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @cached_property
     def id(self) -> str:
@@ -60,6 +64,24 @@ class Node:
     def host_names(self) -> list[str]:
         """Names of the machines, in worker order."""
         return [f"{self.id}-w{worker}" for worker in range(self.slice.hosts)]
+
+    @cached_property
+    def instances(self) -> list[tuple[str, int]]:
+        """What Compute Engine calls the machines, in worker order: name and id, new with each node."""
+        return [
+            (f"t1v-n-{self.token}-w-{worker}", 10**18 + secrets.randbelow(8 * 10**18))
+            for worker in range(self.slice.hosts)
+        ]
+
+    @cached_property
+    def guest_attributes(self) -> list[GuestAttributes]:
+        """What each machine says of itself, in worker order."""
+        return [GuestAttributes(name) for name in self.host_names]
+
+    @property
+    def tells_guest_attributes(self) -> bool:
+        """Whether its metadata switches them on."""
+        return str(self.body.get("metadata", {}).get(ENABLE, "")).upper() == "TRUE"
 
     @property
     def revocable(self) -> bool:
@@ -101,9 +123,10 @@ class Node:
             "worker-network-endpoints": ",".join(f"unknown:unknown:{each}" for each in self.addresses),
         }
         account = self.body["serviceAccount"]
+        name, instance_id = self.instances[worker]
         return Guest(
-            name=self.host_names[worker],
-            instance_id=int(self.body["id"]) + worker + 1,
+            name=name,
+            instance_id=instance_id,
             zone=self.zone,
             machine_type=self.slice.machine_type,
             address=address,
@@ -119,6 +142,7 @@ class Node:
             revocable=self.revocable,
             service_account=account["email"],
             scopes=tuple(account["scope"]),
+            guest_attributes=self.guest_attributes[worker] if self.tells_guest_attributes else None,
         )
 
     def _tpu_env(self, world: World, worker: int) -> str:

@@ -115,6 +115,9 @@ class Nodes:
                     raise outcome
             _still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
             node.body["state"] = "READY"
+            for (name, _), own in zip(node.instances, node.guest_attributes, strict=True):
+                # `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` looks for it.
+                own.agent_writes("deviceInfo", "hostname", name)
         return self.render(node)
 
     def abandon(self, node: Node) -> None:

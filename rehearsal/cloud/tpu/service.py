@@ -1,6 +1,6 @@
 """tpu.googleapis.com, v2 and v2alpha1: nodes and what they can be made of.
 
-Not emulated, and answered with 501: queued resources, reservations, maintenance, guest attributes.
+Not emulated, and answered with 501: queued resources, reservations, maintenance.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from rehearsal.cloud.guestattributes import DISABLED
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.operations import Operations
@@ -63,8 +64,7 @@ class TpuService:
         self._durations = durations or Durations()
         self._quotas = quotas or Quotas()
         self._nodes = Nodes(world, hosts, self._durations)
-        # Apart by more than the hosts of a slice: a machine's id is its node's and its place.
-        self._ids = itertools.count(int(time.time()) * 1_000_000, 1000)
+        self._ids = itertools.count(int(time.time()) * 1_000_000)
 
     def methods(self) -> Mapping[str, Method]:
         """By method id."""
@@ -77,6 +77,9 @@ class TpuService:
             "runtimeVersions.list": (self.list_runtime_versions, "tpu.runtimeversions.list"),
             "nodes.create": (self.create, "tpu.nodes.create"),
             "nodes.get": (self.get, "tpu.nodes.get"),
+            # https://cloud.google.com/iam/docs/roles-permissions/tpu has no permission of its own for it;
+            # getMaintenanceInfo, its sibling, asks for this one. Not tried against Google.
+            "nodes.getGuestAttributes": (self.get_guest_attributes, "tpu.nodes.get"),
             "nodes.list": (self.list_nodes, "tpu.nodes.list"),
             "nodes.patch": (self.patch, "tpu.nodes.update"),
             "nodes.delete": (self.delete, "tpu.nodes.delete"),
@@ -123,6 +126,23 @@ class TpuService:
     async def get(self, call: Call) -> JsonObject:
         """nodes.get."""
         return self._nodes.render(self._find(call))
+
+    async def get_guest_attributes(self, call: Call) -> JsonObject:
+        """nodes.getGuestAttributes: an entry a worker, which has no number but its place in the list.
+
+        gcloud asks for all workers by an empty id. What Google answers where they are switched off, or where
+        some worker has nothing of the path, isn't documented: an error here, as compute's API has it.
+        """
+        node, sent = self._find(call), call.body or {}
+        if not node.tells_guest_attributes:
+            raise ApiError(400, "FAILED_PRECONDITION", DISABLED)
+        hosts, wanted = node.slice.hosts, [one for one in sent.get("workerIds") or () if one]
+        for one in wanted:
+            if not one.isascii() or not one.isdecimal() or int(one) >= hosts:
+                raise refusal(f'invalid worker ID "{one}": the node has workers 0 to {hosts - 1}')
+        workers = [int(one) for one in wanted] or range(hosts)
+        path = sent.get("queryPath") or ""
+        return {"guestAttributes": [node.guest_attributes[worker].entry(path) for worker in workers]}
 
     async def list_nodes(self, call: Call) -> JsonObject:
         """nodes.list: of one zone, or of all with `locations/-`."""

@@ -6,9 +6,9 @@ import socket
 import subprocess
 
 import pytest
+from fleet.books import BucketBooks, UnreachableError
 
 from fleet import __main__ as command
-from fleet.books import BucketBooks, UnreachableError
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError

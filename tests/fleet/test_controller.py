@@ -5,16 +5,16 @@ import random
 from dataclasses import replace
 
 import pytest
+from fleet.loop import Keeper, Look
+from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
-from fleet.loop import Keeper, Look
 from fleet.memory import Memory, Refusal, parse
 from fleet.state import Action, Cause, Place, Seen, View, Word, ZoneView
-from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from tests.fleet.conftest import ZONES, fleet
 
 CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
