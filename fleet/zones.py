@@ -55,7 +55,7 @@ class Answer:
     """What a request came to: a failure, or the operation that it began.
 
     Attributes:
-        done: whether the operation that was checked is over, or the node is being deleted for what was claimed.
+        done: whether the operation that was checked is over, or a node that lived is being deleted.
         spared: whether the node that was to be deleted is left alone, and Google wasn't asked.
     """
 

@@ -9,7 +9,6 @@ import requests
 
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError, Google
-from fleet.proof import Attested
 
 if TYPE_CHECKING:
     from tests.fleet.lab import Lab
@@ -35,7 +34,7 @@ class Asking(Google):
         self, project: str, bucket: str, lab: Lab, kill_at: int | None = None, before: bool = True
     ) -> None:
         super().__init__(project, bucket, now=lab.now_s, sleep=lambda _: None)
-        self._lab, self._kill_at, self._before = lab, kill_at, before
+        self._kill_at, self._before = kill_at, before
         self._turn = threading.Lock()
         self.dead = False
         self.failed: list[Failure] = []
@@ -67,17 +66,6 @@ class Asking(Google):
     def _live(self) -> None:
         if self.dead:
             raise KilledError
-
-    def attested(self, zone: str, name: str) -> list[Attested]:
-        """What the lab says that workers say: its machines run nothing. The request is sent all the same."""
-        try:
-            found = super().attested(zone, name)
-        except AskedError as error:
-            if "is not emulated" not in error.failure.message:
-                raise
-            self.failed = [one for one in self.failed if one is not error.failure]
-            found = []
-        return self._lab.attests.get(name) or found
 
     @property
     def troubles(self) -> list[Failure]:

@@ -31,7 +31,6 @@ from fleet import google, store
 from fleet.controller import Controller, Look
 from fleet.environment import Environment
 from fleet.named import StackState
-from fleet.proof import Attested
 from fleet.state import Cause
 from fleet.store import BucketStore
 from fleet.zones import Zones
@@ -107,7 +106,6 @@ class Lab:
         """`rate`: of Google's clock."""
         self.folder = folder
         self.ahead_s = 0.0  # of Google's clock, for those who keep the fleet
-        self.attests: dict[str, list[Attested]] = {}  # what nodes' workers say through their metadata servers
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -143,8 +141,13 @@ class Lab:
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        """The front door, for clients that can't be given Google's names: /HOST/PATH is PATH of HOST."""
+        """The front door, for clients that can't be given Google's names: /HOST/PATH is PATH of HOST.
+
+        Uploads by Pulumi's provider stand under the origin, whatever its base is.
+        """
         _, host, path = request.raw_path.split("/", 2)
+        if host == "upload":
+            host, path = "storage.googleapis.com", f"upload/{path}"
         headers = CIMultiDict(request.headers)
         headers["Host"] = host
         return await self.cloud.front_door.handle(
@@ -212,11 +215,15 @@ class Lab:
             "POST", f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o", f"{body}--part--\r\n".encode(),
             {"Content-Type": "multipart/related; boundary=part"}, uploadType="multipart",
         )  # fmt: skip
-        self.attests[node] = [Attested(boot="failed", boot_s=self.now_s())]
+        (machine,) = (one for one in self.cloud.nodes._nodes.all() if one.id == node)
+        word = {"state": "failed", "updated_s": self.now_s()}
+        machine.guest_attributes[0].agent_writes("tpu", "boot", json.dumps(word))
         self.hosts.may_go.add(node)
 
     def begin_anew(self) -> None:
-        """No nodes, and controllers and workers that have no past."""
+        """No nodes and no faults, and controllers and workers that have no past."""
+        for rule in self.cloud.faults.report():
+            self.cloud.faults.lift(rule["id"])
         self.hosts.slow.clear()
         self.delete(*self.everyone())
         for bucket in (CONTROLLERS, BUCKET):
@@ -225,7 +232,6 @@ class Lab:
                 if not item["name"].startswith("bundles/"):
                     path = f"storage.googleapis.com/storage/v1/b/{bucket}/o/{quote(item['name'], safe='')}"
                     self.request("DELETE", path)
-        self.attests.clear()
         self.hosts.healthy_deleted.clear()
         self.ahead_s = 0.0
 
@@ -281,14 +287,16 @@ class Lab:
         """The fleet's own way to ask; it may be killed at a request."""
         return Asking(PROJECT, BUCKET, self, **kill)
 
-    def controller(self, one: Environment, members: Collection[Node] = ()) -> Controller:
-        """One that may act, by Google's clock. The lease of one that was killed here counts for nothing."""
+    def controller(
+        self, one: Environment, members: Collection[Node] = (), after_a_kill: bool = True
+    ) -> Controller:
+        """One that may act, by Google's clock. After a kill the lease before counts for nothing."""
         actor = Zones(one.google, one.owner, one.body, self.now_s, one.limits.silence_s)
-        with mock.patch.object(store, "runs", return_value=False):
+        with mock.patch.object(store, "runs", return_value=not after_a_kill):
             return Controller(
                 list(members or one.members), one.google, actor,
                 BucketStore(one.google, one.stack.id, self.now_s), one.limits, one.owner,
-                everyone=one.members, bundle=one.bundle,
+                everyone=one.members, bundle=one.bundle, spec=one.spec,
             )  # fmt: skip
 
     def keep(

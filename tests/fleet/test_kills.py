@@ -1,8 +1,5 @@
 """A controller killed before and after each of its requests: the next one goes on from what is at Google."""
 
-import contextlib
-import io
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,13 +86,14 @@ def of_members(lab: Lab) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def brought_back_if_asked(one: Environment) -> list[str]:
-    """The nodes that `recreate-preempted` names."""
-    said = io.StringIO()
-    with mock.patch.object(command, "opened", return_value=one), contextlib.redirect_stdout(said):
+def brought_back_if_asked(one: Environment) -> set[str]:
+    """The members that `recreate-preempted` means, and shows the price of."""
+    with (
+        mock.patch.object(command, "opened", return_value=one),
+        mock.patch.object(command.prices, "table", return_value="") as table,
+    ):
         assert command.main(["recreate-preempted", "dev", "--dry-run"]) == 0
-    lines = [line.split() for line in said.getvalue().splitlines()]
-    return sorted(words[1].rstrip(":") for words in lines if words[:1] in (["create"], ["replace"]))
+    return {member.key for call in table.call_args_list for member in call.args[0]}
 
 
 def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
@@ -131,14 +129,14 @@ def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
     lab.settle()
     second = lab.fleet(scenario.meant)
     there = of_members(lab)
-    expected = sorted(
-        one.name
-        for one in lost
-        if not there.get(one.key) or any(node["state"] == "PREEMPTED" for node in there[one.key])
-    )
-    assert brought_back_if_asked(second) == expected
+    missing = {one.key for one in lost if all(now["state"] == "PREEMPTED" for now in there.get(one.key, ()))}
+    assert brought_back_if_asked(second) == missing
     controller = lab.controller(second)
     lab.keep(controller, lambda _: all_there() and not controller.busy)
+    spent = sum(
+        len(some) for key, some in controller.memory.attempts.items() if key in {one.key for one in lost}
+    )
+    assert spent == len(lost), "a loss costs one attempt, however often somebody was killed over it"
     controller.leave()
     if fault:
         assert lab.cloud.faults.lift(fault), "the zone had chips"
