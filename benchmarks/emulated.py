@@ -179,12 +179,13 @@ class Emulated:
         account = {"accountId": ACCOUNT}
         self.ask("POST", f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", account)
         # Without soft delete: a memory that is written every minute would fill this machine's disk.
-        bucket = {
-            "name": BUCKET,
-            "location": "US-EAST5",
-            "softDeletePolicy": {"retentionDurationSeconds": "0"},
-        }
-        self.ask("POST", f"storage.googleapis.com/storage/v1/b?project={PROJECT}", bucket)
+        for name in (BUCKET, f"{BUCKET}-fleet"):
+            bucket = {
+                "name": name,
+                "location": "US-EAST5",
+                "softDeletePolicy": {"retentionDurationSeconds": "0"},
+            }
+            self.ask("POST", f"storage.googleapis.com/storage/v1/b?project={PROJECT}", bucket)
 
 
 def body(node: Node) -> JsonObject:
@@ -201,7 +202,7 @@ def body(node: Node) -> JsonObject:
         "schedulingConfig": {"spot": node.spot},
         "serviceAccount": {"email": f"{ACCOUNT}@{PROJECT}.iam.gserviceaccount.com"},
         "tags": [names.SLICE_TAG],
-        "labels": {"environment": "dev", "layer": "tpu", "slice": node.slice},
+        "labels": {**names.member_labels("dev", node.slice, node.member or 0, "0a1b2c3")},
         "metadata": {"startup-script": _SCRIPT, "tpu-slice": node.name, "tpu-run": node.run or ""},
     }
 

@@ -1,114 +1,73 @@
-"""A thousand slices in eight zones for a week of preemptions, by ours and by a serial loop; and a status.
+"""A thousand slices in eight zones: made from nothing, kept for a week of preemptions; and `fleet status`.
 
-Both meet the same losses, stock-outs and ill zones, drawn from one seed before anything runs. The
-loop is what shared scripts for such fleets do, kathir-ks/activation-extract's deploy_to_tpus.sh among
-them: one node after another is described, what isn't READY is deleted and created until that succeeds, and
-an error of any kind counts as "not found". That a node exists ends its attempts here, though
-not there: else it would hang on the first healthy node that it took for missing.
+What happens is drawn from a seed before anything runs; the controller is killed in the middle of its requests
+as often as `KILLS` says, and another goes on.
 """
 
-import random
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from fleet.loop import Keeper
-from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud, Weather
-
 from benchmarks import week
 from benchmarks.emulated import Emulated
 from benchmarks.machine import described
 from benchmarks.status import measure as measure_status
-from benchmarks.week import DESCRIBE_S, LOOK_EVERY_S, PAUSE_S, RETRY_S
-from fleet.decide import Limits
+from benchmarks.virtual import HOUR_S, Climate, Weather
 from infra import names
 from infra.catalog import CATALOG
 from infra.nodes import Node
 
-SLICES, ZONES, WEEK_S, SEED = 1000, 8, 7 * 24 * HOUR_S, 20261121
-LOOKS = (
-    "tpu.projects.locations.nodes.list", "tpu.projects.locations.nodes.get", "storage.objects.list",
-)  # fmt: skip
+SLICES, ZONES, DAY_S, SEED, KILLS = 1000, 8, 24 * HOUR_S, 20261121, 200
+LOOKS = ("tpu.projects.locations.nodes.list", "storage.objects.list")
 
 
-def measure(rounds: int, api_days: float) -> dict[str, Any]:
-    """Both, over the same week in numbers, and over so many days of it by the API; and `fleet status`."""
+def measure(rounds: int, days: float) -> dict[str, Any]:
+    """Creation, and so many days over the emulated API; and `fleet status`."""
     members = fleet()
-    found: dict[str, Any] = {}
-    zones = {member.zone for member in members}
-    movable = [replace(one, others=tuple(sorted(zones - {one.zone}))) for one in members]
-    for name, some, run in (
-        ("reconciler", members, _ours),
-        ("reconciler, other zones allowed", movable, _ours),
-        ("serial loop", members, _serial),
-    ):
-        found[name] = _timed(name, lambda some=some, run=run: _in_numbers(some, run))  # type: ignore[misc]
-    for name, ask in (("reconciler", week.ours), ("serial loop", week.serial)):
-        over_api = f"{name}, over the API"
-        found[over_api] = _timed(over_api, lambda ask=ask: _over_api(members, ask, api_days))  # type: ignore[misc]
-    return found | {
+    return {
+        **over_api(members, days, round(KILLS * days / 7)),
         "status": measure_status(members, rounds),
-        "what": f"{SLICES} slices in {ZONES} zones, {WEEK_S / HOUR_S / 24:.0f} virtual days, seed {SEED}",
+        "what": f"{SLICES} slices in {ZONES} zones, {days:g} virtual days, seed {SEED}",
         "climate": Climate().__dict__,
         "on": described(["requests", "aiohttp"]),
     }
 
 
-def _timed(name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    begun = time.monotonic()
-    found = run() | {"took_s": round(time.monotonic() - begun, 1)}
-    print(f"{name}: {found}", file=sys.stderr, flush=True)
-    return found
-
-
-def _in_numbers(members: list[Node], run: Callable[[VirtualCloud, list[Node]], float]) -> dict[str, Any]:
-    cloud = VirtualCloud(members, Climate(), WEEK_S, SEED)
-    ready_s = run(cloud, members)
-    tally = cloud.tally
-    return {
-        "lost": tally.lost,
-        "recovered": len(tally.recoveries_s),
-        "recovery_s": _recoveries(tally.recoveries_s),
-        "available": ready_s / (WEEK_S * len(members)),
-        "healthy_deleted": len(tally.healthy_deleted),
-        "requests": {
-            "looks": tally.lists,
-            "deletes": tally.deletes,
-            "creates": tally.creates,
-            "creates_refused": tally.refused,
-        },
-    }
-
-
-def _over_api(members: list[Node], ask: Callable[[week.Week], None], days: float) -> dict[str, Any]:
+def over_api(members: list[Node], days: float, kills: int) -> dict[str, Any]:
+    """Creation from nothing, and what came after it; seconds of this machine beside those of the clock."""
     climate = Climate()
     zones = {member.zone for member in members}
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
         Emulated(Path(folder), zones, week.durations(climate)) as cloud,
     ):
-        weather = Weather({member.name: member.zone for member in members}, climate, WEEK_S, SEED)
-        span = week.Week(cloud, members, weather, days * 24 * HOUR_S)
-        ask(span)
+        weather = Weather({one.key: one.zone for one in members}, climate, days * DAY_S, SEED)
+        span = week.Week(cloud, members, weather, days * DAY_S, kills)
+        begun = time.monotonic()
+        created_s = span.create_all()
+        created = {"virtual_s": created_s, "took_s": round(time.monotonic() - begun, 1)}
+        print(f"created: {created}", file=sys.stderr, flush=True)
+        begun = time.monotonic()
+        span.live()
         told = span.told()
-    methods = Counter(told["methods"])
-    recoveries_s = told.pop("recoveries_s")
-    return told | {
-        "days": days,
-        "recovered": len(recoveries_s),
-        "recovery_s": _recoveries(recoveries_s),
-        "requests": {
-            "looks": sum(methods[name] for name in LOOKS),
-            "deletes": methods["tpu.projects.locations.nodes.delete"],
-            "creates": methods["tpu.projects.locations.nodes.create"],
-            "creates_refused": told["stock_outs"],
+    recoveries_s, over_s = told.pop("recoveries_s"), told.pop("over_s")
+    looks = sum(told["methods"].get(name, 0) for name in LOOKS)
+    others = sum(count for name, count in told["methods"].items() if name not in LOOKS)
+    return {
+        "creation": created,
+        "week": told
+        | {
+            "days": days,
+            "took_s": round(time.monotonic() - begun, 1),
+            "recovered": len(recoveries_s),
+            "recovery_s": _recoveries(recoveries_s),
+            "over_google_s": _recoveries(over_s),
+            "looks": looks,
+            "requests_a_recovery": others / len(recoveries_s),
         },
     }
 
@@ -130,56 +89,3 @@ def fleet(count: int = SLICES) -> list[Node]:
         )
         for n, zone in zip(range(count), cycle(zones), strict=False)
     ]  # fmt: skip
-
-
-class _Ready:
-    """Node-seconds in which nodes were READY."""
-
-    def __init__(self, cloud: VirtualCloud):
-        self._cloud, self._at_s, self.total_s = cloud, 0.0, 0.0
-
-    def advance(self, to_s: float) -> None:
-        to_s = min(to_s, WEEK_S)
-        ready = sum(node.state == "READY" for node in self._cloud.nodes.values())
-        self.total_s += ready * (to_s - self._at_s)
-        self._at_s = to_s
-        self._cloud.advance(to_s)
-
-
-def _ours(cloud: VirtualCloud, members: list[Node]) -> float:
-    ready = _Ready(cloud)
-    keeper = Keeper(members, cloud, cloud, Notebook(), Limits(), {"layer": "tpu"}, random.Random(SEED))
-    while cloud.now_s < WEEK_S:
-        keeper.step()
-        ready.advance(cloud.now_s + LOOK_EVERY_S)
-    return ready.total_s
-
-
-def _serial(cloud: VirtualCloud, members: list[Node]) -> float:
-    ready = _Ready(cloud)
-    while cloud.now_s < WEEK_S:
-        for member in members:
-            cloud.tally.lists += 1
-            ready.advance(cloud.now_s + DESCRIBE_S)
-            found = cloud.nodes[member.name].state
-            if found == "READY" and not cloud.ill(member.zone):
-                continue
-            _replaced_serially(cloud, ready, member)
-            if cloud.now_s >= WEEK_S:
-                break
-        ready.advance(cloud.now_s + LOOK_EVERY_S)
-    return ready.total_s
-
-
-def _replaced_serially(cloud: VirtualCloud, ready: _Ready, member: Node) -> None:
-    """Deletes, unless that request fails, and creates until there is a node."""
-    if cloud.ill(member.zone) and cloud.nodes[member.name].state == "READY":
-        ready.advance(cloud.now_s + PAUSE_S)
-        return  # neither deleted nor, since it exists, created
-    while cloud.now_s < WEEK_S:
-        took_s, failure = cloud.replace(member.name)
-        ready.advance(cloud.now_s + PAUSE_S + took_s)
-        if failure is None:
-            cloud.arrive(member.name, cloud.now_s)
-            return
-        ready.advance(cloud.now_s + RETRY_S)

@@ -5,7 +5,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -16,16 +16,6 @@ RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
 Result = dict[str, Any]
-OF_REQUESTS = {
-    "refused_by_description": "of all, refused by Google's descriptions of its APIs",
-    "errors": "of all, answered with 503",
-    "stock_outs": "creations that ended in a stock-out",
-    "healthy_deleted": "deletions that found the node READY",
-}
-FLEETS = (
-    "reconciler", "reconciler, other zones allowed", "serial loop", "reconciler, over the API",
-    "serial loop, over the API",
-)  # fmt: skip
 
 
 def written() -> dict[Path, str]:
@@ -109,47 +99,35 @@ def _restarts(result: Result) -> list[str]:
 
 
 def _fleet(result: Result) -> list[str]:
-    def row(name: str, of: Result) -> str:
-        recovery, requests = of["recovery_s"], of["requests"]
-        cells = [
-            f"{of['available']:.1%}",
-            *(f"{recovery[key] / 60:,.0f}" for key in ("median", "p95", "longest")),
-            f"{of['recovered']:,} of {of['lost']:,}",
-            f"{of['healthy_deleted']:,}",
-            f"{requests['looks']:,}",
-            f"{requests['creates']:,} ({requests['creates_refused']:,} refused)",
-        ]
-        return f"| {name} | {' | '.join(cells)} |"
-
-    return [
-        "| | slices READY | min to recovery, median | 95 % | longest | recovered"
-        " | healthy ones deleted | lists or describes | creates |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(row(_titled(name, result[name]), result[name]) for name in FLEETS if name in result),
+    created, week = result["creation"], result["week"]
+    recovery, over = week["recovery_s"], week["over_google_s"]
+    rows = [
+        ("1,000 made from nothing, until the last is READY", f"{created['virtual_s'] / 60:.1f} min"),
+        ("of this machine's time", f"{created['took_s']:.0f} s"),
+        ("days kept", f"{week['days']:g}"),
+        ("of this machine's time", f"{week['took_s'] / 60:.1f} min"),
+        ("READY", f"{week['available']:.2%}"),
+        ("lost, and recovered by the end", f"{week['lost']:,}, {week['recovered']:,}"),
+        ("recovery, median", f"{recovery['median'] / 60:.1f} min"),
+        ("of it until the new node is asked for, less the deletion", f"{over['median'] / 60:.1f} min"),
+        ("the same, 95 % and longest", f"{over['p95'] / 60:.0f} min, {over['longest'] / 60:.0f} min"),
+        ("healthy nodes deleted", f"{week['healthy_deleted']:,}"),
+        ("controllers killed between two requests", f"{week['kills']:,}"),
+        ("requests a recovery, lists aside", f"{week['requests_a_recovery']:.1f}"),
+        ("creations that met a stock-out", f"{week['stock_outs']:,}"),
+        ("requests answered with errors", f"{week['errors']:,}"),
     ]
-
-
-def _titled(name: str, of: Result) -> str:
-    days = of.get("days", 7)
-    return name if days == 7 else f"{name}, {days:g} of the 7 days"
+    return ["| | |", "| --- | ---: |", *(f"| {title} | {value} |" for title, value in rows)]
 
 
 def _fleet_requests(result: Result) -> list[str]:
-    """What was asked of the emulated cloud, by method, and of what it says of deletions."""
-    runs = {name: result[name] for name in FLEETS if "methods" in result.get(name, {})}
-    if not runs:
-        return []
-    methods = sorted({method for run in runs.values() for method in run["methods"]})
-
-    def row(title: str, counts: Iterable[int]) -> str:
-        return f"| {title} | {' | '.join(format(count, ',') for count in counts)} |"
-
+    """What was asked of the emulated cloud, by method."""
+    methods = result["week"]["methods"]
     return [
         "",
-        f"| requests over the API | {' | '.join(_titled(name, run) for name, run in runs.items())} |",
-        f"| --- |{' ---: |' * len(runs)}",
-        *(row(method, [run["methods"].get(method, 0) for run in runs.values()]) for method in methods),
-        *(row(title, [run[key] for run in runs.values()]) for key, title in OF_REQUESTS.items()),
+        "| requests of the week | |",
+        "| --- | ---: |",
+        *(f"| {method} | {methods[method]:,} |" for method in sorted(methods)),
     ]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.emulated import BUCKET, PROJECT, Emulated
 from benchmarks.machine import spread
+from benchmarks.week import STACK
 from infra.nodes import Node, nodes
 from infra.settings import from_file
 from rehearsal.world.program import copy_program
@@ -55,7 +56,14 @@ def once(cloud: Emulated, tree: Path) -> tuple[float, float, dict[str, Any]]:
     """Seconds, seconds of processor, and what the command said."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     line = [sys.executable, "-m", "fleet", "status", ENVIRONMENT, "--json"]
-    done = subprocess.run(line, cwd=tree, env=cloud.variables(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        line,
+        cwd=tree,
+        env={**cloud.variables(), "TPU_STACK_ID": STACK},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     seconds, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     processor_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime

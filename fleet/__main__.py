@@ -17,7 +17,7 @@ from fleet import deploy as plans
 from fleet import doctor as doctors
 from fleet import everywhere, show
 from fleet.arguments import parser
-from fleet.controller import Controller, Look
+from fleet.controller import Controller, Look, busy_s
 from fleet.dashboard import Dashboard, serve
 from fleet.environment import AdHoc, Environment, described, followed, from_flags, opened
 from fleet.errors import FleetError
@@ -34,7 +34,6 @@ from infra.errors import InfraError
 from infra.nodes import Node, nodes
 
 _POLL_S = 2.0
-_BUSY_S = 10.0  # between looks while something is under way
 
 
 def status(options: argparse.Namespace) -> int:
@@ -159,7 +158,7 @@ def _is_there(node: Node, look: Look, fleet: Environment) -> bool:
     seen = look.view.seen(node.name, node.zone)
     if seen is None:
         return False
-    return fleet.owner.owns(seen) if node.member is not None else node.name in fleet.stack.held
+    return fleet.owner.owns(seen) if node.member is not None else node.name in (fleet.stack.held or ())
 
 
 def _deleted(options: argparse.Namespace, meant: list[str], outcome: dict[str, Failure | None]) -> int:
@@ -233,7 +232,8 @@ def monitor(options: argparse.Namespace) -> int:
             while True:
                 fleet = _followed(options, fleet, controller)
                 dashboard.show(controller.step(may=() if options.watch else frozenset(Cause)))
-                _rest(controller, min(options.monitor_interval, _BUSY_S if controller.busy else math.inf))
+                pause_s = busy_s(len(fleet.members)) if controller.busy else math.inf
+                _rest(controller, min(options.monitor_interval, pause_s))
         finally:
             if page:
                 page.shutdown()

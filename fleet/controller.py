@@ -11,7 +11,6 @@ killed at any moment is followed by one that goes on.
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,6 +25,11 @@ from infra.nodes import Node
 
 _OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
 """Stages of a boot that a bundle can fail."""
+
+
+def busy_s(members: int) -> float:
+    """Seconds between two looks while something is under way: each look lists every member."""
+    return max(10.0, members / 16)
 
 
 class Cloud(Protocol):
@@ -186,7 +190,7 @@ class Controller:
         changed |= self._arrived(members, view, events)
         members = self._placed(view)
         found = decide(members, view, self.memory, self._limits, self.owner, self._bundle)
-        changed |= self._judge_bundles(found, view, answers)
+        changed |= self._judge_bundles(found, view)
         found = [self._in_hand(one) for one in found]
         events += self._changes(found)
         leftovers = orphans([*members, *self._placed(view, self._others)], view, self._ours)
@@ -236,7 +240,7 @@ class Controller:
         return placed(self._wanted if wanted is None else wanted, view, self.owner, asked)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
-        before = deepcopy(self.memory)
+        before = self.memory.copy()
         everyone = [*self._wanted, *self._others]
         requests = []
         for one in due:
@@ -299,6 +303,9 @@ class Controller:
             if failure is None:
                 if verb is Verb.DELETE:
                     self.memory.refusals.pop(node.key, None)  # what kept it from being deleted
+                    if answer.done and node.key in self._blamed:
+                        self.memory.boot_failed(*self._blamed[node.key])
+                        changed = True
                 if verb is Verb.CREATE or (verb is Verb.CHECK and answer.done):
                     self._made[node.key] = answer.operation
                 continue
@@ -341,16 +348,13 @@ class Controller:
                     self._made.pop(node.key)  # asked for again: a creation finds its own node there
         return changed
 
-    def _judge_bundles(self, found: Sequence[Decision], view: View, answers: Sequence[Answer]) -> bool:
+    def _judge_bundles(self, found: Sequence[Decision], view: View) -> bool:
         """Remembers which bundles boot: one that failed and has booted nowhere is rolled out no further.
 
         That it failed is believed where it was proven, and the node deleted for it.
         """
         before = dict(self.memory.bundles)
-        for answer in answers:
-            if answer.done and answer.request.node.key in self._blamed:
-                self.memory.boot_failed(*self._blamed[answer.request.node.key])
-        self._blamed = {}
+        self._blamed = {key: one for key, one in self._blamed.items() if key in self._running}
         for one in found:
             seen = view.seen(one.node, one.zone)
             bundle = seen.labels.get("bundle", "") if seen else ""

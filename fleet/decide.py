@@ -89,6 +89,9 @@ def decide(
             wish = replace(wish, instance=seen.instance)
         if wish.action is Action.CREATE and (owed := memory.owed(member.key)):
             wish = replace(wish, cause=owed)
+        if member.member is None and owner.held is None and wish.action in (Action.CREATE, Action.REPLACE):
+            why = f"{wish.why}; Pulumi made it, and isn't there to make it again\n    fix: make recover"
+            wish = replace(wish, action=Action.HOLD, why=why)
         found.append(_allowed(wish, member, view, memory, limits, bundle))
     return _within_budget(found, memory, limits, view.at_s)
 
@@ -180,7 +183,7 @@ def _of_word(member: Node, word: Word, heard: frozenset[str], now_s: float, limi
     if word.boot == "failed":
         why = f"its boot failed at {word.stage}{f': {word.why}' if word.why else ''}"
         return _claimed(member, Claim.BOOT_FAILED, why)
-    if now_s - word.at_s > limits.silence_s and (word.work or word.boot == "booting"):
+    if now_s - word.at_s > limits.silence_s and (word.worked_s or word.boot == "booting"):
         why = f"READY, but silent for {(now_s - word.at_s) / 60:.0f} min{f'; {full}' if full else ''}"
         if not heard - {member.name}:
             return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}, as are all others")

@@ -276,7 +276,8 @@ def _orphans(sick: Patient) -> Iterator[Finding]:
         said = f"{seen.name} in {seen.zone}, {seen.state}: asked for by nobody, and paid for"
         fix = f"python -m fleet delete {environment} --orphans"
         yield Finding("orphans", OPTIONAL, said, fix)
-    others = [seen for seen in there if seen.labels.get("stack") != stack.id and seen.name not in stack.held]
+    held = stack.held or ()
+    others = [one for one in there if one.labels.get("stack") != stack.id and one.name not in held]
     for seen in others:
         said = (
             f"{seen.name} in {seen.zone}, {seen.state}: of another stack, {seen.labels.get('stack', 'none')}"

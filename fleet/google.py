@@ -142,9 +142,12 @@ class Google:
         self._ask("PATCH", url, {"updateMask": ",".join(some)}, json.dumps(some).encode(), _JSON)
 
     def attested(self, zone: str, name: str) -> list[Attested]:
-        """What a node's workers said through their own metadata servers. Raises AskedError."""
+        """What a node's workers said through their own metadata servers. Raises AskedError.
+
+        All attributes are asked for: a path that one worker lacks would be answered by 404.
+        """
         url = f"{self._node_url(zone, name)}:getGuestAttributes"
-        answer = self._json(self._ask("POST", url, {}, b'{"queryPath": "tpu/"}', _JSON))
+        answer = self._json(self._ask("POST", url, {}, b"{}", _JSON))
         return [_attested(one) for one in answer.get("guestAttributes") or ()]
 
     def everywhere(self) -> list[Seen]:
@@ -289,7 +292,8 @@ def _seen(node: Mapping[str, Any]) -> Seen:
 def _attested(worker: Mapping[str, Any]) -> Attested:
     """One worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
     items = (worker.get("queryValue") or {}).get("items") or ()
-    values = {str(one.get("key")): _object(str(one.get("value") or "")) for one in items}
+    ours = (one for one in items if one.get("namespace") == "tpu")
+    values = {str(one.get("key")): _object(str(one.get("value") or "")) for one in ours}
     boot, job = values.get("boot", {}), values.get("job", {})
     return Attested(
         str(boot.get("state") or ""), _number(boot.get("updated_s")), str(job.get("state") or ""),

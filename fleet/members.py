@@ -28,22 +28,25 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) 
     there = _by_member(view, owner)
     taken = {(seen.zone, seen.name) for seen in view.all()}
     found: list[Node] = []
+    dealt = dict(asked)
     for node in wanted:
         if node.member is None or node.together:
             found.append(node)
         elif seen := there.get((node.slice, node.member)):
-            found.append(replace(node, zone=seen.zone, name=seen.name))
+            found.append(_at(node, seen.zone, seen.name))
         elif node.key in asked:
-            zone, name = asked[node.key]
-            found.append(replace(node, zone=zone, name=name))
-        elif (node.zone, node.name) not in taken:
-            found.append(node)
-            taken.add((node.zone, node.name))
+            found.append(_at(node, *asked[node.key]))
         else:
-            node = in_zone(node, node.zone, view, wanted, asked)
+            if (node.zone, node.name) in taken:
+                node = in_zone(node, node.zone, view, wanted, dealt)
             found.append(node)
             taken.add((node.zone, node.name))
+            dealt[node.key] = node.zone, node.name
     return found
+
+
+def _at(node: Node, zone: str, name: str) -> Node:
+    return node if (node.zone, node.name) == (zone, name) else replace(node, zone=zone, name=name)
 
 
 def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Placements) -> Node:

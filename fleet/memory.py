@@ -6,7 +6,7 @@ It is kept in the bucket, so that a monitor started anew, on another machine, ha
 import json
 import random
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.errors import FleetError
@@ -78,6 +78,10 @@ class Memory:
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
+
+    def copy(self) -> "Memory":
+        """Another one that says the same; what they hold is never changed in place."""
+        return Memory(dict(self.attempts), dict(self.refusals), dict(self.bundles))
 
     def refusal(self, key: str, zone: str) -> Refusal:
         """What stands against a member, its own refusal or its zone's: the one that holds longer."""
@@ -194,8 +198,8 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""
-        attempts = [asdict(one) for each in self.attempts.values() for one in each]
-        refusals = {name: asdict(one) for name, one in self.refusals.items()}
+        attempts = [vars(one) for each in self.attempts.values() for one in each]
+        refusals = {name: vars(one) for name, one in self.refusals.items()}
         return {"version": 2, "attempts": attempts, "refusals": refusals, "bundles": self.bundles}
 
 

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -38,19 +38,21 @@ class StackState:
 
     Attributes:
         id: what its nodes' labels say of it.
-        held: named slices that it holds, by zone.
+        held: named slices that it holds, by zone; None where Pulumi isn't there to say.
     """
 
     id: str
-    held: dict[str, str]
+    held: Mapping[str, str] | None
 
 
 def read_stack(environment: str, root: Path = ROOT) -> StackState:
-    """The stack as it is.
+    """The stack as it is; by TPU_STACK_ID alone, where that is set: named slices are then left to people.
 
     Raises:
         CommandError: there is none yet, or Pulumi doesn't say.
     """
+    if given := os.environ.get("TPU_STACK_ID"):
+        return StackState(given, None)
     pulumi = Pulumi(environment, root)
     fix = f"pulumi up -s {environment}"
     if environment not in pulumi.stacks(LAYER):

@@ -108,7 +108,8 @@ class Word:
         """The same, as word of the job that is asked for: what is of another one says no more than that."""
         if not self.work or not self.command or self.command == command:
             return self
-        older = Word(self.at_s, self.boot, self.stage, "older", command=self.command, worked_s=self.worked_s)
+        worked_s = self.at_s if self.work == "running" else self.worked_s
+        older = Word(self.at_s, self.boot, self.stage, "older", command=self.command, worked_s=worked_s)
         return replace(older, disk_full=self.disk_full)
 
 
@@ -174,7 +175,7 @@ def together(said: Sequence[Word]) -> Word | None:
         sum(word.size_bytes for word in works),
         why=next((word.why for word in (*works, *boots) if word.why), ""),
         disk_full=any(word.disk_full for word in works),
-        worked_s=max((word.at_s for word in works if word.work == "running"), default=0.0),
+        worked_s=max((w.at_s if w.work == "running" else w.worked_s for w in works), default=0.0),
     )
 
 

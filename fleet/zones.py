@@ -55,7 +55,7 @@ class Answer:
     """What a request came to: a failure, or the operation that it began.
 
     Attributes:
-        done: whether the operation that was checked is over, or a node that lived is being deleted.
+        done: whether the operation that was checked is over, or the node is being deleted for its claim.
         spared: whether the node that was to be deleted is left alone, and Google wasn't asked.
     """
 
@@ -120,9 +120,14 @@ class Zones:
 
     def ended(self) -> list[Answer]:
         """Answers since the last call."""
-        done = [one for one in self._running if one.done()]
-        self._running = [one for one in self._running if one not in done]
-        return [one.result() for one in done]
+        running, self._running = self._running, []
+        found = []
+        for one in running:
+            if one.done():
+                found.append(one.result())
+            else:
+                self._running.append(one)
+        return found
 
     def wait(self) -> None:
         """Until every request has its answer."""
@@ -160,6 +165,9 @@ class Zones:
         if seen.state != "READY":
             return f"it is {seen.state}"
         workers = self._api.attested(seen.zone, seen.name)
+        again = self._api.node(seen.zone, seen.name)  # they are of the node whose id stands on both sides
+        if again is None or again.instance != request.instance:
+            return "it was made since that was decided"
         return objection(request.claim, workers, seen.health, self._now(), self._silence_s)
 
     def _create(self, request: Request) -> Answer:
@@ -178,7 +186,11 @@ class Zones:
 
     def _update(self, request: Request) -> Answer:
         node = request.node
-        self._api.update(node.zone, node.name, self._body(node))
+        seen = self._api.node(node.zone, node.name)
+        if seen and self._owner.owns(seen):
+            body = self._body(node)
+            labels = {**body["labels"], "generation": seen.labels.get("generation", "0")}
+            self._api.update(node.zone, node.name, {**body, "labels": labels})
         return Answer(request)
 
     def _check(self, request: Request) -> Answer:

@@ -1,15 +1,23 @@
 """Members without an environment's file."""
 
+from fleet.state import Owner
 from infra.catalog import CATALOG
 from infra.nodes import Node
 from tests.infra.conftest import pulumi_cli
 
-__all__ = ["ZONES", "fleet", "pulumi_cli"]
+__all__ = ["OURS", "OWNER", "ZONES", "fleet", "labels", "pulumi_cli"]
 
 ZONES = (
     "us-central1-b", "us-east1-d", "us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b",
     "us-south1-ai1b", "us-central1-ai1a",
 )  # fmt: skip
+OWNER = Owner({"environment": "dev", "layer": "tpu"}, "5a5a5a5")
+OURS = {**OWNER.labels, "stack": OWNER.stack}
+
+
+def labels(member: Node, stack: str = OWNER.stack) -> dict[str, str]:
+    """What a member's node carries."""
+    return {**OWNER.labels, "stack": stack, "fleet": member.slice, "member": str(member.member)}
 
 
 def fleet(
@@ -22,7 +30,8 @@ def fleet(
         Node(
             slice="extract", name=f"tpu-{ZONES[n % zones]}-{n // zones}", zone=ZONES[n % zones],
             home=ZONES[n % zones], kind=kind, spot=True, reserved=False, runtime_version="v2-alpha-tpuv6e",
-            run=run, labels={}, member=n, others=tuple(zone for zone in others if zone != ZONES[n % zones]),
+            run=run, labels={}, member=n, spread=ZONES[:zones],
+            others=tuple(zone for zone in others if zone != ZONES[n % zones]),
         )
         for n in range(count)
     ]  # fmt: skip

@@ -1,31 +1,56 @@
-"""A keeper against a cloud that knows the truth: what is healthy stays, what is lost comes back."""
+"""A controller against a cloud that knows the truth: what is healthy stays, what is lost comes back."""
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from fleet.loop import Keeper, Look
-from fleet.virtual import HOUR_S, Climate, Notebook, VirtualCloud
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from benchmarks.virtual import HOUR_S, Climate, Notebook, VirtualCloud
+from fleet.controller import Controller, Look
 from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
-from fleet.memory import Memory, Refusal, parse
-from fleet.state import Action, Cause, Place, Seen, View, Word, ZoneView
-from tests.fleet.conftest import ZONES, fleet
+from fleet.memory import Memory, parse
+from fleet.state import Action, Cause, Claim, Condition, Seen, View, Word, ZoneView
+from fleet.store import UnreachableError
+from fleet.zones import Answer, Request, Verb
+from infra.nodes import Node
+from tests.fleet.conftest import OWNER, ZONES, fleet, labels
 
 CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
+HOME, OTHER = ZONES[:2]
 
 
-def keeper(cloud: VirtualCloud, count: int, zones: int = 2, books: Notebook | None = None) -> Keeper:
-    dice = random.Random(0)
-    return Keeper(fleet(count, zones), cloud, cloud, books or Notebook(), Limits(), {"layer": "tpu"}, dice)
+class Kept(Notebook):
+    """A memory as the bucket keeps it: one that reads it shares nothing with one that wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+        self.signs = 0
+
+    def read(self) -> Memory:
+        return parse(self.writes[-1], "memory")[0] if self.writes else Memory()
+
+    def write(self, memory: Memory, sign: bool = True) -> None:
+        self.writes.append(json.dumps(memory.to_json()))
+
+    def sign(self, memory: Memory) -> None:
+        self.signs += 1
 
 
-def live(one: Keeper, cloud: VirtualCloud, until_s: float, every_s: float = 60.0) -> list[Look]:
+def controller(
+    cloud: VirtualCloud, members: list[Node] | int, store: Notebook | None = None, bundle: str = ""
+) -> Controller:
+    members = fleet(members) if isinstance(members, int) else members
+    return Controller(
+        members, cloud, cloud, store or Notebook(), Limits(), cloud.OWNER, random.Random(0), bundle=bundle
+    )
+
+
+def live(one: Controller, cloud: VirtualCloud, until_s: float, every_s: float = 60.0) -> list[Look]:
     looks = []
     while cloud.now_s < until_s:
         cloud.advance(cloud.now_s + every_s)
@@ -35,52 +60,35 @@ def live(one: Keeper, cloud: VirtualCloud, until_s: float, every_s: float = 60.0
 
 def test_nothing_is_done_about_a_healthy_fleet() -> None:
     cloud = VirtualCloud(fleet(8), CALM, HOUR_S, seed=1)
-    looks = live(keeper(cloud, 8), cloud, HOUR_S)
+    looks = live(controller(cloud, 8), cloud, HOUR_S)
     assert all(one.action is Action.LEAVE for look in looks for one in look.decisions)
     assert cloud.tally.creates == cloud.tally.deletes == 0
 
 
 def test_what_is_taken_away_comes_back_and_is_an_event() -> None:
     cloud = VirtualCloud(fleet(8), CALM, HOUR_S, seed=1)
-    one = keeper(cloud, 8)
+    one = controller(cloud, 8)
     one.step()
-    lost = cloud.nodes["tpu-us-east1-d-2"]
-    lost.state, before = "PREEMPTED", lost.instance
+    cloud.lose("extract/5")
+    before = cloud.nodes["extract/5"].instance
     looks = live(one, cloud, HOUR_S)
-    assert (lost.state, cloud.tally.creates, cloud.tally.deletes) == ("READY", 1, 1)
-    assert lost.instance != before, "a new generation"
+    assert (cloud.nodes["extract/5"].state, cloud.tally.creates, cloud.tally.deletes) == ("READY", 1, 1)
+    assert cloud.nodes["extract/5"].instance != before, "a new node"
     events = [event for look in looks for event in look.events]
-    assert any("tpu-us-east1-d-2: replace (Google says PREEMPTED)" in event for event in events)
+    assert "tpu-us-east1-d-2: replace (Google says PREEMPTED)" in events
     assert "tpu-us-east1-d-2: created" in events
-
-
-def test_an_update_that_ends_during_a_look_stays_in_hand() -> None:
-    """What the look shows may be from before the end; to act on it would replace what has just come."""
-    cloud = VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
-    one = keeper(cloud, 2)
-    cloud.nodes["tpu-us-east1-d-0"].state = "PREEMPTED"
-    one.step()
-    shown = cloud.look(["us-central1-b", "us-east1-d"])
-    assert cloud.next_end_s is not None
-    look, cloud.look = cloud.look, lambda zones: (cloud.advance(cloud.next_end_s or 0), shown)[1]  # type: ignore[method-assign]
-    assert one.step().decisions[1].action is Action.WAIT
-    cloud.look = look  # type: ignore[method-assign]
-    live(one, cloud, HOUR_S)
-    assert (cloud.tally.creates, cloud.tally.healthy_deleted) == (1, [])
 
 
 def test_a_zone_without_chips_is_asked_later_each_time_and_keeps_no_other_waiting() -> None:
     """The ancestor's serial loop stood before the first zone that had none."""
     cloud = VirtualCloud(fleet(8), CALM, 4 * HOUR_S, seed=1)
-    dry, other = "us-central1-b", "us-east1-d"
-    cloud._dry[dry] = [(0.0, 3 * HOUR_S)]
-    for node in cloud.nodes.values():
-        node.state = "PREEMPTED"
-    one = keeper(cloud, 8)
+    cloud._dry[HOME] = [(0.0, 3 * HOUR_S)]
+    for key in list(cloud.nodes):
+        cloud.lose(key)
+    one = controller(cloud, 8)
     live(one, cloud, 0.25 * HOUR_S)
-    back = {name: node.state for name, node in cloud.nodes.items()}
-    assert all(state == "READY" for name, state in back.items() if other in name)
-    assert all(state != "READY" for name, state in back.items() if dry in name)
+    assert {node.zone for node in cloud.nodes.values() if node.state == "READY"} == {OTHER}
+    assert sum(node.state == "READY" for node in cloud.nodes.values()) == 4
     live(one, cloud, 2.9 * HOUR_S)
     assert 4 <= cloud.tally.refused <= 4 * 20, "waits of 30 s, doubled up to 15 min"
     live(one, cloud, 4 * HOUR_S)
@@ -88,17 +96,18 @@ def test_a_zone_without_chips_is_asked_later_each_time_and_keeps_no_other_waitin
     assert not cloud.tally.healthy_deleted
 
 
-def test_a_member_whose_zone_has_no_chips_is_made_in_another_and_stays_there() -> None:
-    home, other = "us-central1-b", "us-east1-d"
-    members = fleet(8, others=(home, other))
+def test_a_member_whose_zone_has_no_chips_is_made_in_another_under_a_free_name_and_stays_there() -> None:
+    members = fleet(8, others=(HOME, OTHER))
     cloud = VirtualCloud(members, CALM, 4 * HOUR_S, seed=1)
-    cloud._dry[home] = [(0.0, 1.5 * HOUR_S)]
-    for name, node in cloud.nodes.items():
-        node.state = "PREEMPTED" if home in name else "READY"
-    one = Keeper(members, cloud, cloud, Notebook(), Limits(), {"layer": "tpu"}, random.Random(0))
+    cloud._dry[HOME] = [(0.0, 1.5 * HOUR_S)]
+    for member in members:
+        if member.home == HOME:
+            cloud.lose(member.key)
+    one = controller(cloud, members)
     looks = live(one, cloud, 0.5 * HOUR_S)
     assert all(node.state == "READY" for node in cloud.nodes.values())
-    assert {member.zone for member in looks[-1].members} == {other}
+    assert {member.zone for member in looks[-1].members} == {OTHER}
+    assert sorted(member.name for member in looks[-1].members) == [f"tpu-{OTHER}-{n}" for n in range(8)]
     assert cloud.tally.refused == 4, "each asked at home once"
     looks = live(one, cloud, 4 * HOUR_S)
     assert cloud.tally.creates == 8, "nobody is moved back that is healthy"
@@ -109,17 +118,17 @@ def test_a_member_whose_zone_has_no_chips_is_made_in_another_and_stays_there() -
 @pytest.mark.parametrize("kind", [Kind.QUOTA, Kind.PERMISSION, Kind.INVALID, Kind.LOGIN])
 def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind) -> None:
     cloud = VirtualCloud(fleet(2), CALM, 9 * HOUR_S, seed=1)
-    cloud.nodes["tpu-us-east1-d-0"].state = "PREEMPTED"
+    cloud.lose("extract/1")
     asked: list[str] = []
 
-    def refuse(name: str, zone: str) -> tuple[float, Failure]:
-        asked.append(name)
-        return 1.0, Failure(kind, "no", "TPUV6E")
+    def refuse(key: str, request: Request) -> Answer:
+        asked.append(key)
+        return Answer(request, Failure(kind, "no", "TPUV6E"))
 
-    cloud.replace = refuse  # type: ignore[method-assign]
-    one = keeper(cloud, 2)
+    cloud.create = refuse  # type: ignore[method-assign]
+    one = controller(cloud, 2)
     looks = live(one, cloud, 2 * HOUR_S)
-    assert asked == ["tpu-us-east1-d-0"]
+    assert asked == ["extract/1"]
     assert looks[-1].decisions[1].action is Action.HOLD
     assert "fix:" in looks[-1].decisions[1].why
     one.memory.acted()
@@ -130,24 +139,65 @@ def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind
 OLD, NOW_S = Failure(Kind.EXISTS, "there already"), 1000.0
 
 
+class Shown:
+    """A cloud that shows what it is told, and remembers what it is asked for."""
+
+    def __init__(self, *looks: View):
+        self.looks = list(looks)
+        self.asked: list[Request] = []
+        self.answers: list[Answer] = []
+        self.zones: list[str] = []
+
+    def look(self, zones: object) -> View:
+        self.zones = [*zones]  # type: ignore[misc]
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def begin(self, request: Request) -> None:
+        self.asked.append(request)
+
+    def ended(self) -> list[Answer]:
+        found, self.answers = self.answers, []
+        return found
+
+
+def watching(
+    cloud: Shown, members: list[Node], store: Notebook | None = None, bundle: str = ""
+) -> Controller:
+    dice = random.Random(0)
+    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, dice, bundle=bundle)
+
+
+def view(
+    members: list[Node], at_s: float = NOW_S, words: Mapping[str, list[Word]] | None = None, **states: str
+) -> View:
+    """Members of ours in READY, or in states by `m` and their number; none where that is empty."""
+    zones: dict[str, dict[str, Seen]] = {zone: {} for one in members for zone in (*one.places, *one.spread)}
+    for one in members:
+        if state := states.get(f"m{one.member}", "READY"):
+            zones[one.zone][one.name] = Seen(one.name, one.zone, state, "1", 1.0, labels(one))
+    return View(at_s, {zone: ZoneView(nodes) for zone, nodes in zones.items()}, words or {})
+
+
 def refused(*failures: tuple[str, Failure | None], memory: Memory | None = None) -> Memory:
-    """What is remembered of an update at NOW_S of members in zone z, whose outcomes come in this order."""
-    cloud = Drawn([View(NOW_S, {}, {})])
-    one = Keeper([], cloud, cloud, Notebook(), Limits(), {}, random.Random(0))  # type: ignore[arg-type]
+    """What is remembered of creations at NOW_S in zone z, whose answers come in this order."""
+    members = [replace(fleet(1)[0], slice=name, name=name, zone="z", home="z") for name, _ in failures]
+    cloud = Shown(View(NOW_S, {}, {}))
+    one = watching(cloud, members)
     one.memory = memory or Memory()
-    for name, _ in failures:
-        one.memory.attempted(name, Cause.PREEMPTION, NOW_S - 60)
-    one._members = [replace(fleet(1)[0], name=name, zone="z", home="z") for name, _ in failures]
-    cloud.outcome = dict(failures)
+    for member in members:
+        one.memory.attempted(member.key, Cause.PREEMPTION, NOW_S - 60)
+        one.memory.asked(member.key, "z", member.name)
+    of = {member.slice: Request(Verb.CREATE, member) for member in members}
+    cloud.answers = [Answer(of[name], failure) for name, failure in failures]
     one.step(may=())
     return one.memory
 
 
 def test_a_members_old_refusal_does_not_hide_its_zones() -> None:
     memory = refused(("a", OLD))
-    assert memory.refusal("a", "z").kind is Kind.EXISTS
+    assert memory.refusal("a/0", "z").kind is Kind.EXISTS
     memory = refused(("b", Failure(Kind.QUOTA, "no more")), memory=memory)
-    assert "no more" in memory.refusal("a", "z").stopped
+    assert "no more" in memory.refusal("a/0", "z").stopped
 
 
 @pytest.mark.parametrize(
@@ -160,84 +210,249 @@ def test_a_members_old_refusal_does_not_hide_its_zones() -> None:
         [None, Failure(Kind.QUOTA, "no more")],
     ],
 )
-def test_a_stop_for_people_outlives_what_the_same_update_says_of_neighbours(
+def test_a_stop_for_people_outlives_what_the_same_step_hears_of_neighbours(
     others: list[Failure | None],
 ) -> None:
     memory = refused(*zip("ab", others, strict=True))
-    assert "no more" in memory.refusal("c", "z").stopped
-    assert len([one for each in memory.attempts.values() for one in each if one.back_s]) == others.count(None)
+    assert "no more" in memory.refusal("c/0", "z").stopped
 
 
-def test_what_is_taken_in_says_nothing_of_its_zones_chips() -> None:
-    memory = refused(("b", Failure(Kind.QUOTA, "no more")))
-    cloud = VirtualCloud(fleet(1), CALM, HOUR_S, seed=1)
-    one = keeper(cloud, 1)
-    one.memory = memory
-    (member,) = fleet(1)
-    memory.refusals[member.zone] = memory.refusals.pop("z")
-    cloud.held = dict  # type: ignore[method-assign, assignment]
-    one._labels = {}
-    assert one.step().begun == (member.name,)
-    cloud.replace = lambda name, zone: (0.0, None)  # type: ignore[method-assign]
-    live(one, cloud, 0.2 * HOUR_S)
-    assert memory.last_back(member.name)
-    assert memory.refusal("", member.zone).stopped
-
-
-class Signs(Notebook):
-    """Remembers when somebody asked for a sign of life."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def sign(self, memory: Memory) -> None:
-        self.count += 1
-
-
-def test_a_keeper_that_only_waits_for_its_update_shows_that_it_lives() -> None:
-    books, cloud = Signs(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
-    one = keeper(cloud, 2, books=books)
-    cloud.nodes["tpu-us-east1-d-0"].state = "PREEMPTED"
-    assert one.step().begun
-    for _ in range(3):
-        one.step(may=())
-    assert books.count == 3
+def test_a_controller_that_only_waits_for_what_it_began_renews_its_lease() -> None:
+    store, cloud = Kept(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
+    one = controller(cloud, 2, store)
+    cloud.lose("extract/1")
+    live(one, cloud, 200.0, every_s=10.0)
+    assert cloud.nodes["extract/1"].state == "CREATING"
+    before = store.signs
+    assert [one.step(may=()).begun for _ in range(3)] == [()] * 3
+    assert store.signs == before + 3
     live(one, cloud, 0.5 * HOUR_S)
-    before = books.count
+    assert not one.busy
+    before = store.signs
     one.step(may=())
-    assert books.count == before, "who only looks is no keeper"
+    assert store.signs == before, "who only looks holds no lease"
 
 
-def test_what_an_update_moves_is_not_swept_from_the_zone_before() -> None:
-    home, other = "us-central1-b", "us-east1-d"
-    members = fleet(2, others=(home, other))
-    name = members[0].name
-    left = Seen(name, home, "PREEMPTED", "1", labels={"layer": "tpu"})
-    swept: list[str] = []
-    at = [View(60.0 * n, {home: ZoneView({name: left}), other: ZoneView({})}, {}) for n in range(1, 5)]
-    cloud = Drawn(at)
-    cloud.sweep = lambda leftover: swept.append(leftover.zone)  # type: ignore[method-assign, assignment]
-    cloud.ended = lambda: None  # type: ignore[method-assign]
-    one = Keeper([members[0]], cloud, cloud, Notebook(), Limits(), {"layer": "tpu"}, random.Random(0))  # type: ignore[arg-type]
-    one.memory.refusals[home] = Refusal(1, 1e9, "", "none", Kind.STOCK_OUT)
-    assert one.step().begun
-    assert cloud.asked[0][1] == {name: Place(other, "1")}
-    assert one.step().orphans == []
-    assert not swept, "Pulumi deletes it"
-    cloud.ended = lambda: {name: None}  # type: ignore[method-assign]
+def test_an_attempt_is_written_before_anything_is_asked_and_open_until_the_node_is_ready() -> None:
+    """What was taken away and isn't back is known after a kill at any request."""
+    store, cloud = Kept(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
+    one, asked = controller(cloud, 2, store), list[tuple[str, Verb]]()
+    begin = cloud.begin
+
+    def seen(request: Request) -> None:
+        owed = store.read().owed("extract/1")
+        assert owed is Cause.PREEMPTION, f"unknown to who comes after a kill at {request.verb}"
+        asked.append((request.node.key, request.verb))
+        begin(request)
+
+    cloud.begin = seen  # type: ignore[method-assign]
+    cloud.lose("extract/1")
+    while not any("created" in event for event in one.step().events):
+        if asked:
+            assert store.read().owed("extract/1") is Cause.PREEMPTION
+        cloud.advance(cloud.now_s + 10)
+    assert [verb for _, verb in asked if verb is not Verb.CHECK] == [Verb.DELETE, Verb.CREATE]
+    assert store.read().owed("extract/1") is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_controllers_killed_after_any_step_are_followed_by_ones_that_create_nothing_twice(seed: int) -> None:
+    store, dice = Kept(), random.Random(seed)
+    members = fleet(6, others=(HOME, OTHER))
+    cloud = VirtualCloud(members, CALM, 2 * HOUR_S, seed=seed)
+    one = controller(cloud, members, store)
+    for key in ("extract/1", "extract/2", "extract/5"):
+        cloud.lose(key)
+    while cloud.now_s < HOUR_S:
+        one.step()
+        cloud.advance(cloud.now_s + dice.choice([5, 30, 90]))
+        if dice.random() < 0.5:
+            cloud.ended()  # nobody hears these
+            one = controller(cloud, members, store)
+    assert all(node.state == "READY" for node in cloud.nodes.values())
+    assert cloud.tally.creates == 3
+    assert not cloud.tally.healthy_deleted
+    assert store.read().spent(Cause.PREEMPTION, cloud.now_s) == 3, "budgets are spent once"
+
+
+def test_a_poll_that_fails_is_no_refusal_and_nothing_is_created_a_second_time() -> None:
+    """What became of the creation isn't known; its zone refused nothing."""
+    (member,) = members = fleet(1, others=(OTHER,))
+    cloud = Shown(view(members, m0=""))
+    one = watching(cloud, members)
     one.step()
-    assert swept == [home], "what is left of it then is nobody's"
+    (create,) = cloud.asked
+    cloud.answers = [Answer(create, operation="operations/1")]
+    one.step()
+    (_, check) = cloud.asked
+    assert check.verb is Verb.CHECK
+    cloud.answers = [Answer(check, Failure(Kind.TRANSIENT, "unavailable"))]
+    one.step()
+    assert [each.verb for each in cloud.asked] == [Verb.CREATE, Verb.CHECK, Verb.CHECK]
+    assert not one.memory.refusals
+    cloud.answers = [Answer(check, Failure(Kind.STOCK_OUT, "none"), done=True)]
+    look = one.step()
+    assert (look.failures or {}).keys() == {member.key}
+    assert cloud.asked[-1].node.zone == OTHER, "that is a refusal"
 
 
-def test_a_keeper_started_anew_has_spent_the_same_budget() -> None:
-    books, cloud = Notebook(), VirtualCloud(fleet(2), CALM, HOUR_S, seed=1)
-    first = keeper(cloud, 2, books=books)
-    cloud.nodes["tpu-us-east1-d-0"].state = "PREEMPTED"
-    first.step()
-    again, _ = parse(json.dumps(books.read().to_json()), "memory")
-    assert again.spent(Cause.PREEMPTION, cloud.now_s) == 1
-    assert again == books.read()
+def test_what_cannot_be_written_down_is_not_done() -> None:
+    class Broken(Kept):
+        broken = True
+
+        def write(self, memory: Memory, sign: bool = True) -> None:
+            if self.broken:
+                raise UnreachableError("no bucket")
+            super().write(memory, sign)
+
+    members, store = fleet(2), Broken()
+    cloud = Shown(view(members, m0="PREEMPTED"))
+    one = watching(cloud, members, store)
+    look = one.step()
+    assert (cloud.asked, look.begun) == ([], ())
+    assert "nothing is done: no bucket" in look.events
+    store.broken = False
+    one.step()
+    assert [request.verb for request in cloud.asked] == [Verb.DELETE]
+    assert one.memory.spent(Cause.PREEMPTION, NOW_S) == 1
+
+
+def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None:
+    """An impostor's status costs nothing."""
+    members = fleet(2)
+    claims = {members[0].name: [Word(NOW_S - 1, "failed", "bundle")]}
+    cloud = Shown(view(members, words=claims))
+    one = watching(cloud, members, bundle="b")
+    one.step()
+    (request,) = cloud.asked
+    assert (request.verb, request.claim, request.instance) == (Verb.DELETE, Claim.BOOT_FAILED, "1")
+    cloud.answers = [Answer(request, Failure(Kind.TRANSIENT, "lives, and is left alone"), spared=True)]
+    look = one.step()
+    assert look.decisions[0].action is Action.HOLD, "asked again, later each time"
+    assert one.memory.spent(Cause.FAILURE, NOW_S) == 0
+    assert not one.memory.bundles, "nor is a bundle to blame"
+    cloud.looks = [view(members, NOW_S + 1, m0="PREEMPTED")]
+    one.step()
+    assert [each.claim for each in cloud.asked] == [Claim.BOOT_FAILED, Claim.NONE], "at once"
+    cloud.answers = [Answer(cloud.asked[-1])]
+    cloud.looks = [view(members, NOW_S + 2, m0="")]
+    one.step()
+    assert cloud.asked[-1].verb is Verb.CREATE, "at once"
+
+
+def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() -> None:
+    members = fleet(3)
+
+    def look(at_s: float, **states: str) -> View:
+        found = view(members, at_s, {members[0].name: [Word(NOW_S - 1, "failed", "python")]}, **states)
+        for zone in found.zones.values():
+            for name, seen in (zone.nodes or {}).items():
+                zone.nodes[name] = replace(seen, labels={**seen.labels, "bundle": "b1"})  # type: ignore[index]
+        return found
+
+    cloud = Shown(look(NOW_S, m1="CREATING"))
+    one = watching(cloud, members, bundle="b1")
+    one.step()
+    (request,) = cloud.asked
+    cloud.answers = [Answer(request, done=True)]
+    cloud.looks = [look(NOW_S + 60, m0="", m1="PREEMPTED")]
+    one.step()
+    found = one.step().decisions
+    assert [each.action for each in found[:2]] == [Action.HOLD, Action.HOLD]
+    assert (
+        "no node has booted with the bundle b1: tpu-us-central1-b-0: its boot failed at python"
+        in found[1].why
+    )
+    assert "fix: make publish" in found[1].why
+    assert len(cloud.asked) == 1
+    one.follow(members, bundle="b2")
+    one.step()
+    assert [each.verb for each in cloud.asked[1:]] == [Verb.CREATE, Verb.DELETE]
+
+
+def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
+    members = fleet(2)
+    words = {
+        members[0].name: [Word(NOW_S - 1, "failed", "python")],
+        members[1].name: [Word(NOW_S - 9, "ready")],
+    }
+    found = view(members, NOW_S, words)
+    for zone in found.zones.values():
+        for name, seen in (zone.nodes or {}).items():
+            zone.nodes[name] = replace(seen, labels={**seen.labels, "bundle": "b1"})  # type: ignore[index]
+    cloud = Shown(found)
+    one = watching(cloud, members, bundle="b1")
+    one.step()
+    cloud.answers = [Answer(cloud.asked[0], done=True)]
+    cloud.looks = [view(members, NOW_S + 60, m0="")]
+    assert [each.verb for each in (one.step(), cloud.asked)[1]] == [Verb.DELETE, Verb.CREATE]
+
+
+def test_a_zone_that_the_settings_name_no_more_is_looked_into_while_members_live_there() -> None:
+    """What isn't seen would be made a second time."""
+    before, after = fleet(4), fleet(4, zones=1)
+    cloud = VirtualCloud(before, CALM, HOUR_S, seed=1)
+    one = Controller(
+        after, cloud, cloud, Notebook(), Limits(), cloud.OWNER, random.Random(0), zones={OTHER}
+    )  # fmt: skip
+    look = live(one, cloud, 0.1 * HOUR_S)[-1]
+    assert cloud.tally.creates == cloud.tally.deletes == 0
+    assert {each.condition for each in look.decisions} == {Condition.WORKING}
+    assert "is a zone of its fleet no more" in look.decisions[1].why
+    cloud.lose("extract/1")
+    live(one, cloud, 0.5 * HOUR_S)
+    assert (cloud.nodes["extract/1"].zone, cloud.nodes["extract/3"].zone) == (HOME, OTHER), "as it is lost"
+
+
+def test_where_members_were_made_is_looked_into_by_who_comes_after() -> None:
+    """Even where the list of all zones doesn't answer."""
+    store, members = Kept(), fleet(2, others=ZONES[2:3])
+    cloud = VirtualCloud(members, CALM, HOUR_S, seed=1)
+    cloud._dry[HOME] = [(0.0, HOUR_S)]
+    cloud.lose("extract/0")
+    live(controller(cloud, members, store), cloud, 0.3 * HOUR_S)
+    assert cloud.nodes["extract/0"].zone == ZONES[2]
+    live(controller(cloud, fleet(2), store), cloud, HOUR_S)
+    assert cloud.tally.creates == 2
+    assert len(cloud.nodes) == 2
+
+
+def test_what_google_took_away_and_nobody_asks_for_is_swept_and_what_lives_is_not() -> None:
+    (member, gone, alive, theirs) = fleet(4, zones=1)
+    found = view([member, gone, alive, theirs], m1="PREEMPTED", m3="PREEMPTED")
+    nodes = dict(found.zones[HOME].nodes or {})
+    nodes[theirs.name] = replace(nodes[theirs.name], labels=labels(theirs, "another"))
+    cloud = Shown(replace(found, zones={HOME: ZoneView(nodes)}))
+    one = watching(cloud, [member])
+    look = one.step()
+    assert [(each.verb, each.node.name) for each in cloud.asked] == [(Verb.DELETE, gone.name)]
+    assert [each.name for each in look.orphans] == [gone.name, alive.name]
+    one.step()
+    assert len(cloud.asked) == 1, "asked once"
+    watching(cloud, [member]).step(may=())
+    assert len(cloud.asked) == 1, "not by who only looks"
+
+
+def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside() -> None:
+    members = fleet(4)
+    found = view(
+        members, words={one.name: [Word(NOW_S - 1, "failed", "bundle")] for one in members}, m1="PREEMPTED"
+    )
+    zones = {
+        zone: ZoneView(
+            {
+                name: replace(seen, labels=seen.labels | {"stack": "x"})
+                for name, seen in (each.nodes or {}).items()
+            }
+        )  # type: ignore[operator]
+        for zone, each in found.zones.items()
+    }
+    cloud = Shown(replace(found, zones=zones))
+    one = watching(cloud, members)
+    for _ in range(3):
+        look = one.step()
+    assert cloud.asked == []
+    assert (look.orphans, {each.action for each in look.decisions}) == ([], {Action.HOLD})
 
 
 @pytest.mark.parametrize(
@@ -245,114 +460,23 @@ def test_a_keeper_started_anew_has_spent_the_same_budget() -> None:
 )
 def test_a_memory_that_cannot_be_read_is_not_taken_for_an_unspent_one(text: str) -> None:
     with pytest.raises(FleetError, match="can't be read"):
-        parse(text, "gs://b/fleet/memory.json")
+        parse(text, "gs://b/controller.json")
 
 
 def test_a_week_of_preemptions_loses_no_healthy_node() -> None:
     members = fleet(40, zones=4)
     cloud = VirtualCloud(members, Climate(), 7 * 24 * HOUR_S, seed=7)
-    live(keeper(cloud, 40, zones=4), cloud, 7 * 24 * HOUR_S, every_s=120.0)
+    live(controller(cloud, members), cloud, 7 * 24 * HOUR_S, every_s=120.0)
     assert cloud.tally.lost > 100
     assert len(cloud.tally.recoveries_s) > 0.9 * cloud.tally.lost
     assert not cloud.tally.healthy_deleted
 
 
-STATES = st.sampled_from(
-    ["READY", "READY", "READY", "PREEMPTED", "TERMINATED", "CREATING", "STOPPED", "REPAIRING", "", "HIDDEN"]
-)
-KINDS = st.sampled_from(list(Kind))
-
-
-@st.composite
-def views(draw: st.DrawFn) -> View:
-    """Anything that a look can bring: zones that fail in any way, nodes in any state, any word or none."""
-    at_s = draw(st.floats(0, 1e6))
-    zones: dict[str, ZoneView] = {}
-    words: dict[str, list[Word]] = {}
-    for member in fleet(6, zones=3):
-        zones.setdefault(member.zone, ZoneView({}))
-        if draw(st.booleans()):
-            found = Seen(member.name, member.zone, draw(STATES), "1", draw(st.floats(0, 1e6)))
-            nodes = zones[member.zone].nodes
-            assert nodes is not None
-            zones[member.zone] = ZoneView({**nodes, member.name: found})
-        if draw(st.booleans()):
-            word = draw(st.sampled_from(["", "running", "done", "failed"]))
-            boot = draw(st.sampled_from(["", "booting", "ready", "failed"]))
-            words[member.name] = [Word(draw(st.floats(0, 1e6)), boot=boot, work=word)]
-    for zone in list(zones):
-        if draw(st.integers(0, 2)) == 0:
-            zones[zone] = ZoneView(None, Failure(draw(KINDS), "drawn"))
-    return View(at_s, zones, words if draw(st.booleans()) else None)
-
-
-class Drawn:
-    """A cloud that shows what was drawn, and remembers what it was asked to replace."""
-
-    def __init__(self, looks: list[View], kind: Kind = Kind.TRANSIENT):
-        self.looks, self.at, self.kind = looks, -1, kind
-        self.asked: list[tuple[View, dict[str, Place]]] = []
-        self.outcome: dict[str, Failure | None] | None = None
-
-    def look(self, zones: object) -> View:
-        self.at += 1
-        return self.looks[self.at]
-
-    def sweep(self, leftover: Seen) -> Failure | None:
-        return None
-
-    def held(self) -> None:
-        pass
-
-    def start(self, places: dict[str, Place]) -> None:
-        self.asked.append((self.looks[self.at], dict(places)))
-        self.outcome = {name: Failure(self.kind, "drawn") for name in places}
-
-    def ended(self) -> dict[str, Failure | None] | None:
-        found, self.outcome = self.outcome, None
-        return found
-
-
-@given(st.lists(views(), min_size=1, max_size=8), KINDS)
-@settings(max_examples=200, deadline=None)
-def test_no_sequence_of_answers_replaces_a_node_that_nobody_called_useless(
-    looks: list[View], kind: Kind
-) -> None:
-    """Replaced is only what Google says it took away, what isn't in a complete list, or what failed by its
-    own word or by its silence while another one spoke; wherever it is made anew."""
-    cloud = Drawn(sorted(looks, key=lambda one: one.at_s), kind)
-    members = fleet(6, zones=3, others=ZONES[:3])
-    one = Keeper(members, cloud, cloud, Notebook(), Limits(), {}, random.Random(0))  # type: ignore[arg-type]
-    for _ in looks:
-        one.step()
-    zone_of = {member.name: member.zone for member in members}
-    for view, places in cloud.asked:
-        for node, place in places.items():
-            was, zone_of[node] = zone_of[node], place.zone
-            new = view.zones[place.zone].nodes or {}
-            assert place.zone == was or node not in new, "there is one already"
-            there = view.zones[was].nodes
-            assert there is not None, "a zone that didn't answer"
-            seen = there.get(node)
-            assert place.instance == (seen.instance if seen else ""), "what may be deleted is what was seen"
-            if seen is None or seen.state in ("PREEMPTED", "TERMINATED"):
-                continue
-            assert seen.state == "READY"
-            (word,) = (view.words or {})[node]
-            assert word.at_s >= seen.created_s, "a word of the node before"
-            spoke = [name for name, (said,) in (view.words or {}).items() if abs(view.at_s - said.at_s) < 600]
-            assert word.boot == "failed" or (set(spoke) - {node}), "silence that all share"
-            assert word.work not in ("done", "failed")
-
-
 def test_zones_that_only_ever_fail_lead_to_no_request_at_all() -> None:
-    at = [replace(View(60.0 * n, {}, {}), zones={}) for n in range(30)]
     for kind in Kind:
-        looks = [
-            replace(one, zones={m.zone: ZoneView(None, Failure(kind, "no")) for m in fleet(4)}) for one in at
-        ]
-        cloud = Drawn(looks)
-        one = Keeper(fleet(4), cloud, cloud, Notebook(), Limits(), {}, random.Random(0))  # type: ignore[arg-type]
-        for _ in looks:
+        silent = {member.zone: ZoneView(None, Failure(kind, "no")) for member in fleet(4)}
+        cloud = Shown(*(View(60.0 * n, silent, {}) for n in range(30)))
+        one = watching(cloud, fleet(4))
+        for _ in range(30):
             one.step()
         assert not cloud.asked

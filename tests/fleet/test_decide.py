@@ -2,15 +2,16 @@
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from fleet.decide import Limits, decide, orphans
+from fleet.decide import Limits, decide
 from fleet.failures import FOR_PEOPLE, Failure, Kind
 from fleet.memory import Memory
-from fleet.state import Action, Cause, Condition, Decision, Seen, View, Word, ZoneView
+from fleet.state import Action, Cause, Claim, Condition, Decision, Seen, View, Word, ZoneView
 from infra.names import command_id
-from tests.fleet.conftest import fleet
+from tests.fleet.conftest import OWNER, fleet, labels
 
 NOW_S = 1_000_000.0
 STATES = [  # every state of the TPU API, and one that it may have tomorrow
@@ -31,11 +32,19 @@ def view(*seen: Seen, words: dict[str, list[Word]] | None = None, silent: tuple[
 
 def seen(n: int, state: str = "READY", age_s: float = 100.0) -> Seen:
     member = fleet(4)[n]
-    return Seen(member.name, member.zone, state, str(n), NOW_S - age_s)
+    return Seen(member.name, member.zone, state, str(n), NOW_S - age_s, labels(member))
+
+
+def brought_back(memory: Memory, n: int, cause: Cause, at_s: float, took_s: float = 30.0) -> None:
+    """A member was, by an attempt of then."""
+    member = fleet(4)[n]
+    memory.attempted(member.key, cause, at_s)
+    memory.asked(member.key, member.zone, member.name)
+    memory.succeeded(member.key, member.zone, at_s + took_s)
 
 
 def one(n: int, found: View, memory: Memory | None = None) -> Decision:
-    return decide(fleet(4), found, memory or Memory(), Limits())[n]
+    return decide(fleet(4), found, memory or Memory(), Limits(), OWNER)[n]
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -133,27 +142,29 @@ def test_a_member_that_keeps_failing_is_left_to_people() -> None:
     words = {name: [Word(NOW_S - 1, boot="failed", stage="bundle")]}
     for hour in range(3):
         assert one(0, view(seen(0), words=words), memory).action is Action.REPLACE
-        memory.attempted(name, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
+        brought_back(memory, 0, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
     found = one(0, view(seen(0), words=words), memory)
     assert found.action is Action.HOLD
     assert "3 times" in found.why
 
 
 def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
-    memory, name = Memory(), fleet(4)[0].name
-    for hour in range(5):
-        memory.attempted(name, Cause.FAILURE, NOW_S - 3600 * hour - 7200)
+    memory = Memory()
+    for hour in range(5, 0, -1):
+        brought_back(memory, 0, Cause.FAILURE, NOW_S - 3600 * hour - 7200)
     assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.REPLACE
     limits = Limits(preemptions_a_day=1)
     gone = view(seen(0, "PREEMPTED"), seen(1, "PREEMPTED"))
-    assert [found.action for found in decide(fleet(2), gone, memory, limits)] == [Action.REPLACE, Action.HOLD]
+    assert [found.action for found in decide(fleet(2), gone, memory, limits, OWNER)] == [
+        Action.REPLACE,
+        Action.HOLD,
+    ]
 
 
 def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour() -> None:
-    memory, name = Memory(), fleet(4)[0].name
+    memory = Memory()
     for minute in (20, 15, 10):
-        memory.attempted(name, Cause.PREEMPTION, NOW_S - 60 * minute)
-        memory.succeeded(name, "z", NOW_S - 60 * minute + 30)
+        brought_back(memory, 0, Cause.PREEMPTION, NOW_S - 60 * minute)
     found = one(0, view(seen(0, "PREEMPTED")), memory)
     assert found.action is Action.HOLD
     assert "held an hour" in found.why
@@ -161,28 +172,41 @@ def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour() -> None:
     assert one(0, later, memory).action is Action.REPLACE
 
 
-def test_attempts_that_gave_no_node_spend_no_budget_and_are_no_churn() -> None:
-    memory, name, dice = Memory(), fleet(4)[0].name, random.Random(0)
+def test_requests_that_gave_no_node_are_one_attempt_and_no_churn() -> None:
+    memory, key, dice = Memory(), fleet(4)[0].key, random.Random(0)
     for minute in range(200, 0, -10):
         cause = Cause.PREEMPTION if minute == 200 else Cause.NEW  # the first one deleted it
-        memory.attempted(name, cause, NOW_S - 60 * minute)
-        memory.failed(name, "z", Failure(Kind.STOCK_OUT, "none"), NOW_S - 60 * minute + 30, dice)
-    assert not memory.attempts[name]
-    memory.attempted(name, Cause.NEW, NOW_S)
-    memory.succeeded(name, "z", NOW_S + 60)
-    assert memory.spent(Cause.PREEMPTION, NOW_S) == 1, "what it was for in the end"
+        memory.attempted(key, cause, NOW_S - 60 * minute)
+        memory.asked(key, "z", "n")
+        memory.failed(key, "z", Failure(Kind.STOCK_OUT, "none"), NOW_S - 60 * minute + 30, dice)
+    assert memory.owed(key) is Cause.PREEMPTION, "what it is for in the end"
+    assert memory.placements(NOW_S, 120.0) == {}, "refused: it isn't being made"
+    memory.asked(key, "z", "n")
+    memory.succeeded(key, "z", NOW_S + 60)
+    assert memory.spent(Cause.PREEMPTION, NOW_S) == 1
     assert not memory.refusals
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_creation_that_may_have_come_about_is_asked_for_again_where_it_was(kind: Kind) -> None:
+    """A connection that broke says nothing of the node; elsewhere would be a second one."""
+    memory, key = Memory(), fleet(4)[0].key
+    memory.attempted(key, Cause.NEW, NOW_S)
+    memory.asked(key, "z", "n")
+    memory.failed(key, "z", Failure(kind, "no"), NOW_S, random.Random(0))
+    asked = memory.placements(NOW_S, 120.0).get(key)
+    assert asked == (("z", "n") if kind in (Kind.UNKNOWN, Kind.TRANSIENT) else None)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_what_is_wrong_with_one_holds_no_neighbour(kind: Kind) -> None:
     memory, dice = Memory(), random.Random(0)
     first, neighbour = (one for one in fleet(4) if one.zone == fleet(4)[0].zone)
-    memory.attempted(first.name, Cause.PREEMPTION, NOW_S)
-    memory.failed(first.name, first.zone, Failure(kind, "no"), NOW_S, dice)
-    held = memory.refusal(neighbour.name, neighbour.zone).not_before_s > NOW_S
+    memory.attempted(first.key, Cause.PREEMPTION, NOW_S)
+    memory.failed(first.key, first.zone, Failure(kind, "no"), NOW_S, dice)
+    held = memory.refusal(neighbour.key, neighbour.zone).not_before_s > NOW_S
     assert held == (kind not in (Kind.INVALID, Kind.EXISTS))
-    assert bool(memory.refusal(first.name, first.zone).stopped) == (kind in FOR_PEOPLE)
+    assert bool(memory.refusal(first.key, first.zone).stopped) == (kind in FOR_PEOPLE)
 
 
 def test_an_old_failure_of_one_worker_says_nothing_of_a_new_boot_or_of_work() -> None:
@@ -206,9 +230,10 @@ def test_hosts_that_never_spoke_are_shown_to_people_and_left() -> None:
 
 
 def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> None:
-    memory, name = Memory(), fleet(4)[0].name
-    memory.attempted(name, Cause.PREEMPTION, NOW_S - 300, instance="0")
-    memory.succeeded(name, "z", NOW_S - 60)
+    memory, member = Memory(), fleet(4)[0]
+    memory.attempted(member.key, Cause.PREEMPTION, NOW_S - 300, instance="0")
+    memory.asked(member.key, member.zone, member.name)
+    memory.succeeded(member.key, member.zone, NOW_S - 60)
     assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.WAIT
     assert one(0, view(), memory).action is Action.WAIT
     assert one(0, view(replace(seen(0, "PREEMPTED"), instance="8")), memory).action is Action.REPLACE
@@ -233,6 +258,100 @@ def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> No
     others = {fleet(4)[1].name: [Word(NOW_S - 1, work="running")]}
     silent = {node.name: [Word(NOW_S - 90_000, work="done", command=old)]}
     assert one(0, view(seen(0, age_s=1e6), words=silent | others)).action is Action.LEAVE
+    hung = {node.name: [Word(NOW_S - 90_000, work="running", command=old)]}
+    found = one(0, view(seen(0, age_s=1e6), words=hung | others))
+    assert (found.action, found.claim) == (Action.REPLACE, Claim.SILENT)
+
+
+def test_a_slice_whose_job_reported_within_two_heartbeats_is_never_replaced() -> None:
+    """Whatever its boot says, and whichever command the job is of."""
+    node = seen(0, age_s=9000)
+    for age_s, command in product((1.0, 119.0, 121.0), (command_id("extract tiny.toml"), "0" * 12, "")):
+        job = Word(NOW_S - age_s, work="running", command=command)
+        for boot in ("failed", "rerun-failed", "booting", "rerunning", "ready"):
+            words = {node.name: [job, Word(NOW_S - 0.5, boot, "bundle")]}
+            found = one(0, view(node, words=words))
+            assert found.action is (Action.REPLACE if age_s > 120 and boot == "failed" else Action.LEAVE)
+
+
+def test_a_rerun_that_failed_replaces_nothing_and_is_shown() -> None:
+    """A script that is run a second time in one boot, by `fleet exec` say, fails beside a job that works."""
+    node = seen(0, age_s=9000)
+    others = {fleet(4)[1].name: [Word(NOW_S - 1, work="running")]}
+    for words, condition in (
+        ([Word(NOW_S - 30, work="running")], Condition.WORKING),
+        ([Word(NOW_S - 300, work="running")], Condition.WORKING),
+        ([], Condition.FAILED),
+    ):
+        rerun = Word(NOW_S - 9, "rerun-failed", "bundle")
+        found = one(0, view(node, words={node.name: [rerun, *words]} | others))
+        assert (found.action, found.condition) == (Action.LEAVE, condition)
+        assert "its startup script was run again and failed at bundle" in found.why
+
+
+def test_what_lives_is_replaced_only_for_a_claim_that_can_be_proven() -> None:
+    node, others = seen(0, age_s=9000), {fleet(4)[1].name: [Word(NOW_S - 1, work="running")]}
+    for word, claim in (
+        (Word(NOW_S - 5, "failed", "bundle"), Claim.BOOT_FAILED),
+        (Word(NOW_S - 5, work="failed", disk_full=True), Claim.WORK_FAILED),
+        (Word(NOW_S - 4000, work="running"), Claim.SILENT),
+    ):
+        found = one(0, view(node, words={node.name: [word]} | others))
+        assert (found.action, found.claim, found.instance) == (Action.REPLACE, claim, "0")
+    assert one(0, view(seen(0, "PREEMPTED"))).claim is Claim.NONE
+
+
+def test_a_node_of_another_stack_is_left_alone_whatever_its_state() -> None:
+    member = fleet(4)[0]
+    for state, stack in product(("READY", "PREEMPTED", "CREATING", "STOPPED"), ("another", "")):
+        theirs = replace(seen(0, state), labels=labels(member, stack))
+        words = {member.name: [Word(NOW_S - 5, "failed", "bundle")]}
+        found = one(0, view(theirs, words=words))
+        assert (found.action, found.condition) == (Action.HOLD, Condition.UNKNOWN)
+        assert "python -m fleet take-over" in found.why
+
+
+def test_a_bundle_that_booted_nowhere_is_not_rolled_to_the_next() -> None:
+    memory = Memory()
+    memory.boot_failed("b1", "tpu-x-0: its boot failed at bundle")
+
+    def found(bundle: str) -> list[Decision]:
+        return decide(fleet(4), view(seen(0), seen(1, "PREEMPTED")), memory, Limits(), OWNER, bundle)
+
+    _, lost, absent, _ = found("b1")
+    assert (lost.action, absent.action) == (Action.HOLD, Action.HOLD)
+    assert "tpu-x-0: its boot failed at bundle\n    fix: make publish" in absent.why
+    assert [one.action for one in found("b2")[1:3]] == [Action.REPLACE, Action.CREATE]
+    memory.booted("b1")
+    assert [one.action for one in found("b1")[1:3]] == [Action.REPLACE, Action.CREATE]
+    memory.boot_failed("b1", "on another node")
+    assert found("b1")[2].action is Action.CREATE, "it is that node's fault"
+
+
+def test_a_member_in_a_zone_that_its_fleet_left_stays_and_says_how_to_go() -> None:
+    member = replace(fleet(4)[0], zone="us-south1-ai1b")
+    node = replace(seen(0), zone=member.zone)
+    zones = {**view(seen(1)).zones, member.zone: ZoneView({node.name: node})}
+    words = {node.name: [Word(NOW_S - 5, work="running")]}
+    (found,) = decide([member], View(NOW_S, zones, words), Memory(), Limits(), OWNER)
+    assert (found.action, found.condition) == (Action.LEAVE, Condition.WORKING)
+    assert "us-south1-ai1b is a zone of its fleet no more: it stays" in found.why
+    assert "fix: python -m fleet delete dev --slice extract --zones us-south1-ai1b" in found.why
+    gone = {**zones, member.zone: ZoneView({node.name: replace(node, state="PREEMPTED")})}
+    (found,) = decide([member], View(NOW_S, gone, words), Memory(), Limits(), OWNER)
+    assert (found.action, found.cause) == (Action.REPLACE, Cause.PREEMPTION), "it is kept"
+
+
+def test_a_member_that_is_not_seen_is_created_only_once_every_zone_it_may_be_in_has_answered() -> None:
+    """Unknown is harmless: it may live in the one that is silent."""
+    assert one(0, view()).action is Action.CREATE
+    for zone in {member.zone for member in fleet(4)}:
+        assert one(0, view(silent=(zone,))).action is Action.WAIT
+    memory, member = Memory(), replace(fleet(4)[0], zone="us-south1-ai1b")
+    memory.attempted(member.key, Cause.NEW, NOW_S - 9000)
+    memory.asked(member.key, member.zone, member.name)
+    memory.succeeded(member.key, member.zone, NOW_S - 8000)
+    assert one(0, view(), memory).action is Action.WAIT, "it was made last where nobody looked"
 
 
 def refused(zone: str, kind: Kind = Kind.STOCK_OUT) -> Memory:
@@ -242,27 +361,36 @@ def refused(zone: str, kind: Kind = Kind.STOCK_OUT) -> Memory:
     return memory
 
 
+def being_brought_back(zone: str, kind: Kind = Kind.STOCK_OUT) -> Memory:
+    """The first member was deleted, and its zone refused it."""
+    memory = refused(zone, kind)
+    memory.attempted(fleet(4)[0].key, Cause.PREEMPTION, NOW_S)
+    return memory
+
+
 def movable(found: View, memory: Memory, others: tuple[str, ...]) -> Decision:
-    return decide(fleet(4, others=others), found, memory, Limits())[0]
+    return decide(fleet(4, others=others), found, memory, Limits(), OWNER)[0]
 
 
 def test_where_a_zone_has_no_chips_the_next_is_tried_that_answers_and_was_not_refused() -> None:
     home, other = fleet(2)[0].zone, fleet(2)[1].zone
     lost = view(seen(0, "PREEMPTED"))
     found = movable(lost, refused(home), (other,))
-    assert (found.action, found.zone) == (Action.REPLACE, other)
+    assert (found.action, found.zone) == (Action.REPLACE, home), "what is lost is deleted where it is"
+    gone = view()
+    found = movable(gone, being_brought_back(home), (other,))
+    assert (found.action, found.zone) == (Action.CREATE, other)
     assert f"no chips in {home}, made in {other}" in found.why
-    assert movable(lost, Memory(), (other,)).zone == home
+    assert movable(gone, Memory(), (other,)).zone == home
     stays = [
-        movable(lost, refused(home), ()),
-        movable(lost, refused(home, Kind.QUOTA), (other,)),
-        movable(lost, refused(home, Kind.UNKNOWN), (other,)),
-        movable(view(seen(0, "PREEMPTED"), silent=(other,)), refused(home), (other,)),
-        movable(view(seen(0, "PREEMPTED"), replace(seen(0), zone=other)), refused(home), (other,)),
+        movable(gone, being_brought_back(home), ()),
+        movable(gone, being_brought_back(home, Kind.QUOTA), (other,)),
+        movable(gone, being_brought_back(home, Kind.UNKNOWN), (other,)),
+        movable(view(silent=(other,)), being_brought_back(home), (other,)),
     ]
-    both = refused(home)
+    both = being_brought_back(home)
     both.refusals |= refused(other).refusals
-    for one_ in [*stays, movable(lost, both, (other,))]:
+    for one_ in [*stays, movable(gone, both, (other,))]:
         assert (one_.action, one_.zone) == (Action.HOLD, home)
 
 
@@ -270,10 +398,3 @@ def test_a_healthy_member_is_never_moved() -> None:
     home, other = fleet(2)[0].zone, fleet(2)[1].zone
     found = movable(view(seen(0)), refused(home), (other,))
     assert (found.action, found.zone) == (Action.LEAVE, home)
-
-
-def test_orphans_are_ours_by_label_and_asked_for_by_nobody() -> None:
-    ours = {"environment": "dev", "layer": "tpu"}
-    stray = Seen("tpu-us-central1-b-9", "us-central1-b", "READY", labels=ours | {"slice": "old"})
-    foreign = Seen("somebody", "us-central1-b", "READY", labels={"environment": "dev"})
-    assert orphans(fleet(4), view(seen(0), stray, foreign), ours) == [stray]

@@ -1,0 +1,245 @@
+"""Whatever is seen, said, lost or killed: no healthy node is ever deleted, and none that isn't ours."""
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.controller import Controller
+from fleet.decide import Limits
+from fleet.failures import Failure, Kind
+from fleet.google import AskedError
+from fleet.memory import Memory, parse
+from fleet.proof import Attested
+from fleet.state import TAKEN_AWAY, Seen, View, Word, ZoneView
+from fleet.zones import Answer, Request, Zones
+from tests.fleet.conftest import OWNER, ZONES, fleet, labels
+
+MEMBERS = fleet(4, zones=2, others=ZONES[:3])
+SILENCE_S = 1800.0
+STATES = ["REPAIRING", "RESTARTING", "STOPPED", "HIDDEN", "", "NEW"]
+
+
+@dataclass
+class Machine:
+    """A node as it truly is."""
+
+    seen: Seen
+    attested: Attested = Attested("booting")
+    works: bool = True
+
+
+@dataclass
+class Truth:
+    """Google, and the hosts: the API of `Zones`, the cloud of a controller, and who judges them.
+
+    Attributes:
+        wrong: what was deleted though it was healthy or another's.
+        deleted: how many were.
+    """
+
+    dice: random.Random
+    now_s: float = 1e6
+    nodes: dict[tuple[str, str], Machine] = field(default_factory=dict)
+    lists: list[dict[tuple[str, str], Seen]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    deleted: int = 0
+    instances: int = 0
+
+    def maybe(self, percent: int) -> bool:
+        return self.dice.randrange(100) < percent
+
+    def make(self, zone: str, name: str, state: str, found: Mapping[str, str]) -> None:
+        self.instances += 1
+        seen = Seen(name, zone, state, str(self.instances), self.now_s - 1, found, "HEALTHY")
+        self.nodes[zone, name] = Machine(seen)
+
+    def pass_time(self) -> None:
+        """Machines work, break and are taken away; labels change hands; lists are kept for who lags."""
+        self.now_s += self.dice.choice([5.0, 60.0, 300.0, 2400.0])
+        for where, one in list(self.nodes.items()):
+            state = one.seen.state
+            if state == "DELETING" and self.maybe(50):
+                del self.nodes[where]
+                continue
+            if state == "CREATING" and self.maybe(50):
+                one.seen = replace(one.seen, state="READY")
+            elif state == "READY" and self.maybe(12):
+                one.seen = replace(one.seen, state=self.dice.choice([*STATES, *TAKEN_AWAY]))
+            elif state in STATES and self.maybe(50):
+                one.seen = replace(one.seen, state="READY")
+            if self.maybe(3):
+                one.seen = replace(one.seen, labels={**one.seen.labels, "stack": "another"})
+            if one.works and self.maybe(8):
+                one.works = False
+                broken = [
+                    Attested("failed", self.now_s), Attested("ready", self.now_s, "failed", self.now_s),
+                    Attested("ready", self.now_s, "running", self.now_s),  # and falls silent
+                ]  # fmt: skip
+                one.attested = self.dice.choice(broken)
+            elif one.works:
+                state = self.dice.choice(["running", "running", "done", ""])
+                boot = self.dice.choice(["ready", "booting", "rerun-failed"])
+                one.attested = Attested(boot, self.now_s, state, self.now_s - self.dice.uniform(0, 90))
+        self.lists.append({where: one.seen for where, one in self.nodes.items()})
+
+    # The API, as of one node
+
+    def _fails(self, percent: int = 8) -> None:
+        if self.maybe(percent):
+            raise AskedError(Failure(self.dice.choice(list(Kind)), "drawn"))
+
+    def node(self, zone: str, name: str) -> Seen | None:
+        self._fails()
+        found = self.nodes.get((zone, name))
+        return found.seen if found else None
+
+    def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+        self._fails()
+        if (zone, name) in self.nodes:
+            raise AskedError(Failure(Kind.EXISTS, "already exists"))
+        self.make(zone, name, "CREATING", body["labels"])
+        self._fails()  # its answer is lost
+        return "operation"
+
+    def delete(self, zone: str, name: str) -> None:
+        one = self.nodes.get((zone, name))
+        if one and one.seen.state != "DELETING":
+            self.deleted += 1
+            silent = self.now_s - max(one.attested.boot_s, one.attested.job_s) > SILENCE_S
+            useless = one.seen.state in TAKEN_AWAY or (
+                one.seen.state == "READY"
+                and (one.attested.boot == "failed" or one.attested.job == "failed" or silent)
+            )
+            if not useless or not OWNER.owns(one.seen):
+                self.wrong.append(f"{name}: {one}")
+            one.seen = replace(one.seen, state="DELETING")
+        self._fails()
+
+    def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
+        self._fails()
+
+    def operation(self, name: str) -> tuple[bool, Failure | None]:
+        self._fails()
+        return self.maybe(70), None
+
+    def attested(self, zone: str, name: str) -> list[Attested]:
+        self._fails()
+        return [self.nodes[zone, name].attested] if (zone, name) in self.nodes else []
+
+    # What a controller observes
+
+    def look(self, zones: Any) -> View:
+        """Lists of now or of before, silent zones, and whatever anybody may have written of anybody."""
+        views: dict[str, ZoneView] = {}
+        for zone in zones:
+            shown = self.lists[-1] if self.maybe(60) else self.dice.choice(self.lists[-6:])
+            views[zone] = ZoneView({name: seen for (place, name), seen in shown.items() if place == zone})
+            if self.maybe(12):
+                views[zone] = ZoneView(None, Failure(self.dice.choice(list(Kind)), "drawn"))
+        words: dict[str, list[Word]] = {}
+        for _, name in self.nodes:
+            at_s = self.now_s - self.dice.choice([1.0, 100.0, 3000.0])
+            boot = self.dice.choice(["", "booting", "ready", "failed", "rerun-failed"])
+            work = self.dice.choice(["", "running", "done", "failed"])
+            full = self.maybe(50)
+            words[name] = [Word(at_s, boot, "bundle"), Word(at_s, work=work, disk_full=full)][
+                : self.dice.randrange(3)
+            ]
+        return View(self.now_s, views, None if self.maybe(5) else words)
+
+
+class Later(Zones):
+    """Carries requests out at some later time, when things are no longer as they were decided about."""
+
+    def __init__(self, truth: Truth):
+        super().__init__(truth, OWNER, lambda one: {"labels": labels(one)}, lambda: truth.now_s, SILENCE_S)
+        self._truth, self._queue, self._done = truth, list[Request](), list[Answer]()
+
+    def begin(self, request: Request) -> None:
+        self._queue.append(request)
+
+    def carry_out(self) -> None:
+        waiting, self._queue = self._queue, []
+        for request in waiting:
+            if self._truth.maybe(70):
+                self._done.append(self._answer(request))
+            else:
+                self._queue.append(request)
+
+    def ended(self) -> list[Answer]:
+        found, self._done = self._done, []
+        return found
+
+
+class Careless(Later):
+    """What would be wrong: a deletion as it was decided, without a question."""
+
+    def _delete(self, request: Request) -> Answer:
+        self._truth.delete(request.node.zone, request.node.name)
+        return Answer(request)
+
+
+class Store:
+    """Each controller's own: no lease keeps one from the other."""
+
+    def __init__(self) -> None:
+        self._text = json.dumps(Memory().to_json())
+
+    def read(self) -> Memory:
+        return parse(self._text, "memory")[0]
+
+    def write(self, memory: Memory, sign: bool = True) -> None:
+        self._text = json.dumps(memory.to_json())
+
+    def sign(self, memory: Memory) -> None:
+        pass
+
+
+def lived(dice: random.Random, how: type[Later] = Later, steps: int = 14) -> Truth:
+    """Two controllers, each killed now and then, over some hours of one fleet."""
+    truth = Truth(dice)
+    for member in MEMBERS:
+        if truth.maybe(80):
+            stack = OWNER.stack if truth.maybe(85) else "another"
+            truth.make(member.zone, member.name, "READY", labels(member, stack))
+    stores, actors = [Store(), Store()], [how(truth), how(truth)]
+
+    def begun(n: int) -> Controller:
+        return Controller(MEMBERS, truth, actors[n], stores[n], Limits(), OWNER, dice, bundle="b")
+
+    truth.pass_time()
+    controllers = [begun(0), begun(1)]
+    for _ in range(steps):
+        n = dice.randrange(2)
+        controllers[n].step()
+        truth.pass_time()
+        actors[n].carry_out()
+        if truth.maybe(20):  # killed: what it had begun may come about still, and nobody hears of it
+            actors[n].carry_out()
+            actors[n] = how(truth)
+            controllers[n] = begun(n)
+    return truth
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_no_healthy_node_is_ever_deleted(dice: random.Random) -> None:
+    assert lived(dice).wrong == []
+
+
+def test_no_healthy_node_is_ever_deleted_in_many_lives() -> None:
+    """By plain chance, which meets long chains of events that a search for small ones does not."""
+    lives = [lived(random.Random(seed), steps=40) for seed in range(150)]
+    assert [wrong for truth in lives for wrong in truth.wrong] == []
+    assert sum(truth.deleted for truth in lives) > 300, "what is of no use is"
+    assert sum(truth.instances for truth in lives) > 600, "and it is made again"
+
+
+def test_who_deletes_without_asking_again_does_delete_healthy_ones() -> None:
+    """Else the two tests above would show nothing."""
+    assert any(lived(random.Random(seed), Careless).wrong for seed in range(20))

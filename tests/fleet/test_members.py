@@ -1,0 +1,104 @@
+"""Where members are: the labels of what is there say it, and the settings only what is to be made."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.members import in_zone, orphans, placed
+from fleet.state import Seen, View, ZoneView
+from infra.nodes import Node
+from tests.fleet.conftest import OURS, OWNER, ZONES, fleet, labels
+
+
+def node(member: Node, state: str = "READY", stack: str = OWNER.stack, created_s: float = 0.0) -> Seen:
+    return Seen(member.name, member.zone, state, "1", created_s, labels(member, stack))
+
+
+def view(*nodes: Seen) -> View:
+    zones = {zone: {one.name: one for one in nodes if one.zone == zone} for zone in ZONES}
+    return View(0.0, {zone: ZoneView(there) for zone, there in zones.items()}, {})
+
+
+def where(members: list[Node]) -> list[tuple[int | None, str, str]]:
+    return [(one.member, one.zone, one.name) for one in members]
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 12), st.integers(1, 6))
+def test_new_zones_and_another_count_rename_nobody(before: int, zones: int, after: int, more: int) -> None:
+    """Members keep number, name and zone; new ones take names that nobody has."""
+    there = fleet(before, zones)
+    found = placed(fleet(after, more), view(*map(node, there)), OWNER, {})
+    assert where(found)[:before] == where(there)[:after]
+    assert len({(one.zone, one.name) for one in found}) == after
+    new = [(one.zone, one.name) for one in found[before:]]
+    assert not set(new) & {(one.zone, one.name) for one in there}
+
+
+def test_what_is_not_there_has_the_name_and_zone_of_the_settings() -> None:
+    assert where(placed(fleet(4), view(), OWNER, {})) == where(fleet(4))
+
+
+def test_a_creation_that_no_list_shows_yet_is_where_it_was_asked_for() -> None:
+    first, *rest = fleet(3)
+    found = placed(fleet(3), view(), OWNER, {first.key: ("us-east5-a", "tpu-us-east5-a-4")})
+    assert where(found) == [(0, "us-east5-a", "tpu-us-east5-a-4"), *where(rest)]
+
+
+def test_a_member_in_another_zone_takes_a_name_that_nobody_has_or_is_to_have() -> None:
+    members = fleet(4)  # two in each of two zones
+    moved = in_zone(members[0], members[1].zone, view(), members, {})
+    assert (moved.zone, moved.name, moved.key) == ("us-east1-d", "tpu-us-east1-d-2", members[0].key)
+    stranger = Seen("tpu-us-east1-d-2", "us-east1-d", "READY")
+    asked = {"other/0": ("us-east1-d", "tpu-us-east1-d-3")}
+    assert in_zone(members[0], "us-east1-d", view(stranger), members, asked).name == "tpu-us-east1-d-4"
+    assert in_zone(moved, members[0].zone, view(), members, {}).name == members[0].name, "home again"
+
+
+def test_a_name_that_somebody_else_has_is_not_taken() -> None:
+    first = fleet(1)[0]
+    stranger = Seen(first.name, first.zone, "READY", labels={"environment": "prod", "layer": "tpu"})
+    (found,) = placed([first], view(stranger), OWNER, {})
+    assert (found.zone, found.name) == (first.zone, "tpu-us-central1-b-1")
+
+
+def test_a_member_that_another_stack_has_is_left_to_it_and_none_is_made_beside_it() -> None:
+    first, moved = fleet(2)
+    away = replace(moved, zone="us-east5-a", name="tpu-us-east5-a-0")
+    theirs = [node(first, stack="another"), node(away, stack="")]
+    assert where(placed(fleet(2), view(*theirs), OWNER, {})) == where([first, away])
+    ours = node(replace(first, zone="us-east5-b", name="tpu-us-east5-b-0"))
+    (found, _) = placed(fleet(2), view(*theirs, ours), OWNER, {})
+    assert (found.zone, found.name) == (ours.zone, ours.name)
+
+
+def test_of_two_nodes_that_are_one_member_the_one_that_lives_then_the_older_is_it() -> None:
+    first = fleet(1)[0]
+    twin = replace(first, zone="us-east5-a", name="tpu-us-east5-a-0")
+    old, young = node(first, created_s=1.0), node(twin, created_s=2.0)
+    for nodes, it in (([old, young], old), ([replace(old, state="PREEMPTED"), young], young)):
+        (found,) = placed([first], view(*nodes), OWNER, {})
+        assert (found.zone, found.name) == (it.zone, it.name)
+        assert [one.name for one in orphans([found], view(*nodes), OURS)] == [
+            one.name for one in nodes if one.name != it.name
+        ]
+
+
+def test_orphans_are_ours_by_label_and_asked_for_by_nobody() -> None:
+    members = fleet(2)
+    stray = node(fleet(9)[8])
+    others = [
+        replace(stray, name="a", labels=labels(members[0], "another")),
+        replace(stray, name="b", labels={**OURS, "environment": "prod"}),
+        replace(stray, name="c", labels={}),
+    ]
+    assert orphans(members, view(*map(node, members), stray, *others), OURS) == [stray]
+
+
+def test_a_named_slice_and_the_slices_of_one_job_are_where_the_settings_say() -> None:
+    """A job's slices find one another by the names of the settings."""
+    first = fleet(1)[0]
+    named = replace(first, member=None, name="train")
+    together = replace(first, together=(first.name, "other"))
+    elsewhere = node(replace(first, zone="us-east5-a", name="tpu-us-east5-a-9"))
+    assert placed([named, together], view(elsewhere), OWNER, {}) == [named, together]

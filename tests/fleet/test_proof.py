@@ -1,0 +1,78 @@
+"""What costs a node that lives: its own guest attributes or Google's health, never an object alone."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.proof import Attested, objection
+from fleet.state import Claim
+
+NOW_S, SILENCE_S = 1e6, 1800.0
+CLAIMS = [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT]
+OLD_S = NOW_S - 4000
+
+
+def why(claim: Claim, *workers: Attested, health: str = "HEALTHY") -> str:
+    return objection(claim, workers, health, NOW_S, SILENCE_S)
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_an_object_in_the_bucket_alone_proves_nothing(claim: Claim) -> None:
+    """An impostor's: all hosts run as one account."""
+    assert "nothing but an object in the bucket says so" in why(claim)
+    assert why(claim, Attested("ready", NOW_S - 900, "running", NOW_S - 300))
+
+
+@pytest.mark.parametrize(
+    ("claim", "worker"),
+    [
+        (Claim.BOOT_FAILED, Attested("failed", NOW_S - 9)),
+        (Claim.WORK_FAILED, Attested("ready", OLD_S, "failed", NOW_S - 9)),
+        (Claim.SILENT, Attested("ready", OLD_S, "running", OLD_S)),
+    ],
+)
+def test_a_workers_own_guest_attribute_proves_that_claim_and_no_other(claim: Claim, worker: Attested) -> None:
+    assert why(claim, Attested("ready", OLD_S), worker) == ""
+    for other in {*CLAIMS} - {claim}:
+        assert why(other, worker)
+
+
+@pytest.mark.parametrize("health", ["TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"])
+def test_googles_health_proves_silence_and_nothing_else(health: str) -> None:
+    assert why(Claim.SILENT, health=health) == ""
+    assert why(Claim.BOOT_FAILED, health=health)
+    for fine in ("", "HEALTHY", "HEALTH_UNSPECIFIED", "TOMORROW"):
+        assert why(Claim.SILENT, health=fine)
+
+
+def test_whose_job_reports_is_not_replaced_whatever_else_is_attested() -> None:
+    boot = Attested("failed", NOW_S - 1)
+    for age_s, claim in product((0.0, 60.0, 119.0, 121.0), CLAIMS):
+        job = Attested("failed", NOW_S - 1, "running", NOW_S - age_s)
+        told = why(claim, boot, job, health="TIMEOUT")
+        assert ("its job reported" in told) == (age_s < 120)
+
+
+def test_workers_that_never_spoke_have_not_fallen_silent() -> None:
+    assert why(Claim.SILENT, Attested())
+    assert why(Claim.SILENT, Attested("booting", NOW_S - 60), Attested("ready", OLD_S))
+
+
+@given(
+    st.lists(
+        st.builds(
+            Attested,
+            st.sampled_from(["", "booting", "ready", "rerun-failed"]),
+            st.floats(0, 2e6),
+            st.sampled_from(["", "running", "done"]),
+            st.floats(0, 2e6),
+        )
+    ),
+    st.sampled_from(list(Claim)),
+)
+def test_nothing_but_failure_or_silence_is_ever_proof(workers: list[Attested], claim: Claim) -> None:
+    if not why(claim, *workers):
+        assert claim is Claim.SILENT
+        assert 0 < max(max(one.boot_s, one.job_s) for one in workers) < NOW_S - SILENCE_S

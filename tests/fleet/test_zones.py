@@ -1,0 +1,197 @@
+"""One request each: a deletion is of the node that was decided about, a creation finds its own node there."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet.failures import Failure, Kind
+from fleet.google import AskedError
+from fleet.proof import Attested
+from fleet.state import Claim, Seen
+from fleet.zones import Answer, Request, Verb, Zones
+from infra.nodes import Node
+from tests.fleet.conftest import OWNER, fleet, labels
+
+NOW_S = 1e6
+MEMBER, NEIGHBOUR = fleet(2)
+
+
+class Api:
+    """One node, and what is asked of it."""
+
+    def __init__(self, state: str = "READY", instance: str = "7", stack: str = OWNER.stack):
+        self.seen: Seen | None = Seen(
+            MEMBER.name, MEMBER.zone, state, instance, 1.0, labels(MEMBER, stack), "HEALTHY"
+        )
+        self.workers: list[Attested] = []
+        self.fails: dict[str, Failure] = {}
+        self.asked: list[str] = []
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if what in self.fails:
+            raise AskedError(self.fails[what])
+
+    def node(self, zone: str, name: str) -> Seen | None:
+        self._ask("node")
+        return self.seen
+
+    def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+        self._ask("create")
+        return "operations/1"
+
+    def delete(self, zone: str, name: str) -> None:
+        self._ask("delete")
+
+    def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
+        self._ask("update")
+
+    def operation(self, name: str) -> tuple[bool, Failure | None]:
+        self._ask("operation")
+        return True, None
+
+    def attested(self, zone: str, name: str) -> list[Attested]:
+        self._ask("attested")
+        return self.workers
+
+
+def zones(api: Any) -> Zones:
+    return Zones(api, OWNER, lambda node: {"labels": labels(node)}, lambda: NOW_S, 1800.0)
+
+
+def ask(api: Api, verb: Verb, node: Node = MEMBER, claim: Claim = Claim.NONE, instance: str = "7") -> Answer:
+    one = zones(api)
+    one.begin(Request(verb, node, instance, claim, "operations/1"))
+    one.wait()
+    (answer,) = one.ended()
+    assert one.ended() == [], "each answer once"
+    return answer
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
+@pytest.mark.parametrize("instance", ["7", "8", ""])
+def test_what_google_took_away_is_deleted_whatever_it_was_decided_about(state: str, instance: str) -> None:
+    api = Api(state)
+    assert ask(api, Verb.DELETE, instance=instance).failure is None
+    assert "delete" in api.asked
+
+
+@pytest.mark.parametrize(
+    "state", ["READY", "CREATING", "STARTING", "REPAIRING", "STOPPED", "HIDDEN", "", "NEW"]
+)
+def test_what_lives_is_not_deleted_without_a_claim(state: str) -> None:
+    """It came back between the list and the request."""
+    api = Api(state)
+    answer = ask(api, Verb.DELETE)
+    assert "delete" not in api.asked
+    assert answer.spared
+    assert answer.failure is not None
+    assert "lives, and is left alone" in answer.failure.message
+
+
+def test_a_proven_claim_deletes_that_node_and_no_newer_one() -> None:
+    api = Api()
+    api.workers = [Attested("failed", NOW_S - 9)]
+    assert ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED).done
+    assert api.asked == ["node", "attested", "delete"]
+    for one in (Api(instance="8"), Api("REPAIRING")):
+        one.workers = api.workers
+        assert ask(one, Verb.DELETE, claim=Claim.BOOT_FAILED).spared
+        assert "delete" not in one.asked
+
+
+@pytest.mark.parametrize("claim", [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT])
+def test_an_impostors_status_costs_nothing(claim: Claim) -> None:
+    api = Api()
+    api.workers = [Attested("ready", NOW_S - 9000, "running", NOW_S - 30)]
+    assert ask(api, Verb.DELETE, claim=claim).spared
+    api.workers = []
+    assert ask(api, Verb.DELETE, claim=claim).spared
+    assert "delete" not in api.asked
+
+
+@pytest.mark.parametrize("what", ["node", "attested"])
+def test_who_cannot_be_asked_is_not_deleted(what: str) -> None:
+    api = Api()
+    api.fails[what] = Failure(Kind.TRANSIENT, "unavailable")
+    answer = ask(api, Verb.DELETE, claim=Claim.SILENT)
+    assert answer.failure == api.fails[what]
+    assert not answer.spared
+    assert "delete" not in api.asked
+
+
+@pytest.mark.parametrize("stack", ["another", ""])
+@pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
+def test_a_node_of_another_stack_is_not_deleted_even_if_it_was_taken_away(state: str, stack: str) -> None:
+    api = Api(state, stack=stack)
+    api.workers = [Attested("failed", NOW_S - 9)]
+    answer = ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED)
+    assert answer.spared
+    assert api.asked == ["node"]
+
+
+def test_what_is_gone_or_going_needs_no_deletion() -> None:
+    for state in ("DELETING", "STOPPING", "HIDING"):
+        api = Api(state)
+        assert ask(api, Verb.DELETE) == Answer(Request(Verb.DELETE, MEMBER, "7", Claim.NONE, "operations/1"))
+        assert api.asked == ["node"]
+    api.seen = None
+    assert ask(api, Verb.DELETE).failure is None
+
+
+def test_a_creation_whose_answer_was_lost_finds_its_own_node_there() -> None:
+    api = Api()
+    assert ask(api, Verb.CREATE).operation == "operations/1"
+    api.fails["create"] = Failure(Kind.EXISTS, "already exists")
+    answer = ask(api, Verb.CREATE)
+    assert (answer.failure, answer.operation) == (None, "")
+    api.seen = None  # it goes just now: the next look says more
+    assert ask(api, Verb.CREATE).failure is None
+
+
+def test_a_creation_that_finds_somebody_elses_node_there_fails() -> None:
+    for other in (Api(stack="another"), Api()):
+        other.fails["create"] = Failure(Kind.EXISTS, "already exists")
+        assert other.seen is not None
+        if other.seen.labels["stack"] == OWNER.stack:
+            other.seen = replace(other.seen, labels=labels(NEIGHBOUR))
+        failure = ask(other, Verb.CREATE).failure
+        assert failure is not None
+        assert (failure.kind, "isn't this member" in failure.message) == (Kind.EXISTS, True)
+
+
+def test_a_refused_creation_is_what_google_said() -> None:
+    api = Api()
+    api.fails["create"] = Failure(Kind.QUOTA, "no more", "TPUV6E")
+    assert ask(api, Verb.CREATE).failure == api.fails["create"]
+
+
+def test_a_creation_that_cannot_be_asked_about_is_neither_over_nor_refused() -> None:
+    api = Api()
+    api.fails["operation"] = Failure(Kind.TRANSIENT, "unavailable")
+    assert not ask(api, Verb.CHECK).done
+    del api.fails["operation"]
+    assert ask(api, Verb.CHECK).done
+
+
+def test_a_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
+    free = threading.Event()
+
+    class Slow(Api):
+        def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+            assert zone != MEMBER.zone or free.wait(30)
+            return zone
+
+    one = zones(Slow())
+    begun = [replace(MEMBER, name=f"n{number}") for number in range(20)]
+    for node in (*begun, NEIGHBOUR):
+        one.begin(Request(Verb.CREATE, node))
+    while not (quick := one.ended()):
+        pass
+    assert [answer.operation for answer in quick] == [NEIGHBOUR.zone]
+    free.set()
+    one.wait()
+    assert len(one.ended()) == 20

@@ -1,0 +1,186 @@
+"""A cloud and a stack for the command line, which answer as they are told."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from fleet import __main__ as command
+from fleet import environment
+from fleet.environment import Environment
+from fleet.failures import Failure, Kind
+from fleet.google import AskedError
+from fleet.named import StackState
+from fleet.proof import Attested
+from fleet.state import Seen, View, Word, ZoneView
+from fleet.store import object_of
+from fleet.zones import Answer, Request
+from infra.nodes import nodes
+from infra.settings import Settings
+from infra.settings.parser import parse
+from tests.fleet.conftest import OURS, OWNER
+
+SLICES: list[dict[str, Any]] = [
+    {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "run": "train tiny.toml"},
+    {
+        "name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
+        "spot": True, "run": "extract qwen2.5-0.5b.toml --stream gs://b/streams",
+    },
+]  # fmt: skip
+BUNDLE = "ab" * 32
+
+
+def settings(slices: Sequence[Mapping[str, Any]] = SLICES, **more: Any) -> Settings:
+    """Of an environment dev with a named slice and a fleet; further ones of `fleet:` unless named whole."""
+    values = {
+        "gcp:project": "my-project", "storage:bucketName": "my-project-checkpoints",
+        "storage:location": "us-east5", "tpu:bundle": BUNDLE, "tpu:slices": json.dumps(list(slices)),
+        **{key if ":" in key else f"fleet:{key}": str(value) for key, value in more.items()},
+    }  # fmt: skip
+    return parse("dev", {key: value for key, value in values.items() if value}, "Pulumi.dev.yaml")
+
+
+class Cloud:
+    """Shows nodes in given states, READY and working unless said otherwise; what it is asked for is at once.
+
+    Attributes:
+        states, zones, labels: of each node, by name; there is none where its state is empty.
+        silent: zones that don't answer; dry: those without chips.
+        failure: what every creation and deletion fails with.
+        asked: what was done, in order.
+        objects: text and generation, of the controller's bucket.
+    """
+
+    bucket, controller_bucket = "my-project-checkpoints", "my-project-checkpoints-fleet"
+
+    def __init__(self, meant: Settings):
+        stack = StackState(OWNER.stack, {one.name: one.zone for one in nodes(meant) if one.member is None})
+        self.stack = stack
+        one = Environment(meant, nodes(meant), self, stack)  # type: ignore[arg-type]
+        self.states = {node.name: "READY" for node in nodes(meant)}
+        self.zones = {node.name: node.zone for node in nodes(meant)}
+        self.labels: dict[str, Mapping[str, str]] = {
+            node.name: OURS if node.member is None else one.body(node)["labels"] for node in nodes(meant)
+        }
+        self.silent, self.dry = set[str](), set[str]()
+        self.failure: Failure | None = None
+        self.asked: list[tuple[str, str]] = []
+        self.updated: list[str] = []
+        self.objects: dict[str, tuple[str, int]] = {}
+        self.at_s = 1_000_000.0
+        self.looked: list[list[str]] = []
+
+    def stray(self, name: str, zone: str, state: str = "READY", labels: Mapping[str, str] = OURS) -> None:
+        """A node that nobody asks for."""
+        self.states[name], self.zones[name], self.labels[name] = state, zone, labels
+
+    @property
+    def kept(self) -> str | None:
+        """The controller's state, as it is in the bucket."""
+        return self.objects.get(object_of(OWNER.stack), (None, 0))[0]
+
+    def _seen(self, name: str) -> Seen:
+        return Seen(name, self.zones[name], self.states[name], "1", self.at_s - 7200, self.labels[name])
+
+    def zone(self, zone: str) -> ZoneView:
+        if zone in self.silent:
+            return ZoneView(None, Failure(Kind.TRANSIENT, "unavailable"))
+        there = [name for name, state in self.states.items() if state and self.zones[name] == zone]
+        return ZoneView({name: self._seen(name) for name in there})
+
+    def look(self, zones: Sequence[str]) -> View:
+        self.at_s += 60
+        self.looked.append([*zones])
+        words = {
+            name: [Word(self.at_s - 5, "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)]
+            for name, state in self.states.items()
+            if state == "READY"
+        }
+        return View(self.at_s, {zone: self.zone(zone) for zone in zones}, words)
+
+    def everywhere(self) -> list[Seen]:
+        return [self._seen(name) for name, state in self.states.items() if state]
+
+    def node(self, zone: str, name: str) -> Seen | None:
+        return self._seen(name) if self.states.get(name) and self.zones[name] == zone else None
+
+    def make(self, verb: str, zone: str, name: str) -> None:
+        """As the API or Pulumi does. Raises AskedError."""
+        self.asked.append((verb, name))
+        if failure := Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure:
+            raise AskedError(failure)
+        self.states[name], self.zones[name] = "READY", zone
+
+    def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+        self.make("create", zone, name)
+        self.labels[name] = body["labels"]
+        return "operation"
+
+    def delete(self, zone: str, name: str) -> None:
+        self.asked.append(("delete", name))
+        if self.failure:
+            raise AskedError(self.failure)
+        self.states[name] = ""
+
+    def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
+        self.updated.append(name)
+        self.labels[name] = {**self.labels[name], **body["labels"]}
+
+    def operation(self, name: str) -> tuple[bool, Failure | None]:
+        return True, None
+
+    def attested(self, zone: str, name: str) -> list[Attested]:
+        return []
+
+    def is_there(self, name: str) -> bool:
+        return True
+
+    def read(self, name: str) -> tuple[str, int] | None:
+        return self.objects.get(name)
+
+    def write(self, name: str, text: str, generation: int) -> int:
+        if generation != self.objects.get(name, ("", 0))[1]:
+            raise AskedError(Failure(Kind.INVALID, "conditionNotMet"))
+        self.objects[name] = text, generation + 1
+        return generation + 1
+
+
+class Named:
+    """Pulumi's part, which is done at once."""
+
+    def __init__(self, cloud: Cloud):
+        self._cloud, self._answers = cloud, list[Answer]()
+
+    def begin(self, request: Request) -> None:
+        try:
+            self._cloud.make("up", request.node.zone, request.node.name)
+            self._answers.append(Answer(request))
+        except AskedError as error:
+            self._answers.append(Answer(request, error.failure))
+
+    def ended(self) -> list[Answer]:
+        found, self._answers = self._answers, []
+        return found
+
+
+@pytest.fixture(name="world")
+def _world(monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    cloud = Cloud(settings())
+    enter(monkeypatch, cloud, settings())
+    return cloud
+
+
+def enter(
+    monkeypatch: pytest.MonkeyPatch, cloud: Cloud, meant: Settings, file: Sequence[Any] = SLICES
+) -> None:
+    """Has commands find this cloud, and these settings in the file."""
+
+    def read(_: str, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
+        return settings([*file, *slices]) if slices else meant
+
+    monkeypatch.setattr(environment, "from_file", read)
+    monkeypatch.setattr(environment, "Google", lambda *_: cloud)
+    monkeypatch.setattr(environment, "read_stack", lambda _: cloud.stack)
+    monkeypatch.setattr(environment, "NamedSlices", lambda _: Named(cloud))
+    monkeypatch.setattr(command, "_POLL_S", 0.01)
