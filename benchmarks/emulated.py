@@ -97,7 +97,7 @@ class Emulated:
     def __init__(self, folder: Path, zones: Iterable[str], durations: Durations | None = None):
         self._folder = folder
         self._regions = sorted({region_of(zone) for zone in zones})
-        self._durations = durations or Durations()
+        self._durations = durations or Durations(late=0.0)  # nothing boots here
         self.control = Control(folder / "control.sock")
 
     def __enter__(self) -> Self:
@@ -189,7 +189,7 @@ class Emulated:
 
 
 def body(node: Node) -> JsonObject:
-    """What the provider sends for a slice of our program (infra/tpu/v2_vm.py), its boot script included."""
+    """What the provider sends for a slice of our program (infra/tpu/v2_vm.py), its loader included."""
     return {
         "acceleratorType": node.kind.name,
         "runtimeVersion": node.runtime_version,
@@ -202,12 +202,9 @@ def body(node: Node) -> JsonObject:
         "schedulingConfig": {"spot": node.spot},
         "serviceAccount": {"email": f"{ACCOUNT}@{PROJECT}.iam.gserviceaccount.com"},
         "tags": [names.SLICE_TAG],
-        "labels": {**names.member_labels("dev", node.slice, node.member or 0, "0a1b2c3")},
-        "metadata": {"startup-script": _SCRIPT, "tpu-slice": node.name, "tpu-run": node.run or ""},
+        "labels": names.member_labels("dev", node.slice, node.member or 0, "0a1b2c3"),
+        "metadata": {"startup-script": startup.loader(), "tpu-slice": node.name, "tpu-run": node.run or ""},
     }
-
-
-_SCRIPT = startup.render()
 
 
 async def serve(folder: Path, durations: Durations) -> None:

@@ -21,6 +21,7 @@ from workload.data.stream import About
 from workload.data.tokenizers import Bytes
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
+from workload.model.generation import Generation
 from workload.preflight.compiler import cache_folder
 
 ARCH = Architecture(
@@ -48,7 +49,9 @@ def weights() -> Path:
             group: {name: decoder.draw(name, shape, ARCH, SEED) for name, shape in groups[group].items()}
             for group in groups
         }
-        huggingface.save(folder, {**drawn["ends"], "layers": drawn["layers"]}, ARCH, "bfloat16", 32_768)
+        huggingface.save(
+            folder, {**drawn["ends"], "layers": drawn["layers"]}, ARCH, "bfloat16", Generation(longest=32_768)
+        )
         (folder / ".complete").touch()
     return folder
 

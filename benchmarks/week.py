@@ -33,7 +33,7 @@ OWNER = Owner(names.labels("dev", "tpu"), STACK)
 
 def durations(climate: Climate) -> Durations:
     """How long the cloud takes."""
-    return Durations(climate.create_s, climate.delete_s, spread=(0.5, 2.0))
+    return Durations(climate.create_s, climate.delete_s, spread=(0.5, 2.0), late=0.0)
 
 
 class Killed(BaseException):

@@ -25,6 +25,7 @@ from infra.cli import Pulumi
 from infra.errors import InfraError
 from infra.nodes import Node, nodes
 from infra.settings import Settings
+from infra.tpu import startup
 from tools.doctor import MISSING, OK, OPTIONAL, Finding, table
 
 UNKNOWN = "unknown"
@@ -183,11 +184,12 @@ def _bundle(sick: Patient) -> Iterator[Finding]:
     bundle, publish = sick.settings.tpu.bundle, f"make publish ENV={sick.settings.environment}"
     if bundle is None:
         yield Finding("bundle", MISSING, "tpu:bundle isn't set: none was published", publish)
-    elif sick.google.is_there(names.bundle_manifest(bundle)):
-        yield Finding("bundle", OK, f"{bundle[:12]}… is published")
+    elif not sick.google.is_there(manifest := names.bundle_manifest(bundle)):
+        yield Finding("bundle", MISSING, f"no gs://{sick.settings.storage.bucket_name}/{manifest}", publish)
+    elif not sick.google.is_there(names.bundle_blob(startup.script_sha256())):
+        yield Finding("bundle", MISSING, "this checkout's start-up script isn't published", publish)
     else:
-        manifest = f"gs://{sick.settings.storage.bucket_name}/{names.bundle_manifest(bundle)}"
-        yield Finding("bundle", MISSING, f"no {manifest}", publish)
+        yield Finding("bundle", OK, f"{bundle[:12]}… is published")
 
 
 def _stack(sick: Patient, layer: str) -> Iterator[Finding]:

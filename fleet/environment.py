@@ -22,7 +22,6 @@ from fleet.zones import Answer, Request, Verb, Zones
 from infra import names
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
-from infra.tpu import startup
 from infra.tpu.request import member_request
 
 BUNDLE_DIGITS = 12  # of a bundle's id, in a node's label
@@ -88,7 +87,7 @@ class Environment:
         environment = self.settings.environment
         ours = names.member_labels(environment, node.slice, node.member, self.stack.id)
         labels = {**node.labels, **ours, "bundle": self.bundle}
-        body = member_request(self.settings, node, startup.render(), labels)
+        body = member_request(self.settings, node, labels)
         told = json.dumps(body["metadata"], sort_keys=True)
         body["labels"]["spec"] = sha256(told.encode()).hexdigest()[:12]
         return body

@@ -1,30 +1,60 @@
-"""`python -m infra preview ENV` and `python -m infra prices ENV`."""
+"""The commands of `python -m infra`."""
 
 import argparse
 import sys
+from pathlib import Path
 
+from infra import names, stacks
 from infra.cli import run
 from infra.preview import preview
 from infra.prices import show
+from infra.settings.sources import ROOT
+
+_LAYERS = ", ".join(names.LAYERS)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Read the command line and run the command; the exit status."""
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    """Read the command line and run the command on the project at `root`; the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m infra",
-        description="The plan and the price of all four layers, before anything exists.",
+        description="The four layers of an environment: their plan and price, up, down, and out of an "
+        "interruption.",
         epilog="example: python -m infra preview dev",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    plan = commands.add_parser("preview", help="check the settings, show prices, and preview every layer")
-    plan.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
-    costs = commands.add_parser("prices", help="what the slices cost")
-    costs.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
-    costs.add_argument("--json", action="store_true", help="for programs")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=text, description=text)
+        one.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
+        return one
+
+    command("preview", "check the settings, show prices, and preview every layer")
+    command("prices", "what the slices cost").add_argument("--json", action="store_true", help="for programs")
+    settling = command("settle", "after a killed pulumi: put its lock aside, take in what it made")
+    changing = [
+        command("up", "settle, then pulumi up of each layer, in their order"),
+        command("destroy", "settle, then pulumi destroy of each layer, the last one first"),
+    ]
+    for one, number in ((settling, "*"), (changing[0], "*"), (changing[1], "+")):
+        some = "all without any" if number == "*" else "at least one"
+        one.add_argument("layers", nargs=number, metavar="LAYER", help=f"of {_LAYERS}; {some}")
+    for one in changing:
+        one.add_argument("--yes", action="store_true", help="don't ask; without a terminal it is needed")
+        one.add_argument("--skip-preview", action="store_true", help="don't show the plan first")
     parsed = parser.parse_args(arguments)
-    if parsed.command == "prices":
-        return run(lambda: show(parsed.environment, as_json=parsed.json))
-    return run(lambda: preview(parsed.environment))
+    environment = parsed.environment
+    options = [f"--{one}" for one in ("yes", "skip-preview") if getattr(parsed, one.replace("-", "_"), False)]
+    match parsed.command:
+        case "prices":
+            return run(lambda: show(environment, as_json=parsed.json))
+        case "settle":
+            return run(lambda: stacks.settle_layers(environment, parsed.layers, root))
+        case "up":
+            return run(lambda: stacks.up(environment, parsed.layers, root, options))
+        case "destroy":
+            return run(lambda: stacks.destroy(environment, parsed.layers, root, options))
+        case _:
+            return run(lambda: preview(environment))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,14 @@ from typing import Any
 from infra import names
 from infra.errors import CommandError, InfraError
 from infra.settings.sources import ROOT
+
+_NO_PASSPHRASE, _NO_STACK = "passphrase must be set", "no stack named"
+_SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)\S")
+NO_PASSPHRASE = (
+    "no passphrase for the stacks' secrets: this backend wants one, though our stacks hold no secret\n"
+    "    fix: export PULUMI_CONFIG_PASSPHRASE='TEXT' (any, and from then on the same; it may be empty), or "
+    "PULUMI_CONFIG_PASSPHRASE_FILE=FILE with the text in it"
+)
 
 
 class Pulumi:
@@ -48,14 +57,21 @@ class Pulumi:
         if subprocess.run(call, env=self.variables, stdout=self.output, check=False).returncode != 0:
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed; what it said is above")
 
-    def ask(self, layer: str, *arguments: str) -> str:
-        """What a command prints. Raises CommandError with its complaint if it fails."""
-        call = self._call(layer, *arguments)
-        answer = subprocess.run(call, env=self.variables, capture_output=True, text=True, check=False)
+    def ask(self, layer: str, *arguments: str, given: str = "") -> str:
+        """What a command prints that reads `given`, and asks nothing.
+
+        Raises CommandError with its complaint if it fails.
+        """
+        call = [*self._call(layer, *arguments), "--non-interactive"]  # nobody would see what it asks
+        answer = subprocess.run(
+            call, env=self.variables, input=given, capture_output=True, text=True, check=False
+        )
         if answer.returncode != 0:
             said = next(
                 (line for line in answer.stderr.splitlines() if line.startswith("error:")), answer.stderr
             )
+            if _NO_PASSPHRASE in answer.stderr:
+                said = NO_PASSPHRASE
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said.strip()}")
         return answer.stdout
 
@@ -69,14 +85,43 @@ class Pulumi:
 
     def stacks(self, layer: str) -> set[str]:
         """Names of a layer's stacks in the backend that is logged in."""
-        listed = json.loads(self.ask(layer, "stack", "ls", "--json", "--non-interactive"))
+        listed = json.loads(self.ask(layer, "stack", "ls", "--json"))
         return {stack["name"].rpartition("/")[2] for stack in listed}
 
+    def export(self, layer: str) -> dict[str, Any] | None:
+        """A layer's whole state, as `pulumi stack import` takes it; None where the layer has no stack."""
+        try:
+            state: dict[str, Any] = json.loads(
+                self.ask(layer, "stack", "export", "--stack", self.environment)
+            )
+        except CommandError as error:
+            if _NO_STACK in str(error):
+                return None
+            raise
+        return state
+
     def state(self, layer: str) -> list[dict[str, Any]]:
-        """The resources in a layer's state."""
+        """The resources in a layer's state. Raises CommandError where the layer has no stack."""
         exported = json.loads(self.ask(layer, "stack", "export", "--stack", self.environment))
         resources: list[dict[str, Any]] = exported["deployment"].get("resources") or []
         return resources
+
+    def backend(self) -> str:
+        """Where the state is kept: a URL such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""
+        return str(json.loads(self.ask(names.LAYERS[-1], "whoami", "--json"))["url"])
+
+    def require_passphrase(self) -> None:
+        """Raises CommandError where Pulumi would ask for one that nobody is there to give.
+
+        A folder or bucket as backend encrypts stack secrets by a passphrase, unless the settings' file names
+        a key; our stacks hold no secrets, and Pulumi wants the passphrase all the same.
+        """
+        if {"PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"} & self.variables.keys():
+            return
+        path = self.root / f"Pulumi.{self.environment}.yaml"
+        keyed = path.is_file() and _SECRETS_PROVIDER.search(path.read_text(encoding="utf-8"))
+        if not keyed and not self.backend().startswith("http"):
+            raise CommandError(NO_PASSPHRASE)
 
 
 def run(command: Callable[[], int]) -> int:

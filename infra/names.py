@@ -31,6 +31,9 @@ SERVICES = (
 )
 KEYS, IAP = "cloudkms.googleapis.com", "iap.googleapis.com"
 
+# What bundles hold, by content.
+BLOBS = "bundles/blobs/"
+
 STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"
@@ -176,6 +179,11 @@ def command_id(run: str) -> str:
 def bundle_manifest(bundle: str) -> str:
     """The object whose presence says that a bundle is published whole."""
     return f"bundles/manifests/{bundle}"
+
+
+def bundle_blob(sha256_hex: str) -> str:
+    """The object that holds a bundle's file of this content."""
+    return f"{BLOBS}{sha256_hex}"
 
 
 def fitted(name: str) -> str:

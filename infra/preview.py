@@ -33,7 +33,7 @@ def preview(environment: str, root: Path = ROOT) -> int:
         def plan(layer: str) -> tuple[bool, str]:
             pulumi = real if layer in up else empty
             if pulumi is empty:
-                empty.ask(layer, "stack", "init", environment, "--non-interactive")
+                empty.ask(layer, "stack", "init", environment)
             return pulumi.hear(layer, "preview", "--stack", environment, "--non-interactive")
 
         failed = []

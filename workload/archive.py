@@ -25,6 +25,7 @@ from workload.config import OptimizerConfig
 from workload.errors import Problem, RunError
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
+from workload.model.generation import Generation
 from workload.optimizer import build
 from workload.store import MissingObjectError, Store
 from workload.train import digest
@@ -38,7 +39,7 @@ class Past:
     sha256: str  # of what the losses depend on
     model: Architecture
     optimizer: OptimizerConfig
-    sequence_length: int
+    generation: Generation
 
     @classmethod
     def read(cls, store: Store) -> "Past":
@@ -48,7 +49,8 @@ class Past:
             RunError: it is another version's.
         """
         try:
-            exact = json.loads(store.read(identity.NAME))["exact"]
+            written = json.loads(store.read(identity.NAME))
+            exact = written["exact"]
         except (ValueError, KeyError):
             fix = "use the version of the trainer that began it"
             where = f"{store.url}/{identity.NAME}"
@@ -60,7 +62,9 @@ class Past:
             listed = "\n  ".join(map(str, problems))
             raise RunError(f"{store.url}/{identity.NAME}: not written by this version\n  {listed}")
         sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
-        return cls(store, sha256, model, optimizer, exact["data"]["sequence_length"])
+        length = {"longest": exact["data"]["sequence_length"]}
+        generation = Generation.read(length | written.get("generation", {}))
+        return cls(store, sha256, model, optimizer, generation)
 
     def restore(self, step: int, whole_state: bool) -> Any:
         """A checkpoint's arrays on this host: all of the state, or its parameters alone.
@@ -193,9 +197,16 @@ def export(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"--out {out}: is there and not empty\n    fix: name a new folder, or remove it")
     params = past.restore(chosen, whole_state=False)["params"]
+    folder = f"{identity.TOKENIZER}/"
+    tokenizer = {name.removeprefix(folder): store.read(name) for name in store.list(folder)}
+    if not past.generation.ends:
+        progress(
+            "an earlier version began this run, and didn't note where a text ends: generation won't stop"
+        )
     try:
-        length = past.sequence_length
-        return chosen, huggingface.save(out, params, past.model, dtype, length, progress=progress)
+        files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
+        past.generation.write(out, tokenizer)
+        return chosen, files
     except (OSError, SafetensorError) as error:
         width = {"bfloat16": 2, "float32": 4}[dtype]
         size_gb = sum(leaf.size for leaf in jax.tree.leaves(params)) * width / 1e9

@@ -92,7 +92,10 @@ class CheckpointConfig:
     preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
     notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
     keep: int = ruled(3, at_least(1))  # newest complete checkpoints that are left standing
-    timeout_s: int = ruled(300, at_least(10))  # for one save, before the run ends as failed
+    timeout_s: int = ruled(300, at_least(10))  # for one save, before it counts as failed
+    # That a run trains on while storage takes no save, before it ends as failed. A start needs that storage
+    # too, so ending sooner wins nothing; later, an error that nobody looks at costs more than the steps.
+    outage_s: float = ruled(1800.0, at_least(0))
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class ObserveConfig:
 
     profile_from: int = ruled(0, at_least(0))  # first step of a trace for xprof; 0: none
     profile_steps: int = ruled(3, at_least(1))
+    strict: bool = False  # a step done again with another loss ends the run; else that is an event
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,10 @@ def _cross_checks(config: Config) -> list[Problem]:
         rule = f"must be less than high_frequency_factor, {scaling.high_frequency_factor:g}"
         key, value = "model.rope_scaling.low_frequency_factor", f"{scaling.low_frequency_factor:g}"
         problems.append(Problem(key, value, rule, "1 and 4 are Llama 3.1's"))
+    if scaling.kind == "yarn" and scaling.beta_fast <= scaling.beta_slow:
+        rule = f"must be more than beta_slow, {scaling.beta_slow:g}"
+        key, value = "model.rope_scaling.beta_fast", f"{scaling.beta_fast:g}"
+        problems.append(Problem(key, value, rule, "32 and 1 are usual"))
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"

@@ -64,6 +64,10 @@ class StoreError(WorkloadError):
     """The bucket or folder couldn't be read or written."""
 
 
+class OutageError(StoreError):
+    """Storage answers nobody for now; the same request may be served later."""
+
+
 class RunError(WorkloadError):
     """The run on storage and the run asked for don't fit together."""
 

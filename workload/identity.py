@@ -5,6 +5,7 @@ different settings would add up gradients of different programs, or wait for eac
 """
 # mypy: allow-untyped-calls
 
+import hashlib
 import json
 from dataclasses import asdict
 from importlib.metadata import version
@@ -13,12 +14,14 @@ from typing import Any
 
 from workload.cluster import Cluster
 from workload.config import Config
+from workload.data.tokens import Dataset
 from workload.errors import HopelessError
-from workload.model import huggingface
+from workload.model import generation, huggingface
+from workload.model.generation import Generation
 from workload.step import Step
 from workload.store import MissingObjectError, Store
 
-NAME = "config.json"
+NAME, TOKENIZER = "config.json", "tokenizer"
 
 
 def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> None:
@@ -42,7 +45,7 @@ def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> Non
 class Identity:
     """Of one start of a run, on this worker."""
 
-    def __init__(self, config: Config, step: Step, tokens_sha256: str, cluster: Cluster):
+    def __init__(self, config: Config, step: Step, dataset: Dataset, cluster: Cluster):
         chip = cluster.devices[0]
         program = {
             "chip": chip.device_kind,
@@ -50,10 +53,10 @@ class Identity:
             "compiler": f"jaxlib {version('jaxlib')}, {chip.client.platform_version}",
         }
         mesh = {name: int(size) for name, size in step.mesh.shape.items()}
-        self._config, self._cluster = config, cluster
+        self._config, self._cluster, self._dataset = config, cluster, dataset
         # What the losses depend on, and what changes them by rounding alone.
         self._written = {
-            "exact": {**config.identity(), "tokens": tokens_sha256},
+            "exact": {**config.identity(), "tokens": dataset.manifest.sha256},
             "rounding": {**config.arithmetic(), "mesh": mesh, **program},
         }
 
@@ -80,8 +83,10 @@ class Identity:
             if "exact" not in theirs:
                 raise ValueError("lacks what this version writes")
         except MissingObjectError:
-            if self._config.train.init_from:  # before the run's name is taken for these weights
-                huggingface.check(Path(self._config.train.init_from), self._config.model)
+            weights = Path(self._config.train.init_from) if self._config.train.init_from else None
+            if weights:  # before the run's name is taken for these weights
+                huggingface.check(weights, self._config.model)
+            self._keep_tokenizer(store, weights)
             self.write(store)
             return False
         except ValueError as error:
@@ -90,7 +95,23 @@ class Identity:
                 "    fix: give the new run another --name, or go on with that version"
             ) from None
         refuse_other(store, theirs["exact"], self._written["exact"])
+        self._written |= {"generation": theirs["generation"]} if "generation" in theirs else {}
         return bool(theirs["rounding"] != self._written["rounding"])
+
+    def _keep_tokenizer(self, store: Store, weights: Path | None) -> None:
+        """What an export needs, besides the checkpoint, to be of use; see `model/generation.py`."""
+        manifest, length = self._dataset.manifest, self._config.data.sequence_length
+        known = Generation.of_run(manifest.begin_of_document, manifest.end_of_document, length, weights)
+        self._written["generation"] = known.content()
+        for folder in (self._dataset.folder, weights):  # tokens of version 2 have none beside them
+            file = folder / generation.TOKENIZER if folder else None
+            if not file or not file.is_file():
+                continue
+            if hashlib.sha256(file.read_bytes()).hexdigest() == manifest.tokenizer_sha256:
+                for path in (file, file.with_name(generation.SETTINGS)):
+                    if path.is_file():
+                        store.write(f"{TOKENIZER}/{path.name}", path.read_bytes())
+                return
 
 
 def refuse_other(store: Store, theirs: dict[str, Any], mine: dict[str, Any]) -> None:

@@ -2,9 +2,10 @@
 
 `metrics/` is exact: a segment holds the losses of (from, to] and is in storage before
 checkpoint `to` completes, so the segments up to any complete checkpoint have no gap. Their
-bytes depend on nothing but the run; two that overlap agree, or the run isn't reproducible,
-which `read_losses` refuses to pass over. `progress/`, events and status carry wall times and are
-for people.
+bytes depend on nothing but the run. Where a step done again comes to another loss, the run wasn't
+reproducible there: that is an event, `loss-differs`, and what an earlier start wrote of the steps after
+the checkpoint gives way; a run told to be strict ends instead. `progress/`, events and status carry wall
+times and are for people.
 """
 
 import json
@@ -16,16 +17,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
-from workload.errors import HopelessError, StoreError
+from workload.errors import HopelessError, OutageError, StoreError
 from workload.ledger import Ledger
-from workload.store import MissingObjectError, Store
+from workload.store import Store
 
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
-P = ParamSpec("P")
 _STATUS = "status.json"
 _READ_AT_ONCE = 8  # as many connections as the client keeps open, and two to spare
 _BOARD_EVERY_S = 60.0
@@ -37,37 +37,43 @@ def line(step: int, loss: float) -> str:
     return json.dumps({"step": step, "loss": round(loss, 6), "loss_hex": loss.hex()})
 
 
-def read_losses(store: Store) -> dict[int, float]:
+def read_losses(store: Store, strict: bool = True) -> dict[int, float]:
     """The loss of every step in the segments.
 
     Raises:
-        HopelessError: two segments disagree about a step.
+        HopelessError: two segments disagree about a step, and it is to be strict.
     """
     losses: dict[int, float] = {}
     names = [name for name in store.list("metrics/") if _SEGMENT.fullmatch(name)]
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # a long run has a thousand, 30 ms each
         for segment in pool.map(store.read, names):
-            _add(losses, segment, store.url)
+            for step, loss in _losses(segment).items():
+                if losses.setdefault(step, loss) != loss and strict:
+                    raise _unlike(store.url, step, losses[step].hex(), loss.hex())
     return losses
 
 
-def _add(losses: dict[int, float], segment: bytes, url: str) -> None:
-    """Adds a segment's losses, each of which must be what is known of its step already."""
-    for entry in map(json.loads, segment.decode().splitlines()):
-        step, loss = entry["step"], float.fromhex(entry["loss_hex"])
-        if losses.setdefault(step, loss) != loss:
-            had = losses[step].hex()
-            raise HopelessError(
-                f"{url}: step {step} was done twice with different losses, {had} and {loss.hex()}\n"
-                "    fix: the run isn't reproducible; were its hosts or its program changed midway?"
-            )
+def _losses(segment: bytes) -> dict[int, float]:
+    entries = map(json.loads, segment.decode().splitlines())
+    return {entry["step"]: float.fromhex(entry["loss_hex"]) for entry in entries}
+
+
+def _unlike(url: str, step: int, was: str, now: str) -> HopelessError:
+    return HopelessError(
+        f"{url}: step {step} was done twice with different losses, {was} and {now}\n"
+        "    fix: the run isn't reproducible; were its hosts or its program changed midway?"
+        " observe.strict = false lets it go on"
+    )
 
 
 class Journal:
     """Losses, events, status and TensorBoard files of one start of a run."""
 
-    def __init__(self, store: Store, run: str, node: str, steps: int):
-        self._store, self._run, self._node, self._steps = store, run, node, steps
+    def __init__(self, store: Store, run: str, node: str, steps: int, strict: bool = False):
+        """Writes nothing yet; `strict`: see `flush`."""
+        self._store, self._run, self._node, self._steps, self._strict = store, run, node, steps, strict
+        self._earlier: dict[str, bytes] = {}  # segments of earlier starts that go beyond the checkpoint
+        self._differing = 0
         self._pending: dict[int, float] = {}
         self._from = 0
         self._board: SummaryWriter | None = None
@@ -77,7 +83,7 @@ class Journal:
         self._speeds: list[str] = []  # lines of progress/
         self._numbers: dict[str, float] = {}
         self._uploaded = -_BOARD_EVERY_S
-        self._latest = _Latest(store.write)
+        self._soon = _Soon(store.write)
 
     def begin(self, step: int, forget: bool = False) -> None:
         """Says after which step the losses to come begin.
@@ -88,16 +94,19 @@ class Journal:
                 start wrote of them is no evidence any more, and is removed.
         """
         self._from = self._step = step
-        for name in self._store.list("metrics/") if forget else ():
+        for name in self._store.list("metrics/"):
             if (match := _SEGMENT.fullmatch(name)) and int(match[2]) > step:
-                self._store.delete(name)
+                if forget:
+                    self._store.delete(name)
+                else:
+                    self._earlier[name] = self._store.read(name)
         # TensorBoard drops what an earlier start logged at or after purge_step.
         self._board = SummaryWriter(self._scratch.name, purge_step=step + 1)
 
     def loss(self, step: int, loss: float, numbers: Mapping[str, float]) -> None:
         """Takes the loss of a step, and what else people watch; in storage after the next `flush`."""
         self._pending[step] = loss
-        self._speeds.append(json.dumps({"step": step, "time": _now(), "loss": loss, **numbers}))
+        self._speeds.append(json.dumps({"step": step, "time": _now(), "loss": loss, **numbers}) + "\n")
         if self._board:
             self._board.add_scalar("loss", loss, step)
             for name, value in numbers.items():
@@ -107,10 +116,10 @@ class Journal:
 
     def ledger(self, ledger: Ledger) -> None:
         """Keeps the accounts of this start; in storage within a few seconds, a kill costs no more."""
-        self._latest.put(ledger.name(), _json(ledger.content()))
+        self._soon.put(ledger.name(), _json(ledger.content()))
 
     def flush(self, to: int) -> None:
-        """Puts the losses up to step `to` into storage.
+        """Puts the losses up to step `to` into storage; what fails may be called again.
 
         Raises:
             StoreError: they aren't there; the checkpoint `to` must not be made.
@@ -118,45 +127,56 @@ class Journal:
         """
         steps = range(self._from + 1, to + 1)
         if steps:
-            text = "".join(line(step, self._pending.pop(step)) + "\n" for step in steps)
-            self._write_segment(f"metrics/steps-{self._from}-{to}.jsonl", text.encode())
+            text = "".join(line(step, self._pending[step]) + "\n" for step in steps)
+            self._compare({step: self._pending[step] for step in steps})
+            self._store.write(f"metrics/steps-{self._from}-{to}.jsonl", text.encode())
+            self._earlier.pop(f"metrics/steps-{self._from}-{to}.jsonl", None)
             self._from = to
-        if self._speeds:
-            lines = "".join(f"{entry}\n" for entry in self._speeds).encode()
-            _best_effort(self._store.write, f"progress/{_compact(_now())}-{to}.jsonl", lines)
-            self._speeds.clear()
+            for step in steps:
+                del self._pending[step]
+        speeds, self._speeds = self._speeds, []
+        if speeds:
+            self._soon.put(f"progress/{_compact(_now())}-{to}.jsonl", "".join(speeds).encode(), now=True)
         if self._board and time.monotonic() > self._uploaded + _BOARD_EVERY_S:
             self._board.flush()
             self._upload_board()
 
-    def _write_segment(self, name: str, segment: bytes) -> None:
-        """Writes a segment, unless it is there; one that differs is evidence, and isn't replaced."""
-        try:
-            known = self._store.read(name)
-        except MissingObjectError:
-            self._store.write(name, segment)
+    def _compare(self, losses: dict[int, float]) -> None:
+        """With what earlier starts wrote of the same steps; where that differs, it gives way."""
+        known: dict[int, float] = {}
+        for segment in self._earlier.values():
+            known |= _losses(segment)
+        differing = [step for step in losses if known.get(step, losses[step]) != losses[step]]
+        if not differing:
             return
-        losses: dict[int, float] = {}
-        _add(losses, known, self._store.url)
-        _add(losses, segment, self._store.url)
+        first = differing[0]
+        was, now = known[first].hex(), losses[first].hex()
+        if self._strict:
+            raise _unlike(self._store.url, first, was, now)
+        for name in list(self._earlier):
+            self._store.delete(name)
+            del self._earlier[name]
+        self._differing += len(differing)
+        note = "not reproducible here: hosts, chips or the order of sums between slices changed?"
+        self.event("loss-differs", step=first, was=was, now=now, steps=len(differing), note=note)
 
     def _upload_board(self) -> None:
         """The whole file, which grows with the run: not after every save."""
         self._uploaded = time.monotonic()
         for path in Path(self._scratch.name).iterdir():
-            _best_effort(self._store.write, f"tensorboard/{path.name}", path.read_bytes())
+            self._soon.put(f"tensorboard/{path.name}", path.read_bytes())
 
     def event(self, kind: str, **details: Any) -> None:
         """Notes that something happened, with the time."""
         now = _now()
         event = {"kind": kind, "time": now, "run": self._run, "node": self._node, **details}
         print(f"{now} {kind} {json.dumps(details)}", flush=True)
-        _best_effort(self._store.write, f"events/{_compact(now)}-{kind}.json", _json(event))
+        self._soon.put(f"events/{_compact(now)}-{kind}.json", _json(event), now=True)
 
     def status(self, state: str, step: int, loss: float | None) -> None:
         """Says where the run is; in storage within a few seconds."""
         self._step, self._loss = step, loss
-        self._latest.put(_STATUS, _json(self._status_of(state, step, loss)))
+        self._soon.put(_STATUS, _json(self._status_of(state, step, loss)))
 
     def fail(self, reason: str, refused: bool = False) -> None:
         """Says that the run ended at the last step reported, and why.
@@ -185,10 +205,10 @@ class Journal:
 
     def close(self) -> None:
         """Says nothing more, of a run that is another start's or none."""
-        self._latest.close()
         if self._board:
             self._board.close()
             self._upload_board()
+        self._soon.close()
         self._scratch.cleanup()
 
     def _status_of(self, state: str, step: int, loss: float | None) -> dict[str, Any]:
@@ -201,27 +221,33 @@ class Journal:
             "run": self._run,
             "node": self._node,
             **self._numbers,
+            **({"steps_that_differ": self._differing} if self._differing else {}),
         }
 
 
-class _Latest:
-    """Writes the newest content of each object, in a thread, at most every few seconds."""
+class _Soon:
+    """Writes the newest content of each object, in a thread: nobody waits for it, or for storage.
+
+    They are for people, so a refusal costs no more than the object. In an outage they are kept.
+    """
 
     def __init__(self, write: Callable[[str, bytes], None]):
         self._write = write
         self._contents: dict[str, bytes] = {}
         self._changed = threading.Condition()
-        self._closed = False
+        self._hurry = self._closed = False
         self._thread = threading.Thread(target=self._loop, name="status", daemon=True)
         self._thread.start()
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, name: str, content: bytes, now: bool = False) -> None:
+        """Takes what an object is to hold; `now`: the first of its name, so not after a few seconds."""
         with self._changed:
             self._contents[name] = content
+            self._hurry = self._hurry or now
             self._changed.notify()
 
     def close(self) -> None:
-        """Writes what there is still to write; in storage on return."""
+        """Writes what there is still to write; in storage on return, unless that answers nobody."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -232,19 +258,27 @@ class _Latest:
         while not closed:
             with self._changed:
                 self._changed.wait_for(lambda: self._contents or self._closed)
-                contents, self._contents, closed = self._contents, {}, self._closed
-            for name, content in contents.items():
-                _best_effort(self._write, name, content)
+                contents, self._contents = self._contents, {}
+                self._hurry, closed = False, self._closed
+            left = self._written_of(contents)
             with self._changed:
-                self._changed.wait_for(lambda: self._closed, timeout=_STATUS_EVERY_S)
+                self._contents = left | self._contents
+                if closed and left:
+                    print(f"not written: {', '.join(left)}", flush=True)
+                hurry = (lambda: self._closed) if left else (lambda: self._closed or self._hurry)
+                self._changed.wait_for(hurry, timeout=_STATUS_EVERY_S)
 
-
-def _best_effort(write: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
-    """Events and status are for people; a run doesn't end because one of them is lost."""
-    try:
-        write(*arguments, **named)
-    except StoreError as error:
-        print(f"not written: {str(error).splitlines()[0]}", flush=True)
+    def _written_of(self, contents: dict[str, bytes]) -> dict[str, bytes]:
+        """Writes them in turn; returns those that an outage left: the first that failed and all after."""
+        names = list(contents)
+        for number, name in enumerate(names):
+            try:
+                self._write(name, contents[name])
+            except OutageError:
+                return {name: contents[name] for name in names[number:]}
+            except StoreError as error:
+                print(f"not written: {str(error).splitlines()[0]}", flush=True)
+        return {}
 
 
 def _json(content: Any) -> bytes:

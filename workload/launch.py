@@ -50,7 +50,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str], w
         store, node = open_store(url), environment.get("TPU_NAME", "")
         lease = Lease(store, node)
         if cluster.leader:
-            journal = Journal(store, run, node, config.train.steps)
+            journal = Journal(store, run, node, config.train.steps, config.observe.strict)
         watch_metadata(environment)
         _cache_compiled(url, environment)
         ledger.seconds["init"] = time.time() - ledger.begun

@@ -35,17 +35,20 @@ class Ledger:
         self._clock = clock
         self.begun = clock() if begun is None else begun
         self.seconds = dict.fromkeys(ACCOUNTS, 0.0)
+        self._inside = 0.0  # seconds counted since the innermost `doing` that hasn't ended
         self.first: int | None = None  # unknown until the checkpoint is read
         self.last = 0
 
     @contextmanager
     def doing(self, account: str) -> Iterator[None]:
-        """Counts the time inside to an account."""
-        start = self._clock()
+        """Counts the time inside to an account, but for what is counted to another one meanwhile."""
+        start, others, self._inside = self._clock(), self._inside, 0.0
         try:
             yield
         finally:
-            self.seconds[account] += self._clock() - start
+            spent = self._clock() - start
+            self.seconds[account] += spent - self._inside
+            self._inside = others + spent
 
     def begin(self, step: int) -> None:
         """Says after which step this start goes on."""

@@ -18,10 +18,16 @@ from google.auth import exceptions as auth
 from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from workload.errors import RunError, StoreError
+from workload.errors import OutageError, RunError, StoreError
+from workload.outage import HEALTH, RETRY_AT_MOST_EVERY_S, transient
 
 # Every write here is a whole object by the run's only writer: sending it twice changes nothing.
-_RETRY: Retry = DEFAULT_RETRY.with_timeout(60.0)
+_RETRY = Retry(
+    predicate=DEFAULT_RETRY._predicate,
+    maximum=RETRY_AT_MOST_EVERY_S,
+    timeout=60.0,
+    on_error=HEALTH.failed,
+)
 _REFUSED = (google.GoogleAPIError, auth.GoogleAuthError, requests.RequestException)
 
 
@@ -59,6 +65,12 @@ class Store(Protocol):
 
     def delete(self, name: str) -> None:
         """Removes an object; one that isn't there is removed already."""
+
+    def outage(self) -> str:
+        """What storage answers everybody and for how long it has; empty while it serves."""
+
+    def failed_since(self, moment: float) -> bool:
+        """Whether it had an outage, or still has, since a monotonic time."""
 
 
 def open_store(url: str) -> Store:
@@ -174,6 +186,14 @@ class FolderStore:
                 return
             raise StoreError(f"{path}: can't be removed: {error.strerror}") from error
 
+    def outage(self) -> str:
+        """None: a disk refuses, or waits."""
+        return ""
+
+    def failed_since(self, moment: float) -> bool:
+        """See `outage`."""
+        return False
+
 
 class BucketStore:
     """Objects of a Cloud Storage bucket below a prefix."""
@@ -208,6 +228,7 @@ class BucketStore:
             raise _TakenError from None
         except _REFUSED as error:
             raise self._refused(name, "written", error) from error
+        HEALTH.answered()
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """See `Store.read`."""
@@ -220,6 +241,7 @@ class BucketStore:
             return b""
         except _REFUSED as error:
             raise self._refused(name, "read", error) from error
+        HEALTH.answered()
         return content
 
     def list(self, prefix: str) -> list[str]:
@@ -243,9 +265,21 @@ class BucketStore:
         except _REFUSED as error:
             raise self._refused(name, "removed", error) from error
 
+    def outage(self) -> str:
+        """See `Store.outage`; of all that this process asks of Cloud Storage."""
+        return HEALTH.outage()
+
+    def failed_since(self, moment: float) -> bool:
+        """See `Store.failed_since`."""
+        return HEALTH.last_failure > moment
+
     def _blob(self, name: str) -> storage.Blob:
         return self._bucket.blob(self._prefix + name)
 
     def _refused(self, name: str, verb: str, error: Exception) -> StoreError:
+        where = f"{self.url}/{name}: can't be {verb}"
+        if answer := transient(error):
+            fix = "look at https://status.cloud.google.com; once storage answers, start again"
+            return OutageError(f"{where}: storage answers {self.outage() or answer}\n    fix: {fix}")
         fix = "check that the account may use the bucket, and that the bucket is there"
-        return StoreError(f"{self.url}/{name}: can't be {verb}: {error}\n    fix: {fix}")
+        return StoreError(f"{where}: {error}\n    fix: {fix}")

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from workload.checkpoints import Checkpoints, Restored
+from workload.checkpoints import PATIENCE_S, Checkpoints, Restored
 from workload.cluster import Cluster, whole
 from workload.config import Config
 from workload.data.loader import Loader
@@ -76,8 +76,10 @@ class Run:
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
         self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
-        self._checkpoints = Checkpoints(store, cluster, config.checkpoint, lease.check)
-        self._identity = Identity(config, self._step, dataset.manifest.sha256, cluster)
+        flush = journal.flush if journal else lambda _: None
+        self._checkpoints = Checkpoints(store, cluster, config.checkpoint, lease.check, flush, self._event)
+        self._put_off: int | None = None  # the step whose save was
+        self._identity = Identity(config, self._step, dataset, cluster)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
@@ -104,6 +106,7 @@ class Run:
             devices=mesh.size,
             mesh=dict(mesh.shape),
             attention=f"{self._step.attention}: {self._step.attention_reason}",
+            documents_begin_with=list(self._dataset.manifest.begin_of_document),
         )
         observe, worker = config.observe, self._cluster.membership.worker
         last = observe.profile_from + observe.profile_steps - 1
@@ -129,20 +132,25 @@ class Run:
                 self._report(step - 1)  # the step before, so that the devices never wait for us
             profiler.after(step, self._metrics.get(step))
             stop = preemption.reached(step)
+            due = interval.due(step)
             # After the last step there is nothing to go on from: it is saved, and the run is done.
-            if stop and step < config.train.steps and not self._saves_on_notice():
-                break
-            if stop or step == config.train.steps or interval.due(step):
+            if step == config.train.steps:
+                self._save(step, state, interval, math.inf)
+            elif stop:
+                if self._saves_on_notice():
+                    self._save(step, state, interval, config.checkpoint.notice_s)
+            elif due or self._put_off is not None:
                 self._save(step, state, interval)
         with ledger.doing("save"):
-            self._checkpoints.wait()
+            self._checkpoints.wait(max(config.checkpoint.notice_s, PATIENCE_S) if stop else math.inf)
         self._loader.close()
         profiler.close()
         if step < config.train.steps:
             saved = self._checkpoints.newest or 0
             self._event("preempted", step=saved, lost_steps=step - saved)
             return Outcome("preempted", saved, self._last_loss)
-        self._finish(step, state, again=step > restored.step and new_mesh)
+        done_again = step > restored.step
+        self._finish(step, state, again=done_again and (new_mesh or not config.observe.strict))
         return Outcome("done", step, self._last_loss)
 
     def _first_state(self) -> State:
@@ -229,7 +237,7 @@ class Run:
     def _diverged(self, step: int, loss: float, norm: float) -> HopelessError:
         """A step after which nothing is worth keeping; no checkpoint is made of it."""
         with suppress(StoreError, TakenError):  # of the two, the loss is what to hear of
-            self._checkpoints.wait()
+            self._checkpoints.wait(PATIENCE_S)
         good = self._checkpoints.newest
         last = f"checkpoint {good} is the last good one" if good else "there is no checkpoint before it"
         return HopelessError(
@@ -238,16 +246,34 @@ class Run:
             " With these settings the run comes to the same end again: give it another --name"
         )
 
-    def _save(self, step: int, state: State, interval: Interval) -> None:
-        """The losses first: a complete checkpoint never stands without those before it."""
-        with self._ledger.doing("step"):
-            self._report(step)
+    def _save(self, step: int, state: State, interval: Interval, within_s: float = 0.0) -> None:
+        """Saves in the background or, given `within_s`, until it is complete or that time is over.
+
+        The losses go into storage before the marker does: a complete checkpoint never stands without them.
+        """
+        put_off = self._put_off is not None
+        if not put_off:
+            with self._ledger.doing("step"):
+                self._report(step)
         asked = time.monotonic()
+
+        def begins() -> None:
+            if put_off:
+                with self._ledger.doing("step"):
+                    self._report(step)
+            self._event("save", step=step)
+
         with self._ledger.doing("save"):
-            if self._journal:
-                self._journal.flush(step)
-            if self._checkpoints.save(step, state):
-                self._event("save", step=step)
+            if within_s:
+                self._checkpoints.save_surely(step, state, within_s, begins)
+                return
+            # Put off once, it waits for nobody: training goes on, and asks again after each step.
+            why = self._checkpoints.save(step, state, 0.0 if put_off else PATIENCE_S, begins)
+        if why and not put_off:
+            self._event("save-put-off", step=step, reason=why)
+        self._put_off = (self._put_off or step) if why else None
+        if why or put_off:
+            return
         stall_s = time.monotonic() - asked  # the devices have nothing to do until here
         if reason := interval.saved(step, stall_s, self._checkpoints.save_s):
             self._event("interval", every_steps=interval.every_steps, reason=reason)
@@ -257,7 +283,7 @@ class Run:
         digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
 
         def write() -> float:
-            loss = read_losses(self._store)[step]
+            loss = read_losses(self._store, self._config.observe.strict)[step]
             final = {"step": step, "loss_hex": loss.hex(), **digests}
             if not again:
                 self._compare_end(final)

@@ -39,6 +39,8 @@ class DiskLimits:
     min_throughput_mibps_per_gib: float
     max_throughput_mibps_per_gib: float
     max_readers: int
+    readers_at_any_throughput: int  # with more, each of them needs:
+    min_throughput_mibps_per_reader: int
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from infra.publish.environment import target_of
 from infra.publish.errors import PublishError
 from infra.publish.upload import Upload, upload
 from infra.settings.record import record
+from infra.tpu import startup
 
 __all__ = ["main"]
 
@@ -133,7 +134,10 @@ def _build(lock: str, tensorflow: bool, python: Path, work: Path, console: Conso
         with console.status(f"downloading the wheels of {name} (once for each lock)"):
             locked = wheels.locked(requirements)
     own = wheels.build_workload(work / "wheels")
+    script = work / startup.IN_BUNDLE
+    script.write_text(startup.render(), "utf-8")
     sources = {
+        startup.IN_BUNDLE: script,
         "python.tar.gz": python,
         "uv": Path(uv.find_uv_bin()),
         "gcsfuse": Path(gcsfuse).resolve(),

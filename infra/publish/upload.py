@@ -17,9 +17,8 @@ from infra import names
 from infra.publish.bundle import Bundle, BundleFile
 from infra.publish.errors import PublishError
 
-__all__ = ["BLOBS", "Upload", "upload"]
+__all__ = ["Upload", "upload"]
 
-BLOBS = "bundles/blobs/"
 _PARALLEL = 8
 
 
@@ -59,14 +58,14 @@ def upload(bundle: Bundle, bucket_name: str, progress: Callable[[int, int], None
 
 def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int], None]) -> Upload:
     there = {
-        blob.name.removeprefix(BLOBS): blob.size
-        for blob in bucket.list_blobs(prefix=BLOBS, fields="items(name,size),nextPageToken")
+        blob.name.removeprefix(names.BLOBS): blob.size
+        for blob in bucket.list_blobs(prefix=names.BLOBS, fields="items(name,size),nextPageToken")
     }
     blobs = {file.sha256: file for file in bundle.files}
     for sha256, file in blobs.items():
         if sha256 in there and there[sha256] != file.size_bytes:
             raise PublishError(
-                f"gs://{bucket.name}/{BLOBS}{sha256} has {there[sha256]} bytes, {file.path} has "
+                f"gs://{bucket.name}/{names.bundle_blob(sha256)} has {there[sha256]} bytes, {file.path} has "
                 f"{file.size_bytes}: someone overwrote it; find out who, delete it and publish again"
             )
     missing = [file for sha256, file in blobs.items() if sha256 not in there]
@@ -92,7 +91,7 @@ def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int
 
 
 def _create(bucket: storage.Bucket, file: BundleFile) -> None:
-    blob = bucket.blob(BLOBS + file.sha256)
+    blob = bucket.blob(names.bundle_blob(file.sha256))
     with contextlib.suppress(PreconditionFailed):  # another publish was faster, with the same content
         blob.upload_from_filename(
             str(file.source), "application/octet-stream", if_generation_match=0, retry=DEFAULT_RETRY

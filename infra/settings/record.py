@@ -1,9 +1,10 @@
-"""Settings that commands find out write into `Pulumi.<env>.yaml`: one line, every other byte as it was."""
+"""What commands and Pulumi write into `Pulumi.<env>.yaml`: their lines, and every other byte as it was."""
 
 import json
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +38,72 @@ def record(environment: str, key: str, value: str | dict[str, str], root: Path) 
         raise InfraError(f"{path.name} isn't changed: write there by hand, under config: '  {line}'")
     if after == before:
         return False
-    # Whole or not at all: `pulumi up` may be reading it.
-    fresh = path.with_name(f".{path.name}.new")
     try:
-        fresh.write_bytes(after.encode())
-        fresh.chmod(path.stat().st_mode)
-        os.replace(fresh, path)
+        _replace(path, after)
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
         raise InfraError(f"{path.name} can't be written: {error.strerror}: {line}") from None
     return True
 
 
-def _config(text: str) -> dict[str, Any]:
+@contextmanager
+def formatting_kept(environment: str, root: Path) -> Iterator[None]:
+    """Lets Pulumi write into the settings' file while this lasts, and takes back what it only formatted anew.
+
+    A `pulumi` that makes a stack, or the keys of its secrets, writes the whole file as its YAML library
+    would: 1000 becomes "1000", spaces and empty lines go. Afterwards the file is as it was, and its new keys
+    beside `config:` (`encryptionsalt`, `secretsprovider`, `encryptedkey`) are lines at its end. A file whose
+    settings were changed meanwhile stays as it is.
+    """
+    path = (root / f"Pulumi.{environment}.yaml").resolve()
+    before = path.read_bytes().decode()
+    try:
+        yield
+    finally:
+        after = path.read_bytes().decode()
+        if after != before and (merged := _merged(before, after)) is not None and merged != after:
+            _replace(path, merged)
+
+
+def _merged(before: str, after: str) -> str | None:
+    """The text of before with the keys of after; None where their settings differ."""
+    old, new = _mapping(before), _mapping(after)
+    if _as_pulumi_writes(_config(before)) != _as_pulumi_writes(_config(after)):
+        return None
+    keys = {key: value for key, value in new.items() if key != "config" and old.get(key) != value}
+    for key in keys.keys() & old.keys():
+        before = re.sub(rf"(?m)^{re.escape(key)}:.*\n?", "", before)
+    newline = "\r\n" if "\r\n" in before else "\n"
+    end = "" if before.endswith("\n") else newline
+    return before + end + "".join(f"{key}: {value}{newline}" for key, value in keys.items())
+
+
+def _as_pulumi_writes(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings in which numbers and truth values are the texts that Pulumi makes of them."""
+    plain = (bool, int, float)
+    return {key: json.dumps(value) if isinstance(value, plain) else value for key, value in config.items()}
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all: `pulumi up` may be reading it. Raises OSError."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.write_bytes(text.encode())
+        fresh.chmod(path.stat().st_mode)
+        os.replace(fresh, path)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def _mapping(text: str) -> dict[str, Any]:
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError:
         return {}
-    config = found.get("config") if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _config(text: str) -> dict[str, Any]:
+    config = _mapping(text).get("config")
     return config if isinstance(config, dict) else {}

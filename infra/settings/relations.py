@@ -287,12 +287,33 @@ def _throughput(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )
 
 
-def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _hosts(settings: Settings) -> dict[str, int]:
+    """Zone → hosts that read its data disk, those of slices included that may be moved there."""
     if settings.data.snapshot is None:
-        return
+        return {}
+    found = nodes.nodes(settings)
+    return {
+        zone: sum(node.kind.hosts for node in found if zone in node.places) for zone in nodes.zones(settings)
+    }
+
+
+def _throughput_each(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    disk, found = CATALOG.data_disk, settings.data.throughput_mibps
+    for zone, hosts in _hosts(settings).items():
+        least = disk.min_throughput_mibps_per_reader * hosts
+        if disk.readers_at_any_throughput < hosts <= disk.max_readers and found < least:
+            yield Problem(
+                "data:throughputMibps",
+                f"{found} for {hosts} hosts in {zone}",
+                f"more than {disk.readers_at_any_throughput} hosts of one Hyperdisk ML have at least"
+                f" {disk.min_throughput_mibps_per_reader} MiB/s each",
+                f"write {least} or more, or spread the slices over more zones",
+            )
+
+
+def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
     limit = CATALOG.data_disk.max_readers
-    for zone in nodes.zones(settings):
-        hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if zone in node.places)
+    for zone, hosts in _hosts(settings).items():
         if hosts > limit:
             yield Problem(
                 "tpu:slices",
@@ -333,6 +354,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("tpu:barrierTimeoutS", "tpu:slices"), _together),
     (("fleet:silenceS", "tpu:barrierTimeoutS"), _silence),
     (("data:sizeGib", "data:throughputMibps"), _throughput),
+    (("data:throughputMibps",), _throughput_each),
     ((), _readers),
     (("gcp:defaultLabels", "storage:labels", "data:labels"), _own_labels),
     (("tpu:runtimeVersion",), _default_runtime),

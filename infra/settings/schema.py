@@ -194,7 +194,7 @@ class DataSettings:
         rule=rules.between(_disk.min_size_gib, _disk.max_size_gib, "GiB"),
     )
     throughput_mibps: int = setting(
-        "throughput of each disk, shared by its readers",
+        "throughput of each disk, shared by its readers; with more than 20 hosts at least 100 for each",
         default=2400,
         rule=rules.between(_disk.min_throughput_mibps, _disk.max_throughput_mibps, "MiB/s"),
     )
@@ -256,6 +256,11 @@ class TpuSettings:
     )
     runtime_version: str = setting(
         "image of the hosts", default=CATALOG.default_runtime, rule=rules.RESOURCE_NAME
+    )
+    metadata_timeout_s: int = setting(
+        "how long a host waits for its number and its slice's addresses, which Google gives late, seconds",
+        default=3600,  # https://github.com/marin-community/marin/pull/6122: hosts boot up to an hour early
+        rule=rules.between(60, 86400, "s"),
     )
     barrier_timeout_s: int = setting(
         "how long a worker waits for the others, seconds", default=900, rule=rules.between(10, 86400, "s")

@@ -2,14 +2,13 @@
 
 from infra.nodes import Node
 from infra.settings import Settings
+from infra.tpu import startup
 
 
-def metadata(
-    settings: Settings, node: Node, *, script: str, bucket: str, data_disk_id: str | None
-) -> dict[str, str]:
+def metadata(settings: Settings, node: Node, *, bucket: str, data_disk_id: str | None) -> dict[str, str]:
     """Attributes by key, in plain text: every process on the host can read them, so none is a secret."""
     attributes = {
-        "startup-script": script,
+        "startup-script": startup.loader(),
         "tpu-slice": node.name,
         "tpu-zone": node.zone,
         "tpu-workers": str(node.kind.hosts),
@@ -20,6 +19,7 @@ def metadata(
         "tpu-member": None if node.member is None else str(node.member),
         "tpu-job": node.slice if node.together else None,
         "tpu-slices": ",".join(node.together) or None,
+        "tpu-metadata-timeout-s": str(settings.tpu.metadata_timeout_s),
         "tpu-barrier-timeout-s": str(settings.tpu.barrier_timeout_s),
         "enable-guest-attributes": "TRUE",
         "enable-oslogin": "TRUE" if settings.tpu.os_login else "FALSE",

@@ -9,7 +9,7 @@ import pulumi_gcp as gcp
 from infra import names, preflight, upstream
 from infra.nodes import Node, nodes
 from infra.settings import Settings
-from infra.tpu import bundle, startup
+from infra.tpu import bundle
 from infra.tpu.backend import Place
 from infra.tpu.mark import StackMark
 from infra.tpu.metadata import metadata
@@ -28,13 +28,12 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
         bundle.require(settings, bucket if upstream.is_up("storage") else None, provider)
     controllers = upstream.read("storage", "controllerBucketName", names.controller_bucket(settings))
     mark = StackMark(settings.environment, controllers, pulumi.ResourceOptions(provider=provider))
-    script = startup.render()
     slices = []
     for node in wanted:
         if node.member is not None:
             continue
         place = _place(settings, node)
-        attributes = metadata(settings, node, script=script, bucket=bucket, data_disk_id=place.data_disk_id)
+        attributes = metadata(settings, node, bucket=bucket, data_disk_id=place.data_disk_id)
         slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
     return {
         "slices": [one.outputs(settings.gcp.project, bucket) for one in slices],

@@ -44,7 +44,7 @@ def request(
     return body
 
 
-def member_request(settings: Settings, node: Node, script: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def member_request(settings: Settings, node: Node, labels: Mapping[str, str]) -> dict[str, Any]:
     """The body for a fleet's member. What other layers made has the ids that the settings give it."""
     disk = names.disk_id(settings, node.zone) if settings.data.snapshot else None
     place = Place(
@@ -54,7 +54,5 @@ def member_request(settings: Settings, node: Node, script: str, labels: Mapping[
         service_account_email=names.service_account_email(settings),
         secure_boot=settings.tpu.secure_boot,
     )
-    attributes = metadata(
-        settings, node, script=script, bucket=settings.storage.bucket_name, data_disk_id=disk
-    )
+    attributes = metadata(settings, node, bucket=settings.storage.bucket_name, data_disk_id=disk)
     return request(node, place, attributes, {**settings.gcp.default_labels, **labels})

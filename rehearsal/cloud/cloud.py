@@ -53,7 +53,7 @@ class Cloud:
         usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
         oauth = OAuth(self.iam, {config.refresh_token: config.owner})
         self._storage = StorageService(self.world, self.iam, config.directory / "storage")
-        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas)
+        self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
         self.front_door = FrontDoor(
             self.world,
             self.iam,

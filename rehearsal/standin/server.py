@@ -138,14 +138,14 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
         def read() -> Any:
             token, inputs = _token(request.urn), from_struct(request.inputs)
-            state = from_struct(request.properties) or inputs
+            state = from_struct(request.properties)
             outputs = self._provider.read(token, request.id, state)
             if outputs is None:
                 return provider_pb2.ReadResponse()
+            # Without a state it is an import, whose inputs are what was read, whatever was given.
+            taken = inputs if state and inputs else self._provider.inputs_of(token, outputs)
             return provider_pb2.ReadResponse(
-                id=request.id,
-                properties=to_struct(outputs),
-                inputs=to_struct(inputs or self._provider.inputs_of(token, outputs)),
+                id=str(outputs["id"]), properties=to_struct(outputs), inputs=to_struct(taken)
             )
 
         return _guarded(context, read)

@@ -22,7 +22,7 @@ def ready(scene: Scene, step: steps.Ready) -> None:
     def all_ready() -> list[dict[str, Any]] | None:
         fresh = [status for status in scene.read_boots(step.node) if script_run(status) not in scene.past]
         for status in fresh:
-            if status["state"] == "failed":
+            if status["state"] in ("failed", "rerun-failed"):
                 raise StoryFailed(_failure(status))
         done = [status for status in fresh if status["state"] == "ready"]
         stages = Counter(str(status["stage"]) for status in fresh if status["state"] != "ready")

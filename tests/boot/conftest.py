@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.tpu.startup import render
+from infra.tpu.startup import loader
 
 from .lab import Host, running_lab
 from .metadata import worker
@@ -70,7 +70,7 @@ def make_host(tmp_path: Path, gcs: str, published: str) -> Iterator[Callable[...
         def make(data_disk: Path | None = None, **attributes: str | None) -> Host:
             for key, value in attributes.items():
                 lab.metadata.set(key.replace("_", "-"), value)
-            hosts.append(Host(lab, render(), data_disk))
+            hosts.append(Host(lab, loader(), data_disk))
             return hosts[-1]
 
         yield make

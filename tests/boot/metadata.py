@@ -1,11 +1,17 @@
-"""A metadata server for one host: its attributes are a dict that a test may change."""
+"""A metadata server for one host: its attributes are a dict that a test may change.
+
+Guest attributes as https://cloud.google.com/compute/docs/metadata/manage-guest-attributes describes them, but
+that what is beyond the documented rate is kept here: a test looks at the times.
+"""
 
 from __future__ import annotations
 
 import http.server
 import json
 import socket
+import time
 from dataclasses import dataclass, field
+from typing import Any
 
 TOKEN = {"access_token": "lab-token", "expires_in": 3599, "token_type": "Bearer"}
 
@@ -15,6 +21,12 @@ class Metadata:
     """Values by key below `computeMetadata/v1/`."""
 
     values: dict[str, str] = field(default_factory=dict)
+    # What was written of `instance/guest-attributes/`: when (monotonic), key, value.
+    written: list[tuple[float, str, str]] = field(default_factory=list)
+
+    def told(self, key: str = "tpu/boot") -> list[dict[str, Any]]:
+        """What was written as one guest attribute, the newest last."""
+        return [json.loads(value) for _, written, value in self.written if written == key]
 
     def set(self, key: str, value: str | None) -> None:
         """Set an attribute of the instance; None removes it."""
@@ -25,10 +37,11 @@ class Metadata:
 
     def server(self, listener: socket.socket | None = None) -> http.server.ThreadingHTTPServer:
         """A server on an already listening socket, or on a free port of loopback."""
-        values = self.values
+        values, written = self.values, self.written
 
         class Handler(_Handler):
             state = values
+            guest = written
 
         if listener is None:
             server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -43,6 +56,7 @@ class Metadata:
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     state: dict[str, str]
+    guest: list[tuple[float, str, str]]
 
     def log_message(self, *_: object) -> None:
         pass
@@ -55,6 +69,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             status, body = 403, "missing the header Metadata-Flavor: Google"
         else:
             status, body = (200, self.state[key]) if key in self.state else (404, "not found")
+        self._answer(status, body)
+
+    def do_PUT(self) -> None:
+        value = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        prefix, _, key = self.path.partition("/guest-attributes/")
+        if self.headers.get("Metadata-Flavor") != "Google" or prefix != "/computeMetadata/v1/instance":
+            self._answer(403, "no")
+        elif self.state.get("instance/attributes/enable-guest-attributes") != "TRUE":
+            self._answer(403, "Guest attributes endpoint access is disabled.")
+        else:
+            self.guest.append((time.monotonic(), key, value))
+            self._answer(200, "")
+
+    def _answer(self, status: int, body: str) -> None:
         self.send_response(status)
         self.send_header("Metadata-Flavor", "Google")
         self.send_header("Content-Type", "application/json" if body.startswith("{") else "application/text")
@@ -73,6 +101,8 @@ def worker(bucket: str, bundle: str, worker: int = 0, workers: int = 1, **attrib
         "tpu-bucket": bucket,
         "tpu-bundle": bundle,
         "tpu-barrier-timeout-s": "20",
+        "tpu-metadata-timeout-s": "6",
+        "enable-guest-attributes": "TRUE",
         "accelerator-type": "v6e-16",
         "agent-worker-number": str(worker),
         "worker-network-endpoints": endpoints,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from infra.tpu.startup import STAGES
 
-from .lab import Host, fingerprint, ready
+from .lab import Host, failed, fingerprint, ready
+from .storage import BUCKET, client_of
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -90,12 +92,83 @@ def test_a_second_boot_finds_everything_done(make_host: MakeHost, data_disk: Pat
     assert "an older job still runs" in host.status()["stages"][-1]["log_tail"]
     assert "sleep 1000" in host.run("ps", "-C", "sleep", "-o", "args=")
 
+    # Nor is the mount taken from those who work on it.
+    unit = host.files / "etc/systemd/system/tpu-checkpoints.service"
+    unit.write_text(unit.read_text().replace("RestartSec=1", "RestartSec=2"))
+    host.run("systemctl", "start", "google-startup-scripts.service")
+    stages = {stage["name"]: stage["log_tail"] for stage in host.status()["stages"]}
+    assert "an older gcsfuse still runs" in stages["mount-checkpoints"]
+    assert "RestartSec=1\n" in unit.read_text()
+    mount = host.run("systemctl", "show", "--property=MainPID", "tpu-checkpoints.service").strip()
+    assert mount in pid.splitlines()
+
     # A slice that has nothing to run any more stops running it.
     host.lab.metadata.set("tpu-run", None)
     host.run("systemctl", "start", "google-startup-scripts.service")
     assert host.status()["stages"][-1]["state"] == "skipped"
     assert host.run("systemctl", "is-active", "tpu-job.service", check=False).strip() == "inactive"
     assert not (host.root / "etc/systemd/system/tpu-job.service").exists()
+
+
+def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
+    make_host: MakeHost, gcs: str, published: str
+) -> None:
+    host = make_host(tpu_run="/bin/sleep 1000")
+    said: list[str] = []
+    host.lab.front.on_status = lambda status: said.append(status["state"])
+    ready(host)
+    running = ("systemctl", "show", "--property=MainPID", "tpu-job.service", "tpu-checkpoints.service")
+    deadline = time.monotonic() + 20
+    while "=0" in (pids := host.run(*running)):
+        assert time.monotonic() < deadline, host.run("systemctl", "status", "tpu-job", check=False)
+        time.sleep(0.2)
+    assert set(said) == {"booting", "ready"}
+    venv = os.readlink(host.files / "opt/tpu/venv")
+
+    # A bundle is published whose interpreter is none.
+    bucket = client_of(gcs).bucket(BUCKET)
+    good = bucket.blob(f"bundles/manifests/{published}").download_as_text()
+    rubbish = b"no archive"
+    lines = [
+        f"{sha256(rubbish).hexdigest()}  python.tar.gz" if line.endswith("  python.tar.gz") else line
+        for line in good.splitlines()
+    ]
+    bad = "\n".join(lines) + "\n"
+    bundle = sha256(bad.encode()).hexdigest()
+    bucket.blob(f"bundles/blobs/{sha256(rubbish).hexdigest()}").upload_from_string(rubbish)
+    bucket.blob(f"bundles/manifests/{bundle}").upload_from_string(bad)
+
+    def again(state: str, stage: str) -> None:
+        said.clear()
+        host.lab.metadata.written.clear()
+        host.run("systemctl", "start", "google-startup-scripts.service", check=False)
+        status = host.status()
+        assert (status["state"], status["stage"]) == (state, stage), host.log()
+        assert [seen["state"] for seen in host.lab.metadata.told()][-1] == state
+        assert host.run(*running) == pids
+        assert os.readlink(host.files / "opt/tpu/venv") == venv
+        assert "boot" in host.run("ls", "/mnt/checkpoints").split()
+
+    host.lab.metadata.set("tpu-bundle", bundle)
+    again("rerun-failed", "python")
+    assert set(said) == {"rerunning", "rerun-failed"}
+    (about,) = client_of(gcs).list_blobs(BUCKET, prefix="boot/")
+    assert (about.metadata["state"], about.metadata["stage"]) == ("rerun-failed", "python")
+    assert about.metadata["why"]
+
+    # The loader too knows that this is no boot.
+    host.lab.metadata.set("tpu-bundle", "0" * 64)
+    again("rerun-failed", "script")
+    assert set(said) == {"rerun-failed"}
+
+    host.lab.metadata.set("tpu-bundle", published)
+    again("ready", "launch")
+    assert set(said) == {"rerunning", "ready"}
+
+    # The next boot of the machine is a boot.
+    host.power_off()
+    host.lab.metadata.set("tpu-bundle", bundle)
+    failed(host, "python")
 
 
 def test_a_job_that_failed_too_often_is_started_again(make_host: MakeHost) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import hashlib
 import http.server
 import json
 import subprocess
@@ -30,23 +31,25 @@ def bash(code: str, *, parts: tuple[str, ...] = ("prelude", "status", "runner"),
 def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
     rendered = tmp_path / "boot.sh"
     rendered.write_text(startup.render())
-    files = sorted(PARTS.glob("*.sh"))
-    assert {file.stem for file in files} == set(startup.PARTS)
+    loader = tmp_path / "loader.sh"
+    loader.write_text(startup.loader())
+    files = [loader, *sorted(PARTS.glob("*.sh"))]
+    assert {file.stem for file in files} == {"loader", *startup.PARTS}
     done = subprocess.run(["shellcheck", rendered, *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_bytes_are_always_the_same_and_fit_into_metadata() -> None:
+def test_the_bytes_are_always_the_same() -> None:
     script = startup.render()
     assert script == startup.render()
     assert script.startswith("#!/usr/bin/env bash\n")
-    assert len(script.encode()) < startup.MAX_BYTES
+    assert startup.script_sha256() == hashlib.sha256(script.encode()).hexdigest()
 
 
-def test_a_script_that_is_no_metadata_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "MAX_BYTES", 1000)
-    with pytest.raises(startup.ScriptTooLargeError, match="at most 999"):
-        startup.render()
+def test_the_loader_is_small_the_same_for_all_and_names_nothing_of_a_node() -> None:
+    loader = startup.loader()
+    assert len(loader.encode()) < 3500, "it stands twice a node in Pulumi's state"
+    assert f"  {startup.IN_BUNDLE}".replace(".", "\\.") in loader
 
 
 def test_main_runs_the_stages_in_their_order() -> None:
@@ -113,7 +116,7 @@ def test_an_upload_is_two_parts_the_second_of_which_is_the_status(tmp_path: Path
     code = f"""
       RUN={tmp_path} INSTANCE_ID=4711
       status_json failed bundle "$(stage_json bundle failed 1 S E 7 $RUN/stage.log)" >$RUN/status.json
-      upload_body failed bundle
+      upload_body failed bundle "$(why failed bundle)"
     """
     kind = b"Content-Type: multipart/related; boundary=tpu-boot-status\r\n\r\n"
     about, status = email.message_from_bytes(kind + bash(code)).get_payload()
@@ -131,3 +134,47 @@ def test_a_file_is_replaced_only_when_it_differs(tmp_path: Path) -> None:
     assert file.stat().st_ino == before
     assert bash(f"write_file {file} <<<two") == b"changed\n"
     assert file.read_text() == "two\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "whole"),
+    [
+        ("", False),
+        ("unknown:unknown:10.0.0.2", False),
+        ("unknown:unknown:10.0.0.2,unknown:unknown:", False),
+        ("unknown:unknown:,unknown:unknown:10.0.0.3", False),
+        ("unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3", True),
+        ("unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3,unknown:unknown:10.0.0.4", True),  # refused later
+    ],
+)
+def test_a_slice_is_whole_when_each_worker_has_an_address(value: str, whole: bool) -> None:
+    printed = bash(f"VALUE={value}; if of_all 2; then echo whole; fi", parts=("prelude", "identity"))
+    assert printed == (b"whole\n" if whole else b"")
+
+
+def test_a_stage_that_goes_on_is_told_again_with_what_it_waits_for(tmp_path: Path) -> None:
+    code = f"""
+      RUN={tmp_path} TOLD_EACH_S=1
+      exec 7>&1
+      record() {{ printf '%s %s %s\\n' "$1" "$2" "$(why "$1" "$2")"; }}
+      stage_identity() {{ log "waiting for a number"; sleep 2.5; log "it is 3"; }}
+      stage_bundle() {{ kill $BASHPID; sleep 5; }}
+      run_stage identity 0
+      (run_stage bundle 0) || true
+    """
+    told = [line.split(maxsplit=2) for line in bash(code).decode().splitlines() if not line.startswith("tpu")]
+    assert told[:3] == [
+        ["booting", "identity"],
+        ["booting", "identity", "waiting for a number"],
+        ["booting", "identity", "waiting for a number"],
+    ]
+    assert told[3:] == [["booting", "bundle"], ["failed", "bundle"]]
+
+
+@pytest.mark.parametrize(
+    ("state", "again"), [("booting", "rerunning"), ("failed", "rerun-failed"), ("ready", "ready")]
+)
+def test_a_run_after_the_boot_was_ready_has_states_of_its_own(tmp_path: Path, state: str, again: str) -> None:
+    assert bash(f"RUN={tmp_path}; state_of {state}").decode() == f"{state}\n"
+    (tmp_path / "ready").touch()
+    assert bash(f"RUN={tmp_path}; state_of {state}").decode() == f"{again}\n"

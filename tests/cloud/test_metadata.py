@@ -18,6 +18,7 @@ from google.auth.compute_engine import Credentials, _metadata
 from tpu_lab import ACCOUNT, OWNER, Lab, node_body, open_lab
 
 from rehearsal.cloud.metadata import Guest, MetadataServer
+from rehearsal.cloud.tpu.node import LATE_KEYS
 
 WORKER = 2
 FLAVOR = {"Metadata-Flavor": "Google"}
@@ -59,12 +60,20 @@ class Machine:
         return str(await response.text())
 
 
+def _knows_itself(lab: Lab, worker: int) -> bool:
+    guest = lab.tpu.guest(f"10.128.0.{2 + worker}")
+    return guest is not None and set(LATE_KEYS) <= guest.attributes.keys()
+
+
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     async with open_lab(tmp_path) as lab:
         await lab.ready()
         vantage = Vantage(lab)
         server = MetadataServer(lab.world, vantage, lab.iam)
+        async with asyncio.timeout(5):
+            while not all(_knows_itself(lab, worker) for worker in range(4)):
+                await lab.tpu.changed()
         async with TestClient(TestServer(server.app())) as client:
             yield Machine(lab, client, vantage)
 

@@ -12,6 +12,7 @@ import pytest
 from tpu_lab import ACCOUNT, DISK, NETWORK, REGION, SUBNETWORK, ZONE, Lab, P, node_body, open_lab
 
 from rehearsal.cloud.tpu import nodes
+from rehearsal.cloud.tpu.node import LATE_KEYS
 
 HOSTS = [f"tpu-dev-w{k}" for k in range(4)]
 
@@ -42,6 +43,39 @@ async def test_node_is_ready_once_its_machines_run(lab: Lab) -> None:
     assert done["response"]["state"] == "READY"
     assert done["response"]["health"] == "HEALTHY"
     assert sorted(lab.hosts.on) == HOSTS
+
+
+async def test_machines_run_before_their_node_is_ready_and_before_they_know_who_they_are(lab: Lab) -> None:
+    def known() -> list[set[str]]:
+        guests = [lab.tpu.guest(f"10.128.0.{2 + worker}") for worker in range(4)]
+        return [set(LATE_KEYS) & guest.attributes.keys() for guest in guests if guest]
+
+    lab.world.clock.rate = 0.0
+    started = await lab.create()
+    await lab.world.clock.jump(nodes.Durations.create)
+    await until(lambda: len(lab.hosts.on) == 4)
+    _, node = await lab.get()
+    assert node["state"] == "CREATING"
+    assert known() == [set()] * 4
+    seen: dict[str, int] = {}
+    changed = 0
+    for passed_s in range(1, 41):
+        waiting = asyncio.create_task(lab.tpu.changed())
+        await asyncio.sleep(0)
+        await lab.world.clock.jump(1.0)
+        _, node = await lab.get()
+        if node["state"] == "READY":
+            seen.setdefault("READY", passed_s)
+        for worker, keys in enumerate(known()):
+            for key in keys:
+                seen.setdefault(f"{key} {worker}", passed_s)
+        changed += waiting.done()
+        waiting.cancel()
+    assert len(seen) == 1 + 4 * len(LATE_KEYS)
+    assert len(set(seen.values())) > 4, "not all at one moment"
+    assert changed == len({when for what, when in seen.items() if what != "READY"}), "who waits is told"
+    lab.world.clock.rate = 1000.0
+    assert (await lab.finish(started))["response"]["state"] == "READY"
 
 
 async def test_operation_tells_what_it_does(lab: Lab) -> None:

@@ -52,7 +52,6 @@ def test_node_metadata_is_the_table() -> None:
     written = metadata(
         checked,
         replace(nodes(checked)[0], together=("a", "b"), member=0),
-        script="#!",
         bucket="b",
         data_disk_id="projects/p/zones/z/disks/d",
     )
@@ -99,6 +98,19 @@ def test_metadata_of_boots_and_words_is_what_they_are_written_with(monkeypatch: 
     assert rows
     listed = [key for row in rows[0].splitlines()[2:-1] for key in row.split("|")[1].strip().split(", ")]
     assert sorted(listed) == sorted(said)
+
+
+def test_states_of_a_boot_are_the_table() -> None:
+    parts = ROOT / "infra/tpu/startup/parts"
+    status, runner, end = ((parts / f"{name}.sh").read_text("utf-8") for name in ("status", "runner", "main"))
+    recorded = set(re.findall(r"\brecord ([a-z]+) ", runner + end))
+    renamed = set(re.findall(r"\) echo ([a-z-]+) ;;", status))
+    rows = re.search(r"\| state of a boot \|.*?\n\n", ARCHITECTURE, re.DOTALL)
+    assert rows
+    assert set(re.findall(r"^\| `([a-z-]+)`", rows[0], re.MULTILINE)) == recorded | renamed
+    loader = startup.loader()
+    assert set(re.findall(r"\bstate=([a-z-]+)", loader)) == renamed
+    assert set(re.findall(r"\btell (booting|failed|\w+) ", loader)) < recorded
 
 
 def test_one_port_for_jax_everywhere() -> None:

@@ -39,6 +39,7 @@ from infra.catalog import region_of
 from infra.nodes import Node, nodes
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
+from infra.tpu import startup
 from rehearsal.cloud.breakage import break_stream
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
@@ -340,8 +341,9 @@ class Lab:
         storage = "storage.googleapis.com"
         for bucket in (BUCKET, CONTROLLERS):
             self.request("POST", f"{storage}/storage/v1/b", {"name": bucket}, project=PROJECT)
-        manifest = {"uploadType": "media", "name": f"bundles/manifests/{BUNDLE}"}
-        self.request("POST", f"{storage}/upload/storage/v1/b/{BUCKET}/o", b"", **manifest)
+        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+            media = {"uploadType": "media", "name": name}
+            self.request("POST", f"{storage}/upload/storage/v1/b/{BUCKET}/o", b"", **media)
 
     def _insert(self, collection: str, body: dict[str, Any]) -> None:
         operation = self.request("POST", f"compute.googleapis.com/compute/v1/{P}/{collection}", body)

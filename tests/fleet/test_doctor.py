@@ -30,6 +30,7 @@ from infra.errors import CommandError
 from infra.nodes import nodes
 from infra.settings import Settings
 from infra.settings.parser import parse
+from infra.tpu import startup
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
@@ -87,8 +88,8 @@ class Clinic:
         made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": BUCKET})
         assert made.ok, made.text
         put = f"{STORAGE}/upload/storage/v1/b/{BUCKET}/o"
-        manifest = {"uploadType": "media", "name": names.bundle_manifest(BUNDLE)}
-        assert owner.post(put, params=manifest, data=b"").ok
+        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+            assert owner.post(put, params={"uploadType": "media", "name": name}, data=b"").ok
         account = {"accountId": "tpu-training"}
         made = owner.post(f"https://iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", json=account)
         assert made.ok, made.text
@@ -253,6 +254,16 @@ def test_a_bucket_that_is_not_there(clinic: Clinic) -> None:
     assert of(found, "bucket")[0].state == MISSING
     assert of(found, "bucket")[0].fix == "pulumi -C infra/storage up -s dev"
     assert of(found, "bundle")[0].state == MISSING
+
+
+def test_a_start_up_script_that_an_update_would_refuse(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert of(clinic.look(), "bundle")[0].state == OK
+    monkeypatch.setattr(startup, "script_sha256", lambda: "ef" * 32)
+    (bundle,) = of(clinic.look(), "bundle")
+    assert (bundle.state, bundle.fix) == (MISSING, "make publish ENV=dev")
+    assert bundle.found == "this checkout's start-up script isn't published"
 
 
 def test_a_zone_without_v6e(clinic: Clinic) -> None:

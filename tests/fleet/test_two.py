@@ -20,13 +20,11 @@ TWO = settings({**FLEET, "zones": ["us-east5-b", "us-central1-b"], "count": 2})
 COMMAND = """
 import sys
 from fleet import __main__ as command, environment
-from fleet.named import StackState
-from tests.fleet.lab import STACK, as_user, settings
+from tests.fleet.lab import as_user, settings
 
 as_user()
-command._POLL_S = command._BUSY_S = 0.2
+command._POLL_S = 0.2
 environment.from_file = lambda *_, **__: settings()
-environment.read_stack = lambda _: StackState(STACK, {})
 sys.exit(command.main(sys.argv[1:]))
 """
 
@@ -110,14 +108,15 @@ def test_a_command_that_was_killed_outright_is_followed_by_one_that_goes_on(
             late = {"match": {"method": "tpu.*.nodes.create", "path": "/us-east5-b/"}, "times": 1,
                     "what": {"delay_s": 3.0}}  # fmt: skip
             lab.cloud.faults.add(late)
-            first = subprocess.Popen(line("create"), cwd=ROOT, env={**os.environ, **lab.environment})
+            variables = {**os.environ, **lab.environment, "TPU_STACK_ID": STACK}
+            first = subprocess.Popen(line("create"), cwd=ROOT, env=variables)
             lab.until(lambda: len(lab.everyone()) == len(names) - 1)
             os.kill(first.pid, signal.SIGKILL)
             assert first.wait() == -signal.SIGKILL
             stood = nodes(lab)
             done = subprocess.run(
-                line("create"), cwd=ROOT, env={**os.environ, **lab.environment}, text=True,
-                capture_output=True, timeout=90, check=False,
+                line("create"), cwd=ROOT, env=variables, text=True, timeout=90, check=False,
+                capture_output=True,
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr
             lab.until(lambda: all(lab.state(name) == "READY" for name in names))

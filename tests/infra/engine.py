@@ -7,6 +7,7 @@ import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import grpc
 import pulumi
@@ -16,6 +17,7 @@ from pulumi.runtime.stack import Stack, run_pulumi_func, wait_for_rpcs
 
 from infra import upstream
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
+from infra.tpu import startup
 
 PROJECT = "my-project"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"  # how the engine writes a value that a preview can't know
@@ -176,14 +178,18 @@ def run(
     preview: bool = False,
     up: Mapping[str, Mapping[str, Any]] | None = None,
     published: bool = True,
+    missing: str | None = None,
     network_mtu: int = 8896,
 ) -> Recording:
-    """Run a layer's program and wait for all that it started. A change to None removes a key."""
+    """Run a layer's program and wait for all that it started. A change to None removes a key; `missing` is
+    the URL of one object that isn't there though a bundle is published.
+    """
     values = {key: value for key, value in {**BASE, **(changes or {})}.items() if value is not None}
     stacks = UPSTREAM if up is None else up
     bucket = stacks.get("storage", {}).get("bucketName", "")
-    objects = {f"gs://{bucket}/bundles/manifests/{values.get('tpu:bundle')}"} if published else set()
-    recording = Recording(preview, stacks, frozenset(objects), network_mtu)
+    objects = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
+    there = {f"gs://{bucket}/bundles/{name}" for name in objects if published}
+    recording = Recording(preview, stacks, frozenset(there - {missing}), network_mtu)
     execute(layer, values, recording)
     return recording
 
@@ -212,7 +218,8 @@ def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
             organization="organization",
         )
         pulumi.runtime.set_all_config(as_pulumi_hands_it_over(values, "Pulumi.dev.yaml"))
-        loop.run_until_complete(run_pulumi_func(lambda: _program(recording)))
+        with mock.patch("infra.stacks.refuse_interrupted"):  # no state here could have been interrupted
+            loop.run_until_complete(run_pulumi_func(lambda: _program(recording)))
     finally:
         asyncio.set_event_loop(None)
         loop.close()

@@ -113,7 +113,8 @@ def test_the_empty_state_has_the_same_projects_and_settings(tmp_path: Path, pulu
 def test_a_price_is_chips_times_price_or_unknown(
     one: dict[str, object], hourly: float | None, on_demand: float
 ) -> None:
-    values = {**BASE, "storage:allowCrossRegion": True, "tpu:slices": [{"name": "a", **one}]}
+    slices = [{"name": "a", **one}]
+    values = {**BASE, "storage:allowCrossRegion": True, "data:throughputMibps": 6400, "tpu:slices": slices}
     (row,) = rows(nodes(parse("dev", as_pulumi_hands_it_over(values, "f"), "f")))
     assert row.hourly == (None if hourly is None else pytest.approx(hourly))
     assert row.on_demand_hourly == pytest.approx(on_demand)

@@ -57,7 +57,8 @@ def test_a_topology_alone_names_the_type() -> None:
     from infra.nodes import nodes
 
     slices = [{"name": "train", "topology": "16x16", "zones": ["us-east5-b"]}]
-    settings = parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")
+    values = {**BASE, "data:throughputMibps": 6400, "tpu:slices": slices}
+    settings = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
     assert [node.kind.name for node in nodes(settings)] == ["v6e-256"]
 
 

@@ -20,7 +20,7 @@ NODE, OBJECT = "gcp:tpu/v2Vm:V2Vm", "gcp:storage/bucketObject:BucketObject"
 
 def only_slice(**changes: Any) -> dict[str, Any]:
     one = {key: value for key, value in {**BASE["tpu:slices"][0], **changes}.items() if value is not None}
-    return {"tpu:slices": [one]}
+    return {"tpu:slices": [one], "data:throughputMibps": 12_800}  # enough for two whole pods
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -50,7 +50,7 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "labels": {"owner": "ml", "slice": "train"},
     }
     assert metadata == {
-        "startup-script": startup.render(),
+        "startup-script": startup.loader(),
         "tpu-slice": "train",
         "tpu-zone": "us-east5-b",
         "tpu-workers": "4",
@@ -58,6 +58,7 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "tpu-bundle": "ab" * 32,
         "tpu-data-disk": "up",
         "tpu-run": "train tiny.toml",
+        "tpu-metadata-timeout-s": "3600",
         "tpu-barrier-timeout-s": "900",
         "enable-guest-attributes": "TRUE",
         "enable-oslogin": "TRUE",
@@ -103,11 +104,13 @@ def test_images_and_hardening_can_be_chosen() -> None:
         "tpu:osLogin": False,
         "tpu:secureBoot": False,
         "tpu:barrierTimeoutS": 60,
+        "tpu:metadataTimeoutS": 600,
     }
     inputs = run("tpu", changes).only(NODE).inputs
     assert inputs["runtimeVersion"] == "my-image"
     assert inputs["metadata"]["enable-oslogin"] == "FALSE"
     assert inputs["metadata"]["tpu-barrier-timeout-s"] == "60"
+    assert inputs["metadata"]["tpu-metadata-timeout-s"] == "600"
     assert inputs["shieldedInstanceConfig"] == {"enableSecureBoot": False}
 
 
@@ -159,7 +162,7 @@ def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     settings = parse("dev", as_pulumi_hands_it_over({**BASE, **fleet}, "f"), "f")
     (member,) = nodes(settings)
     ours = names.member_labels("dev", "extract", 0, AUTONAMED)
-    body = member_request(settings, member, startup.render(), {**member.labels, **ours})
+    body = member_request(settings, member, {**member.labels, **ours})
     sent = {key: value for key, value in inputs.items() if key not in ("name", "zone")}
     sent["serviceAccount"]["scope"] = sent["serviceAccount"].pop("scopes")
     assert sent.pop("labels") == {"owner": "ml", "slice": "train"}, "the provider adds the default ones"
@@ -174,7 +177,7 @@ def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
     together = {"name": "big", "acceleratorType": "v6e-256", "count": 2, "run": "train tiny.toml"}
     changes = {**BASE, **only_slice(**together, multislice=True)}
     settings = parse("dev", as_pulumi_hands_it_over(changes, "f"), "f")
-    told = [member_request(settings, node, "", {})["metadata"] for node in nodes(settings)]
+    told = [member_request(settings, node, {})["metadata"] for node in nodes(settings)]
     for metadata in told:
         assert metadata["tpu-job"] == "big"
         assert metadata["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
@@ -284,6 +287,19 @@ def test_no_slice_is_created_whose_bundle_is_not_there(
     assert len(preview.of(NODE)) == 1
 
 
+def test_a_start_up_script_that_was_never_published_is_refused_and_nothing_else_of_a_checkout_is() -> None:
+    script = f"gs://bucket-that-is-up/bundles/blobs/{startup.script_sha256()}"
+    with pytest.raises(pulumi.RunError) as caught:
+        run("tpu", missing=script)
+    assert str(caught.value) == (
+        f"tpu:bundle: this checkout's start-up script, {script}, does not exist; "
+        "publish it: make publish ENV=dev"
+    )
+    assert str(caught.value) in run("tpu", missing=script, preview=True).log
+    # An older bundle, whose script was another one, is gone back to by its id alone.
+    assert run("tpu", {"tpu:bundle": "cd" * 32}).only(NODE).inputs["metadata"]["tpu-bundle"] == "cd" * 32
+
+
 def test_a_bundle_that_can_not_be_looked_up_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = "404" + "ab" * 30 + "c"
 
@@ -301,8 +317,9 @@ def test_a_bundle_that_can_not_be_looked_up_is_not_called_missing(monkeypatch: p
 
 
 def test_the_bundle_is_looked_up_through_the_explicit_provider() -> None:
-    (provider,) = [provider for token, _, provider in run("tpu").calls if token.endswith(":getBucketObject")]
-    assert "pulumi:providers:gcp::gcp::" in provider
+    asked = [provider for token, _, provider in run("tpu").calls if token.endswith(":getBucketObject")]
+    assert len(asked) == 2
+    assert all("pulumi:providers:gcp::gcp::" in provider for provider in asked)
 
 
 def test_no_slices_need_no_bundle() -> None:

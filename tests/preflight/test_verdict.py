@@ -17,6 +17,7 @@ from workload.__main__ import main
 from workload.config import Config
 from workload.errors import ConfigError
 from workload.model import huggingface
+from workload.model.generation import Generation
 from workload.preflight import command, compiler, report, roofline, search
 from workload.preflight.compiler import Buffer, Compiled
 from workload.preflight.program import Collective
@@ -156,7 +157,9 @@ def test_a_model_comes_with_the_weights_that_a_run_begins_with(
 ) -> None:
     """Without it a fine-tuning config would be answered for the default model, of two layers."""
     arch = llama().model
-    (tmp_path / "config.json").write_text(json.dumps(huggingface.config_json(arch, "bfloat16", 8192)))
+    (tmp_path / "config.json").write_text(
+        json.dumps(huggingface.config_json(arch, "bfloat16", Generation(longest=8192)))
+    )
     monkeypatch.setattr(command, "lookup", lambda config, _: seen.append(config))
     seen: list[Config] = []
     mine = tmp_path / "mine.toml"

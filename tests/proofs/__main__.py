@@ -4,6 +4,7 @@
     python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
+    python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
 every run, and goes on from there when it is called again.
@@ -23,14 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described
+from infra import names
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 from tests.proofs.runs import Slice, same
+from tests.proofs.updates import Updates, rows
 from tools.fleet_docs import MATRIX
 
-OUT = Path("proofs")
+OUT, UPDATES = Path("proofs"), Path("benchmarks/results/updates.json")
 LONGEST_EXTRACTION_S = 2.0  # from its begin to an instant: about as long as one takes on an idle core
 
 
@@ -137,6 +140,35 @@ def matrix(_: argparse.Namespace) -> dict[str, Any]:
     return {"cells": len(cells), "took_s": took_s}
 
 
+def updates(options: argparse.Namespace) -> dict[str, Any]:
+    """The next `up` or `destroy` ends clean, and Google has what the state holds; docs/settings.md."""
+    kept = json.loads(UPDATES.read_text()) if UPDATES.exists() else {"rows": []}
+    kills = 0
+    for layer in options.layer or names.LAYERS:
+        begun, cases = time.monotonic(), []
+        with tempfile.TemporaryDirectory(prefix="proof-") as folder:
+            of_layer = Updates(Path(folder), layer)
+            try:
+                for case in of_layer.cases(options.every):
+                    cases.append(case)
+                    say(
+                        " | ".join(
+                            map(str, (layer, case.verb, case.at, case.request, case.then, case.took_s))
+                        )
+                    )
+            finally:
+                of_layer.close()
+        took_s = round(time.monotonic() - begun, 1)
+        fresh = [{**row, "took_s": took_s} for row in rows(cases, of_layer.requests)]
+        kills += sum(row["kills"] for row in fresh)
+        others = [row for row in kept["rows"] if row["layer"] != layer]
+        order = {name: number for number, name in enumerate(names.LAYERS)}
+        kept["rows"] = sorted(others + fresh, key=lambda row: order[row["layer"]])
+        kept["on"] = described(("pulumi", "pulumi-gcp"))
+        UPDATES.write_text(json.dumps(kept, indent=1) + "\n")
+    return {"kills": kills, "rows": kept["rows"]}
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -179,6 +211,10 @@ def main() -> None:
     of_extractions.add_argument("--seed", type=int, default=20261121)
     of_extractions.set_defaults(prove=extractions)
     commands.add_parser("matrix").set_defaults(prove=matrix)
+    of_updates = commands.add_parser("updates")
+    of_updates.add_argument("--layer", action="append", choices=names.LAYERS, help="only these again")
+    of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")
+    of_updates.set_defaults(prove=updates)
     options = parser.parse_args()
     found = options.prove(options)
     path = _write(options.prove.__name__, found)

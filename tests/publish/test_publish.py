@@ -14,6 +14,7 @@ from infra.publish.__main__ import main
 from infra.publish.bundle import Bundle, assemble
 from infra.publish.errors import PublishError
 from infra.publish.upload import upload
+from infra.tpu import startup
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def test_publishing_twice_uploads_once(bucket: storage.Bucket, capsys: pytest.Ca
     assert hashlib.sha256(manifest).hexdigest() == first["bundle"]
     lines = dict(reversed(line.split("  ")) for line in manifest.decode().splitlines())
     assert {"gcsfuse", "python.tar.gz", "requirements.txt", "uv"} < set(lines)
+    assert lines[startup.IN_BUNDLE] == startup.script_sha256(), "what an update asks the bucket for"
     assert [path for path in lines if path.startswith("wheels/tpu_workload-")]
     for sha256 in lines.values():
         content = bucket.blob(f"bundles/blobs/{sha256}").download_as_bytes()

@@ -16,6 +16,7 @@ from workload.extract.run import Extraction, Summary
 from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
+from workload.model.generation import Generation
 from workload.store import FolderStore, Store
 
 ARCH = Architecture(
@@ -37,7 +38,7 @@ def save_weights(folder: Path, arch: Architecture) -> Path:
         }
 
     params = {**drawn("ends"), "layers": drawn("layers")}
-    huggingface.save(folder, params, arch, "float32", 512)
+    huggingface.save(folder, params, arch, "float32", Generation(longest=512))
     return folder
 
 

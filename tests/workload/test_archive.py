@@ -96,6 +96,13 @@ def test_an_exported_checkpoint_holds_the_runs_parameters(
     assert (arch.layers, arch.d_model, arch.vocab_size) == (1, 32, 257)
     weights = load_file(out / "model.safetensors")
     assert weights["lm_head.weight"].shape == (257, 32)
+    assert json.loads((out / "generation_config.json").read_text()) == {"eos_token_id": 256}
+    config = json.loads((out / "config.json").read_text())
+    assert (config["bos_token_id"], config["eos_token_id"], config["max_position_embeddings"]) == (
+        None,
+        256,
+        32,
+    )
     assert main(["checkpoints", "export", str(kept), "--out", str(out)]) == 1, "it isn't empty any more"
     assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
     assert main(["checkpoints", "export", str(kept), "--out", str(tmp_path / "no"), "--step", "1"]) == 1

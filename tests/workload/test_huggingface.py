@@ -14,7 +14,9 @@ from safetensors.numpy import load_file, save_file
 from workload.errors import ConfigError, WeightsError
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture, RopeScaling
+from workload.model.generation import Generation
 
+GENERATION = Generation((1,), (2, 5), 64)
 MODELS = {
     "llama": Architecture(layers=3, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=61),
     "scaled": Architecture(
@@ -64,12 +66,12 @@ def test_out_and_in_and_out_again_is_bit_for_bit(
 ) -> None:
     arch = MODELS[name]
     params = random_params(arch)
-    files = huggingface.save(tmp_path / "one", params, arch, dtype, 64, shard_bytes)
+    files = huggingface.save(tmp_path / "one", params, arch, dtype, GENERATION, shard_bytes)
     assert (len(files) > 1) == (shard_bytes == 4000)
     assert huggingface.read_architecture(tmp_path / "one") == with_sizes(arch)
     loaded = huggingface.load(tmp_path / "one", arch, abstract(arch))
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
-    huggingface.save(tmp_path / "two", loaded, arch, dtype, 64, shard_bytes)
+    huggingface.save(tmp_path / "two", loaded, arch, dtype, GENERATION, shard_bytes)
     for path in (tmp_path / "one").iterdir():
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
 
@@ -84,7 +86,7 @@ def with_sizes(arch: Architecture) -> Architecture:
 def test_a_host_reads_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a matrix that is cut in four, the rows asked for and no others."""
     arch = MODELS["llama"]
-    huggingface.save(tmp_path, random_params(arch), arch, "float32", 64)
+    huggingface.save(tmp_path, random_params(arch), arch, "float32", GENERATION)
     asked: list[tuple[str, tuple[slice, ...]]] = []
     read = huggingface.Weights.read
 
@@ -103,7 +105,7 @@ def test_a_host_reads_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def saved(folder: Path) -> tuple[Architecture, Any]:
     arch = MODELS["llama"]
-    huggingface.save(folder, random_params(arch), arch, "float32", 64, 4000)
+    huggingface.save(folder, random_params(arch), arch, "float32", GENERATION, 4000)
     return arch, abstract(arch)
 
 
@@ -150,7 +152,7 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_model_is_refused_with_every_reason() -> None:
-    content = huggingface.config_json(MODELS["llama"], "bfloat16", 64) | {
+    content = huggingface.config_json(MODELS["llama"], "bfloat16", GENERATION) | {
         "model_type": "gemma",
         "hidden_act": "gelu",
         "use_sliding_window": True,
@@ -169,6 +171,34 @@ def test_another_kind_of_model_is_refused_with_every_reason() -> None:
 
 
 def test_the_older_spelling_of_rope_is_read() -> None:
-    content = huggingface.config_json(MODELS["scaled"], "bfloat16", 64)
+    content = huggingface.config_json(MODELS["scaled"], "bfloat16", GENERATION)
     del content["rope_parameters"]
     assert huggingface.architecture(content, "config.json") == with_sizes(MODELS["scaled"])
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("yarn", {"truncate": False}),
+        ("yarn", {"mscale": 0.7}),
+        ("yarn", {"attention_factor": 1.2}),
+        ("yarn", {"low_freq_factor": 1.0}),
+        ("yarn", {"beta_fast": 1, "beta_slow": 32}),
+        ("scaled", {"beta_fast": 32}),
+        ("scaled", {"long_factor": [1.0]}),
+    ],
+)
+def test_a_setting_of_rope_that_would_be_ignored_is_refused(name: str, more: dict[str, Any]) -> None:
+    content = huggingface.config_json(MODELS[name], "bfloat16", GENERATION)
+    huggingface.architecture(content, "config.json")
+    content["rope_parameters"] |= more
+    with pytest.raises(ConfigError) as refusal:
+        huggingface.architecture(content, "config.json")
+    (problem,) = refusal.value.problems
+    assert problem.key == f"rope_parameters.{next(iter(more))}"
+
+
+def test_a_setting_of_rope_that_is_null_is_none() -> None:
+    content = huggingface.config_json(MODELS["yarn"], "bfloat16", GENERATION)
+    content["rope_parameters"] |= {"truncate": None, "mscale": None}
+    assert huggingface.architecture(content, "config.json") == with_sizes(MODELS["yarn"])

@@ -41,6 +41,11 @@ BAD = [
         '"none"',
     ),
     (
+        ["model.rope_scaling={kind='yarn',beta_fast=1,beta_slow=2}"],
+        "beta_fast = 1: must be more than beta_slow, 2",
+        "32 and 1",
+    ),
+    (
         ["model.rope_scaling={kind='llama3',low_frequency_factor=4}"],
         "low_frequency_factor = 4: must be less than high_frequency_factor, 4",
         "1 and 4",

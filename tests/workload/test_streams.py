@@ -96,7 +96,8 @@ def test_a_file_that_is_no_text_and_a_name_that_cant_be_printed_are_set_aside(tm
         (folder / name).write_bytes(content)
     aside, (found,), named = dealt(folder, tmp_path / "out")
     assert found.ids == (str(folder / "a.txt"),)
-    assert aside == {"is empty or no UTF-8 text": 3, "has a name that can't be printed": 1}
+    names = {"is no UTF-8 text": 2, "is an empty file": 1, "has a name that can't be printed": 1}
+    assert aside == names
     assert [Path(one["where"]).name for one in named] == ["b.txt", "c.txt", "d.txt", "e\n.txt"]
 
 

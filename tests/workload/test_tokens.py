@@ -11,7 +11,6 @@ import pytest
 
 from workload.__main__ import main
 from workload.data.prepare import prepare
-from workload.data.sources import Sources
 from workload.data.tokenizers import Bytes, HuggingFace, open_tokenizer
 from workload.data.tokens import Dataset, Manifest
 from workload.errors import DataError
@@ -31,7 +30,8 @@ def text(tmp_path: Path) -> Path:
 
 def test_prepare_packs_documents_in_the_order_of_their_paths(text: Path, tmp_path: Path) -> None:
     summary = prepare([text], tmp_path / "out")
-    assert (summary.documents, summary.not_text, summary.repeated) == (2, 1, 1)
+    assert (summary.documents, summary.repeated) == (2, 1)
+    assert summary.set_aside == {"is no UTF-8 text": 1}
     expected = [*"grüße".encode(), Bytes.end_of_document, *b"abc", Bytes.end_of_document]
     assert np.fromfile(tmp_path / "out" / "tokens-00000.bin", "<u2").tolist() == expected
     assert summary.tokens == len(expected)
@@ -41,7 +41,7 @@ def test_prepare_is_deterministic_and_says_what_it_wrote(text: Path, tmp_path: P
     for out in ("one", "two"):
         prepare([text], tmp_path / out, shard_tokens=4)
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert names == ["manifest.json", "tokens-00000.bin", "tokens-00001.bin", "tokens-00002.bin"]
+    assert names == ["manifest.json", "set-aside.jsonl", *(f"tokens-0000{n}.bin" for n in range(3))]
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
@@ -206,39 +206,6 @@ def test_parquet_rows_are_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "documents"),
-    [
-        ('{"text": "a", "url": "b"}\n{"text": "c"}\n', ["a", "c"]),  # as C4 has them
-        ('{"text": "a"}', ["a"]),
-        ('{"name": "a"}\n', ['{"name": "a"}\n']),
-        ('{\n  "text": "a"\n}\n', ['{\n  "text": "a"\n}\n']),
-        ('["text"]\n["a"]\n', ['["text"]\n["a"]\n']),
-    ],
-)
-def test_a_json_file_may_hold_lines(tmp_path: Path, content: str, documents: list[str]) -> None:
-    (tmp_path / "c4-train.json").write_text(content)
-    assert list(Sources([tmp_path]).documents()) == documents
-    if len(documents) > 1:
-        with pytest.raises(DataError, match=r"c4-train.json:1: has no text in 'body'"):
-            list(Sources([tmp_path], "body").documents())
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("{\n", r"lines.jsonl:1: is not JSON"),
-        ('{"text": "a"}\n[1]\n', r"lines.jsonl:2: has no text in 'text'"),
-        ('{"body": "a"}\n', r"has no text in 'text'\n    fix: --field one of body"),
-        ('{"text": 3}\n', r"lines.jsonl:1: has no text in 'text'\n    fix: mend it, or leave the file out"),
-    ],
-)
-def test_bad_lines_are_named(tmp_path: Path, content: str, says: str) -> None:
-    (tmp_path / "lines.jsonl").write_text(content)
-    with pytest.raises(DataError, match=says):
-        prepare([tmp_path / "lines.jsonl"], tmp_path / "out")
-
-
-@pytest.mark.parametrize(
     ("content", "end", "says"),
     [
         (None, "", "can't be read: No such file"),
@@ -314,6 +281,65 @@ def test_a_disk_that_fills_up_at_the_manifest_loses_no_shard(
     prepare([text], tmp_path / "out")
     assert Manifest.read(tmp_path / "out").documents == 2
     assert not list((tmp_path / "out").glob(".*"))
+
+
+def with_begin(folder: Path) -> Path:
+    """The tokenizer of words as Llama's is: what a model is given begins with a token of its own."""
+    import tokenizers
+    from tokenizers import processors
+
+    made = tokenizers.Tokenizer.from_file(str(tokenizer_json(folder) / "tokenizer.json"))
+    made.add_special_tokens(["<|begin_of_text|>"])
+    begin = made.token_to_id("<|begin_of_text|>")
+    template = processors.TemplateProcessing(
+        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", begin)]
+    )
+    made.post_processor = template
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_documents_begin_as_the_model_is_given_them(tmp_path: Path) -> None:
+    tokenizer = HuggingFace(with_begin(tmp_path / "words"))
+    begin, end = 18, tokenizer.end_of_document
+    texts = ["the quick fox", "a dog"]
+    for alone, document in zip(tokenizer.encode_alone(texts), tokenizer.encode(texts), strict=True):
+        assert [*alone, end] == document.tolist()
+    source = tmp_path / "documents.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    prepare([source], tmp_path / "out", tokenizer)
+    tokens = np.fromfile(tmp_path / "out" / "tokens-00000.bin", "<u2").tolist()
+    assert tokens == [begin, 2, 3, 5, end, begin, 8, 10, end]
+    manifest = Manifest.read(tmp_path / "out")
+    assert manifest.begin_of_document == (begin,)
+    given = (tmp_path / "words" / "tokenizer.json").read_bytes()
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == given
+
+
+def test_token_files_of_version_2_are_read_and_begin_with_nothing(text: Path, tmp_path: Path) -> None:
+    """Runs that were begun with them go on: what they are is their manifest's bytes."""
+    prepare([text], tmp_path / "out")
+    path = tmp_path / "out" / "manifest.json"
+    content = json.loads(path.read_text())
+    assert content["version"] == 3
+    del content["begin_of_document"]
+    path.write_text(json.dumps(content | {"version": 2}))
+    assert Manifest.read(tmp_path / "out").begin_of_document == ()
+
+
+def test_an_end_that_a_text_may_hold_is_refused(tmp_path: Path) -> None:
+    folder = tokenizer_json(tmp_path / "words")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["added_tokens"][0]["special"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"has '<\|end_of_text\|>', but not as a special token: a text may"):
+        _ = HuggingFace(folder).end_of_document
+
+
+def test_a_tokenizer_that_begins_with_its_end_is_refused(tmp_path: Path) -> None:
+    folder = with_begin(tmp_path / "words")
+    with pytest.raises(DataError, match="begins a text with the token that ends one"):
+        HuggingFace(folder, "<|begin_of_text|>").encode(["a fox"])
 
 
 class InterruptedHereError(Exception):

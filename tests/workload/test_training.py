@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder
@@ -176,22 +178,39 @@ def test_another_compiler_or_way_to_compile_is_a_move_and_no_broken_promise(tmp_
     assert len(run.events("moved")) == 2
 
 
-def test_a_step_done_again_with_another_loss_is_no_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also where the losses lie in a segment of the same name, which a fixed interval makes."""
-    line = [*command("twice", 4, 2), "--dir", str(tmp_path)]
-    assert main(line) == 0
+def done_again_otherwise(tmp_path: Path) -> tuple[RunFolder, Path, str]:
+    """A run that ended, bereft of its last checkpoint, whose record says another loss of the steps before."""
+    assert main([*command("twice", 4, 2), "--dir", str(tmp_path)]) == 0
     run = RunFolder(tmp_path / "runs" / "twice")
     (run.path / "checkpoints" / "4" / "commit_success.txt").unlink()
-    (run.path / "final.json").unlink()
     segment = run.path / "metrics" / "steps-2-4.jsonl"
     evidence = segment.read_text().replace("0x1.", "0x1.0")
     segment.write_text(evidence)
-    assert main(line) == 2
+    return run, segment, evidence
+
+
+def test_a_step_done_again_with_another_loss_is_an_event_and_the_run_goes_on(tmp_path: Path) -> None:
+    run, segment, evidence = done_again_otherwise(tmp_path)
+    assert main([*command("twice", 4, 2, "observe.strict=false"), "--dir", str(tmp_path)]) == 0
+    (event,) = run.events("loss-differs")
+    assert (event["step"], event["steps"]) == (3, 2)
+    assert event["was"] == float.fromhex(json.loads(evidence.splitlines()[0])["loss_hex"]).hex()
+    assert event["now"] == json.loads(segment.read_text().splitlines()[0])["loss_hex"]
+    assert run.json("status.json")["steps_that_differ"] == 2
+    assert run.json("final.json")["loss_hex"] in segment.read_text()
+    assert all(len(seen) == 1 for seen in run.losses().values())
+
+
+def test_a_strict_run_ends_where_a_step_done_again_has_another_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, segment, evidence = done_again_otherwise(tmp_path)
+    (run.path / "final.json").unlink()
+    assert main([*command("twice", 4, 2, "observe.strict=true"), "--dir", str(tmp_path)]) == 2
     assert "step 3 was done twice with different losses" in capsys.readouterr().err
     assert segment.read_text() == evidence
     assert not (run.path / "final.json").exists()
+    assert run.complete() == [2]
 
 
 def test_storage_that_is_full_ends_the_run_with_one_error(tmp_path: Path) -> None:
@@ -211,22 +230,27 @@ def test_storage_that_is_full_ends_the_run_with_one_error(tmp_path: Path) -> Non
     assert main([*line[3:], "--dir", str(tmp_path)]) == 0
 
 
-def test_the_interval_counts_all_that_training_stands_still_for(
+def test_the_interval_counts_what_training_stands_still_for_and_losses_are_not_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The losses go into storage before a checkpoint does, and the devices wait for them too."""
-    flush = Journal.flush
+    """They go into storage before the marker does, and nobody waits for them."""
+    flush, begin = Journal.flush, ocp.AsyncCheckpointer.save
 
-    def slow(journal: Journal, to: int) -> None:
-        time.sleep(1.0)
+    def slow_flush(journal: Journal, to: int) -> None:
+        time.sleep(2.0)
         flush(journal, to)
 
-    monkeypatch.setattr(Journal, "flush", slow)
+    def slow_begin(self: Any, *arguments: Any, **named: Any) -> None:
+        time.sleep(0.5)
+        begin(self, *arguments, **named)
+
+    monkeypatch.setattr(Journal, "flush", slow_flush)
+    monkeypatch.setattr(ocp.AsyncCheckpointer, "save", slow_begin)
     assert main([*command("stalled", 12, 0), "--dir", str(tmp_path)]) == 0
     (event, *_) = RunFolder(tmp_path / "runs" / "stalled").events("interval")
     stall = re.search(r"stall of ([\d.]+) s", event["reason"])
     assert stall
-    assert float(stall[1]) >= 1.0
+    assert 0.5 <= float(stall[1]) < 2.0
 
 
 def test_a_notice_at_the_last_step_ends_the_run_as_done(

@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from workload.data.augment import COLOURS, Augmentation, Grid, drawn
-from workload.data.sources import LINES, Sample, Sources, lines, name_of, parsed, unreadable
+from workload.data.sources import (
+    LINES,
+    UNREADABLE,
+    Sample,
+    Sources,
+    lines,
+    name_of,
+    opened,
+    parsed,
+    suffix,
+    unreadable,
+)
 
 _LARGEST = 30  # rows and columns of a grid
 _FIX = "mend it, or leave it out"
@@ -62,22 +73,23 @@ class Tasks:
                         yield Sample(f"{where}: {name}" if name else where, problem=problem, fix=_FIX)
                     else:
                         yield from self._prompts(where, name, task)
-            except OSError as error:
+            except UNREADABLE as error:
                 raise unreadable(path, error) from None
 
     def _tasks(self, path: Path) -> Iterator[tuple[str, str, Any, str]]:
         """Each task's place, its name, itself, and why it can't be one."""
-        if path.suffix in LINES:
+        if suffix(path) in LINES:
             for where, task, problem in lines(path):
                 name = name_of(task.get(self.id_field)) if isinstance(task, dict) else ""
                 nameless = "" if name else f"has no {self.id_field!r} to name it"
                 yield where, name, task, problem or nameless
             return
-        found, problem = parsed(path.read_bytes())
+        with opened(path) as file:
+            found, problem = parsed(file.read())
         if problem:
             yield str(path), "", found, problem
         elif _is_task(found):
-            yield str(path), path.stem, found, ""
+            yield str(path), path.name.partition(".json")[0], found, ""
         elif not isinstance(found, dict) or not found:
             yield str(path), "", found, "is no ARC task, and no object of tasks"
         elif all(isinstance(task, list) for task in found.values()):

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.data import stream as streams
-from workload.data.sources import Reading, Sample
+from workload.data.sources import SET_ASIDE, Reading, Sample
 from workload.data.stream import About
 from workload.data.tokenizers import Tokenizer
 from workload.errors import DataError
 from workload.store import Store
 
-INDEX, SET_ASIDE = streams.INDEX, "set-aside.jsonl"
+INDEX = streams.INDEX
 _UPLOADS = 8  # at once
 _BATCH = 1024  # samples that are tokenized at once, on all cores
 

@@ -11,34 +11,49 @@ import hashlib
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.data.sources import LINES, PARQUET, Sources
+from workload.data.sources import LINES, PARQUET, SET_ASIDE, Sample, Sources
 from workload.data.tokenizers import Bytes, Tokenizer
 from workload.data.tokens import MANIFEST, VERSION, Shard, token_dtype
 from workload.errors import DataError
 
 SHARD_TOKENS = 2**26  # 128 MiB a file at 2 bytes a token
 PROGRESS = "unfinished.json"
+MOST_NAMED = 20  # of the files passed over, to people; the file names all
 _BATCH_CHARACTERS = 2**22
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the sources: counts of documents, tokens, files that are no text."""
+    """What became of the sources.
+
+    Attributes:
+        documents: in the token files.
+        tokens: of them.
+        repeated: documents left out because they were there before.
+        set_aside: how many files and rows are none, by reason; `set-aside.jsonl` names each.
+        passed_over: the files among them, the first of many.
+    """
 
     documents: int
     tokens: int
-    not_text: int
     repeated: int
+    set_aside: dict[str, int]
+    passed_over: tuple[Sample, ...]
+
+    def told(self) -> str:
+        """What was set aside, for people; empty where nothing was."""
+        return "; ".join(f"{count} × {reason}" for reason, count in self.set_aside.items())
 
 
 @dataclass
@@ -87,13 +102,15 @@ def prepare(
             fix = "name a folder elsewhere"
             raise DataError(f"--out {out}: lies in --source {source}, and would be read\n    fix: {fix}")
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in reading.files()]
-    asked = [files, tokenizer.identity, tokenizer.end_of_document, field_name, shard_tokens]
+    begin, end = tokenizer.begin_of_document, tokenizer.end_of_document
+    asked = [files, tokenizer.identity, begin, end, field_name, shard_tokens]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
     with _room(out):
         done = _begin(out, key)
     if say and done.shards:
         say(f"goes on after {len(done.shards)} shards, {done.documents} documents")
-    unique = _Unique(reading.documents())
+    aside = _Aside(out / SET_ASIDE)
+    unique = _Unique(reading.documents(aside.take))
     writer = _Writer(out, key, done, shard_tokens, token_dtype(tokenizer.vocab_size))
     told = time.monotonic()
     for tokens in _encoded(tokenizer, unique, done.documents):
@@ -104,25 +121,31 @@ def prepare(
                 f"{writer.documents} documents, {writer.tokens / 1e6:.1f} M tokens, {len(done.shards)} shards"
             )
     writer.close()
-    summary = Summary(writer.documents, writer.tokens, reading.not_text, unique.repeated)
+    aside.close()
+    counts, passed_over = dict(aside.counts), tuple(aside.files)
+    summary = Summary(writer.documents, writer.tokens, unique.repeated, counts, passed_over)
     if not summary.documents:
         (out / PROGRESS).unlink(missing_ok=True)
+        (out / SET_ASIDE).unlink(missing_ok=True)
         names = ", ".join(map(str, sources))
-        of = f"in {len(files)} files, {summary.not_text} of which are empty or no text"
-        fix = f"name text, {' '.join(LINES)} or {' '.join(PARQUET)}, not compressed"
+        of = f"in {len(files)} files{': ' + summary.told() if summary.set_aside else ''}"
+        fix = f"name text, {' '.join(LINES)} or {' '.join(PARQUET)}; of compressed ones .gz is read"
         raise DataError(f"--source {names}: holds no UTF-8 text {of}\n    fix: {fix}")
     manifest = {
         "version": VERSION,
         "tokenizer": tokenizer.name,
         "tokenizer_sha256": tokenizer.identity,
         "vocab_size": tokenizer.vocab_size,
-        "end_of_document": tokenizer.end_of_document,
+        "begin_of_document": list(begin),
+        "end_of_document": end,
         "dtype": writer.dtype.str,
         "documents": summary.documents,
         "tokens": summary.tokens,
         "shards": [asdict(shard) for shard in done.shards],
     }
     with _room(out / MANIFEST):
+        for file in tokenizer.files:  # for the model that is made of them, which is of no use without
+            (out / file.name).write_bytes(file.read_bytes())
         _write_whole(out / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         (out / PROGRESS).unlink(missing_ok=True)
     return summary
@@ -155,7 +178,7 @@ def _begin(out: Path, key: str) -> _Done:
         if left["shards"] and left["key"] != key:
             was = (
                 f"{len(left['shards'])} shards of other sources, of sources that changed since,"
-                " or by another tokenizer, --end or --field"
+                " or by another tokenizer, --end, --field or version"
             )
             fix = "call with the same arguments and sources as before to go on, or name a new folder"
             raise DataError(f"--out {out}: holds {was}\n    fix: {fix}")
@@ -179,6 +202,29 @@ def _write_whole(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     part.replace(path)
+
+
+class _Aside:
+    """What is no document: each is named in a file, which isn't made where there is none."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.counts: Counter[str] = Counter()
+        self.files: list[Sample] = []
+        self._file: IO[str] | None = None
+
+    def take(self, sample: Sample) -> None:
+        self.counts[sample.problem] += 1
+        if not sample.is_text and len(self.files) < MOST_NAMED:
+            self.files.append(sample)
+        with _room(self._path):
+            self._file = self._file or self._path.open("w", encoding="utf-8")
+            self._file.write(json.dumps({"where": sample.where, "reason": sample.problem}) + "\n")
+
+    def close(self) -> None:
+        if self._file:
+            with _room(self._path):
+                self._file.close()
 
 
 class _Unique:

@@ -1,14 +1,19 @@
 """Documents out of text files, JSON lines and Parquet, one after another, in a fixed order."""
 
+import dataclasses
+import gzip
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 from workload.errors import DataError
 
 LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
+SET_ASIDE = "set-aside.jsonl"  # names what of the sources couldn't be used, with the reason
+UNREADABLE = (OSError, EOFError, zlib.error)  # of a file, compressed or not
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Sample:
         name: of it, unlike any other's.
         problem: why it can't be used, and after a colon what exactly; empty if it can.
         fix: of the problem.
-        is_text: false of a file that is empty or isn't UTF-8.
+        is_text: false of a file that is passed over as a whole.
     """
 
     where: str
@@ -55,21 +60,22 @@ class Sources:
     """Files and folders that hold documents.
 
     A `.jsonl` file holds one a line, as does a `.json` file of JSON lines, and a `.parquet` file
-    one a row, in the field named; any other file is one document, if it is UTF-8 text.
+    one a row, in the field named; any other file is one document, if it is UTF-8 text. All but
+    Parquet may be compressed by gzip, `.json.gz` say.
 
     Attributes:
         paths: files and folders; a folder's files come in the order of their paths.
         field: of a line or row.
         id_field: of a line or row, what names it; its place, unless given.
         kinds: of value that the field may hold.
-        not_text: files passed over because they are no text.
+        links: that a folder holds and that lead to no file, by what they are.
     """
 
     paths: Sequence[Path]
     field: str = "text"
     id_field: str = ""
     kinds: tuple[type, ...] = (str,)
-    not_text: int = 0
+    links: dict[Path, str] = dataclasses.field(default_factory=dict)
 
     @property
     def decides(self) -> list[Any]:
@@ -92,14 +98,14 @@ class Sources:
                 if source.is_file():
                     found.append(source)
                 else:
-                    inside = [path for path in _inside(source) if path.is_file()]
+                    inside = [path for path in self._inside(source) if path.is_file()]
                     found += sorted(inside, key=lambda path: path.relative_to(source).as_posix())
         except OSError as error:
             raise unreadable(Path(error.filename), error) from None
         return found
 
-    def documents(self) -> Iterator[str]:
-        """Every document's text; empty ones are left out.
+    def documents(self, aside: Callable[[Sample], None] = lambda _: None) -> Iterator[str]:
+        """Every document's text; what is none, or empty, goes to `aside` with its problem.
 
         Raises:
             DataError: naming the file and line that can't be read.
@@ -109,6 +115,8 @@ class Sources:
                 raise DataError(f"{sample.where}: {sample.problem}\n    fix: {sample.fix}")
             if sample.content:
                 yield sample.content
+            else:
+                aside(replace(sample, problem=sample.problem or "is empty"))
 
     def samples(self) -> Iterator[Sample]:
         """Every line, row and file of text, what is wrong with it along with it.
@@ -116,32 +124,45 @@ class Sources:
         Raises:
             DataError: naming the file that can't be read.
         """
-        self.not_text = 0
         for path in self.files():
             try:
                 yield from self._samples(path)
-            except OSError as error:
+            except UNREADABLE as error:
                 raise unreadable(path, error) from None
+        for path, what in sorted(self.links.items()):
+            fix = "name what it leads to as a --source of its own"
+            yield Sample(str(path), problem=what, fix=fix, is_text=False)
 
     def _samples(self, path: Path) -> Iterator[Sample]:
-        if path.suffix in LINES or (path.suffix == ".json" and self._holds_lines(path)):
+        kind = suffix(path)
+        if _is_empty(path):
+            yield Sample(str(path), problem="is an empty file", fix="leave it out", is_text=False)
+        elif kind in LINES or (kind == ".json" and self._holds_lines(path)):
             for where, entry, problem in lines(path):
                 fix = "mend the line, or leave the file out"
                 yield Sample(where, problem=problem, fix=fix) if problem else self._sample(entry, where)
-        elif path.suffix in PARQUET:
+        elif kind in PARQUET:
             yield from self._rows(path)
         else:
             text = _text(path)
             if text is None:
-                self.not_text += 1
-                problem = "is empty or no UTF-8 text"
+                problem = "is no UTF-8 text"
                 yield Sample(str(path), problem=problem, fix="leave it out", is_text=False)
             else:
                 yield Sample(str(path), text, str(path))
 
+    def _inside(self, folder: Path) -> Iterator[Path]:
+        """All that a folder holds; unlike `rglob`, it doesn't pass over what it may not look into."""
+        for entry in folder.iterdir():
+            yield entry
+            if entry.is_symlink() and not entry.is_file():
+                self.links[entry] = "is a link to a folder" if entry.is_dir() else "is a link to nothing"
+            elif entry.is_dir():
+                yield from self._inside(entry)
+
     def _holds_lines(self, path: Path) -> bool:
         """Whether each line is an object: the first is one, and has the field or isn't alone."""
-        with path.open("rb") as file:
+        with opened(path) as file:
             first, second = file.readline(), file.readline()
         try:
             entry = json.loads(first)
@@ -192,7 +213,7 @@ class Sources:
 
 def lines(path: Path) -> Iterator[tuple[str, Any, str]]:
     """Of each line of JSON its place, its value, and why it has none; empty lines are none."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         for number, raw in enumerate(file, 1):
             if raw.strip():
                 yield f"{path}:{number}", *parsed(raw)
@@ -217,22 +238,31 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _inside(folder: Path) -> Iterator[Path]:
-    """All that a folder holds; unlike `rglob`, it doesn't pass over what it may not look into."""
-    for entry in folder.iterdir():
-        yield entry
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _inside(entry)
+def suffix(path: Path) -> str:
+    """What a file's name says that it is, whether it is compressed or not."""
+    ends = [end.lower() for end in path.suffixes]
+    return next(iter(ends[-2:-1] if ends[-1:] == [".gz"] else ends[-1:]), "")
 
 
-def unreadable(path: Path, error: OSError) -> DataError:
-    """What to say of a file that the system doesn't let us read."""
-    reason = error.strerror or error
+def opened(path: Path) -> IO[bytes]:
+    """The file's content, decompressed."""
+    return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """What to say of a file that the system doesn't let us read, or that is cut short."""
+    reason = getattr(error, "strerror", None) or error
     return DataError(f"{path}: can't be read: {reason}\n    fix: let this user read it, or get it again")
 
 
+def _is_empty(path: Path) -> bool:
+    with path.open("rb") as file:
+        return not file.read(1)
+
+
 def _text(path: Path) -> str | None:
-    raw = path.read_bytes()
+    with opened(path) as file:
+        raw = file.read()
     if not raw or b"\0" in raw:
         return None
     try:

@@ -26,8 +26,16 @@ class Tokenizer(Protocol):
     def end_of_document(self) -> int:
         """The token that ends each document; DataError where the tokenizer has none."""
 
+    @property
+    def begin_of_document(self) -> tuple[int, ...]:
+        """The tokens that a model is given before each text, such as Llama's `<|begin_of_text|>`."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What whoever uses a model of these tokens needs to make them: tokenizer.json and its settings."""
+
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """Each text's tokens, its end included."""
+        """Each text's tokens, with what begins and what ends a document."""
 
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Each text's tokens as a model is given them: with what its tokenizer puts before it, no end."""
@@ -39,6 +47,8 @@ class Bytes:
     name = identity = "bytes"
     vocab_size = 257
     end_of_document = 256
+    begin_of_document = ()
+    files = ()
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode`."""
@@ -93,22 +103,49 @@ class HuggingFace:
         if end:
             _ = self.end_of_document
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """See `Tokenizer.files`."""
+        settings = self._file.with_name("tokenizer_config.json")
+        return (self._file, settings) if settings.is_file() else (self._file,)
+
+    @cached_property
+    def begin_of_document(self) -> tuple[int, ...]:
+        """See `Tokenizer.begin_of_document`.
+
+        Raises:
+            DataError: the end is among them, so that every document would fall into two.
+        """
+        probe = self._tokenizer.encode("a")
+        own = probe.special_tokens_mask  # 1 for what isn't the text's
+        found = tuple(probe.ids[: own.index(0) if 0 in own else len(own)])
+        if self.end_of_document in found:
+            fix = f"--end another of its special tokens: {', '.join(self._specials)}"
+            raise DataError(f"{self._file}: begins a text with the token that ends one\n    fix: {fix}")
+        return found
+
     @cached_property
     def end_of_document(self) -> int:
-        """See `Tokenizer.end_of_document`; looked for when it is needed, which streams never do."""
-        ids = map(self._tokenizer.token_to_id, [self._end] if self._end else _ENDS)
+        """See `Tokenizer.end_of_document`; looked for when it is needed, which streams never do.
+
+        A special one alone will do: any other may be spelled out in a text, and would end it there.
+        """
+        wanted = [self._end] if self._end else _ENDS
+        ids = (self._tokenizer.token_to_id(one) for one in wanted if one in self._specials)
         found: int | None = next((one for one in ids if one is not None), None)
         if found is None:
+            known = [one for one in wanted if self._tokenizer.token_to_id(one) is not None]
+            rule = f"has {known[0]!r}, but not as a special token: a text may hold it" if known else ""
+            rule = rule or f"has not {repr(self._end) if self._end else 'a token that ends a document'}"
             fix = f"--end one of its special tokens: {', '.join(self._specials) or 'none'}"
-            wanted = repr(self._end) if self._end else "a token that ends a document"
-            raise DataError(f"{self._file}: has not {wanted}\n    fix: {fix}")
+            raise DataError(f"{self._file}: {rule}\n    fix: {fix}")
         return found
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode`."""
-        end = np.uint32(self.end_of_document)
+        begin, end = list(self.begin_of_document), [self.end_of_document]
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.append(np.asarray(entry.ids, np.uint32), end) for entry in found]
+        return [np.asarray([*begin, *entry.ids, *end], np.uint32) for entry in found]
 
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode_alone`."""

@@ -21,7 +21,7 @@ from workload import command
 from workload.errors import DataError
 
 MANIFEST = "manifest.json"
-VERSION = 2
+VERSION = 3  # 2 had no begin_of_document: no document began with anything
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -45,6 +45,7 @@ class Manifest:
     tokenizer: str
     tokenizer_sha256: str  # of tokenizer.json, or the word bytes
     vocab_size: int
+    begin_of_document: tuple[int, ...]  # the tokens that each begins with
     end_of_document: int
     dtype: np.dtype[Any]
     documents: int
@@ -67,6 +68,7 @@ class Manifest:
                 tokenizer=content["tokenizer"],
                 tokenizer_sha256=content["tokenizer_sha256"],
                 vocab_size=content["vocab_size"],
+                begin_of_document=tuple(content.get("begin_of_document", ())),
                 end_of_document=content["end_of_document"],
                 dtype=np.dtype(content["dtype"]),
                 documents=content["documents"],
@@ -74,7 +76,13 @@ class Manifest:
                 shards=tuple(Shard(**shard) for shard in content["shards"]),
                 sha256=hashlib.sha256(raw).hexdigest(),
             )
-            numbers = (manifest.vocab_size, manifest.end_of_document, manifest.documents, manifest.tokens)
+            numbers = (
+                manifest.vocab_size,
+                *manifest.begin_of_document,
+                manifest.end_of_document,
+                manifest.documents,
+                manifest.tokens,
+            )
             if not all(isinstance(number, int) for number in numbers) or content.get("version", 0) > VERSION:
                 raise ValueError(f"is of version {content.get('version')}, or holds words for numbers")
         except OSError as error:
@@ -99,6 +107,7 @@ class Dataset:
     """The examples of a folder of token files."""
 
     def __init__(self, folder: Path, sequence_length: int):
+        self.folder = folder
         self.manifest = Manifest.read(folder)
         self.sequence_length = sequence_length
         windows = [max(0, shard.tokens - 1) // sequence_length for shard in self.manifest.shards]

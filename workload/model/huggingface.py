@@ -28,6 +28,7 @@ from workload import command
 from workload.errors import ConfigError, Problem, WeightsError
 from workload.model.architecture import Architecture, RopeScaling
 from workload.model.decoder import Params
+from workload.model.generation import Generation
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # what Hugging Face cuts at
@@ -127,6 +128,16 @@ def architecture(content: Mapping[str, Any], source: str) -> Architecture:
     )
 
 
+# What this decoder knows of each kind of RoPE; of the first, what it knows of all. Whatever else is set
+# changes the model, so it is refused.
+_ROPE = {
+    "default": {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"},
+    "linear": set(),
+    "llama3": {"low_freq_factor", "high_freq_factor"},
+    "yarn": {"beta_fast", "beta_slow"},
+}
+
+
 def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, RopeScaling]:
     """Transformers 5 writes `rope_parameters`; before, `rope_theta` and `rope_scaling`."""
     rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
@@ -134,19 +145,20 @@ def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, R
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return theta, RopeScaling()
-    if kind not in ("linear", "llama3", "yarn"):
-        rule = "this decoder has default, linear, llama3 and yarn"
+    if kind not in _ROPE:
+        rule = f"this decoder has {', '.join(_ROPE)}"
         problems.append(
             Problem("rope_parameters.rope_type", repr(kind), rule, "use a model with one of them")
         )
         return theta, RopeScaling()
-    odd = sorted(
-        {"attention_factor", "mscale", "mscale_all_dim"} & {key for key in rope if rope[key] is not None}
-    )
-    if odd:
-        problems.append(
-            Problem(f"rope_parameters.{odd[0]}", repr(rope[odd[0]]), "isn't supported", "remove it")
-        )
+    for key in sorted(rope.keys() - _ROPE["default"] - _ROPE[kind]):
+        if rope[key] is not None:
+            rule = f"isn't supported for {kind}"
+            problems.append(Problem(f"rope_parameters.{key}", json.dumps(rope[key]), rule, "remove it"))
+    fast, slow = float(rope.get("beta_fast") or 32.0), float(rope.get("beta_slow") or 1.0)
+    if kind == "yarn" and fast <= slow:
+        rule = f"must be more than beta_slow, {slow:g}"
+        problems.append(Problem("rope_parameters.beta_fast", f"{fast:g}", rule, "32 and 1 are usual"))
     original = rope.get("original_max_position_embeddings") or content.get("max_position_embeddings") or 8192
     return theta, RopeScaling(
         kind=kind,
@@ -154,18 +166,18 @@ def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, R
         original_length=int(original),
         low_frequency_factor=float(rope.get("low_freq_factor", 1.0)),
         high_frequency_factor=float(rope.get("high_freq_factor", 4.0)),
-        beta_fast=float(rope.get("beta_fast") or 32.0),
-        beta_slow=float(rope.get("beta_slow") or 1.0),
+        beta_fast=fast,
+        beta_slow=slow,
     )
 
 
-def config_json(arch: Architecture, dtype: str, length: int) -> dict[str, Any]:
+def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[str, Any]:
     """A config.json that transformers reads as the same model.
 
     Args:
         arch: the model.
         dtype: of the weights beside it.
-        length: the longest sequence it is meant for, in tokens.
+        generation: how it is generated with.
     """
     family = "qwen3" if arch.qk_norm else "qwen2" if arch.qkv_bias else "llama"
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": arch.rope_theta}
@@ -194,7 +206,7 @@ def config_json(arch: Architecture, dtype: str, length: int) -> dict[str, Any]:
         "vocab_size": arch.vocab_size,
         "hidden_act": "silu",
         "rms_norm_eps": arch.norm_epsilon,
-        "max_position_embeddings": length,
+        "max_position_embeddings": generation.longest,
         "rope_parameters": rope,
         # What transformers before 5 reads instead.
         "rope_theta": arch.rope_theta,
@@ -202,6 +214,10 @@ def config_json(arch: Architecture, dtype: str, length: int) -> dict[str, Any]:
         if scaling.kind == "none"
         else {k: v for k, v in rope.items() if k != "rope_theta"},
         "tie_word_embeddings": arch.tie_embeddings,
+        # Transformers would take its family's own where they aren't said.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **generation.ids(),
     }
 
 
@@ -354,7 +370,7 @@ def save(
     params: Params,
     arch: Architecture,
     dtype: str,
-    length: int,
+    generation: Generation,
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
@@ -365,7 +381,7 @@ def save(
         params: whole, on this host.
         arch: the model.
         dtype: `float32` or `bfloat16`.
-        length: see `config_json`.
+        generation: see `config_json`.
         shard_bytes: above which the weights go into several files.
         progress: is told of every file.
     """
@@ -409,7 +425,7 @@ def save(
         where = {name: file for file, entries in zip(names, files, strict=True) for name, *_ in entries}
         index = {"metadata": {"total_size": total}, "weight_map": where}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-    (folder / CONFIG).write_text(json.dumps(config_json(arch, dtype, length), indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(config_json(arch, dtype, generation), indent=2) + "\n")
     for file in names:  # safetensors keeps others out, among them the user that the hosts train as
         (folder / file).chmod((folder / CONFIG).stat().st_mode)
     return names

@@ -1,20 +1,19 @@
-"""The script that every TPU host runs at every boot.
+"""What every TPU host does at every boot: a script of the bundle, and the few lines of metadata that run it.
 
-It stands in `parts/`, one file a stage, and is rendered by concatenation: the same bytes
-for every slice, environment and cloud, real or rehearsed.
+The script stands in `parts/`, one file a stage, and is rendered by concatenation: the same bytes for every
+slice, environment and cloud, real or rehearsed. `make publish` puts it into the bundle as `startup.sh`; a
+node's metadata holds `loader.sh` and the bundle's id, by which that fetches and checks it.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib import resources
 
-from infra.errors import InfraError
+__all__ = ["IN_BUNDLE", "PARTS", "STAGES", "loader", "render", "script_sha256"]
 
-__all__ = ["MAX_BYTES", "PARTS", "STAGES", "ScriptTooLargeError", "render"]
-
-MAX_BYTES = 256 * 1024
-"""Compute Engine's limit for one metadata value
-(cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations)."""
+IN_BUNDLE = "startup.sh"
+"""The script's path in a bundle, which the loader looks for in the manifest."""
 
 STAGES = (
     "identity",
@@ -28,23 +27,23 @@ STAGES = (
     "barrier",
     "launch",
 )
-"""The stages in the order in which `main` runs them."""
+"""The stages in the order in which `main` runs them. The loader, before them, tells of itself as `script`."""
 
 PARTS = ("prelude", "status", "runner", *STAGES, "main")
 """The files of `parts/`, in the order in which they are joined."""
 
 
-class ScriptTooLargeError(InfraError):
-    """The rendered script doesn't fit into a metadata value."""
-
-
 def render() -> str:
-    """Return the whole script; raise `ScriptTooLargeError` where it can't be metadata."""
-    folder = resources.files(__name__) / "parts"
-    script = "\n".join((folder / f"{part}.sh").read_text("utf-8") for part in PARTS)
-    size = len(script.encode())
-    if size >= MAX_BYTES:
-        raise ScriptTooLargeError(
-            f"the boot script has {size} bytes, a metadata value at most {MAX_BYTES - 1}: shorten it"
-        )
-    return script
+    """Return the whole script."""
+    parts = resources.files(__name__) / "parts"
+    return "\n".join((parts / f"{part}.sh").read_text("utf-8") for part in PARTS)
+
+
+def script_sha256() -> str:
+    """Return the rendered script's sha256, in hex: its name among the bucket's blobs."""
+    return sha256(render().encode()).hexdigest()
+
+
+def loader() -> str:
+    """Return what stands as `startup-script` in the metadata of every node."""
+    return (resources.files(__name__) / "loader.sh").read_text("utf-8")

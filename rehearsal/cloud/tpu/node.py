@@ -17,6 +17,8 @@ from rehearsal.hosts.network import mac_address
 
 # The port that every network endpoint of a node names.
 ENDPOINT_PORT = 8470
+# What the TPU's own agent tells a machine, some time after that has begun to boot.
+LATE_KEYS = ("agent-worker-number", "worker-network-endpoints")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Node:
     place: Place
     addresses: list[str]
     preempted: bool = False
+    untold: set[tuple[int, str]] = field(
+        default_factory=set
+    )  # workers and keys that their agent is to write yet
     # One change of the machines' power at a time.
     power: asyncio.Lock = field(default_factory=asyncio.Lock)
     # As Google's: machines are not called after their node, and nothing of it is in their ids.
@@ -136,7 +141,10 @@ class Node:
             mac=mac_address(address),
             mtu=self.place.mtu,
             network=self.place.network.rsplit("/", 1)[-1],
-            attributes={**self.body.get("metadata", {}), **own},
+            attributes={
+                **self.body.get("metadata", {}),
+                **{key: value for key, value in own.items() if (worker, key) not in self.untold},
+            },
             tags=tuple(self.body.get("tags", ())),
             preempted=self.preempted,
             revocable=self.revocable,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.service import ApiError, JsonObject, World, not_found
-from rehearsal.cloud.tpu.node import Node
+from rehearsal.cloud.tpu.node import LATE_KEYS, Node
 from rehearsal.cloud.tpu.request import disk_user
 from rehearsal.hosts.errors import HostError
 from rehearsal.hosts.machine import Hosts
@@ -29,20 +29,25 @@ class Durations:
         delete: to delete one.
         change: to stop one, or to change what it is.
         spread: the least and the most.
+        late: at most so long after its machines' inits run a node is READY, and each machine's agent has
+            written each of `LATE_KEYS`; drawn for each by itself. Others wait up to an hour for READY
+            (https://github.com/marin-community/marin/pull/6122); here it is less than a boot takes.
     """
 
     create: float = 60.0
     delete: float = 20.0
     change: float = 5.0
     spread: tuple[float, float] = (1.0, 1.0)
+    late: float = 40.0
 
 
 class Nodes:
     """The fleet of one project."""
 
-    def __init__(self, world: World, hosts: Hosts, durations: Durations) -> None:
+    def __init__(self, world: World, hosts: Hosts, durations: Durations, seed: int) -> None:
         self.deleted: Counter[str] = Counter()  # by the state in which a request for it found the node
         self._dice = random.Random(0)
+        self._late_dice = random.Random(seed)
         self._world = world
         self._hosts = hosts
         self._durations = durations
@@ -103,10 +108,11 @@ class Nodes:
     # Work of operations
 
     async def bring_up(self, node: Node, state: str = "CREATING") -> JsonObject:
-        """READY once every machine's init runs; ApiError if the node is deleted meanwhile."""
+        """READY some time after every machine's init runs; ApiError if the node is deleted meanwhile."""
         await self._world.clock.sleep(self._durations.create * self._dice.uniform(*self._durations.spread))
         async with node.power:
             _still(node, state)
+            node.untold = {(worker, key) for worker in range(node.slice.hosts) for key in LATE_KEYS}
             boots = [self._hosts.boot(spec) for spec in node.specs(self._world)]
             for outcome in await asyncio.gather(*boots, return_exceptions=True):
                 if isinstance(outcome, HostError):
@@ -114,11 +120,24 @@ class Nodes:
                 if isinstance(outcome, BaseException):
                     raise outcome
             _still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
-            node.body["state"] = "READY"
-            for (name, _), own in zip(node.instances, node.guest_attributes, strict=True):
-                # `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` looks for it.
-                own.agent_writes("deviceInfo", "hostname", name)
+        for untold in sorted(node.untold):
+            self._world.spawn(self._tell(node, untold, self._late_s()))
+        await self._world.clock.sleep(self._late_s())
+        _still(node, state)
+        for (name, _), own in zip(node.instances, node.guest_attributes, strict=True):
+            # `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` looks for it.
+            own.agent_writes("deviceInfo", "hostname", name)
+        node.body["state"] = "READY"
         return self.render(node)
+
+    def _late_s(self) -> float:
+        return self._late_dice.uniform(0.0, self._durations.late)
+
+    async def _tell(self, node: Node, untold: tuple[int, str], after_s: float) -> None:
+        """A machine's agent writes a key."""
+        await self._world.clock.sleep(after_s)
+        node.untold.discard(untold)
+        self.announce()
 
     def abandon(self, node: Node) -> None:
         """After a creation that failed: no node is left, and its machines go."""

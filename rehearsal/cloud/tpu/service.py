@@ -56,6 +56,7 @@ class TpuService:
         hosts: Hosts,
         durations: Durations | None = None,
         quotas: Quotas | None = None,
+        seed: int = 0,
     ) -> None:
         self._world = world
         self._operations = operations
@@ -63,7 +64,7 @@ class TpuService:
         self._requests = Requests(world, iam)
         self._durations = durations or Durations()
         self._quotas = quotas or Quotas()
-        self._nodes = Nodes(world, hosts, self._durations)
+        self._nodes = Nodes(world, hosts, self._durations, seed)
         self._ids = itertools.count(int(time.time()) * 1_000_000)
 
     def methods(self) -> Mapping[str, Method]:

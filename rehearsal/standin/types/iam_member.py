@@ -82,7 +82,8 @@ class PolicyMember(Resource):
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
         """The member as it stands in the policy, or None if it doesn't."""
         if not prior.get("role"):
-            raise StandInError(f"the stand-in can't import {self.label} {id_!r}")
+            prior = self._imported(id_)
+            id_ = self.id(prior)
         try:
             policy = self.get_policy(context, prior)
         except ApiError as error:
@@ -104,6 +105,14 @@ class PolicyMember(Resource):
         if condition := planned.get("condition"):
             words += [condition["title"], condition.get("description") or "", condition["expression"]]
         return "/".join(words)
+
+    def _imported(self, id_: str) -> dict[str, str]:
+        """What the id of an import says: scope, role and member with spaces between, unlike a state's."""
+        words = id_.split()
+        if len(words) != 3:
+            raise StandInError(f"the stand-in can't import {self.label} {id_!r}: it takes SCOPE ROLE MEMBER")
+        scope = words[0].removeprefix("b/") if self.scope == "bucket" else words[0]
+        return {self.scope: scope, "role": words[1], "member": words[2]}
 
     def parse(self, id_: str, settings: Settings) -> dict[str, str]:
         """Nothing: roles and conditions hold slashes, so the id can't be taken apart."""

@@ -26,30 +26,16 @@ fetch_missing() {
   return $outcome
 }
 
-# fetch_manifest FILE: the manifest, which must hash to the bundle's id.
-fetch_manifest() {
-  local code
-  code=$(gcs_get "$(object "bundles/manifests/$TPU_BUNDLE")?alt=media" "$1.part")
-  case $code in
-    200) ;;
-    404) fail "no manifest $TPU_BUNDLE in gs://$CHECKPOINT_BUCKET/bundles/manifests: run 'make publish'" ;;
-    # 403 too: a grant takes minutes to reach every server.
-    *) try_again "manifest $TPU_BUNDLE: HTTP $code" ;;
-  esac
-  sha256sum --check --strict --quiet <<<"$TPU_BUNDLE  $1.part" || fail "the manifest's content isn't what its name says"
-  if grep -Eqv '^[0-9a-f]{64}  [A-Za-z0-9][A-Za-z0-9._+/-]*$' "$1.part" || grep -q '\.\.' "$1.part"; then
+stage_bundle() {
+  local folder=/opt/tpu/bundles/$TPU_BUNDLE manifest=$RUN/$TPU_BUNDLE round code bad
+  ! disk_is_full 2>/dev/null || exit 1  # which is said of every stage that fails so
+  # The loader has checked it against the id.
+  if grep -Eqv '^[0-9a-f]{64}  [A-Za-z0-9][A-Za-z0-9._+/-]*$' "$manifest" || grep -q '\.\.' "$manifest"; then
     fail "the manifest names a file in a way that no bundle does"
   fi
-  mv "$1.part" "$1"
-}
-
-stage_bundle() {
-  local folder=/opt/tpu/bundles/$TPU_BUNDLE manifest=/opt/tpu/bundles/$TPU_BUNDLE.manifest round code bad
-  ! disk_is_full 2>/dev/null || exit 1  # which is said of every stage that fails so
   authorize || try_again "no token"
   mkdir -p "$folder"
   cd "$folder" || exit
-  sha256sum --check --status --ignore-missing <<<"$TPU_BUNDLE  $manifest" || fetch_manifest "$manifest"
   # Twice, so that a file damaged on this host is fetched again.
   for round in 1 2; do
     code=0

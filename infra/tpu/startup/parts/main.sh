@@ -2,11 +2,15 @@
 # The order, and for how long each stage may be tried again, in seconds. Grants of a
 # new service account can take minutes to hold, hence the patience with the bucket.
 
+# The script is of the bundle that it installs, and the loader, which found it there, says which that is.
+export TPU_BUNDLE=${1:?the id of the bundle that this script is of}
+
 mkdir -p "$RUN" /var/lib/tpu /var/log/tpu /opt/tpu
 chmod 0755 "$RUN"
 exec 9>"$RUN/boot.lock"
 flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
 exec > >(tee --append "$LOG" 9>&-) 2>&1
+exec 7>&1
 trap interrupted EXIT
 
 run_stage identity 60
@@ -21,5 +25,6 @@ run_stage barrier 30
 run_stage launch 30
 
 trap - EXIT
+touch "$RUN/ready"
 record ready launch "${FINISHED[@]}"
 log "ready after $SECONDS s"

@@ -53,12 +53,11 @@ stage_mount_checkpoints() {
   # A mount point that a crashed gcsfuse left behind can't even be looked at.
   mkdir -p /mnt/checkpoints 2>/dev/null || umount --lazy /mnt/checkpoints
   changed=$(checkpoints_unit "$hns" | write_file /etc/systemd/system/tpu-checkpoints.service)
-  if [[ -n $changed ]]; then
-    systemctl daemon-reload
-    systemctl restart tpu-checkpoints.service
-  else
-    systemctl start tpu-checkpoints.service
-  fi
+  [[ -z $changed ]] || systemctl daemon-reload
+  # Whoever works on the mount isn't disturbed: a changed one is taken over when it starts next.
+  [[ -z $changed || $(systemctl show --property=MainPID --value tpu-checkpoints.service) == 0 ]] ||
+    log "warning: an older gcsfuse still runs; to change over: systemctl restart tpu-checkpoints.service"
+  systemctl start tpu-checkpoints.service
   deadline=$((SECONDS + 8))
   until mountpoint --quiet /mnt/checkpoints && try_as_nobody; do
     if ((SECONDS >= deadline)); then
@@ -68,5 +67,7 @@ stage_mount_checkpoints() {
     fi
     sleep 0.5
   done
+  # What was told before this host knew its number.
+  rm -f "/mnt/checkpoints/boot/$TPU_NAME/worker-unknown-$INSTANCE_ID.json"
   log "gs://$CHECKPOINT_BUCKET is at /mnt/checkpoints (hierarchical namespace: $hns)"
 }

@@ -3,12 +3,29 @@
 
 declare -a FINISHED=()
 STAGE=''
+# How often a stage that goes on is told again.
+TOLD_EACH_S=10
 
-# record STATE STAGE ENTRY...: the status as a file on the host and as the object.
+# record STATE STAGE ENTRY...: the status as a file on the host, as a guest attribute and as the object.
 record() {
-  status_json "$@" >"$RUN/status.json.new"
+  local state why
+  state=$(state_of "$1")
+  why=$(why "$state" "$2")
+  status_json "$state" "${@:2}" >"$RUN/status.json.new"
   mv "$RUN/status.json.new" "$RUN/status.json"
-  upload_status "$1" "$2"
+  guest_attribute "$state" "$2" "$why"
+  upload_status "$state" "$2" "$why"
+}
+
+# learn: what identity knows by now, and what it knew when it failed, so that the status has an address.
+learn() {
+  # shellcheck disable=SC1091
+  [[ ! -f $RUN/node ]] || . "$RUN/node"
+}
+
+# tell_running NAME ATTEMPT START BEGAN_MS: that a stage goes on.
+tell_running() {
+  record booting "$1" "${FINISHED[@]}" "$(stage_json "$1" running "$2" "$3" '' $(($(now_ms) - $4)) "$RUN/$1.log")"
 }
 
 # run_stage NAME PATIENCE_S: runs stage_NAME; where it asks to be tried again, does so
@@ -22,17 +39,22 @@ run_stage() {
   STAGE=$name
   while :; do
     attempt=$((attempt + 1))
-    record booting "$name" "${FINISHED[@]}" \
-      "$(stage_json "$name" running $attempt "$start" '' $(($(now_ms) - began_ms)) "$stage_log")"
+    tell_running "$name" $attempt "$start" "$began_ms"
     log "stage $name: attempt $attempt"
-    # A shell of its own: 'exit' ends the stage alone, and errexit holds inside.
-    set +e
-    (set -e; "stage_${name//-/_}") 2>&1 | tee "$stage_log"
-    code=${PIPESTATUS[0]}
-    set -e
-    # What identity learned; sourced on failure too, so that the status has an address.
-    # shellcheck disable=SC1091
-    [[ ! -f $RUN/node ]] || . "$RUN/node"
+    # A shell of its own: 'exit' ends the stage alone, and errexit holds inside. Meanwhile what it says is
+    # told, so that a stage that waits for long isn't taken for a host that is dead.
+    exec 8< <(
+      set +e
+      (set -e; "stage_${name//-/_}") 2>&1 7>&- | tee "$stage_log" >&7
+      echo "${PIPESTATUS[0]}"
+    )
+    until read -r -t "$TOLD_EACH_S" -u 8 code; do
+      (($? > 128)) || { code=1; break; }  # no timeout: it was killed
+      learn
+      tell_running "$name" $attempt "$start" "$began_ms"
+    done
+    exec 8<&-
+    learn
     case $code in
       0) outcome=ok ;;
       "$SKIPPED") outcome=skipped ;;

@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # The status object gs://BUCKET/boot/<node>/worker-<k>.json, written at every change.
 
+# When the next passing state goes into the guest attributes, in seconds of this script.
+GUEST_FROM_S=0
+
 # Between the parts of an upload; no line of a status can read so, since it is one line of JSON.
 BOUNDARY=tpu-boot-status
 
@@ -42,14 +45,33 @@ status_json() {
     "$(json_string "${TPU_BUNDLE:-}")" "$state" "$stage" "$(timestamp)" "${entries#, }"
 }
 
-# upload_body STATE STAGE: $RUN/status.json as the body of a multipart upload. What a listing of the bucket
+# state_of booting|failed|ready: how a state is told. Once this boot of the machine was ready, a later run of the
+# script is no boot: while it goes on, and where it fails, what the boot started still runs.
+state_of() {
+  case $1-$([[ ! -f $RUN/ready ]] || echo again) in
+    booting-again) echo rerunning ;;
+    failed-again) echo rerun-failed ;;
+    *) echo "$1" ;;
+  esac
+}
+
+# why STATE STAGE: of a stage that failed, or that waits, the last line of its log; at most 200 characters.
+why() {
+  local line
+  [[ -f $RUN/$2.log ]] || return 0
+  line=$(tail --lines=1 "$RUN/$2.log")
+  [[ $1 == *failed || $line == 'tpu-boot: not yet: '* || $line == 'tpu-boot: waiting '* ]] || return 0
+  line=${line#tpu-boot: }
+  line=${line#error: }
+  line=${line#not yet: }
+  printf '%s' "${line:0:200}"
+}
+
+# upload_body STATE STAGE WHY: $RUN/status.json as the body of a multipart upload. What a listing of the bucket
 # shows of an object is its metadata: who watches many hosts reads no object for it.
 upload_body() {
   local why=''
-  if [[ $1 == failed && -f $RUN/$2.log ]]; then
-    why=$(tail --lines=1 "$RUN/$2.log" | sed 's/^tpu-boot: \(error: \|not yet: \)\?//')
-    why=", \"why\": $(json_string "${why:0:200}")"
-  fi
+  [[ -z $3 ]] || why=", \"why\": $(json_string "$3")"
   printf -- '--%s\r\nContent-Type: application/json\r\n\r\n' "$BOUNDARY"
   printf '{"contentType": "application/json", "metadata": {"state": "%s", "stage": "%s", "instance": %s%s}}' \
     "$1" "$2" "$(json_string "${INSTANCE_ID:-}")" "$why"
@@ -58,7 +80,22 @@ upload_body() {
   printf '\r\n--%s--\r\n' "$BOUNDARY"
 }
 
-# upload_status STATE STAGE: sends $RUN/status.json. A bucket that can't be reached never stops a
+# guest_attribute STATE STAGE WHY: the same as tpu/boot of the machine's guest attributes, which nobody but this
+# host can write: all hosts share one service account, and any of them could write any object.
+# https://cloud.google.com/compute/docs/metadata/manage-guest-attributes allows a machine ten queries a minute and
+# three a second, and loses what is beyond: stages are quick, so one in 15 s is told, and each outcome.
+guest_attribute() {
+  local code
+  [[ $1 == *failed || $1 == ready ]] || ((SECONDS >= GUEST_FROM_S)) || return 0
+  GUEST_FROM_S=$((SECONDS + 15))
+  code=$(curl --silent --output "$RUN/guest.answer" --write-out '%{http_code}' --max-time 5 --request PUT \
+    --header 'Metadata-Flavor: Google' --data "$(printf '{"state": "%s", "stage": "%s", "boot_id": "%s", "updated_s": %s, "why": %s}' \
+      "$1" "$2" "$(cat /proc/sys/kernel/random/boot_id)" "$(date +%s)" "$(json_string "$3")")" \
+    "$METADATA/instance/guest-attributes/tpu/boot") || true
+  [[ $code == 2* ]] || log "guest attribute tpu/boot not written (HTTP $code)"
+}
+
+# upload_status STATE STAGE WHY: sends $RUN/status.json. A bucket that can't be reached never stops a
 # boot: the next change tries again, and the journal has it all.
 upload_status() {
   if [[ -z ${CHECKPOINT_BUCKET:-} || -z ${TPU_NAME:-} ]]; then
@@ -67,7 +104,7 @@ upload_status() {
   fi
   # A host that doesn't know its id must not overwrite the status of one that does.
   local name=boot/$TPU_NAME/worker-${WORKER_ID:-unknown-${INSTANCE_ID:-0}}.json code=000
-  upload_body "$1" "$2" >"$RUN/status.upload"
+  upload_body "$1" "$2" "$3" >"$RUN/status.upload"
   if authorize; then
     # Cloud Storage takes one write a second of an object and answers 429 to more, and stages are quick.
     # The answer goes into a file: curl can't try again where it can't truncate, as in /dev/null.

@@ -1,0 +1,42 @@
+"""What Google calls a resource, from its type and inputs: what Pulumi's provider imports it by.
+
+The forms are those of the "Import" sections of the provider's documentation, by type; where an import wants
+another form than the state keeps (members of policies), the provider hands the state's one back.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+FORMS: Mapping[str, str] = MappingProxyType(
+    {
+        "gcp:compute/disk:Disk": "projects/{project}/zones/{zone}/disks/{name}",
+        "gcp:compute/firewall:Firewall": "projects/{project}/global/firewalls/{name}",
+        "gcp:compute/network:Network": "projects/{project}/global/networks/{name}",
+        "gcp:compute/router:Router": "projects/{project}/regions/{region}/routers/{name}",
+        "gcp:compute/routerNat:RouterNat": "{project}/{region}/{router}/{name}",
+        "gcp:compute/subnetwork:Subnetwork": "projects/{project}/regions/{region}/subnetworks/{name}",
+        "gcp:kms/cryptoKey:CryptoKey": "{keyRing}/cryptoKeys/{name}",
+        "gcp:kms/keyRing:KeyRing": "projects/{project}/locations/{location}/keyRings/{name}",
+        "gcp:projects/iAMMember:IAMMember": "{project} {role} {member}",
+        "gcp:projects/service:Service": "{project}/{service}",
+        "gcp:serviceaccount/account:Account": (
+            "projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com"
+        ),
+        "gcp:serviceaccount/iAMMember:IAMMember": "{serviceAccountId} {role} {member}",
+        "gcp:storage/bucket:Bucket": "{name}",
+        "gcp:storage/bucketIAMMember:BucketIAMMember": "b/{bucket} {role} {member}",
+        "gcp:tpu/v2Vm:V2Vm": "projects/{project}/locations/{zone}/nodes/{name}",
+    }
+)
+
+
+def google_id(kind: str, inputs: Mapping[str, Any], project: str) -> str | None:
+    """The id that a resource of a type has once it is made; None where that can't be said.
+
+    `project` is the provider's, for resources that name none.
+    """
+    try:
+        return FORMS[kind].format_map({"project": project, **inputs})
+    except KeyError:
+        return None

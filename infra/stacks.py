@@ -1,0 +1,95 @@
+"""`up` and `destroy` of layers: what a killed `pulumi` left is settled first, then Pulumi does the work.
+
+A layer's stack is made where there is none. The settings' file keeps its text whatever Pulumi writes into it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra import names
+from infra.cli import Pulumi
+from infra.errors import CommandError
+from infra.interrupted import interrupted
+from infra.settings import from_file
+from infra.settings.record import formatting_kept
+from infra.settings.sources import ROOT
+from infra.settle import Patience, settle
+
+
+def up(environment: str, layers: Sequence[str] = (), root: Path = ROOT, options: Sequence[str] = ()) -> int:
+    """Bring layers up in their order, all without `layers`.
+
+    `options` go to each `pulumi up`. Raises InfraError where one fails; those before it are up then.
+    """
+    from_file(environment, root)
+    pulumi = Pulumi(environment, root)
+    pulumi.require_passphrase()
+    for layer in _ordered(layers):
+        with formatting_kept(environment, root):
+            _settle(environment, layer, root)
+            if pulumi.export(layer) is None:
+                pulumi.ask(layer, "stack", "init", environment)
+            pulumi.show(layer, "up", "--stack", environment, *options)
+    return 0
+
+
+def destroy(environment: str, layers: Sequence[str], root: Path = ROOT, options: Sequence[str] = ()) -> int:
+    """Take layers down, the last one first.
+
+    `options` go to each `pulumi destroy`. Raises InfraError where one fails; nothing after it was begun then.
+    """
+    pulumi = Pulumi(environment, root)
+    pulumi.require_passphrase()
+    for layer in reversed(_ordered(layers)):
+        with formatting_kept(environment, root):
+            _settle(environment, layer, root, until_made=False)
+            state = pulumi.export(layer)
+            if state is None or not state["deployment"].get("resources"):
+                print(f"{layer}: nothing is up", flush=True)
+                continue
+            # With a target Pulumi doesn't end in the advice to run `pulumi stack rm`, which would delete the
+            # settings of all layers. This one stands for everything.
+            pulumi.show(layer, "destroy", "--stack", environment, "--target", "**", *options)
+            print(f"{layer}: destroyed; its settings stay in Pulumi.{environment}.yaml", flush=True)
+    return 0
+
+
+def settle_layers(environment: str, layers: Sequence[str], root: Path = ROOT) -> int:
+    """Settle layers, all without `layers`, and say what was done."""
+    Pulumi(environment, root).require_passphrase()
+    for layer in _ordered(layers):
+        if not _settle(environment, layer, root):
+            print(f"{layer}: nothing to settle", flush=True)
+    return 0
+
+
+def refuse_interrupted(environment: str, layer: str) -> None:
+    """For the program itself: what was interrupted must be settled before anything is made or left as it is.
+
+    Raises CommandError with the command. Where Pulumi can't be asked, as under another CLI than the one on
+    PATH, nothing is refused: Pulumi's own warning stays.
+    """
+    try:
+        state = Pulumi(environment).export(layer)
+    except CommandError:
+        return
+    left = interrupted(state["deployment"]) if state else []
+    if left:
+        raise CommandError(f"{'; '.join(left)}\n    fix: python -m infra settle {environment} {layer}")
+
+
+def _settle(environment: str, layer: str, root: Path, until_made: bool = True) -> list[str]:
+    lines = settle(environment, layer, root, patience=PATIENCE, until_made=until_made)
+    for line in lines:
+        print(f"{layer}: {line}", flush=True)
+    return lines
+
+
+def _ordered(layers: Sequence[str]) -> list[str]:
+    unknown = sorted(set(layers) - set(names.LAYERS))
+    if unknown:
+        raise CommandError(f"no layer {', '.join(unknown)}; the layers are {', '.join(names.LAYERS)}")
+    return [layer for layer in names.LAYERS if layer in layers or not layers]
+
+
+PATIENCE = Patience()

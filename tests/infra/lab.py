@@ -1,0 +1,295 @@
+"""All four layers on an emulated Google Cloud, by the real Pulumi CLI, that can be killed at any request.
+
+Real are the program, the CLI, the commands of `python -m infra`, the plug-in (the stand-in) and the front
+door. What isn't: machines do nothing, and Google's clock runs 200 times as fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+from aiohttp import web
+from multidict import CIMultiDict
+
+from infra import names
+from infra.settings.sources import ROOT
+from rehearsal.cloud.cloud import Cloud
+from rehearsal.cloud.compute.disks import add_snapshot
+from rehearsal.cloud.config import CloudConfig
+from rehearsal.standin.install import install
+from tests.cloud.tpu_lab import PretendedHosts
+
+PROJECT, OWNER, BUCKET, BUNDLE = "wire-test", "owner@example.com", "wire-test-checkpoints", "ab" * 32
+ACCOUNT = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
+KINDS = {"networks", "subnetworks", "firewalls", "routers", "disks", "nodes", "serviceAccounts"}
+PRODUCTS = {
+    "COMPUTE": "compute.googleapis.com/compute/beta/",
+    "STORAGE": "storage.googleapis.com/storage/v1/",
+    "TPU_V2": "tpu.googleapis.com/v2alpha1/",
+    "IAM": "iam.googleapis.com/v1/",
+    "KMS": "cloudkms.googleapis.com/v1/",
+    "RESOURCE_MANAGER": "cloudresourcemanager.googleapis.com/v1/",
+    "SERVICE_USAGE": "serviceusage.googleapis.com/v1/",
+}
+SETTINGS = f"""\
+# The settings of a test: what is written here stays as it is, down to the last space.
+config:
+  pulumi:disable-default-providers: ["*"]
+  gcp:project: {PROJECT}
+  storage:bucketName: {BUCKET}
+  storage:location: us-east5
+  storage:serviceAccountUsers: ["user:{OWNER}"]
+  network:cloudNat: true  # a router, too
+  data:snapshot:   corpus
+  data:sizeGib: 1000
+  tpu:bundle: "{BUNDLE}"
+
+  tpu:slices:
+    - {{name: one, acceleratorType: v6e-1, zones: [us-east5-b], spot: true}}
+    - {{name: two, acceleratorType: v6e-8, zones: [us-east5-a], spot: true}}
+"""
+
+
+class Lab:
+    """The cloud in a thread, the project and its state in a folder."""
+
+    def __init__(self, folder: Path, rate: float = 200.0) -> None:
+        """`rate`: of Google's clock."""
+        self.folder, self.root = folder, folder / "project"
+        self.hosts = PretendedHosts()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._kill_at, self._victim, self.asked, self.killed_at = 0, 0, 0, ""
+        config = CloudConfig(
+            PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
+            metadata="", clock_rate=rate,
+        )  # fmt: skip
+        self._call(self._open(config))
+        image = folder / "corpus.img"
+        image.write_bytes(b"data")
+        add_snapshot(self.cloud.world, "corpus", image, 50)
+        self.environment = self._environment(self.cloud.iam.mint(OWNER, lifetime_s=1e9).value)
+        self._write_project()
+
+    def close(self) -> None:
+        """End the cloud."""
+
+        async def stop() -> None:
+            await asyncio.gather(*(runner.cleanup() for runner in self._runners))
+            await self.cloud.close()
+
+        self._call(stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    # Commands
+
+    def run(self, *line: str, fine: bool = True) -> str:
+        """What a command prints, whose exit status must be as said."""
+        done = subprocess.run(
+            line, cwd=ROOT, env=self.environment, text=True, check=False, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
+        )  # fmt: skip
+        assert (done.returncode == 0) is fine, f"{' '.join(line)}: {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def pulumi(self, layer: str, *arguments: str, fine: bool = True) -> str:
+        """What a command of the CLI prints."""
+        return self.run(*self.line(layer, *arguments), fine=fine)
+
+    def line(self, layer: str, *arguments: str) -> list[str]:
+        """A command of the CLI."""
+        place = str(self.root / names.project_directory(layer))
+        return ["pulumi", "-C", place, "--non-interactive", *arguments]
+
+    def infra(self, *arguments: str, fine: bool = True) -> str:
+        """What `python -m infra` prints, in the lab's project."""
+        return self.run(sys.executable, "-m", "tests.infra.lab", str(self.root), *arguments, fine=fine)
+
+    def state(self, layer: str) -> dict[str, Any]:
+        """The layer's deployment."""
+        state: dict[str, Any] = json.loads(self.pulumi(layer, "stack", "export", "-s", "dev"))
+        return state["deployment"]  # type: ignore[no-any-return]
+
+    def locked(self, layer: str) -> bool:
+        """Whether anybody's lock is on the layer's stack."""
+        folder = self.folder / "state/.pulumi/locks/organization" / layer / "dev"
+        return any(path.suffix == ".json" for path in folder.glob("*"))
+
+    # Killing
+
+    def killed(self, line: list[str], at: int) -> str:
+        """Run a command; once its `at`th request is done at Google, and before it hears of that, SIGKILL it
+        and all its children. At 0 its first request is never done. The request; empty where it ended before.
+        """
+        self.asked, self.killed_at = 0, ""
+        with (self.folder / "killed.log").open("w") as log:
+            process = subprocess.Popen(
+                line, cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+            self._victim, self._kill_at = process.pid, at or -1
+            try:
+                status = process.wait(300)
+            finally:
+                self._kill_at = 0
+        if self.killed_at:
+            assert status == -signal.SIGKILL, f"it wasn't killed: {status}"
+        return self.killed_at
+
+    def count(self, line: list[str]) -> int:
+        """How many requests a command sends that nobody disturbs."""
+        self.asked = 0
+        self.run(*line)
+        return self.asked
+
+    # The cloud
+
+    def request(self, method: str, path: str, body: Any = None, **query: str) -> Any:
+        """A request of the owner's to HOST/PATH."""
+        host, _, rest = path.partition("/")
+        headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        return requests.request(
+            method, f"{self.urls[host]}/{rest}", params=query, data=data, headers=headers, timeout=60
+        )
+
+    def living(self) -> set[str]:
+        """The truth: ids of all at Google that our layers make, but for what policies hold."""
+        directory = self.cloud.world.directory
+        found = {name for name in directory if name.split("/")[-2] in KINDS}
+        if self.request("GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}").ok:
+            found.add(BUCKET)
+        return found | self._granted()
+
+    def _granted(self) -> set[str]:
+        """What policies grant to our account and on it, as Pulumi's ids say it."""
+        account = f"projects/{PROJECT}/serviceAccounts/{ACCOUNT}"
+        policies = {
+            PROJECT: ("POST", f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}:getIamPolicy"),
+            f"b/{BUCKET}": ("GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}/iam"),
+            account: ("POST", f"iam.googleapis.com/v1/{account}:getIamPolicy"),
+        }
+        found = set()
+        for scope, (method, path) in policies.items():
+            answer = self.request(method, path)
+            for binding in answer.json().get("bindings", ()) if answer.ok else ():
+                for member in binding["members"]:
+                    if scope == account or member == f"serviceAccount:{ACCOUNT}":
+                        found.add(f"{scope}/{binding['role']}/{member}")
+        return found
+
+    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result(60)
+
+    async def _open(self, config: CloudConfig) -> None:
+        self.cloud = Cloud(config, self.hosts)
+        await self.cloud.start()
+        self._runners: list[web.AppRunner] = []
+        self.urls: dict[str, str] = {}
+        for host in (path.partition("/")[0] for path in PRODUCTS.values()):
+            self.urls[host] = await self._door(host)
+
+    async def _door(self, host: str) -> str:
+        """A port that is Google's of that name, for clients that can't be given Google's names."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            headers = CIMultiDict(request.headers)
+            headers["Host"] = host
+            if self._kill_at == -1 and not self.killed_at:
+                self._kill(f"before {request.method} {host}{request.path}")
+                return web.Response(status=499)
+            answer = await self.cloud.front_door.handle(request.clone(headers=headers, host=host))
+            self.asked += 1
+            if self._kill_at and self.asked == self._kill_at:
+                self._kill(f"after {request.method} {host}{request.path}")
+            return answer
+
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        self._runners.append(runner)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    def _kill(self, request: str) -> None:
+        self.killed_at = request
+        kill_tree(self._victim)
+
+    # The project
+
+    def _environment(self, token: str) -> dict[str, str]:
+        endpoints = {}
+        for product, path in PRODUCTS.items():
+            host, _, rest = path.partition("/")
+            endpoints[f"GOOGLE_{product}_CUSTOM_ENDPOINT"] = f"{self.urls[host]}/{rest}"
+        return {
+            **os.environ,
+            **endpoints,
+            "PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "PULUMI_HOME": str(self.folder / "home"),
+            "PULUMI_BACKEND_URL": f"file://{self.folder / 'state'}",
+            "PULUMI_CONFIG_PASSPHRASE": "test",
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "GOOGLE_OAUTH_ACCESS_TOKEN": token,
+        }
+
+    def _write_project(self) -> None:
+        install(self.folder / "home")
+        (self.folder / "state").mkdir()
+        self.root.mkdir()
+        self.settings = self.root / "Pulumi.dev.yaml"
+        self.settings.write_text(SETTINGS)
+        for layer in names.LAYERS:
+            place = self.root / names.project_directory(layer)
+            place.mkdir(parents=True, exist_ok=True)
+            project = yaml.safe_load((ROOT / names.project_directory(layer) / "Pulumi.yaml").read_text())
+            (place / "Pulumi.yaml").write_text(yaml.safe_dump({**project, "main": str(ROOT)}))
+
+    def publish(self) -> None:
+        """The manifest of a bundle, which is all that the program asks for."""
+        manifest = {"uploadType": "media", "name": names.bundle_manifest(BUNDLE)}
+        path = f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o"
+        answer = self.request("POST", path, b"", **manifest)
+        assert answer.ok, answer.text
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL for a process and all that came of it; stopped first, so that none gets away."""
+    found = [pid]
+    for one in found:
+        os.kill(one, signal.SIGSTOP)
+        for task in Path(f"/proc/{one}/task").glob("*/children"):
+            found += map(int, task.read_text().split())
+    for one in reversed(found):
+        os.kill(one, signal.SIGKILL)
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m infra` for another project folder than the one it lies in."""
+    from infra import settle, stacks
+    from infra.__main__ import main as infra
+
+    root, *rest = arguments
+    # Google's clock here is faster: what takes it a minute takes a third of a second.
+    stacks.PATIENCE = settle.Patience(creation_s=1.0, deletion_s=2.0, poll_s=0.2)
+    return infra(rest, Path(root))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,154 @@
+"""`pulumi up` and `pulumi destroy` of each layer, killed at each of their requests, and what comes after."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra import names
+from tests.infra.lab import BUCKET, Lab
+
+# What a settling says of a resource, and its column.
+_SAID = {
+    "made, and taken in": "taken_in",
+    "never made; its record is dropped": "dropped",
+    "gone, and taken out of the state": "gone",
+    "still there": "still_there",
+    "read again": "read_again",
+}
+_WITHOUT_ASKING = ("--yes", "--skip-preview")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command that was killed at a request, and the next one.
+
+    Attributes:
+        request: at which; empty where the command had ended before.
+        settled: what the next command says that it found and did.
+        took_s: the next command.
+    """
+
+    layer: str
+    verb: str
+    at: int
+    then: str
+    request: str
+    settled: tuple[str, ...]
+    took_s: float
+
+
+class Updates:
+    """A lab in which one layer comes and goes, on those that it needs."""
+
+    def __init__(self, folder: Path, layer: str) -> None:
+        self.lab, self.layer = Lab(folder), layer
+        for one in names.LAYERS[: names.LAYERS.index(layer)]:
+            self.lab.infra("up", "dev", one, *_WITHOUT_ASKING)
+            if one == "storage":
+                self.lab.publish()
+        self._below = self.lab.living()
+        self.lab.pulumi(layer, "stack", "init", "dev")
+        self.requests = {"up": self.lab.count(self._line("up"))}
+        assert self._held(), "nothing was made"
+        self._unprotect()
+        self.requests["destroy"] = self.lab.count(self._line("destroy"))
+        self._clean()
+
+    def close(self) -> None:
+        """End the lab."""
+        self.lab.close()
+
+    def cases(self, every: int = 1) -> Iterator[Case]:
+        """Kills at every, or every so manieth, request; both commands come after both."""
+        for at in range(0, max(self.requests.values()) + 1, every):
+            up, destroy = (at <= self.requests[verb] for verb in ("up", "destroy"))
+            if up:
+                yield self.case("up", at, "destroy")
+            yield self.case("up", at if up else self.requests["up"], "up")
+            if destroy:
+                yield self.case("destroy", at, "up")
+            yield self.case("destroy", at if destroy else self.requests["destroy"], "destroy")
+
+    def case(self, verb: str, at: int, then: str) -> Case:
+        """Kill `verb` at a request, run `then`, and hold what is at Google against the state."""
+        if verb == "destroy":
+            self._unprotect()
+        request = self.lab.killed(self._line(verb), at)
+        if request:
+            said = self._complaint(verb)
+            assert "locked by" in said or "checkpoint: EOF" in said, (
+                f"a killed command leaves its lock\n{said}"
+            )
+        assert self.lab.locked(self.layer) is bool(request), "a killed command leaves its lock"
+        begun = time.monotonic()
+        if then == "destroy" and self.layer == "storage":
+            said = self.lab.infra("settle", "dev", self.layer)
+            self._unprotect()
+            said += self.lab.infra("destroy", "dev", self.layer, *_WITHOUT_ASKING)
+        else:
+            said = self.lab.infra(then, "dev", self.layer, *_WITHOUT_ASKING)
+        took_s = round(time.monotonic() - begun, 1)
+        assert "stack rm" not in said, said
+        assert self.lab.living() - self._below - self._kept(then) == self._held() - self._kept(then), said
+        if then == "up":
+            self.lab.pulumi(self.layer, "preview", "-s", "dev", "--expect-no-changes")
+            assert self._held()
+        else:
+            self._clean()
+        settled = [line for line in said.splitlines() if line.startswith(f"{self.layer}: ")]
+        return Case(self.layer, verb, at, then, request, tuple(settled), took_s)
+
+    def _line(self, verb: str) -> list[str]:
+        return self.lab.line(self.layer, verb, "-s", "dev", *_WITHOUT_ASKING)
+
+    def _held(self) -> set[str]:
+        """Ids in the layer's state, but for services, which nobody makes."""
+        return {
+            one["id"]
+            for one in self.lab.state(self.layer).get("resources") or ()
+            if one["custom"] and one["type"].startswith("gcp:") and "projects/service:" not in one["type"]
+        } - {None}
+
+    def _kept(self, then: str) -> set[str]:
+        """The bucket outlives a `destroy` by design. A router's NAT is a part of the router at Google."""
+        nats = {id_ for id_ in self._held() if id_.endswith("-nat")}
+        return nats | ({BUCKET} if then == "destroy" else set())
+
+    def _unprotect(self) -> None:
+        if self.layer == "storage" and self.lab.state(self.layer).get("resources"):
+            self.lab.pulumi(self.layer, "state", "unprotect", "--all", "--yes", "-s", "dev")
+
+    def _clean(self) -> None:
+        """Nothing of the layer lives on; the bucket is taken away as a person would."""
+        assert not self._held()
+        if self.layer == "storage":
+            self.lab.request("DELETE", f"storage.googleapis.com/storage/v1/b/{BUCKET}")
+        assert self.lab.living() <= self._below, self.lab.living() - self._below
+
+
+def rows(cases: Sequence[Case], requests: Mapping[str, int]) -> list[dict[str, Any]]:
+    """For each command and the next one: requests, kills, and what became of what was under way."""
+    found = []
+    for verb in ("up", "destroy"):
+        for then in ("up", "destroy"):
+            some = [one for one in cases if (one.verb, one.then) == (verb, then) and one.request]
+            said = Counter(
+                column
+                for one in some
+                for line in one.settled
+                for end, column in _SAID.items()
+                if line.endswith(end)
+            )
+            found.append(
+                {
+                    "layer": cases[0].layer, "verb": verb, "then": then, "requests": requests[verb],
+                    "kills": len(some), **{column: said[column] for column in _SAID.values()},
+                    "longest_s": max((one.took_s for one in some), default=0.0),
+                }
+            )  # fmt: skip
+    return found

@@ -1,0 +1,83 @@
+"""An exported model is whole: transformers reads its tokenizer, begins as training did, and stops."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.parity import environment
+from tests.workload.slice import SETTINGS
+from tests.workload.test_tokens import with_begin
+from workload.__main__ import main
+from workload.data.prepare import prepare
+from workload.data.tokenizers import HuggingFace
+from workload.model import decoder, huggingface
+from workload.model.architecture import Architecture
+from workload.model.generation import Generation
+
+BEGIN, END, CHAT_END = 18, 1, 17
+ARCH = Architecture(layers=1, d_model=32, heads=4, d_ff=64, vocab_size=19)
+
+
+def that_ends_at_once(folder: Path) -> Path:
+    """Weights of a model that says the end after whatever it is given, meant for 512 tokens and for chats."""
+    shapes = decoder.shapes(ARCH)
+    zeros = {name: np.zeros(leaf.shape, ml_dtypes.bfloat16) for name, leaf in shapes["layers"].items()}
+    ends = {name: np.zeros(leaf.shape, np.float32) for name, leaf in shapes.items() if name != "layers"}
+    ends["embed_VxD"] += 1
+    ends["final_norm_D"] += 1
+    ends["unembed_VxD"][END] = 1
+    chat = Generation((), (CHAT_END,), 512)
+    huggingface.save(folder, {**ends, "layers": zeros}, ARCH, "float32", chat)
+    return folder
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    source = tmp_path / "documents.jsonl"
+    texts = [f"the quick fox {'a dog ' * n}" for n in range(60)]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = HuggingFace(with_begin(tmp_path / "words"))
+    assert (tokenizer.begin_of_document, tokenizer.end_of_document) == ((BEGIN,), END)
+    prepare([source], tmp_path / "tokens", tokenizer)
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "tokens"))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    settings = [one for one in SETTINGS if not one.startswith("model.")]
+    settings += ["train.steps=1", "train.batch_size=4", "optimizer.warmup_steps=0"]
+    settings += ["optimizer.learning_rate=1e-9", f"train.init_from={that_ends_at_once(tmp_path / 'given')}"]
+    config = tmp_path / "only.toml"
+    config.write_text("")
+    line = [str(config), "--name", "whole", "--dir", str(tmp_path), *(f"--set={one}" for one in settings)]
+    assert main(["train", *line]) == 0
+    out = tmp_path / "exported"
+    assert main(["checkpoints", "export", str(tmp_path / "runs" / "whole"), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_an_export_holds_its_tokenizer_and_where_a_text_begins_and_ends(exported: Path) -> None:
+    config = json.loads((exported / "config.json").read_text())
+    assert (config["bos_token_id"], config["eos_token_id"]) == (BEGIN, [END, CHAT_END])
+    assert config["max_position_embeddings"] == 512, "what the weights were meant for, not training's length"
+    generation = json.loads((exported / "generation_config.json").read_text())
+    assert generation == {"bos_token_id": BEGIN, "eos_token_id": [END, CHAT_END]}
+    settings = json.loads((exported / "tokenizer_config.json").read_text())
+    assert (settings["bos_token"], settings["eos_token"]) == ("<|begin_of_text|>", "<|end_of_text|>")
+    tokens = (exported.parent / "tokens" / "tokenizer.json").read_bytes()
+    assert (exported / "tokenizer.json").read_bytes() == tokens
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_transformers_begins_as_training_did_and_stops(exported: Path) -> None:
+    script = Path(environment.__file__).with_name("generate.py")
+    line = [environment.python(), script, exported, "the quick fox"]
+    run = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 0, run.stderr
+    said = json.loads(run.stdout.splitlines()[-1])
+    assert said["prompt"] == [BEGIN, 2, 3, 5]
+    assert said["found"] == [*said["prompt"], END], "12 tokens, had it not stopped"
+    assert (said["bos"], said["eos"]) == (BEGIN, END)

@@ -1,0 +1,135 @@
+"""Storage that answers nobody for a while: how that is recognized, and how long orbax's clients try again.
+
+A request that ends in one of these may be sent again: HTTP 408, 429 and 5xx, no connection, no answer in
+time. Whatever else comes back (403, 404, a full disk) is a refusal, which time doesn't mend.
+"""
+
+import asyncio
+import inspect
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import aiohttp
+import requests
+from google.auth import exceptions as auth
+
+RETRY_AT_MOST_EVERY_S = 4.0  # so soon after its end an outage is over for every client
+_TRANSIENT = {408, 429, 500, 502, 503, 504}
+_IN_TEXT = re.compile(r"\[(http_response|curl)_code='(\d+)'")  # as tensorstore has it
+_UNREACHED = (
+    ConnectionError,
+    requests.ConnectionError,
+    requests.Timeout,
+    aiohttp.ClientError,
+    auth.TransportError,
+)
+
+
+def transient(error: BaseException) -> str:
+    """What storage answered, such as `HTTP 503`; empty where sending it again wouldn't help."""
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
+        status = getattr(cause, "code", None) or getattr(response, "status_code", None)
+        if isinstance(status, int | str) and str(status).isdecimal():
+            return f"HTTP {status}" if int(status) in _TRANSIENT else ""
+        if isinstance(cause, requests.exceptions.ProxyError):  # gcsfs's word for a 502
+            return "HTTP 502"
+        if isinstance(cause, _UNREACHED):
+            return "no connection"
+        if found := _IN_TEXT.search(str(cause)):
+            if found[1] == "curl":
+                return "no connection"
+            return f"HTTP {found[2]}" if int(found[2]) in _TRANSIENT else ""
+        if isinstance(cause, TimeoutError):
+            return "no answer in time"
+    return ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    here: BaseException | None = error
+    while here is not None and here not in seen:
+        seen.append(here)
+        yield here
+        here = here.__cause__ or getattr(here, "cause", None)
+
+
+class Health:
+    """Whether storage answers, from what every request to it came to. Threads share it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock, self._lock = clock, threading.Lock()
+        self._since: float | None = None
+        self._answer = ""
+        self.last_failure = -float("inf")  # by the clock
+
+    def failed(self, error: BaseException) -> None:
+        """Takes an attempt that failed. 429 is of one object written too often, and no outage."""
+        answer = transient(error)
+        if not answer or answer == "HTTP 429":
+            return
+        with self._lock:
+            self.last_failure = self._clock()
+            self._since = self.last_failure if self._since is None else self._since
+            self._answer = answer
+
+    def answered(self) -> None:
+        """Takes an attempt that succeeded."""
+        with self._lock:
+            self._since = None
+
+    def outage(self) -> str:
+        """What storage answers and for how long it has; empty while it serves."""
+        with self._lock:
+            return "" if self._since is None else f"{self._answer} for {self._clock() - self._since:.0f} s"
+
+
+HEALTH = Health()  # of the storage of this process's run
+_give_up_at = -float("inf")  # monotonic: until when gcsfs tries again
+
+
+def try_until(give_up_at: float) -> None:
+    """Lets gcsfs, by which orbax makes folders, metadata and markers, try again until a monotonic time."""
+    global _give_up_at
+    _patient()
+    _give_up_at = give_up_at
+
+
+@cache
+def _patient() -> None:
+    """Puts the retries of orbax's two clients of Cloud Storage under this module.
+
+    gcsfs gives up after six tries, 34 s, with no setting for it; tensorstore goes on for minutes,
+    but waits up to 32 s between two tries.
+    """
+    import gcsfs  # type: ignore[import-untyped]
+    from gcsfs.retry import is_retriable  # type: ignore[import-untyped]
+    from orbax.checkpoint._src.serialization import tensorstore_utils  # type: ignore[import-untyped]
+
+    once = inspect.unwrap(gcsfs.GCSFileSystem._request)
+
+    async def request(self: Any, *arguments: Any, **named: Any) -> Any:
+        wait_s = 0.5
+        while True:
+            try:
+                answer = await once(self, *arguments, **named)
+            except Exception as error:
+                if not is_retriable(error):
+                    raise
+                HEALTH.failed(error)
+                if time.monotonic() > _give_up_at:
+                    raise
+            else:
+                HEALTH.answered()
+                return answer
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, RETRY_AT_MOST_EVERY_S)
+
+    gcsfs.GCSFileSystem._request = request
+    retries = {"max_retries": 200, "initial_delay": "500ms", "max_delay": f"{RETRY_AT_MOST_EVERY_S:g}s"}
+    for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+        context["gcs_request_retries"] = retries
