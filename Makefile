@@ -4,6 +4,7 @@ ENV ?= dev
 SCENARIO ?= default
 CONFIG ?= tiny.toml
 SLICE ?= v6e-16
+LAYER ?= tpu
 PYTHON ?= python3
 export PYTHON
 # The virtual environment holds the locked packages and links to the pinned programs.
@@ -13,11 +14,11 @@ export PULUMI_SKIP_UPDATE_CHECK := true
 export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tpu-pulumi)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup test prove lint rehearse preview preflight publish up recover lock docs
+.PHONY: help doctor setup test prove lint rehearse preview preflight publish up destroy settle recover lock docs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
-	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=default|fleet|impostor|kills|pod|slices   CONFIG=tiny.toml   SLICE=v6e-16   PYTHON=python3.12"
+	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=default|fleet|impostor|kills|pod|slices   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=tpu   YES=1   PYTHON=python3.12"
 
 doctor: ## say what is here and what is missing, with a fix for each miss
 	@$(PYTHON) tools/doctor.py
@@ -29,10 +30,11 @@ test: setup lint ## run every test (no cloud account; some need root)
 	@tools/setup.sh parity >&2 # not within the time that a test has
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-prove: setup ## that no kill leaves a trace: of saves (6 min), of extractions (19 min), of 100 runs (1 h); faults (30 min)
+prove: setup ## that no kill leaves a trace: of saves (6 min), extractions (19 min), 100 runs (1 h), up and destroy (90 min); faults (30 min)
 	python -m tests.proofs saves
 	python -m tests.proofs extractions
 	python -m tests.proofs matrix
+	python -m tests.proofs updates
 	python -m tests.proofs runs
 
 lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
@@ -54,12 +56,16 @@ preflight: setup ## whether CONFIG fits SLICE, how fast, at what price; no TPU i
 publish: setup ## build the bundle that hosts install and put it into the bucket of ENV
 	python -m infra.publish $(ENV)
 
-up: setup ## bring up storage, publish if nothing is published yet, then network, data, tpu of ENV (asks before each)
-	pulumi -C infra/storage up -s $(ENV)
+up: setup ## bring up storage, publish if nothing is published yet, then network, data, tpu of ENV (asks before each; YES=1: never)
+	python -m infra up $(ENV) storage $(if $(YES),--yes)
 	grep -q '^ *tpu:bundle:' Pulumi.$(ENV).yaml || python -m infra.publish $(ENV)
-	pulumi -C infra/network up -s $(ENV)
-	pulumi -C infra/data up -s $(ENV)
-	pulumi up -s $(ENV)
+	python -m infra up $(ENV) network data tpu $(if $(YES),--yes)
+
+destroy: setup ## take the slices of ENV down, and nothing else (LAYER=data|network|…: that one; asks; YES=1: doesn't)
+	python -m infra destroy $(ENV) $(LAYER) $(if $(YES),--yes)
+
+settle: setup ## after a killed pulumi: put its lock aside and take in what it made, in all layers of ENV
+	python -m infra settle $(ENV)
 
 recover: setup ## bring back what Google took away of ENV, and nothing else
 	python -m fleet recreate-preempted $(ENV)

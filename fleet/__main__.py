@@ -24,10 +24,12 @@ from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.google import AskedError
 from fleet.members import placed
+from fleet.named import read_stack
 from fleet.roster import within_budget
 from fleet.show import Rates
 from fleet.state import Action, Cause, Decision, Seen, View
 from fleet.store import RENEW_S, BucketStore
+from fleet.unit import unit
 from infra import names, prices
 from infra.cli import run
 from infra.errors import InfraError
@@ -446,6 +448,12 @@ def _confirm(question: str, yes: bool) -> None:
         raise FleetError("nothing was changed")
 
 
+def print_unit(options: argparse.Namespace) -> int:
+    """Print a systemd unit that keeps a controller up on a machine with a checkout."""
+    print(unit(options.environment, read_stack(options.environment).id), end="")
+    return 0
+
+
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "create": (create, "dev --tpu-type v6e-8 --zones us-east5-a,us-east5-b --workers-per-zone 2"),
     "delete": (delete, "dev --slice extract --yes"),
@@ -457,6 +465,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "monitor": (monitor, "dev --monitor-interval 30 --port 8899"),
     "exec": (execute, "dev --slice extract -- sudo systemctl restart google-startup-scripts"),
     "doctor": (doctor, "dev"),
+    "unit": (print_unit, "dev | sudo tee /etc/systemd/system/tpu-fleet-dev.service"),
 }
 
 

@@ -23,8 +23,10 @@ from infra import names
 from infra.catalog import CATALOG
 from infra.cli import Pulumi
 from infra.errors import InfraError
+from infra.google_ids import places
 from infra.nodes import Node, nodes
 from infra.settings import Settings
+from infra.settle import settle_command, unsettled
 from infra.tpu import startup
 from tools.doctor import MISSING, OK, OPTIONAL, Finding, table
 
@@ -70,6 +72,7 @@ def examine(sick: Patient) -> list[Finding]:
         ("bucket", lambda: _bucket(sick)),
         ("bundle", lambda: _bundle(sick)),
         *((f"stack {layer}", lambda layer=layer: _stack(sick, layer)) for layer in names.LAYERS),
+        *((f"unheld {layer}", lambda layer=layer: _unheld(sick, layer)) for layer in names.LAYERS),
         *((f"zone {zone}", lambda zone=zone: _zone(sick, zone)) for zone in zones),
         ("quota", lambda: _quotas(sick)),
         ("controller", lambda: _controller(sick)),
@@ -196,12 +199,36 @@ def _stack(sick: Patient, layer: str) -> Iterator[Finding]:
     environment, what = sick.settings.environment, f"stack {layer}"
     pulumi = Pulumi(environment)
     held = len(pulumi.state(layer)) if environment in pulumi.stacks(layer) else 0
+    left = unsettled(environment, layer) if environment in pulumi.stacks(layer) else []
+    for one in left:
+        yield Finding(what, MISSING, one, settle_command(layer, environment))
+    if left:
+        return
     if held:
         yield Finding(what, OK, f"holds {held} resources")
     elif layer == "data" and not sick.settings.data.snapshot:
         yield Finding(what, OPTIONAL, "not up, and not needed without data:snapshot")
     else:
         yield Finding(what, MISSING, "not up", names.up_command(layer, environment))
+
+
+def _unheld(sick: Patient, layer: str) -> Iterator[Finding]:
+    """What a killed command, a lost state or somebody else's left at Google under a name of ours."""
+    environment, what = sick.settings.environment, f"unheld {layer}"
+    pulumi = Pulumi(environment)
+    there = pulumi.state(layer) if environment in pulumi.stacks(layer) else []
+    ids = {one.get("id") for one in there}
+    missing = {id_: url for id_, url in places(sick.settings, layer).items() if id_ not in ids}
+    found = [id_ for id_, url in missing.items() if sick.google.exists(url)]
+    for id_ in found:
+        if id_ == sick.settings.storage.bucket_name:
+            fix = f"storage:adoptBucket: true, then {names.up_command(layer, environment)}"
+        else:
+            fix = "ask who else has a stack of it; where nobody has, delete it at Google"
+        said = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
+        yield Finding(what, MISSING, said, fix)
+    if not found:
+        yield Finding(what, OK, "nothing of it is at Google without the stack")
 
 
 def _zone(sick: Patient, zone: str) -> Iterator[Finding]:

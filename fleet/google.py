@@ -179,9 +179,13 @@ class Google:
         return int(self._ask("POST", url, wish, text.encode()).json()["generation"])
 
     def is_there(self, name: str) -> bool:
-        """Whether the bucket has an object."""
+        """Whether the bucket has an object. Raises AskedError."""
+        return self.exists(f"{STORAGE}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}")
+
+    def exists(self, url: str) -> bool:
+        """Whether Google knows what a URL names. Raises AskedError."""
         try:
-            self._ask("GET", f"{STORAGE}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}", {})
+            self._ask("GET", url, {})
         except AskedError as error:
             if error.failure.kind is Kind.MISSING:
                 return False

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,16 @@ class Pulumi:
         return [self.program, "-C", str(self.directory(layer)), *arguments]
 
     def show(self, layer: str, *arguments: str) -> None:
-        """Run a command with its output where ours goes. Raises CommandError if it fails."""
+        """Run a command with its output where ours goes. Raises CommandError if it fails.
+
+        Ctrl+C, which the terminal sends to it too, is its own to act on: it ends in order, and we after it.
+        """
         call = self._call(layer, *arguments)
-        if subprocess.run(call, env=self.variables, stdout=self.output, check=False).returncode != 0:
+        with subprocess.Popen(call, env=self.variables, stdout=self.output) as process:
+            while process.returncode is None:
+                with suppress(KeyboardInterrupt):
+                    process.wait()
+        if process.returncode != 0:
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed; what it said is above")
 
     def ask(self, layer: str, *arguments: str, given: str = "") -> str:
@@ -67,9 +75,9 @@ class Pulumi:
             call, env=self.variables, input=given, capture_output=True, text=True, check=False
         )
         if answer.returncode != 0:
-            said = next(
-                (line for line in answer.stderr.splitlines() if line.startswith("error:")), answer.stderr
-            )
+            # An update tells what went wrong where it tells all else.
+            lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines()]
+            said = "; ".join(dict.fromkeys(line for line in lines if "error:" in line)) or answer.stderr
             if _NO_PASSPHRASE in answer.stderr:
                 said = NO_PASSPHRASE
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said.strip()}")

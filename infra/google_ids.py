@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from infra import names, nodes
+from infra.settings.schema import Settings
+
+_COMPUTE = "https://compute.googleapis.com/compute/v1"
 FORMS: Mapping[str, str] = MappingProxyType(
     {
         "gcp:compute/disk:Disk": "projects/{project}/zones/{zone}/disks/{name}",
@@ -40,3 +44,27 @@ def google_id(kind: str, inputs: Mapping[str, Any], project: str) -> str | None:
         return FORMS[kind].format_map({"project": project, **inputs})
     except KeyError:
         return None
+
+
+def places(settings: Settings, layer: str) -> dict[str, str]:
+    """What a layer makes by the settings, as its state names it, and where Google answers for it.
+
+    Slices that people name are in it; members of fleets, of which there may be a thousand, are not.
+    """
+    if layer == "storage":
+        bucket, account = settings.storage.bucket_name, names.service_account_id(settings)
+        return {
+            bucket: f"https://storage.googleapis.com/storage/v1/b/{bucket}",
+            account: f"https://iam.googleapis.com/v1/{account}",
+        }
+    if layer == "tpu":
+        slices = [one for one in nodes.nodes(settings) if one.member is None]
+        ids = [names.node_id(settings.gcp.project, one.zone, one.name) for one in slices]
+        return {id_: f"https://tpu.googleapis.com/v2/{id_}" for id_ in ids}
+    ids = []
+    if layer == "data" and settings.data.snapshot:
+        ids = [names.disk_id(settings, zone) for zone in nodes.zones(settings)]
+    if layer == "network" and not settings.network.existing_network:
+        subnets = [names.subnet_id(settings, region) for region in nodes.regions(settings)]
+        ids = [names.network_id(settings), *subnets]
+    return {id_: f"{_COMPUTE}/{id_}" for id_ in ids}

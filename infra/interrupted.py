@@ -36,15 +36,19 @@ def interrupted(deployment: Mapping[str, Any]) -> list[str]:
     return [f"{MARK} {doing} {called(one)}" for one, doing in pending + left]
 
 
-def mark_pending(deployment: Record) -> None:
-    """Turns pending operations into resources that are to be looked at, in place."""
+def mark_pending(deployment: Record, project: str) -> None:
+    """Turns pending operations into resources that are to be looked at, in place.
+
+    `project` is that of the settings, for a state without a provider. Raises CommandError for a resource
+    whose id can't be said.
+    """
     at = str(deployment.get("manifest", {}).get("time") or datetime.now(UTC).isoformat())
     resources: list[Record] = deployment.setdefault("resources", [])
     created: dict[str, Record] = {}
     for op in _pending(deployment):
         record, doing = op["resource"], op["type"]
         if doing == "creating":
-            id_ = google_id(record["type"], record.get("inputs", {}), _project(record, resources))
+            id_ = google_id(record["type"], record.get("inputs", {}), _project(record, resources, project))
             if id_ is None:
                 raise CommandError(
                     f"{MARK} creating {called(record)}, and nothing here says what Google calls it\n"
@@ -57,16 +61,16 @@ def mark_pending(deployment: Record) -> None:
                 resources[number] = _marked_as(one, doing, at)
     deployment["pending_operations"] = []
     for record in _in_order(created):
-        _enter(resources, record)
+        _enter(resources, record, project)
 
 
-def _enter(resources: list[Record], record: Record) -> None:
+def _enter(resources: list[Record], record: Record, project: str) -> None:
     """Puts a created resource into its place, and makes all there that it hangs on."""
-    _complete(resources, record)
+    _complete(resources, record, project)
     for number, one in enumerate(resources):
         if one["urn"] != record["urn"] or one.get("delete"):
             continue
-        id_ = google_id(one["type"], one.get("inputs", {}), _project(one, resources))
+        id_ = google_id(one["type"], one.get("inputs", {}), _project(one, resources, project))
         if id_ == record["id"] and not one.get("pendingReplacement"):
             return  # an update that came later has made it
         resources[number] = record
@@ -77,7 +81,7 @@ def _enter(resources: list[Record], record: Record) -> None:
         resources.append(record)
 
 
-def _complete(resources: list[Record], record: Record) -> None:
+def _complete(resources: list[Record], record: Record, project: str) -> None:
     """What a `destroy` between has taken out of the state: the provider, the parent, what it depends on."""
     there = {one["urn"] for one in resources}
     provider, _, id_ = record.get("provider", "").rpartition("::")
@@ -86,7 +90,7 @@ def _complete(resources: list[Record], record: Record) -> None:
         if held:
             record["provider"] = f"{provider}::{held['id']}"
         else:
-            settings = {"project": _project(record, resources), "version": version("pulumi_gcp")}
+            settings = {"project": project, "version": version("pulumi_gcp")}
             resources.insert(0, {
                 "urn": provider, "custom": True, "type": _PROVIDER, "id": id_,
                 "inputs": settings, "outputs": settings,
@@ -118,11 +122,11 @@ def _in_order(records: Mapping[str, Record]) -> list[Record]:
     return list(ordered.values())
 
 
-def _project(record: Record, resources: Iterable[Record]) -> str:
-    """The project of a record's provider, or else the one in its own inputs or of anything beside it."""
+def _project(record: Record, resources: Iterable[Record], project: str) -> str:
+    """The project of a record's provider; `project` where the state has none."""
     urn = record.get("provider", "").rpartition("::")[0]
     found = [one.get("inputs", {}).get("project") for one in resources if one["urn"] == urn]
-    return str(next(filter(None, found), None) or record.get("inputs", {}).get("project") or "")
+    return str(next(filter(None, found), project))
 
 
 def _marked_as(record: Record, doing: str, at: str) -> Record:

@@ -17,6 +17,7 @@ from infra import names, prices, settings
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.nodes import nodes
+from infra.settings.record import formatting_kept
 from infra.settings.sources import ROOT
 
 
@@ -27,8 +28,14 @@ def preview(environment: str, root: Path = ROOT) -> int:
     real = Pulumi(environment, root)
     print("\nPlanning all layers ...", flush=True)
     # No layer's plan needs another's, and each spends its seconds on starting up.
-    with empty_state(environment, root) as empty, ThreadPoolExecutor(len(names.LAYERS)) as pool:
+    with (
+        formatting_kept(environment, root),
+        empty_state(environment, root) as empty,
+        ThreadPoolExecutor(len(names.LAYERS)) as pool,
+    ):
         up = _layers_that_are_up(real, pool)
+        if up:
+            real.require_passphrase()
 
         def plan(layer: str) -> tuple[bool, str]:
             pulumi = real if layer in up else empty
@@ -62,19 +69,19 @@ def _layers_that_are_up(pulumi: Pulumi, pool: Executor) -> set[str]:
 def empty_state(environment: str, root: Path) -> Iterator[Pulumi]:
     """The same projects on a backend of their own that is thrown away.
 
-    Stack files are copied without the keys of the real backend's secrets.
+    Stack files are copied without the keys of the real backend's secrets, one for each layer: making a stack
+    writes its file, and four are made at once.
     """
     with tempfile.TemporaryDirectory(prefix="preview-") as name:
         folder = Path(name)
         stack = yaml.safe_load((root / f"Pulumi.{environment}.yaml").read_text(encoding="utf-8"))
-        (folder / f"Pulumi.{environment}.yaml").write_text(
-            yaml.safe_dump({"config": stack["config"]}, sort_keys=False), encoding="utf-8"
-        )
+        settings_text = yaml.safe_dump({"config": stack["config"]}, sort_keys=False)
         for layer in names.LAYERS:
             place = folder / names.project_directory(layer)
             place.mkdir(parents=True, exist_ok=True)
             project = yaml.safe_load((root / names.project_directory(layer) / "Pulumi.yaml").read_text())
-            project["main"] = str(root)
+            project |= {"main": str(root), "stackConfigDir": "."}
+            (place / f"Pulumi.{environment}.yaml").write_text(settings_text, encoding="utf-8")
             (place / "Pulumi.yaml").write_text(yaml.safe_dump(project), encoding="utf-8")
         (folder / "state").mkdir()
         yield Pulumi(

@@ -17,7 +17,7 @@ from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.interrupted import Record, called, interrupted, mark_of, mark_pending, marked, state_of
 from infra.locks import locks, torn
-from infra.settings.sources import ROOT
+from infra.settings.sources import ROOT, from_file
 
 # How long after its sender is gone a request may show at Google at the latest. Our choice: Google says
 # nothing on it; operations on networks and disks end within a minute.
@@ -67,7 +67,7 @@ def settle(
     if state is None:
         return done
     if state["deployment"].get("pending_operations"):
-        mark_pending(state["deployment"])
+        mark_pending(state["deployment"], from_file(environment, root).gcp.project)
         _write(pulumi, layer, state)
     return done + _look(pulumi, layer, state, patience, until_made, say)
 

@@ -146,13 +146,15 @@ class Stacks:
         return set() if layer in self.down else {self.environment}
 
     def state(self, layer: str) -> list[dict[str, Any]]:
-        return [{"type": "pulumi:pulumi:Stack"}]
+        ids = [BUCKET, f"projects/{PROJECT}/serviceAccounts/tpu-training@{PROJECT}.iam.gserviceaccount.com"]
+        return [{"type": "pulumi:pulumi:Stack"}, *({"id": id_} for id_ in ids if layer == "storage")]
 
 
 @pytest.fixture(name="clinic")
 def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # fake-gcs-server
     monkeypatch.setattr(doctor, "Pulumi", type("Fresh", (Stacks,), {}))
+    monkeypatch.setattr(doctor, "unsettled", lambda environment, layer: [])
     monkeypatch.setattr(asking, "_PAUSE_S", 0.001)
     clinic = Clinic(tmp_path)
     yield clinic
@@ -294,7 +296,8 @@ def test_a_cloud_that_answers_nothing_is_unknown_and_no_crash(clinic: Clinic) ->
     session = clinic.as_(OWNER)
     found = clinic.look(session=session)
     assert clinic.cloud.faults.report()[0]["observed"] > 10
-    asked = [one for one in found if not one.what.startswith("stack")]
+    # Of what its stack holds, Google isn't asked.
+    asked = [one for one in found if not one.what.startswith("stack") and one.what != "unheld storage"]
     assert {one.state for one in asked} == {UNKNOWN}
     assert not healthy(found)
     assert re.search(r"\d+ unknown: login, APIs", told(found))
@@ -309,8 +312,36 @@ def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:
 def test_pulumi_without_a_login_is_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.Pulumi, "broken", "`pulumi stack` of storage failed: error: no login")
     found = clinic.look()
-    assert states(found) == {f"stack {layer}": UNKNOWN for layer in names.LAYERS}
+    asked = [f"{what} {layer}" for what in ("stack", "unheld") for layer in names.LAYERS]
+    assert states(found) == dict.fromkeys(asked, UNKNOWN)
     assert of(found, "stack data")[0].fix.startswith("pulumi login")
+
+
+def test_what_a_killed_pulumi_left_is_named_with_the_command(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = "a `pulumi` was killed while creating Network tpu-training"
+    monkeypatch.setattr(doctor, "unsettled", lambda _, layer: [left] if layer == "network" else [])
+    found = clinic.look()
+    assert states(found) == {"stack network": MISSING}
+    (one,) = of(found, "stack network")
+    assert (one.found, one.fix) == (left, "python -m infra settle dev network")
+
+
+def test_what_is_at_google_without_the_stack_is_named(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor.Pulumi, "down", frozenset({"storage"}))
+    network = {"name": "tpu-training", "autoCreateSubnetworks": False}
+    url = f"https://compute.googleapis.com/compute/v1/projects/{PROJECT}/global/networks"
+    assert clinic.session(TOKEN).post(url, json=network).ok
+    found = clinic.look()
+    unheld = [one for one in found if one.what.startswith("unheld") and one.state != OK]
+    named = [one.found.partition(" ")[0] for one in unheld]
+    assert named[0] == BUCKET
+    assert [one.rpartition("/")[2].partition("@")[0] for one in named[1:]] == ["tpu-training"] * 2
+    assert "storage:adoptBucket: true" in of(found, "unheld storage")[0].fix
+    assert all(one.fix for one in found if one.state == MISSING)
 
 
 def test_without_a_snapshot_no_data_stack_is_needed(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:

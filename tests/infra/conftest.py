@@ -64,6 +64,7 @@ def pulumi_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePulumi:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///the-users-own")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "")
     return FakePulumi(home)
 
 

@@ -28,6 +28,7 @@ from infra.settings.sources import ROOT
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.serviceusage import NEW_PROJECT
 from rehearsal.standin.install import install
 from tests.cloud.tpu_lab import PretendedHosts
 
@@ -65,8 +66,8 @@ config:
 class Lab:
     """The cloud in a thread, the project and its state in a folder."""
 
-    def __init__(self, folder: Path, rate: float = 200.0) -> None:
-        """`rate`: of Google's clock."""
+    def __init__(self, folder: Path, rate: float = 200.0, apis: tuple[str, ...] = NEW_PROJECT) -> None:
+        """`rate`: of Google's clock; `apis`: switched on from the start."""
         self.folder, self.root = folder, folder / "project"
         self.hosts = PretendedHosts()
         self._loop = asyncio.new_event_loop()
@@ -75,7 +76,7 @@ class Lab:
         self._kill_at, self._victim, self.asked, self.killed_at = 0, 0, 0, ""
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
-            metadata="", clock_rate=rate,
+            metadata="", clock_rate=rate, enabled_apis=apis,
         )  # fmt: skip
         self._call(self._open(config))
         image = folder / "corpus.img"

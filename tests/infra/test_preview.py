@@ -93,11 +93,13 @@ def test_the_empty_state_has_the_same_projects_and_settings(tmp_path: Path, pulu
         (tmp_path / folder / "Pulumi.yaml").write_text((ROOT / folder / "Pulumi.yaml").read_text())
     (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": BASE, "encryptionsalt": "v1:secret"}))
     with empty_state("dev", tmp_path) as pulumi:
-        copied = yaml.safe_load((pulumi.root / "Pulumi.dev.yaml").read_text())
-        assert copied == {"config": BASE}, "the salt belongs to the real backend's passphrase"
         for layer, folder in zip(LAYERS, FOLDERS, strict=True):
+            # Its own, not the root's: each `stack init` writes the file, and all four run at once.
+            copied = yaml.safe_load((pulumi.root / folder / "Pulumi.dev.yaml").read_text())
+            assert copied == {"config": BASE}, "the salt belongs to the real backend's passphrase"
             project = yaml.safe_load((pulumi.root / folder / "Pulumi.yaml").read_text())
             assert (project["name"], project["main"]) == (layer, str(tmp_path))
+            assert project["stackConfigDir"] == "."
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ def test_a_loops_body_counts_as_often_as_it_runs() -> None:
 def test_every_exchange_is_found_once_with_its_size_and_group() -> None:
     found = Program(TEXT, slices=2).collectives(devices_a_slice=2)
     assert found == [
-        Collective("all-gather", "all-gather.1", 8 * 16 * 2, 4, True, 32),
+        Collective("all-gather", "all-gather.1", 8 * 16 * 2, 4, True, 32, hidden=True),
         Collective("all-reduce", "all-reduce.1", 8 * 16 * 2 + 16, 2, True, 32),
         # Between slices the runtime sums: the program only sends and receives.
-        Collective("all-reduce", "send.1", 25 * 8 * 2, 2, True, 1),
+        Collective("all-reduce", "send.1", 25 * 8 * 2, 2, True, 1, hidden=True),
         Collective("all-reduce", "all-reduce.2", 4, 4, True, 1),
     ]
     across = [one.name for one in Program(TEXT, slices=2).collectives(devices_a_slice=4) if one.across]

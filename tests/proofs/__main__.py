@@ -146,26 +146,22 @@ def updates(options: argparse.Namespace) -> dict[str, Any]:
     kills = 0
     for layer in options.layer or names.LAYERS:
         begun, cases = time.monotonic(), []
+        others = [row for row in kept["rows"] if row["layer"] != layer]
         with tempfile.TemporaryDirectory(prefix="proof-") as folder:
             of_layer = Updates(Path(folder), layer)
             try:
                 for case in of_layer.cases(options.every):
                     cases.append(case)
-                    say(
-                        " | ".join(
-                            map(str, (layer, case.verb, case.at, case.request, case.then, case.took_s))
-                        )
-                    )
+                    at = f"{case.at} {case.request}"
+                    say(f"{layer} {case.verb} | {at} | {case.then}: {case.took_s} s")
+                    took_s = round(time.monotonic() - begun, 1)
+                    fresh = [{**row, "took_s": took_s} for row in rows(cases, of_layer.requests)]
+                    kept["rows"] = others + fresh  # what was shown stays shown where this is ended
+                    kept["on"] = described(("pulumi", "pulumi-gcp"))
+                    UPDATES.write_text(json.dumps(kept, indent=1) + "\n")
             finally:
                 of_layer.close()
-        took_s = round(time.monotonic() - begun, 1)
-        fresh = [{**row, "took_s": took_s} for row in rows(cases, of_layer.requests)]
-        kills += sum(row["kills"] for row in fresh)
-        others = [row for row in kept["rows"] if row["layer"] != layer]
-        order = {name: number for number, name in enumerate(names.LAYERS)}
-        kept["rows"] = sorted(others + fresh, key=lambda row: order[row["layer"]])
-        kept["on"] = described(("pulumi", "pulumi-gcp"))
-        UPDATES.write_text(json.dumps(kept, indent=1) + "\n")
+        kills += sum(bool(case.request) for case in cases)
     return {"kills": kills, "rows": kept["rows"]}
 
 

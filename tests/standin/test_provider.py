@@ -13,6 +13,7 @@ from rehearsal.standin.settings import Settings, unknown_settings
 from rehearsal.standin.table import Kind
 from rehearsal.standin.types import TYPES
 from rehearsal.standin.values import UNKNOWN, from_struct, to_struct
+from tests.standin.small_cloud import small_cloud
 
 NETWORK = "gcp:compute/network:Network"
 SUBNETWORK = "gcp:compute/subnetwork:Subnetwork"
@@ -250,3 +251,28 @@ def sdk_arguments(token: str) -> dict[str, str]:
     arguments = getattr(importlib.import_module(f"pulumi_gcp.{module}"), f"{name}Args")
     getters: list[Any] = [member.fget for member in vars(arguments).values() if isinstance(member, property)]
     return {getter._pulumi_name: str(getter.__annotations__["return"]) for getter in getters}
+
+
+@pytest.mark.parametrize(
+    ("token", "imported", "policy", "kept"),
+    [
+        (
+            "gcp:storage/bucketIAMMember:BucketIAMMember", "b/logs roles/r user:a", "b/logs/iam",
+            "b/logs/roles/r/user:a",
+        ),
+        ("gcp:projects/iAMMember:IAMMember", "demo roles/r user:a", "projects/demo", "demo/roles/r/user:a"),
+    ],
+)  # fmt: skip
+def test_a_member_is_imported_by_its_words_and_kept_by_its_id(
+    token: str, imported: str, policy: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_cloud() as cloud:
+        for name, value in cloud.environment().items():
+            monkeypatch.setenv(name, value)
+        cloud.policies[policy] = {"bindings": [{"role": "roles/r", "members": ["user:a"]}]}
+        found = provider().read(token, imported, {})
+        assert found
+        assert (found["id"], found["role"], found["member"]) == (kept, "roles/r", "user:a")
+        assert provider().read(token, imported.replace("user:a", "user:b"), {}) is None
+    with pytest.raises(StandInError, match="SCOPE ROLE MEMBER"):
+        provider().read(token, kept, {})

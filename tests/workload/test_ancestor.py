@@ -49,6 +49,7 @@ from workload.extract.pipeline import Stage
 from workload.extract.run import Summary
 from workload.model import attention, decoder, huggingface
 from workload.model.architecture import Architecture
+from workload.model.generation import Generation
 from workload.store import FolderStore
 
 SAMPLES = 22
@@ -268,7 +269,9 @@ def test_attention_holds_no_square_of_scores_and_layers_are_one_program() -> Non
 
 
 def test_the_models_own_heads_and_tied_embeddings_are_read() -> None:
-    said = huggingface.config_json(replace(ARCH, head_dim=16, tie_embeddings=True), "bfloat16", 512)
+    said = huggingface.config_json(
+        replace(ARCH, head_dim=16, tie_embeddings=True), "bfloat16", Generation(longest=512)
+    )
     read = huggingface.architecture(said, "config.json")
     assert (read.K, read.tie_embeddings) == (16, True)
     assert read.d_model // read.heads != read.K

@@ -35,6 +35,7 @@ class Collective:
         group: the devices that take part, or 0 if the text doesn't say.
         across: whether a group spans slices.
         times: how often it runs in a step.
+        hidden: whether the compiler begins it and goes on computing; else the chip stands still for it.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Collective:
     group: int
     across: bool
     times: int
+    hidden: bool = False
 
 
 @dataclass
@@ -118,16 +120,16 @@ class Program:
     def collectives(self, devices_a_slice: int) -> list[Collective]:
         """Every exchange that runs, once each, however the compiler split it to overlap it."""
         found = []
+        begun = self._begun()
         for name, computation in self._computations.items():
             if not self.times[name] or _is_later_part(computation):
                 continue
+            times, apart = self.times[name], name in begun or _is_first_part(computation)
             for instruction in computation.instructions:
                 if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.rest:
                     size = _size(_ARRAYS(instruction.shape)[0])
                     slices = self._slices
-                    found.append(
-                        Collective("all-reduce", instruction.name, size, slices, True, self.times[name])
-                    )
+                    found.append(Collective("all-reduce", instruction.name, size, slices, True, times, True))
                 kind = instruction.opcode.removesuffix("-start")
                 if kind not in COLLECTIVES:
                     continue
@@ -139,8 +141,19 @@ class Program:
                 if kind == "reduce-scatter":
                     size *= len(groups[0]) if groups else 1
                 group = len(groups[0]) if groups else 0
-                found.append(Collective(kind, instruction.name, size, group, across, self.times[name]))
+                hidden = apart or instruction.opcode.endswith("-start")
+                found.append(Collective(kind, instruction.name, size, group, across, times, hidden))
         return found
+
+    def _begun(self) -> set[str]:
+        """The computations that run beside others: a chip's SparseCores take exchanges off it so."""
+        return {
+            target
+            for computation in self._computations.values()
+            for instruction in computation.instructions
+            if instruction.opcode in ("async-start", "call-start")
+            for _, target in _CALLED.findall(instruction.rest)
+        }
 
     def matmul_flops(self) -> float:
         """Of every `dot`; on TPU they are convolutions by now, and none is found."""
@@ -189,12 +202,14 @@ def _is_later_part(computation: _Computation) -> bool:
     instruction in each of them; the part that begins it says AsyncCollectiveStart.
     """
     exchanges = any(i.opcode in COLLECTIVES for i in computation.instructions)
-    custom = [i for i in computation.instructions if i.opcode == "custom-call"]
-    parts = [i for i in custom if "AsyncCollective" in i.rest]
-    begins = any("AsyncCollectiveStart" in i.rest for i in parts)
     entered = any(i.opcode == "parameter" for i in computation.instructions)
     chained = any("chain_id" in i.rest for i in computation.instructions if i.opcode in COLLECTIVES)
-    return exchanges and entered and chained and not begins
+    return exchanges and entered and chained and not _is_first_part(computation)
+
+
+def _is_first_part(computation: _Computation) -> bool:
+    custom = [i for i in computation.instructions if i.opcode == "custom-call"]
+    return any("AsyncCollectiveStart" in i.rest for i in custom)
 
 
 def _groups(rest: str) -> list[list[int]]:

@@ -2,13 +2,13 @@
 
 XLA's own estimate isn't used: it counts a loop's body once, knows no kernels and no time on the
 links, and comes out negative for a step of 8 billion parameters. Here the arithmetic comes from
-the model, the exchanges from the compiled program, and the distance between a roofline and what
-a chip does from runs that others measured (`published.toml`).
+the model, the exchanges from the compiled program, with which of them it waits for, and the distance between
+a roofline and what a chip does from runs of another program that others measured (`published.toml`).
 """
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from statistics import mean
 from typing import Any
@@ -74,17 +74,22 @@ def _again(part: str, remat: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least seconds that each resource needs for a step, at its published peak."""
+    """The least seconds that each resource needs for a step, at its published peak.
+
+    Attributes:
+        exposed: of the exchanges, those that the compiled program waits for: the chip computes nothing.
+    """
 
     compute: float
     hbm: float
     ici: float
     dcn: float
+    exposed: float = 0.0
 
     @property
     def binding(self) -> str:
         """The resource that needs the longest."""
-        return max((entry.name for entry in fields(self)), key=lambda name: float(getattr(self, name)))
+        return max(("compute", "hbm", "ici", "dcn"), key=lambda name: float(getattr(self, name)))
 
     @property
     def roofline_s(self) -> float:
@@ -97,14 +102,16 @@ def bounds(config: Config, slices: Slices, attention: str, collectives: Sequence
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
     flops = step_flops(config.model, config.data.sequence_length, attention, config.compute.remat)
     parts = config.train.accumulate
-    ici = sum(_sent(one) for one in collectives if not one.across)
-    dcn = sum(_sent(one) for one in collectives if one.across)
-    chips_a_host = slices.chips_each / slices.hosts
+    dcn_bytes_per_s = CHIP.dcn_bytes_per_s_per_host / (slices.chips_each / slices.hosts)
+    seconds = [
+        (one, _sent(one) / (dcn_bytes_per_s if one.across else CHIP.ici_bytes_per_s)) for one in collectives
+    ]
     return Bounds(
         compute=tokens * flops / CHIP.bf16_flops_per_s,
         hbm=hbm_bytes(config, slices, parts) / CHIP.hbm_bytes_per_s,
-        ici=ici / CHIP.ici_bytes_per_s,
-        dcn=dcn * chips_a_host / CHIP.dcn_bytes_per_s_per_host,
+        ici=sum(took for one, took in seconds if not one.across),
+        dcn=sum(took for one, took in seconds if one.across),
+        exposed=sum(took for one, took in seconds if not one.hidden),
     )
 
 
@@ -143,6 +150,7 @@ class Anchor:
     """A measured run of somebody else, and what the method makes of it."""
 
     model: str
+    parameters: int
     slice: str
     measured: float  # tokens a second and chip
     roofline: float  # the same, at the roofline
@@ -159,6 +167,14 @@ class Method:
 
     anchors: tuple[Anchor, ...]
     source: str
+
+    def for_size(self, parameters: int) -> "Method":
+        """By the runs of models of about that size; by all, where nobody measured one within twice of it.
+
+        A larger model's products reach another share: runs of 70 B say nothing of one of 8 B.
+        """
+        near = tuple(one for one in self.anchors if 0.5 <= one.parameters / parameters <= 2)
+        return Method(near, self.source) if near else self
 
     @property
     def shares(self) -> tuple[float, float, float]:
@@ -191,7 +207,8 @@ def method() -> Method:
     for model, runs in content["runs"].items():
         arch = Architecture(**content["models"][model])
         flops = step_flops(arch, content["sequence_length"], "splash", content["remat"])
-        anchors += [Anchor(model, name, speed, CHIP.bf16_flops_per_s / flops) for name, speed in runs.items()]
+        size, peak = arch.parameters(), CHIP.bf16_flops_per_s / flops
+        anchors += [Anchor(model, size, name, speed, peak) for name, speed in runs.items()]
     return Method(tuple(anchors), content["source"])
 
 
@@ -215,9 +232,19 @@ class Prediction:
 
 
 def predict(config: Config, slices: Slices, attention: str, collectives: Sequence[Collective]) -> Prediction:
-    """The roofline, times the shares of theirs that published runs reached."""
+    """What a step takes at the shares of the peak that published runs of about this size reached.
+
+    What the compiled program waits for comes on top. The slow end has it at half the links' rate, since a
+    chip of a slice without wrap-around has two or three of four, and the fast end has none of it; both
+    are wider than the runs by how far one of them is missed by the others.
+    """
     found = bounds(config, slices, attention, collectives)
-    slow, likely, fast = (found.roofline_s / share for share in method().shares)
+    by = method().for_size(config.model.parameters())
+    low, mean_share, high = by.shares
+    least = max(found.compute, found.hbm, found.ici + found.dcn - found.exposed)
+    slow = least / (low * (1 - by.error())) + 2 * found.exposed
+    likely = least / mean_share + found.exposed
+    fast = least / min(1.0, high * (1 + by.error()))
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
     flops = model_flops(config.model, config.data.sequence_length)
     speeds = (tokens / slow, tokens / likely, tokens / fast)

@@ -71,7 +71,7 @@ class Verdict:
         content["method"] = {
             "shares": self.method.shares,
             "error": self.method.error(),
-            "error_on_another_model": self.method.error_on_another_model(),
+            "error_on_another_model": roofline.method().error_on_another_model(),
             "source": self.method.source,
         }
         if self.prediction:
@@ -99,7 +99,8 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
         kind: _money(config, slices, value, prediction, risk.goodput if kind == "spot" else 1.0)
         for kind, value in (("on_demand", price.on_demand), ("spot", price.spot))
     }
-    return Verdict(slices, config, fits, reason, compiled, prediction, risk, price, money, roofline.method())
+    method = roofline.method().for_size(config.model.parameters())
+    return Verdict(slices, config, fits, reason, compiled, prediction, risk, price, money, method)
 
 
 def fit(compiled: Compiled) -> tuple[str, str]:
