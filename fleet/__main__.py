@@ -348,7 +348,8 @@ def _mend(
     if item := described(options):
         AdHoc(fleet.google, fleet.stack.id).keep(item["name"], item)
     try:
-        look, failures = _brought(controller, due, may, max(len(one.places) for one in meant), options.json)
+        tries = max((len(one.places) for one in meant), default=1)
+        look, failures = _brought(controller, due, may, tries, options.json)
     finally:
         _left(controller)
     if options.json:

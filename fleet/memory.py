@@ -99,7 +99,10 @@ class Memory:
         return one.cause if one and one.cause is not Cause.NEW else None
 
     def attempted(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
-        """Opens an attempt, or goes on with the one that is open; forgets what is older than a day."""
+        """Opens an attempt, or goes on with the one that is open; forgets what is older than a day.
+
+        `instance` is that of a node that is to be deleted first: the creation after it is the same attempt.
+        """
         last = self.open(key)
         if last and (not instance or last.instance == instance):
             return

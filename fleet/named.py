@@ -1,7 +1,8 @@
 """Slices that people name: Pulumi makes them, so Pulumi makes them again.
 
 Of a slice that Google took away the node is deleted through the API; one `pulumi up --refresh` of that slice
-then finds that it is gone, which only a 404 says, and creates it. It runs in a process of its own, out of
+then finds that it is gone, which only a 404 says, and creates it. What the stack doesn't hold any more, since
+a creation failed, can't be refreshed, and is created all the same. It runs in a process of its own, out of
 reach of Ctrl+C: it is never left half done.
 
     python -m fleet.named dev train     prints what became of each as JSON
@@ -137,9 +138,13 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
     urn = {node: names.node_urn(environment, node) for node in nodes}
     targets = [*urn.values(), *(names.slice_urn(environment, node) for node in nodes)]
     whole = ""
+    held = {one["urn"] for one in Pulumi(environment, root).state(LAYER)} & {*urn.values()}
+    some = held if len(held) < len(nodes) else set[str]()
     try:
+        if some:
+            stack.refresh(target=sorted(some))
         # One zone without capacity must not keep the slices in others from coming back.
-        stack.up(target=targets, refresh=True, continue_on_error=True, on_event=hear)
+        stack.up(target=targets, refresh=len(held) == len(nodes), continue_on_error=True, on_event=hear)
     except refused.ConcurrentUpdateError as error:
         whole = f"another update of the stack is under way ({_last(error)})"
     except refused.CommandError as error:

@@ -16,12 +16,6 @@ from tools.blocks import filled
 
 PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"
 MATRIX = Path(__file__).parents[1] / "benchmarks" / "results" / "faults.json"
-_ASKED_BY = {
-    "fleet": "the fleet",
-    "create": "an update, creating",
-    "replace": "an update, replacing",
-    "delete": "`fleet delete`",
-}
 
 
 def failures() -> str:
@@ -36,15 +30,15 @@ def failures() -> str:
 def matrix() -> str:
     """A row for each request, a column for each fault."""
     cells = _cells()
-    kinds = {(one["by"], one["method"], one["fault"], one["lasts"]): one["kind"] for one in cells}
+    kinds = {(one["method"], one["fault"], one["lasts"]): one["kind"] for one in cells}
     faults = list(dict.fromkeys(one["fault"] for one in cells))
-    lines = ["| asked by | request | " + " | ".join(faults) + " |", "| --- " * (len(faults) + 2) + "|"]
-    for by, method in dict.fromkeys((one["by"], one["method"]) for one in cells):
+    lines = ["| request | " + " | ".join(faults) + " |", "| --- " * (len(faults) + 1) + "|"]
+    for method in dict.fromkeys(one["method"] for one in cells):
         row = []
         for fault in faults:
-            both = [kinds.get((by, method, fault, lasts)) for lasts in (False, True)]
+            both = [kinds.get((method, fault, lasts)) for lasts in (False, True)]
             row.append("; ".join(dict.fromkeys(filter(None, both))) or "–")
-        lines.append(f"| {_ASKED_BY[by]} | {method} | {' | '.join(row)} |")
+        lines.append(f"| {method} | {' | '.join(row)} |")
     return "\n".join(lines)
 
 
@@ -55,7 +49,7 @@ def outcomes() -> str:
         if one["mended"] != "nothing to mend":
             key = (one["then"], one["truth"], one["mended"])
             found.setdefault(key, Counter())[one["kind"]] += 1
-    head = ["the keeper", "at Google meanwhile", "comes right with", "cells", "taken for"]
+    head = ["the controller", "at Google meanwhile", "comes right with", "cells", "taken for"]
     lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | ---: | --- |"]
     for words, kinds in sorted(found.items()):
         lines.append(f"| {' | '.join(words)} | {kinds.total()} | {', '.join(sorted(kinds))} |")

@@ -1,9 +1,9 @@
-"""A fleet of eight, one a zone, on an emulated Google Cloud, and a stack that Pulumi works on.
+"""A fleet's members on an emulated Google Cloud.
 
-Everything between the keeper and the cloud is real: the fleet's requests, the Pulumi CLI, the program, the
-plugin (the stand-in), the front door with its faults. What isn't: machines do nothing, Google's clock runs
-faster, a creation gives up after seconds where the program waits an hour, and the layers below have outputs
-without ever having been up.
+Everything between the controller and the cloud is real: its requests, the front door with its faults, the
+APIs, the controller's bucket. What isn't: machines do nothing, and Google's clock, which the controllers here
+go by, runs faster. A fleet needs no Pulumi but for its stack's id, which is given; `tests/fleet/lab_stack.py`
+adds a stack that Pulumi works on.
 """
 
 from __future__ import annotations
@@ -11,49 +11,54 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 from urllib.parse import quote
 
 import requests
-import yaml
 from aiohttp import web
-from fleet.provision import Outcome, placed
-from fleet.stack import Stack
 from multidict import CIMultiDict
 from yarl import URL
 
-from fleet import google
-from fleet.failures import Failure
-from fleet.google import AskedError, Google
-from fleet.state import Place, Seen, View
+from fleet import google, store
+from fleet.controller import Controller, Look
+from fleet.environment import Environment
+from fleet.named import StackState
+from fleet.state import Cause
+from fleet.store import BucketStore
+from fleet.zones import Zones
 from infra import names
 from infra.catalog import region_of
 from infra.nodes import Node, nodes
-from infra.settings.sources import ROOT, from_file
+from infra.settings import Settings, parse
+from infra.settings.sources import as_pulumi_hands_it_over
 from infra.tpu import startup
 from rehearsal.cloud.breakage import break_stream
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
 from rehearsal.hosts.machine import HostSpec
-from rehearsal.standin.install import install
 from tests.cloud.tpu_lab import PretendedHosts
+from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
 
 PROJECT, OWNER, BUCKET = "wire-test", "owner@example.com", "wire-test-checkpoints"
+CONTROLLERS = f"{BUCKET}-fleet"
+STACK = "1a2b3c4"
 P, BUNDLE = f"projects/{PROJECT}", "ab" * 32
 ACCOUNT = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
-NETWORK = f"{P}/global/networks/tpu"
+NETWORK = f"{P}/global/networks/tpu-training"
 REGIONS = tuple(sorted({region_of(zone) for zone in ZONES}))
-SUBNETS = {region: f"{P}/regions/{region}/subnetworks/tpu" for region in REGIONS}
+SUBNETS = {region: f"{P}/regions/{region}/subnetworks/tpu-training-{region}" for region in REGIONS}
+FLEET: dict[str, Any] = {
+    "name": "extract", "acceleratorType": "v6e-8", "zones": list(ZONES), "count": len(ZONES), "spot": True,
+}  # fmt: skip
 CONFIG: dict[str, Any] = {
     "pulumi:disable-default-providers": ["*"],
     "gcp:project": PROJECT,
@@ -61,31 +66,15 @@ CONFIG: dict[str, Any] = {
     "storage:location": "us-east5",
     "storage:allowCrossRegion": True,
     "tpu:bundle": BUNDLE,
-    "tpu:slices": [
-        {
-            "name": "extract", "acceleratorType": "v6e-8", "zones": list(ZONES), "count": len(ZONES),
-            "spot": True,
-        }
-    ],
-}  # fmt: skip
-# The program as it is, but for its patience with Google.
-PROGRAM = """
-import os
-import pulumi
-from infra.tpu import v2_vm
-
-patience = os.environ["LAB_PATIENCE"]
-v2_vm.timeouts = lambda _: pulumi.CustomTimeouts(create=patience, update=patience, delete=patience)
-
-from infra.program import run
-
-run()
-"""
-LABELS = names.labels("dev", "tpu")
-OUTPUTS: dict[str, dict[str, Any]] = {
-    "storage": {"bucketName": BUCKET, "serviceAccountEmail": ACCOUNT},
-    "network": {"networkId": NETWORK, "subnetIds": SUBNETS, "mtu": 8896},
+    "tpu:slices": [FLEET],
 }
+LABELS = names.labels("dev", "tpu")
+
+
+def settings(*slices: Mapping[str, Any]) -> Settings:
+    """The settings of the lab, with other slices than its fleet of eight, one a zone."""
+    config = {**CONFIG, "tpu:slices": list(slices)} if slices else CONFIG
+    return parse("dev", as_pulumi_hands_it_over(config, "Pulumi.dev.yaml"), "Pulumi.dev.yaml")
 
 
 class Machines(PretendedHosts):
@@ -112,11 +101,12 @@ class Machines(PretendedHosts):
 
 
 class Lab:
-    """The cloud in a thread, the stack in a folder."""
+    """The cloud in a thread."""
 
-    def __init__(self, folder: Path, patience: str = "10s", rate: float = 20.0) -> None:
-        """`patience`: until Pulumi gives one request up. `rate`: of Google's clock."""
-        self.folder, self.root = folder, folder / "project"
+    def __init__(self, folder: Path, rate: float = 200.0) -> None:
+        """`rate`: of Google's clock."""
+        self.folder = folder
+        self.ahead_s = 0.0  # of Google's clock, for those who keep the fleet
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -128,9 +118,12 @@ class Lab:
         )  # fmt: skip
         self.call(self._open(config))
         self.token = self.cloud.iam.mint(OWNER, lifetime_s=1e9).value
-        self.environment = self._environment(patience)
+        self.environment = {
+            "GOOGLE_OAUTH_ACCESS_TOKEN": self.token,
+            "LAB_TPU": f"{self.url}/tpu.googleapis.com",
+            "LAB_STORAGE": f"{self.url}/storage.googleapis.com",
+        }
         self._furnish()
-        self._write_project()
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in the cloud's loop."""
@@ -140,7 +133,7 @@ class Lab:
     async def _open(self, config: CloudConfig) -> None:
         self.cloud = Cloud(config, self.hosts)
         await self.cloud.start()
-        app = web.Application()
+        app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{host}/{path:.*}", self._handle)
         app.on_response_prepare.append(break_stream)
         self._runner = web.AppRunner(app, shutdown_timeout=1)
@@ -149,8 +142,13 @@ class Lab:
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        """The front door, for clients that can't be given Google's names: /HOST/PATH is PATH of HOST."""
+        """The front door, for clients that can't be given Google's names: /HOST/PATH is PATH of HOST.
+
+        Uploads by Pulumi's provider stand under the origin, whatever its base is.
+        """
         _, host, path = request.raw_path.split("/", 2)
+        if host == "upload":
+            host, path = "storage.googleapis.com", f"upload/{path}"
         headers = CIMultiDict(request.headers)
         headers["Host"] = host
         return await self.cloud.front_door.handle(
@@ -158,6 +156,8 @@ class Lab:
         )
 
     def close(self) -> None:
+        """Ends the cloud."""
+
         async def stop() -> None:
             await self._runner.cleanup()
             await self.cloud.close()
@@ -166,55 +166,80 @@ class Lab:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
-    def places(self, *names: str) -> dict[str, Place]:
-        """Where members are to be, by their names; none that lives may be deleted."""
-        return {one.name: Place(one.zone) for one in self.members if one.name in names}
-
     # The cloud
 
-    @property
     def now_s(self) -> float:
-        """Google's clock."""
-        return self.cloud.world.clock.now()
+        """Google's clock, as those know it who keep the fleet."""
+        return self.cloud.world.clock.now() + self.ahead_s
+
+    def everyone(self) -> dict[str, dict[str, Any]]:
+        """The truth about all nodes: each one's resource by its name."""
+        return {one.id: dict(one.body) for one in self.cloud.nodes._nodes.all()}
 
     def node(self, name: str) -> dict[str, Any] | None:
         """The truth about a node: its resource, if it exists."""
-        found = (self.cloud.world.directory.get(f"{P}/locations/{zone}/nodes/{name}") for zone in ZONES)
-        return next((dict(one) for one in found if one), None)
+        return self.everyone().get(name)
 
     def state(self, name: str) -> str:
         """Google's word for a node; empty where there is none."""
         return str((self.node(name) or {}).get("state", ""))
 
-    def create(self, name: str, zone: str, labels: Mapping[str, str] = LABELS) -> None:
-        """Make a node as nobody's program would, and wait until it is READY."""
-        body = {
-            "acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e",
-            "schedulingConfig": {"spot": True},
-            "networkConfig": {"network": NETWORK, "subnetwork": SUBNETS[region_of(zone)]},
-            "serviceAccount": {"email": ACCOUNT}, "labels": dict(labels),
-        }  # fmt: skip
-        self.request("POST", f"tpu.googleapis.com/v2/{P}/locations/{zone}/nodes", body, nodeId=name)
-        self.until(lambda: self.state(name) == "READY")
+    def create(self, *members: Node, stack: str = STACK, one: Environment | None = None) -> None:
+        """Make nodes as a controller of this stack would, and wait until they are READY."""
+        environment = one or self.fleet(stack=stack)
+        for member in members:
+            url = f"tpu.googleapis.com/v2/{P}/locations/{member.zone}/nodes"
+            self.request("POST", url, environment.body(member), nodeId=member.name)
+        self.until(lambda: all(self.state(member.name) == "READY" for member in members))
 
-    def delete(self, name: str) -> None:
-        """Delete a node as a person would at Google, and wait until it is gone."""
-        self.hosts.may_go.add(name)
-        self.request("DELETE", f"tpu.googleapis.com/v2/{(self.node(name) or {})['name']}")
-        self.until(lambda: not self.node(name))
+    def delete(self, *names: str) -> None:
+        """Delete nodes as a person would at Google, and wait until they are gone."""
+        self.settle()
+        for name in names:
+            self.hosts.may_go.add(name)
+            self.request("DELETE", f"tpu.googleapis.com/v2/{(self.node(name) or {})['name']}")
+        self.until(lambda: not self.everyone().keys() & set(names))
+        self.hosts.may_go.clear()
 
-    def preempt(self, name: str) -> None:
-        """Take a node's machine away."""
-        self.call(self.cloud.nodes.preempt(name, notice=False))
-        self.until(lambda: self.state(name) == "PREEMPTED")
+    def preempt(self, *names: str) -> None:
+        """Take nodes' machines away."""
+        for name in names:
+            self.call(self.cloud.nodes.preempt(name, notice=False))
+        self.until(lambda: all(self.state(name) == "PREEMPTED" for name in names))
 
-    def forget_memory(self) -> None:
-        """A keeper that begins has no past."""
-        listed = self.request("GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}/o", prefix="fleet/")
-        for item in listed.get("items", ()):
-            path = f"storage.googleapis.com/storage/v1/b/{BUCKET}/o/{quote(item['name'], safe='')}"
-            headers = {"Authorization": f"Bearer {self.token}"}
-            assert requests.delete(f"{self.url}/{path}", headers=headers).ok
+    def says_that_its_boot_failed(self, node: str, stage: str = "data") -> None:
+        """A node's first worker says so, in the bucket and through its metadata server."""
+        about = {"name": f"boot/{node}/worker-0.json", "metadata": {"state": "failed", "stage": stage}}
+        parts = (("application/json", json.dumps(about)), ("application/json", "{}"))
+        body = "".join(f"--part\r\nContent-Type: {kind}\r\n\r\n{text}\r\n" for kind, text in parts)
+        self.request(
+            "POST", f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o", f"{body}--part--\r\n".encode(),
+            {"Content-Type": "multipart/related; boundary=part"}, uploadType="multipart",
+        )  # fmt: skip
+        (machine,) = (one for one in self.cloud.nodes._nodes.all() if one.id == node)
+        word = {"state": "failed", "updated_s": self.now_s()}
+        machine.guest_attributes[0].agent_writes("tpu", "boot", json.dumps(word))
+        self.hosts.may_go.add(node)
+
+    def begin_anew(self) -> None:
+        """No nodes and no faults, and controllers and workers that have no past."""
+        for rule in self.cloud.faults.report():
+            self.cloud.faults.lift(rule["id"])
+        self.hosts.slow.clear()
+        self.delete(*self.everyone())
+        for bucket in (CONTROLLERS, BUCKET):
+            listed = self.request("GET", f"storage.googleapis.com/storage/v1/b/{bucket}/o")
+            for item in listed.get("items", ()):
+                if not item["name"].startswith("bundles/"):
+                    path = f"storage.googleapis.com/storage/v1/b/{bucket}/o/{quote(item['name'], safe='')}"
+                    self.request("DELETE", path)
+        self.hosts.healthy_deleted.clear()
+        self.ahead_s = 0.0
+
+    @property
+    def deleted(self) -> Counter[str]:
+        """Requests for deletions, by the state in which each found its node."""
+        return Counter(self.cloud.nodes.deletions())
 
     def settle(self) -> None:
         """Wait until all operations on nodes have ended, but for those of slow machines."""
@@ -222,87 +247,100 @@ class Lab:
         self.until(
             lambda: (
                 not any(
-                    one.state in passing and one.id not in self.hosts.slow
-                    for one in self.cloud.nodes._nodes.all()
+                    one["state"] in passing and name not in self.hosts.slow
+                    for name, one in self.everyone().items()
                 )
             )
         )
 
-    def until(self, what: Any, limit_s: float = 40.0) -> None:
+    def until(self, what: Callable[[], object], limit_s: float = 40.0) -> None:
         """Wait for something to become true."""
         end = time.monotonic() + limit_s
         while not what():
             assert time.monotonic() < end, "it doesn't come about"
-            time.sleep(0.02)
+            time.sleep(0.01)
 
-    def asked(self, since: int = 0) -> list[dict[str, Any]]:
-        """The requests that came to the front door."""
+    def asked(self, method: str, since: int = 0) -> list[dict[str, Any]]:
+        """The requests of a method that came to the front door."""
         entries: list[dict[str, Any]] = self.cloud.requests.since(since)["requests"]
-        return entries
+        return [one for one in entries if one["method_id"].endswith(method)]
 
-    def request(self, method: str, path: str, body: Any = None, **query: str) -> Any:
+    def request(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: str
+    ) -> Any:
         """A request of the owner's to /HOST/PATH; its JSON."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self.token}"}
-        answer = requests.request(method, f"{self.url}/{path}", params=query, data=data, headers=headers)
+        send = {"Authorization": f"Bearer {self.token}", **(headers or {})}
+        answer = requests.request(method, f"{self.url}/{path}", params=query, data=data, headers=send)
         assert answer.ok, answer.text
-        return answer.json()
+        return answer.json() if answer.content else {}
 
-    # What stands on it
+    # Who keeps the fleet
 
-    def google(self) -> Google:
-        """The fleet's own way to ask."""
-        return Google(PROJECT, BUCKET)
+    def fleet(
+        self, meant: Settings | None = None, asking: Asking | None = None, stack: str = STACK
+    ) -> Environment:
+        """An environment as a command finds it."""
+        meant = meant or settings()
+        return Environment(meant, nodes(meant), asking or self.asking(), StackState(stack, {}))
 
-    @property
-    def members(self) -> tuple[Node, ...]:
-        """The fleet."""
-        return nodes(from_file("dev", self.root))
+    def asking(self, **kill: Any) -> Asking:
+        """The fleet's own way to ask; it may be killed at a request."""
+        return Asking(PROJECT, BUCKET, self, **kill)
+
+    def controller(
+        self, one: Environment, members: Collection[Node] = (), after_a_kill: bool = True
+    ) -> Controller:
+        """One that may act, by Google's clock. After a kill the lease before counts for nothing."""
+        actor = Zones(one.google, one.owner, one.body, self.now_s, one.limits.silence_s)
+        with mock.patch.object(store, "runs", return_value=not after_a_kill):
+            return Controller(
+                list(members or one.members), one.google, actor,
+                BucketStore(one.google, one.stack.id, self.now_s), one.limits, one.owner,
+                everyone=one.members, bundle=one.bundle, spec=one.spec,
+            )  # fmt: skip
+
+    def keep(
+        self, controller: Controller, done: Callable[[Look], object], limit_s: float = 60.0,
+        may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None,
+    ) -> list[Look]:  # fmt: skip
+        """Steps until something holds of one; all of them."""
+        looks, end = [controller.step(may, only)], time.monotonic() + limit_s
+        while not done(looks[-1]):
+            assert time.monotonic() < end, [str(one) for look in looks[-2:] for one in look.decisions]
+            time.sleep(0.03)
+            looks.append(controller.step(may, only))
+        return looks
+
+    def all_ready(self, names: Iterable[str], controller: Controller) -> bool:
+        """Whether nodes are READY, and their controller knows."""
+        everyone = self.everyone()
+        ready = all(everyone.get(name, {}).get("state") == "READY" for name in names)
+        return (
+            ready and not controller.busy and not any(map(controller.memory.open, controller.memory.attempts))
+        )
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """As the user whose stack and whose Google this is."""
+        """As the user whose Google this is."""
         here: dict[str, Any] = {"TPU": google.TPU, "STORAGE": google.STORAGE, "_login": google._login}
         with mock.patch.dict(os.environ, self.environment), mock.patch.multiple(google, **here):
             as_user()
             yield
 
-    def pulumi(self, *arguments: str, layer: str = ".") -> str:
-        """What a command of the CLI prints."""
-        line = ["pulumi", "-C", str(self.root / layer), "--non-interactive", *arguments]
-        done = subprocess.run(
-            line, env={**os.environ, **self.environment}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def _environment(self, patience: str) -> dict[str, str]:
-        return {
-            "PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "PULUMI_HOME": str(self.folder / "home"),
-            "PULUMI_BACKEND_URL": f"file://{self.folder / 'state'}",
-            "PULUMI_CONFIG_PASSPHRASE": "test",
-            "PULUMI_SKIP_UPDATE_CHECK": "true",
-            "GOOGLE_OAUTH_ACCESS_TOKEN": self.token,
-            "GOOGLE_TPU_V2_CUSTOM_ENDPOINT": f"{self.url}/tpu.googleapis.com/v2alpha1/",
-            "GOOGLE_STORAGE_CUSTOM_ENDPOINT": f"{self.url}/storage.googleapis.com/storage/v1/",
-            "LAB_PATIENCE": patience,
-            "LAB_TPU": f"{self.url}/tpu.googleapis.com",
-            "LAB_STORAGE": f"{self.url}/storage.googleapis.com",
-        }
-
     def _furnish(self) -> None:
         """What nodes need at Google."""
         directory = self.cloud.world.directory
         directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}
-        network = {"name": "tpu", "autoCreateSubnetworks": False, "mtu": 8896}
+        network = {"name": "tpu-training", "autoCreateSubnetworks": False, "mtu": 8896}
         self._insert("global/networks", network)
         for number, region in enumerate(REGIONS):
-            subnet = {"name": "tpu", "network": NETWORK, "ipCidrRange": f"10.64.{number}.0/24"}
+            name = SUBNETS[region].rpartition("/")[2]
+            subnet = {"name": name, "network": NETWORK, "ipCidrRange": f"10.64.{number}.0/24"}
             self._insert(f"regions/{region}/subnetworks", {**subnet, "privateIpGoogleAccess": True})
         storage = "storage.googleapis.com"
-        self.request("POST", f"{storage}/storage/v1/b", {"name": BUCKET}, project=PROJECT)
+        for bucket in (BUCKET, CONTROLLERS):
+            self.request("POST", f"{storage}/storage/v1/b", {"name": bucket}, project=PROJECT)
         for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
             media = {"uploadType": "media", "name": name}
             self.request("POST", f"{storage}/upload/storage/v1/b/{BUCKET}/o", b"", **media)
@@ -311,108 +349,6 @@ class Lab:
         operation = self.request("POST", f"compute.googleapis.com/compute/v1/{P}/{collection}", body)
         link = operation["selfLink"].removeprefix("https://www.googleapis.com/")
         assert "error" not in self.request("POST", f"compute.googleapis.com/{link}/wait")
-
-    def _write_project(self) -> None:
-        """The four projects' files, and stacks of the layers below that have outputs."""
-        install(self.folder / "home")
-        (self.folder / "state").mkdir()
-        program = self.folder / "program"
-        program.mkdir()
-        (program / "__main__.py").write_text(PROGRAM)
-        for layer in ("tpu", *OUTPUTS):
-            place = self.root if layer == "tpu" else self.root / "infra" / layer
-            place.mkdir(parents=True)
-            project = {"name": layer, "runtime": "python", "main": str(program)}
-            (place / "Pulumi.yaml").write_text(yaml.safe_dump(project))
-            (place / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": CONFIG}))
-            self.pulumi("stack", "init", "dev", layer=str(place.relative_to(self.root)))
-        for layer, outputs in OUTPUTS.items():
-            self._import(layer, outputs)
-
-    def _import(self, layer: str, outputs: Mapping[str, Any]) -> None:
-        place = f"infra/{layer}"
-        state = json.loads(self.pulumi("stack", "export", layer=place))
-        kind = "pulumi:pulumi:Stack"
-        urn = f"urn:pulumi:dev::{layer}::{kind}::{layer}-dev"
-        state["deployment"]["resources"] = [{"urn": urn, "custom": False, "type": kind, "outputs": outputs}]
-        path = self.folder / f"{layer}.json"
-        path.write_text(json.dumps(state))
-        self.pulumi("stack", "import", "--file", str(path), layer=place)
-
-
-class Seeing:
-    """What a keeper sees of a lab. It goes by Google's clock, and may be put ahead of it."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab, self.google, self.ahead_s = lab, Listening(PROJECT, BUCKET), 0.0
-
-    def now_s(self) -> float:
-        """The keeper's present."""
-        return self.lab.now_s + self.ahead_s
-
-    def look(self, zones: Sequence[str]) -> View:
-        """See `loop.Cloud`."""
-        return replace(self.google.look(zones), at_s=self.now_s())
-
-    def sweep(self, leftover: Seen) -> Failure | None:
-        """See `loop.Cloud`."""
-        return self.google.sweep(leftover)
-
-
-class Listening(Google):
-    """Keeps what its requests failed with, for good."""
-
-    def __init__(self, project: str, bucket: str) -> None:
-        super().__init__(project, bucket)
-        self.failed: list[Failure] = []
-
-    def _ask(self, *arguments: Any) -> requests.Response:
-        try:
-            return super()._ask(*arguments)
-        except AskedError as error:
-            self.failed.append(error.failure)
-            raise
-
-
-class Here:
-    """Updates in a thread of this process."""
-
-    def __init__(self, lab: Lab) -> None:
-        self._root, self.stack = lab.root, Stack("dev", lab.root)
-        self._held: dict[str, str] | None = None
-        self._running: threading.Thread | None = None
-        self._outcome: Outcome = {}
-
-    def held(self) -> dict[str, str]:
-        """See `loop.Builder`."""
-        if self._held is None:
-            self._held = placed("dev", self._root)
-        return self._held
-
-    def ask_again(self) -> None:
-        """Something other than an update of its own may have changed the stack."""
-        self._held = None
-
-    def start(self, places: Mapping[str, Place]) -> None:
-        """See `loop.Builder`."""
-
-        def bring() -> None:
-            self._outcome = self.stack.bring(places)
-
-        self._running = threading.Thread(target=bring)
-        self._running.start()
-
-    def wait(self) -> None:
-        """Until the update has ended."""
-        if self._running:
-            self._running.join()
-
-    def ended(self) -> Outcome | None:
-        """See `loop.Builder`."""
-        if self._running is None or self._running.is_alive():
-            return None
-        self._running = self._held = None
-        return self._outcome
 
 
 def as_user() -> None:

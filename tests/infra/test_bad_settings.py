@@ -82,7 +82,7 @@ def test_no_value_whatever_leads_to_a_traceback(key: str, value: Any) -> None:
 @given(field=st.sampled_from([*BASE["tpu:slices"][0], "count", "topology", "labels"]), value=_anything)
 def test_no_value_in_a_slice_leads_to_a_traceback(field: str, value: Any) -> None:
     problems = judged({**BASE, "tpu:slices": [{**BASE["tpu:slices"][0], field: value}]})
-    assert all(problem.path.startswith(("tpu:", "network:", "storage:")) for problem in problems)
+    assert all(problem.path.startswith(("tpu:", "network:", "storage:", "data:")) for problem in problems)
 
 
 def test_a_key_without_a_value_hides_no_other_problem(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
     python -m tests.proofs saves            kill before and after each storage request of a save: 6 min
     python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
-    python -m tests.proofs matrix           every fault of every request of a fleet's: 30 min
+    python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
@@ -23,16 +23,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fleet.handbook import MATRIX
-
 from benchmarks.machine import described
 from infra import names
-from tests.fleet.lab import Here, Lab
-from tests.fleet.matrix import Cell, asked, batch, batches, of_pulumi, of_the_fleet, own
+from tests.fleet.lab import Lab
+from tests.fleet.matrix import asks, meet
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 from tests.proofs.runs import Slice, same
 from tests.proofs.updates import Updates, rows
+from tools.fleet_docs import MATRIX
 
 OUT, UPDATES = Path("proofs"), Path("benchmarks/results/updates.json")
 LONGEST_EXTRACTION_S = 2.0  # from its begin to an instant: about as long as one takes on an idle core
@@ -124,36 +123,21 @@ def extractions(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def matrix(options: argparse.Namespace) -> dict[str, Any]:
-    """Every cell, or those of one asker; kept beside the measurements: docs/fleet.md has their tables."""
-    begun, by = time.monotonic(), options.by
-    kept = json.loads(MATRIX.read_text()) if by else {"cells": [], "took_s": 0.0}
-    found = {ask: Cell(**cell) for cell in kept["cells"] if (ask := asked(cell)).by != by}
-    asks = [ask for ask in (*of_the_fleet(), *of_pulumi()) if by in (None, ask.by)]
+def matrix(_: argparse.Namespace) -> dict[str, Any]:
+    """Every cell; kept beside the measurements: docs/fleet.md has their tables."""
+    begun, cells = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        lab = Lab(Path(folder) / "own", rate=200.0)
+        lab = Lab(Path(folder))
         try:
             with lab.entered():
-                for ask in (ask for ask in asks if ask.by == "fleet"):
-                    found[ask] = own(lab, ask)
-                    say(" | ".join(map(str, asdict(found[ask]).values())))
+                for ask in asks():
+                    cells.append(asdict(meet(lab, ask)))
+                    say(" | ".join(map(str, cells[-1].values())))
         finally:
             lab.close()
-        lab = Lab(Path(folder) / "pulumi")
-        try:
-            with lab.entered():
-                here = Here(lab)
-                for some in batches([ask for ask in asks if ask.by != "fleet"], len(lab.members) - 1):
-                    for cell in batch(lab, here, some):
-                        found[asked(asdict(cell))] = cell
-                        say(" | ".join(map(str, asdict(cell).values())))
-        finally:
-            lab.close()
-    cells = [asdict(found[ask]) for ask in (*of_the_fleet(), *of_pulumi())]
-    took_s = round(kept["took_s"] + time.monotonic() - begun, 1)
-    kept = {"cells": cells, "took_s": took_s, "on": described(("pulumi", "pulumi-gcp"))}
-    MATRIX.write_text(json.dumps(kept, indent=1) + "\n")
-    return {"measured": len(asks), "cells": len(cells), "took_s": took_s}
+    took_s = round(time.monotonic() - begun, 1)
+    MATRIX.write_text(json.dumps({"cells": cells, "took_s": took_s, "on": described(())}, indent=1) + "\n")
+    return {"cells": len(cells), "took_s": took_s}
 
 
 def updates(options: argparse.Namespace) -> dict[str, Any]:
@@ -222,9 +206,7 @@ def main() -> None:
     of_extractions.add_argument("--runs", type=int, default=100)
     of_extractions.add_argument("--seed", type=int, default=20261121)
     of_extractions.set_defaults(prove=extractions)
-    of_faults = commands.add_parser("matrix")
-    of_faults.add_argument("--by", choices=("fleet", "create", "replace", "delete"), help="only these again")
-    of_faults.set_defaults(prove=matrix)
+    commands.add_parser("matrix").set_defaults(prove=matrix)
     of_updates = commands.add_parser("updates")
     of_updates.add_argument("--layer", action="append", choices=names.LAYERS, help="only these again")
     of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")

@@ -1,0 +1,73 @@
+"""The fleet's requests, sent as they are, by who keeps what failed, and can be killed at any of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+from fleet.failures import Failure, Kind
+from fleet.google import AskedError, Google
+
+if TYPE_CHECKING:
+    from tests.fleet.lab import Lab
+
+
+class KilledError(BaseException):
+    """What a controller that is killed does next: nothing. Nobody catches it."""
+
+
+class Asking(Google):
+    """One process's requests.
+
+    It may be given the number of the request, of those that change something, at which it is killed, and
+    whether before it is sent or when it was carried out and before the answer is read. From then on nothing
+    more is sent, by no thread.
+
+    Attributes:
+        failed: what its requests came to in the end that failed.
+        changes: method and path of those that change something, in order.
+    """
+
+    def __init__(
+        self, project: str, bucket: str, lab: Lab, kill_at: int | None = None, before: bool = True
+    ) -> None:
+        super().__init__(project, bucket, now=lab.now_s, sleep=lambda _: None)
+        self._kill_at, self._before = kill_at, before
+        self._turn = threading.Lock()
+        self.dead = False
+        self.failed: list[Failure] = []
+        self.changes: list[str] = []
+
+    def _ask(self, method: str, url: str, *more: Any) -> requests.Response:
+        number = self._begin(method, url)
+        if number and number == self._kill_at and self._before:
+            self.dead = True
+        self._live()
+        try:
+            answer = super()._ask(method, url, *more)
+        except AskedError as error:
+            self._live()
+            self.failed.append(error.failure)
+            raise
+        if number and number == self._kill_at:
+            self.dead = True
+        self._live()
+        return answer
+
+    def _begin(self, method: str, url: str) -> int:
+        if method == "GET" or url.endswith(":getGuestAttributes"):
+            return 0
+        with self._turn:
+            self.changes.append(f"{method} {url.partition('.com/')[2]}")
+            return len(self.changes)
+
+    def _live(self) -> None:
+        if self.dead:
+            raise KilledError
+
+    @property
+    def troubles(self) -> list[Failure]:
+        """What failed, but for what wasn't there: a memory of nobody, a node that is gone."""
+        return [one for one in self.failed if one.kind is not Kind.MISSING]

@@ -1,0 +1,165 @@
+"""A controller killed before and after each of its requests: the next one goes on from what is at Google."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from fleet import __main__ as command
+from fleet.environment import Environment
+from infra.nodes import Node
+from infra.settings import Settings
+from tests.fleet.asking import KilledError
+from tests.fleet.conftest import ZONES
+from tests.fleet.lab import FLEET, Lab, settings
+
+SPARE = "us-east1-d"
+DRY = "us-east5-b"
+NO_CHIPS = "There is no more capacity in the zone"
+
+
+@pytest.fixture(name="lab", scope="module")
+def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    with lab.entered():
+        yield lab
+    lab.close()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a controller does when it is killed.
+
+    Attributes:
+        meant: the settings.
+        prepare: makes what is there before; members that are to be brought back.
+        dry: a zone without chips.
+        deletes: states in which nodes may be found by deletions.
+        requests: at least so many creations and deletions.
+    """
+
+    meant: Settings
+    prepare: Callable[[Lab, Sequence[Node]], Sequence[Node]]
+    dry: str = ""
+    deletes: frozenset[str] = frozenset({"PREEMPTED"})
+    requests: int = 8
+
+
+def nothing(_: Lab, __: Sequence[Node]) -> Sequence[Node]:
+    return ()
+
+
+def three_lost(lab: Lab, members: Sequence[Node]) -> Sequence[Node]:
+    lab.create(*members)
+    lost = [one for one in members if one.zone in (DRY, "us-central1-b", "europe-west4-a")]
+    lab.preempt(*(one.name for one in lost))
+    return lost
+
+
+def one_failed(lab: Lab, members: Sequence[Node]) -> Sequence[Node]:
+    lab.create(*members)
+    lab.says_that_its_boot_failed(members[0].name)
+    return members[:1]
+
+
+SCENARIOS = {
+    "8 from nothing": Scenario(settings(), nothing),
+    "3 preempted, one without chips": Scenario(
+        settings({**FLEET, "otherZones": [SPARE]}), three_lost, DRY, requests=7
+    ),
+    "1 whose boot failed": Scenario(
+        settings({**FLEET, "zones": list(ZONES[:3]), "count": 3}),
+        one_failed,
+        deletes=frozenset({"READY"}),
+        requests=2,
+    ),
+}
+
+
+def of_members(lab: Lab) -> dict[str, list[dict[str, Any]]]:
+    """All nodes, by the key of the member that they are."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in lab.everyone().values():
+        found.setdefault(f"{one['labels']['fleet']}/{one['labels']['member']}", []).append(one)
+    return found
+
+
+def brought_back_if_asked(one: Environment) -> set[str]:
+    """The members that `recreate-preempted` means, and shows the price of."""
+    with (
+        mock.patch.object(command, "opened", return_value=one),
+        mock.patch.object(command.prices, "table", return_value="") as table,
+    ):
+        assert command.main(["recreate-preempted", "dev", "--dry-run"]) == 0
+    return {member.key for call in table.call_args_list for member in call.args[0]}
+
+
+def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
+    """The request at which a controller was killed, and another went on; empty where all was done by then."""
+    lab.begin_anew()
+    members = lab.fleet(scenario.meant).members
+    lost = scenario.prepare(lab, members)
+    was = {name: one["id"] for name, one in lab.everyone().items()}
+    deleted = lab.deleted
+    rule = {"match": {"method": "tpu.*.nodes.create", "path": f"/{scenario.dry}/"},
+            "what": {"operation_error": {"code": "RESOURCE_EXHAUSTED", "message": NO_CHIPS}}}  # fmt: skip
+    fault = lab.cloud.faults.add(rule) if scenario.dry else ""
+
+    def all_there() -> bool:
+        there = of_members(lab)
+        return len(there) == len(members) and all(
+            one["state"] == "READY" and one["id"] not in gone for some in there.values() for one in some
+        )
+
+    gone = {was[one.name] for one in lost}
+    first = lab.fleet(scenario.meant, lab.asking(kill_at=number, before=before))
+    asking, controller = first.google, None
+    assert hasattr(asking, "changes")
+    try:
+        controller = lab.controller(first)
+        lab.keep(controller, lambda _: all_there() and not controller.busy)
+        controller.leave()
+        done = True
+    except KilledError:
+        done = False
+    if controller:
+        controller._actor.wait()  # type: ignore[attr-defined]  # what was sent is carried out
+    lab.settle()
+    second = lab.fleet(scenario.meant)
+    there = of_members(lab)
+    missing = {one.key for one in lost if all(now["state"] == "PREEMPTED" for now in there.get(one.key, ()))}
+    assert brought_back_if_asked(second) == missing
+    controller = lab.controller(second)
+    lab.keep(controller, lambda _: all_there() and not controller.busy)
+    spent = sum(
+        len(some) for key, some in controller.memory.attempts.items() if key in {one.key for one in lost}
+    )
+    assert spent == len(lost), "a loss costs one attempt, however often somebody was killed over it"
+    controller.leave()
+    if fault:
+        assert lab.cloud.faults.lift(fault), "the zone had chips"
+    there = of_members(lab)
+    assert {key: len(some) for key, some in there.items()} == {one.key: 1 for one in members}
+    untouched = {name: one for name, one in was.items() if one not in gone}
+    assert untouched.items() <= {name: one["id"] for name, one in lab.everyone().items()}.items()
+    assert lab.hosts.healthy_deleted == []
+    found = lab.deleted - deleted
+    assert found.keys() <= scenario.deletes
+    assert found.total() == len(lost), "each once"
+    return "" if done else asking.changes[number - 1]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_the_next_controller_goes_on_wherever_one_was_killed(
+    lab: Lab, scenario: Scenario, before: bool
+) -> None:
+    kills: list[str] = []
+    while request := killed(lab, scenario, len(kills) + 1, before):
+        kills.append(request)
+    # From run to run the order differs: neighbours may be met twice or not at all.
+    assert len(kills) >= scenario.requests + 3, kills
+    assert {request.startswith("POST upload/") for request in kills} == {True, False}

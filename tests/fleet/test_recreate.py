@@ -1,0 +1,152 @@
+"""Slices that people name: deleted through the API, made again by one update of Pulumi's, killed or not."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+from fleet import __main__ as command
+from fleet.controller import Controller
+from fleet.decide import Limits
+from fleet.failures import Kind
+from fleet.named import create
+from fleet.state import Action
+from fleet.store import BucketStore, runs
+from fleet.zones import Verb
+from infra.settings.sources import ROOT
+from tests.fleet.lab_stack import Here, StackLab
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+KILLED = """
+import sys
+from pathlib import Path
+from fleet.named import create
+
+create("dev", sys.argv[2:], Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture(name="lab", scope="module")
+def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackLab]:
+    lab = StackLab(tmp_path_factory.mktemp("lab"))
+    try:
+        with lab.entered():
+            lab.pulumi("up", "--yes", "--skip-preview", "-s", "dev")
+            yield lab
+    finally:
+        lab.close()
+
+
+def controller(lab: StackLab) -> Controller:
+    one = lab.opened()
+    named = [node for node in one.members if node.member is None]
+    store = BucketStore(one.google, one.stack.id, lab.now_s)
+    with mock.patch("fleet.store.runs", return_value=False):
+        return Controller(
+            named, one.google, Here(lab, one), store, Limits(), one.owner, everyone=one.members,
+            bundle=one.bundle,
+        )  # fmt: skip
+
+
+def nothing_left(lab: StackLab) -> None:
+    lab.pulumi("preview", "--expect-no-changes", "--refresh", "-s", "dev")
+
+
+def test_an_update_makes_the_named_ones_marks_the_stack_and_leaves_the_fleet_to_its_controller(
+    lab: StackLab,
+) -> None:
+    state = lab.read()
+    assert state.held == {"train": "us-east5-b", "eval": "us-central1-b"}
+    assert sorted(lab.everyone()) == ["eval", "train"]
+    (mark,) = lab.request("GET", "storage.googleapis.com/storage/v1/b/wire-test-checkpoints-fleet/o")["items"]
+    assert mark["name"] == f"stack-{state.id}"
+    assert len(state.id) == 7
+
+
+def test_what_was_preempted_is_deleted_by_the_api_and_made_by_one_update(lab: StackLab) -> None:
+    stood, lost = ((lab.node(name) or {})["id"] for name in ("eval", "train"))
+    lab.preempt("train")
+    keeper, deletions = controller(lab), lab.deleted
+    looks = lab.keep(keeper, lambda look: lab.state("train") == "READY" and not keeper.busy)
+    keeper.leave()
+    begun = [event for look in looks for event in look.events if "train: " in event]
+    assert [one.split(" (")[0] for one in begun][:2] == ["train: replace", "train: create"], begun
+    assert lab.deleted - deletions == {"PREEMPTED": 1}
+    assert (lab.node("train") or {})["id"] != lost
+    assert (lab.node("eval") or {})["id"] == stood
+    assert "train" in lab.read().held
+    nothing_left(lab)
+
+
+def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab) -> None:
+    lab.preempt("train")
+    keeper = controller(lab)
+    requests: list[Verb] = []
+    with mock.patch.object(Here, "begin", autospec=True) as begin:
+        keeper.step()
+        requests = [call.args[1].verb for call in begin.call_args_list]
+        for call in begin.call_args_list:
+            keeper._actor._zones.begin(call.args[1])  # type: ignore[attr-defined]
+    assert requests == [Verb.DELETE]
+    keeper._actor._zones.wait()  # type: ignore[attr-defined]
+    lab.until(lambda: not lab.state("train"))
+    later = controller(lab)
+    look = later.step(may=())
+    (one,) = [one for one in look.decisions if one.node == "train"]
+    assert (one.action, command._was_there(one, later)) == (Action.CREATE, True)
+    lab.keep(later, lambda look: lab.state("train") == "READY" and not later.busy)
+    later.leave()
+    nothing_left(lab)
+
+
+def test_a_zone_without_chips_keeps_no_other_waiting_and_is_told_apart(lab: StackLab) -> None:
+    lab.preempt("train", "eval")
+    lab.hosts.may_go |= {"train", "eval"}
+    lab.delete("train", "eval")
+    no_chips = "There is no more capacity in the zone"
+    dry = {"match": {"method": "tpu.*.nodes.create", "path": "/us-east5-b/"},
+           "what": {"operation_error": {"code": "RESOURCE_EXHAUSTED", "message": no_chips}}}  # fmt: skip
+    rule = lab.cloud.faults.add(dry)
+    outcome = create("dev", ["train", "eval"], lab.root)
+    assert lab.cloud.faults.lift(rule) == 1
+    assert outcome["eval"] is None
+    assert outcome["train"] is not None
+    assert outcome["train"].kind is Kind.STOCK_OUT
+    assert (lab.state("train"), lab.state("eval")) == ("", "READY")
+    assert create("dev", ["train"], lab.root) == {"train": None}
+    nothing_left(lab)
+
+
+def test_killed_during_the_creation_what_was_made_is_neither_lost_nor_touched(lab: StackLab) -> None:
+    """The lock of a Pulumi that is gone, and its record of the creation, are left to `python -m infra`."""
+    lab.preempt("train")
+    lab.hosts.may_go.add("train")
+    lab.delete("train")
+    lab.hosts.slow.add("train")
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(lab.root), "train"], cwd=ROOT, start_new_session=True,
+        env={**os.environ, **lab.environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    lab.until(lambda: lab.state("train") == "CREATING")
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    lab.hosts.slow.clear()
+    lab.until(lambda: lab.state("train") == "READY")
+    made = (lab.node("train") or {})["id"]
+    assert not runs(child.pid)
+    (failure,) = create("dev", ["train"], lab.root).values()
+    assert failure is not None
+    assert failure.kind is Kind.STACK
+    assert "locked by 1 lock" in failure.message
+    keeper = controller(lab)
+    look = keeper.step()
+    keeper.leave()
+    (one,) = [one for one in look.decisions if one.node == "train"]
+    assert one.action is Action.HOLD
+    assert "fix: if an update of yours was killed: python -m infra up" in one.why
+    assert (lab.node("train") or {})["id"] == made
+    assert lab.state("train") == "READY"
