@@ -11,6 +11,7 @@ def metadata(
     attributes = {
         "startup-script": script,
         "tpu-slice": node.name,
+        "tpu-slice-name": node.slice,
         "tpu-zone": node.zone,
         "tpu-workers": str(node.kind.hosts),
         "tpu-bucket": bucket,

@@ -24,7 +24,9 @@ STAGES = (
     "mount-data",
     "mount-checkpoints",
     "python",
+    "logs",
     "environment",
+    "code",
     "barrier",
     "launch",
 )
