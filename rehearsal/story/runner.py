@@ -10,7 +10,7 @@ from typing import Any
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, StoryFailed
-from rehearsal.story import building, disturbing, extracting, killing, steps, watching
+from rehearsal.story import building, disturbing, extracting, jobs, jobsteps, killing, steps, watching
 from rehearsal.story.bucket import CLIENT_ERRORS
 from rehearsal.story.record import Record, RunRecord, StepRecord
 from rehearsal.story.scenario import Scenario
@@ -49,6 +49,8 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Wake: disturbing.wake,
     steps.Extracted: extracting.extracted,
     steps.Alike: extracting.alike,
+    jobsteps.Logged: jobs.logged,
+    jobsteps.Heartbeat: jobs.heartbeat,
     steps.Kill: killing.kill,
     steps.Kills: killing.kills,
 }

@@ -6,7 +6,6 @@ bare value stands for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
+from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
 
 Layer = Literal["storage", "network", "data", "tpu"]
 
@@ -39,7 +39,7 @@ class Up:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("refused", self.refused)
+        yield from pattern("refused", self.refused)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Destroy:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("refused", self.refused)
+        yield from pattern("refused", self.refused)
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Unmonitor:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("prints", self.prints)
+        yield from pattern("prints", self.prints)
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Reboot:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("fails", self.fails)
+        yield from pattern("fails", self.fails)
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ class Ssh:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("prints", self.prints)
+        yield from pattern("prints", self.prints)
 
 
 @dataclass(frozen=True)
@@ -396,7 +396,7 @@ class Command:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("prints", self.prints)
+        yield from pattern("prints", self.prints)
 
 
 @dataclass(frozen=True)
@@ -467,7 +467,7 @@ class Quota:
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
-    | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
+    | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota | Logged | Heartbeat
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -475,13 +475,6 @@ KINDS: dict[str, type[Step]] = {
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Ready, Reach, Done, Kill, Kills, Recover),
         *(Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
-        *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
+        *(Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota, Logged, Heartbeat),
     )
 }
-
-
-def _pattern(key: str, pattern: str | None) -> Iterator[str]:
-    try:
-        re.compile(pattern or "")
-    except re.error as broken:
-        yield f"{key}: not a regular expression: {broken}"

@@ -162,7 +162,7 @@ def test_outputs() -> None:
         "bootLog": f"{ssh} --worker=all --command='sudo tail -n 50 /var/log/tpu/boot.log'",
         "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit=tpu-job.service --follow'",
         "logs": 'gcloud logging read \'logName="projects/my-project/logs/tpu-host" AND labels.node="train"'
-        ' AND labels.worker="0"\' --project=my-project --freshness=7d --order=asc'
+        ' AND labels.worker="0"\' --project=my-project --order=asc'
         " --format='value(timestamp,textPayload)'",
         "bootStatus": "gcloud storage cat 'gs://bucket-that-is-up/boot/train/worker-*.json'",
         "describe": "gcloud compute tpus tpu-vm describe train --project=my-project --zone=us-east5-b",
