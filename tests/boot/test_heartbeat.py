@@ -152,7 +152,7 @@ def test_only_a_command_that_is_not_ours_has_one() -> None:
     for run in ("python train.py", "./start.sh", "/usr/bin/env A=1 python x.py", "data prepare"):
         assert "Wants=network-online.target tpu-checkpoints.service tpu-heartbeat.service\n" in job_unit(run)
         unit = heartbeat_unit(run)
-        assert {"PartOf=tpu-job.service", "DynamicUser=yes"} <= set(unit.splitlines())
+        assert {"PartOf=tpu-job.service", "CapabilityBoundingSet="} <= set(unit.splitlines())
         (mine,) = (line for line in unit.splitlines() if "TPU_COMMAND" in line)
         assert mine in job_unit(run)
 

@@ -117,9 +117,14 @@ class Heartbeat:
 
     def follow(self, look: Callable[[], Service], stopped: threading.Event, pause_s: float = PAUSE_S) -> None:
         """Looks every `pause_s` seconds, until `stopped`."""
+        failing = ""
         while not stopped.is_set():
-            with suppress(subprocess.SubprocessError, OSError):  # systemd is busy, or goes away
+            try:
                 self.take(look())
+            except (subprocess.SubprocessError, OSError) as error:  # systemd is busy, or goes away
+                if str(error) != failing:
+                    print(f"{JOB} can't be looked at, is tried again: {error}", flush=True)
+                failing = str(error)
             stopped.wait(pause_s)
         self.end()
 
