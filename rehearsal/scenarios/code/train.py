@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-STEPS = 200
+STEPS = 600
 place = Path(os.environ["CHECKPOINT_DIR"], "own", f"worker-{os.environ['WORKER_ID']}.npz")
 x = einops.rearrange(jnp.linspace(-1, 1, 256), "points -> points 1") ** jnp.arange(8)
 gradient = jax.jit(jax.value_and_grad(lambda w: jnp.mean((x @ w - jnp.sin(3 * x[:, 1])) ** 2)))
