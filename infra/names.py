@@ -38,6 +38,8 @@ STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"
 JOB_UNIT = "tpu-job.service"
+# In Cloud Logging.
+LOG = "tpu-host"
 
 # Pulumi's types of a slice and of the node that it is: a URN holds them, so they never change.
 SLICE_TYPE = "tpu:tpu:TpuSlice"

@@ -10,6 +10,7 @@ def metadata(settings: Settings, node: Node, *, bucket: str, data_disk_id: str |
     attributes = {
         "startup-script": startup.loader(),
         "tpu-slice": node.name,
+        "tpu-slice-name": node.slice,
         "tpu-zone": node.zone,
         "tpu-workers": str(node.kind.hosts),
         "tpu-bucket": bucket,

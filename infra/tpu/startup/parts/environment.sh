@@ -40,6 +40,6 @@ stage_environment() {
   # and nobody would hear of that host again.
   write_file /etc/systemd/system/google-startup-scripts.service.d/tpu.conf <<<$'[Service]\nEnvironment=TMPDIR=/dev/shm' >/dev/null
   # OS Login gives people no group in common, hence writable for all; the sticky bit
-  # keeps them out of one another's files. Never touched once it is there.
+  # keeps them out of one another's files.
   [[ -d /opt/training ]] || mkdir --mode=1777 /opt/training
 }
