@@ -93,6 +93,7 @@ class CheckpointConfig:
     notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
     keep: int = ruled(3, at_least(1))  # newest complete checkpoints that are left standing
     timeout_s: int = ruled(300, at_least(10))  # for one save, before the run ends as failed
+    lasting_every_h: float = ruled(24.0, at_least(0))  # between copies into the bucket that keeps everything
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from workload.host.word import Word
 from workload.identity import Identity
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
+from workload.lasting import Lasting
 from workload.lease import Lease
 from workload.ledger import Ledger
 from workload.model import decoder, huggingface
@@ -68,15 +69,16 @@ class Run:
         journal: Journal | None,
         ledger: Ledger,
         word: Word,
+        lasting: Lasting,
     ):
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
         self._lease, self._journal, self._ledger = lease, journal, ledger  # lease and journal are worker 0's
-        self._word = word
+        self._word, self._lasting = word, lasting
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
         self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
-        self._checkpoints = Checkpoints(store, cluster, config.checkpoint, lease.check)
+        self._checkpoints = Checkpoints(lasting.steps, cluster, config.checkpoint, lease.check)
         self._identity = Identity(config, self._step, dataset.manifest.sha256, cluster)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
@@ -110,6 +112,7 @@ class Run:
         # Before a start's long parts: SIGUSR1 to a worker that nobody has told how to take it ends it.
         profiler = Profiler(self._store, worker, observe.profile_from, last)
         with ledger.doing("restore"):
+            self._cluster.agree(self._lasting.begin)
             restored = self._checkpoints.restore(self._step.state)
             self._begin(restored, new_mesh)
             state = restored.state or self._first_state()
@@ -142,6 +145,8 @@ class Run:
             saved = self._checkpoints.newest or 0
             self._event("preempted", step=saved, lost_steps=step - saved)
             return Outcome("preempted", saved, self._last_loss)
+        with ledger.doing("save"):
+            self._cluster.agree(lambda: self._lasting.end(step))
         self._finish(step, state, again=step > restored.step and new_mesh)
         return Outcome("done", step, self._last_loss)
 
@@ -248,6 +253,8 @@ class Run:
                 self._journal.flush(step)
             if self._checkpoints.save(step, state):
                 self._event("save", step=step)
+            if self._cluster.leader:
+                self._lasting.saved(self._checkpoints.newest)
         stall_s = time.monotonic() - asked  # the devices have nothing to do until here
         if reason := interval.saved(step, stall_s, self._checkpoints.save_s):
             self._event("interval", every_steps=interval.every_steps, reason=reason)
