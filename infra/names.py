@@ -87,6 +87,11 @@ def service_account_id(settings: Settings) -> str:
     return f"projects/{settings.gcp.project}/serviceAccounts/{service_account_email(settings)}"
 
 
+def steps_bucket(settings: Settings) -> str:
+    """Where the checkpoints of running jobs are: without versions and soft delete."""
+    return fitted(f"{settings.storage.bucket_name}-steps")
+
+
 def network_id(settings: Settings) -> str:
     """The network: ours, or the existing one."""
     ours = f"projects/{settings.gcp.project}/global/networks/{settings.network.name}"

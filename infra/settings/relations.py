@@ -70,6 +70,13 @@ def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.storage.state_bucket_name == names.steps_bucket(settings):
+        yield Problem(
+            "storage:stateBucketName",
+            f'"{settings.storage.state_bucket_name}"',
+            "the bucket of that name is where running jobs save",
+            "give it another name",
+        )
     if settings.storage.state_bucket_name == settings.storage.bucket_name:
         yield Problem(
             "storage:stateBucketName",

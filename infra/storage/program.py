@@ -5,18 +5,20 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
+from infra import names
 from infra.settings import Settings
 from infra.storage.bucket import BucketPolicy, ProtectedBucket
 from infra.storage.identity import TrainingIdentity
 from infra.storage.services import ProjectServices
 from infra.storage.state import StateKey
+from infra.storage.steps import steps_policy
 
 # Pulumi writes a stack's state anew on each change; old ones are of use for days, not for ever.
 STATE_VERSION_DAYS = 90
 
 
 def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
-    """The bucket, the account and the services. Returns the outputs of the stack."""
+    """The buckets, the account and the services. Returns the outputs of the stack."""
     wanted = settings.storage
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
@@ -36,8 +38,19 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
         opts,
         adopt=wanted.adopt_bucket,
     ).bucket
-    identity = TrainingIdentity(settings, bucket, opts)
-    outputs: dict[str, Any] = {"bucketName": bucket.name, "serviceAccountEmail": identity.account.email}
+    steps = ProtectedBucket(
+        names.steps_bucket(settings),
+        steps_policy(settings),
+        wanted.labels,
+        opts,
+        adopt=wanted.adopt_steps_bucket,
+    ).bucket
+    identity = TrainingIdentity(settings, {"": bucket, "-steps": steps}, opts)
+    outputs: dict[str, Any] = {
+        "bucketName": bucket.name,
+        "stepsBucketName": steps.name,
+        "serviceAccountEmail": identity.account.email,
+    }
     if wanted.state_bucket_name:
         state = ProtectedBucket(wanted.state_bucket_name, _state_policy(settings), wanted.labels, opts).bucket
         outputs["stateBackend"] = state.name.apply(lambda name: f"gs://{name}")

@@ -5,7 +5,7 @@ from infra.settings import Settings
 
 
 def metadata(
-    settings: Settings, node: Node, *, script: str, bucket: str, data_disk_id: str | None
+    settings: Settings, node: Node, *, script: str, bucket: str, steps_bucket: str, data_disk_id: str | None
 ) -> dict[str, str]:
     """Attributes by key, in plain text: every process on the host can read them, so none is a secret."""
     attributes = {
@@ -14,6 +14,7 @@ def metadata(
         "tpu-zone": node.zone,
         "tpu-workers": str(node.kind.hosts),
         "tpu-bucket": bucket,
+        "tpu-steps-bucket": steps_bucket,
         "tpu-bundle": settings.tpu.bundle,  # None only in a preview: an update refuses to go on
         "tpu-data-disk": data_disk_id.rpartition("/")[2] if data_disk_id else None,
         "tpu-run": node.run,
