@@ -48,7 +48,7 @@ class Lasting:
         try:
             self._last = float(json.loads(self._run.read(NOTE))["time"])
         except (MissingObjectError, ValueError, KeyError, TypeError):
-            self._last = time.time()  # the first one a day from now
+            self._note(0)  # the first one a day from now, however often the run starts until then
         kept, saved = list_steps(self._run).complete, list_steps(self.steps).complete
         if kept and kept[-1] > max(saved, default=-1):
             _copy_step(self._run, self.steps, kept[-1])
@@ -82,10 +82,13 @@ class Lasting:
     def _keep_step(self, step: int) -> None:
         if step not in list_steps(self._run).complete:
             _copy_step(self.steps, self._run, step)
-        self._last = time.time()
-        self._run.write(NOTE, json.dumps({"step": step, "time": self._last}).encode())
+        self._note(step)
         for old in list_steps(self._run).complete[: -self._keep]:
             remove_step(self._run, old)
+
+    def _note(self, step: int) -> None:
+        self._last = time.time()
+        self._run.write(NOTE, json.dumps({"step": step, "time": self._last}).encode())
 
 
 def _copy_step(source: Store, target: Store, step: int) -> None:

@@ -13,9 +13,10 @@ import requests
 
 from tests.workload.test_training import command
 from workload.checkpoints import list_steps
+from workload.errors import StoreError
 from workload.lasting import NOTE, Lasting
 from workload.place import of_steps
-from workload.store import Store, StoreError, copy, open_store
+from workload.store import Store, copy, open_store
 
 HOST = {"CHECKPOINT_BUCKET": "bucket", "STEPS_BUCKET": "bucket-steps"}
 
@@ -75,6 +76,21 @@ def test_a_copy_is_made_once_a_day_whoever_starts_in_between(store: Store, steps
         if copies._copying:
             copies._copying.join()
         assert list_steps(store).complete == ((5,) if now == 24 * 3600 else ())
+
+
+def test_the_day_begins_with_the_first_start(
+    store: Store, steps: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    for hour in (0, 10, 20, 30):  # starts again and again, each before a day is over
+        monkeypatch.setattr("workload.lasting.time.time", lambda hour=hour: now + hour * 3600)
+        copies = lasting(store, steps)
+        copies.begin()
+        saved(steps, 100 + hour)
+        copies.saved(100 + hour)
+        if copies._copying:
+            copies._copying.join()
+    assert list_steps(store).complete == (130,)
 
 
 def test_a_start_takes_over_what_only_lasted(store: Store, steps: Store) -> None:
