@@ -97,6 +97,11 @@ def controller_bucket(settings: Settings) -> str:
     return fitted(f"{settings.storage.bucket_name}-fleet")
 
 
+def steps_bucket(settings: Settings) -> str:
+    """Where the checkpoints of running jobs are: without versions and soft delete."""
+    return fitted(f"{settings.storage.bucket_name}-steps")
+
+
 def network_id(settings: Settings) -> str:
     """The network: ours, or the existing one."""
     ours = f"projects/{settings.gcp.project}/global/networks/{settings.network.name}"

@@ -71,11 +71,15 @@ def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    if settings.storage.state_bucket_name == names.controller_bucket(settings):
+    others = {
+        names.controller_bucket(settings): "the bucket of that name is the fleet controller's",
+        names.steps_bucket(settings): "the bucket of that name is where running jobs save",
+    }
+    if rule := others.get(settings.storage.state_bucket_name or ""):
         yield Problem(
             "storage:stateBucketName",
             f'"{settings.storage.state_bucket_name}"',
-            "the bucket of that name is the fleet controller's",
+            rule,
             "give it another name",
         )
     if settings.storage.state_bucket_name == settings.storage.bucket_name:

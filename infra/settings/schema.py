@@ -78,6 +78,9 @@ class StorageSettings:
         "take over a bucket of that name that exists already, such as one that a destroyed stack left",
         default=False,
     )
+    adopt_steps_bucket: bool = setting(
+        "likewise of the bucket beside it, bucketName-steps, where running jobs save", default=False
+    )
     location: str = setting("the bucket's region", rule=rules.REGION, example="us-east5")
     allow_cross_region: bool = setting(
         "let hosts in other regions use the bucket, and pay for the traffic", default=False

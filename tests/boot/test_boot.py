@@ -76,6 +76,7 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
         "DATA_DIR": "/mnt/data",
         "CHECKPOINT_DIR": "/mnt/checkpoints",
         "CHECKPOINT_BUCKET": BUCKET,
+        "STEPS_BUCKET": f"{BUCKET}-steps",
         "TPU_NAME": "tpu-lab",
         "TPU_ZONE": "us-east5-b",
         "WORKER_ID": "0",

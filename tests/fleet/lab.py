@@ -83,7 +83,11 @@ run()
 """
 LABELS = names.labels("dev", "tpu")
 OUTPUTS: dict[str, dict[str, Any]] = {
-    "storage": {"bucketName": BUCKET, "serviceAccountEmail": ACCOUNT},
+    "storage": {
+        "bucketName": BUCKET,
+        "stepsBucketName": f"{BUCKET}-steps",
+        "serviceAccountEmail": ACCOUNT,
+    },
     "network": {"networkId": NETWORK, "subnetIds": SUBNETS, "mtu": 8896},
 }
 

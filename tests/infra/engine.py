@@ -41,6 +41,7 @@ BASE: dict[str, Any] = {
 UPSTREAM: dict[str, dict[str, Any]] = {
     "storage": {
         "bucketName": "bucket-that-is-up",
+        "stepsBucketName": "steps-bucket-that-is-up",
         "serviceAccountEmail": "up@my-project.iam.gserviceaccount.com",
     },
     "network": {

@@ -6,7 +6,7 @@ import pytest
 
 from tests.infra.engine import Recording, run
 
-LAYERS = {"storage": 20, "network": 7, "data": 3, "tpu": 3}
+LAYERS = {"storage": 24, "network": 7, "data": 3, "tpu": 3}
 EVERYTHING = {
     "network:cloudNat": True,
     "storage:stateBucketName": "my-project-pulumi",

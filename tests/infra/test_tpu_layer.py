@@ -51,6 +51,7 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
         "tpu-zone": "us-east5-b",
         "tpu-workers": "4",
         "tpu-bucket": "bucket-that-is-up",
+        "tpu-steps-bucket": "steps-bucket-that-is-up",
         "tpu-bundle": "ab" * 32,
         "tpu-data-disk": "up",
         "tpu-run": "train tiny.toml",
