@@ -18,7 +18,7 @@ export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
-	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=default|fleet|impostor|kills|pod|slices   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=tpu   YES=1   PYTHON=python3.12"
+	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=code|default|fleet|impostor|kills|pod|slices   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=tpu   YES=1   PYTHON=python3.12"
 
 doctor: ## say what is here and what is missing, with a fix for each miss
 	@$(PYTHON) tools/doctor.py

@@ -55,7 +55,7 @@ class Pulumi:
     def show(self, layer: str, *arguments: str) -> None:
         """Run a command with its output where ours goes. Raises CommandError if it fails.
 
-        Ctrl+C, which the terminal sends to it too, is its own to act on: it ends in order, and we after it.
+        Ctrl+C, which the terminal sends to it as well, is its own to act on: it ends in order, then we do.
         """
         call = self._call(layer, *arguments)
         with subprocess.Popen(call, env=self.variables, stdout=self.output) as process:

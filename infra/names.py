@@ -38,6 +38,8 @@ STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"
 JOB_UNIT = "tpu-job.service"
+# In Cloud Logging.
+LOG = "tpu-host"
 
 # Pulumi's types of a slice and of the node that it is: a URN holds them, so they never change.
 SLICE_TYPE = "tpu:tpu:TpuSlice"
@@ -94,6 +96,11 @@ def service_account_id(settings: Settings) -> str:
 def controller_bucket(settings: Settings) -> str:
     """Where the fleet controller keeps its state: a bucket that the hosts' account can't write."""
     return fitted(f"{settings.storage.bucket_name}-fleet")
+
+
+def steps_bucket(settings: Settings) -> str:
+    """Where the checkpoints of running jobs are: without versions and soft delete."""
+    return fitted(f"{settings.storage.bucket_name}-steps")
 
 
 def network_id(settings: Settings) -> str:

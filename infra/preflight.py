@@ -14,6 +14,7 @@ from functools import cache
 from infra.settings.sources import ROOT
 
 _NOTHING_KEPT = 4  # `workload preflight --kept`: nobody has asked yet
+TIMEOUT_S = 60.0  # to read an answer that was kept
 _WORDS = {"yes": "fits", "no": "does not fit", "uncertain": "may not fit"}
 
 
@@ -43,8 +44,13 @@ def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
     asked = [words[1], "--slice", accelerator_type, *several, *(f"--set={word}" for word in chosen)]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
     line = [sys.executable, "-m", "workload", "preflight", *asked, "--kept", "--json"]
-    answer = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     command = f"python -m workload preflight {shlex.join(asked)}"
+    try:
+        answer = subprocess.run(
+            line, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Said(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; ask it: {command}", warn=True)
     if answer.returncode == _NOTHING_KEPT:
         return Said(f"no preflight of `{run}` on {where} yet; ask it: {command}", warn=True)
     try:

@@ -25,6 +25,7 @@ README = ROOT / "README.md"
 OTHERS = (
     "infra.settings.table",
     "tools.config_tables",
+    "tools.update_kills",
     "benchmarks.page",
     "tools.fleet_docs",
     "rehearsal.standin.document",

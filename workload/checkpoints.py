@@ -407,8 +407,12 @@ class Checkpoints:
                 print(f"step {step} stays in storage: {first_line(error)}", flush=True)
 
     def _remove(self, step: int) -> None:
-        """The marker goes first: what a crash leaves behind is incomplete, and known as such."""
-        self._store.delete(f"{FOLDER}/{step}/{MARKER}")
-        names = self._store.list(f"{FOLDER}/{step}/")
-        with ThreadPoolExecutor(_REMOVED_AT_ONCE, "remove") as pool:
-            list(pool.map(self._store.delete, names))
+        remove_step(self._store, step)
+
+
+def remove_step(store: Store, step: int) -> None:
+    """The marker goes first: what a crash leaves behind is incomplete, and known as such."""
+    store.delete(f"{FOLDER}/{step}/{MARKER}")
+    names = store.list(f"{FOLDER}/{step}/")
+    with ThreadPoolExecutor(_REMOVED_AT_ONCE, "remove") as pool:
+        list(pool.map(store.delete, names))

@@ -96,6 +96,7 @@ class CheckpointConfig:
     # That a run trains on while storage takes no save, before it ends as failed. A start needs that storage
     # too, so ending sooner wins nothing; later, an error that nobody looks at costs more than the steps.
     outage_s: float = ruled(1800.0, at_least(0))
+    lasting_every_h: float = ruled(24.0, at_least(0))  # between copies into the bucket that keeps everything
 
 
 @dataclass(frozen=True)

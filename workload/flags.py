@@ -34,6 +34,21 @@ GROUPS: dict[str, Options] = {
         "xla_tpu_overlap_compute_collective_tc": _ON,
         "xla_enable_async_all_gather": _ON,
     },
+    # What does it under JAX 0.12: exchanges run on the chip's SparseCores. From the same library, without
+    # xla_sc_disjoint_spmem and the name of a chip's configuration. Compiled here, not tried on a TPU.
+    "sparsecore": {
+        "xla_tpu_enable_sparse_core_collective_offload_all_gather": _ON,
+        "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": _ON,
+        "xla_tpu_enable_sparse_core_collective_offload_all_reduce": _ON,
+        "xla_tpu_enable_all_gather_offload_tracing": _ON,
+        "xla_tpu_enable_reduce_scatter_offload_tracing": _ON,
+        "xla_tpu_enable_all_reduce_offload_tracing": _ON,
+        "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "false",
+        "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "false",
+        "xla_tpu_use_tc_device_shape_on_sc": _ON,
+        "xla_sc_enable_instruction_fusion": "false",
+        "xla_sc_disable_megacore_partitioning": _ON,
+    },
     # Gradients that slices sum over the datacenter network overlap with the backward pass.
     "slices": {
         "xla_tpu_enable_data_parallel_all_reduce_opt": _ON,
@@ -63,9 +78,7 @@ def groups(compute: "ComputeConfig", slices: int = 1) -> list[str]:
         return [name for name in GROUPS if name in compute.flags]
     import jax
 
-    chosen = ["vmem", "layouts"]
-    if jax.__version_info__ < (0, 11):
-        chosen.append("gathers")
+    chosen = ["vmem", "layouts", "gathers" if jax.__version_info__ < (0, 11) else "sparsecore"]
     if slices > 1:
         chosen.append("slices")
     if any(word.startswith("offload:") for word in compute.remat):

@@ -11,13 +11,14 @@ from typing import NoReturn
 
 import jax
 
-from workload import processor
+from workload import place, processor
 from workload.cluster import Cluster, Membership, first_line
 from workload.config import Config
 from workload.errors import ConfigError, TakenError, WorkloadError
 from workload.host.word import Word
 from workload.identity import compare_workers
 from workload.journal import Journal
+from workload.lasting import Lasting
 from workload.lease import Lease
 from workload.ledger import Ledger
 from workload.preemption import taken, watch_metadata
@@ -54,7 +55,9 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str], w
         watch_metadata(environment)
         _cache_compiled(url, environment)
         ledger.seconds["init"] = time.time() - ledger.begun
-        outcome = Run(config, cluster, dataset, store, lease, journal, ledger, word).go()
+        steps = open_store(place.of_steps(url, environment))
+        lasting = Lasting(store, steps, config.checkpoint.lasting_every_h, config.checkpoint.keep)
+        outcome = Run(config, cluster, dataset, store, lease, journal, ledger, word, lasting).go()
 
         def end() -> None:
             if journal:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from workload.errors import Problem
@@ -29,3 +30,9 @@ def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]
     if not root.startswith("gs://"):
         root = str(Path(root).absolute())
     return f"{root.rstrip('/')}/{folder}/{run}", problems
+
+
+def of_steps(url: str, environment: Mapping[str, str]) -> str:
+    """Where a run at `url` saves: in $STEPS_BUCKET, if it is kept in $CHECKPOINT_BUCKET and there is one."""
+    own, steps = f"gs://{environment.get('CHECKPOINT_BUCKET')}/", environment.get("STEPS_BUCKET")
+    return f"gs://{steps}/{url.removeprefix(own)}" if steps and url.startswith(own) else url

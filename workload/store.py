@@ -104,6 +104,18 @@ def open_run(url: str) -> Store:
     return store
 
 
+def copy(source: Store, name: str, target: Store) -> None:
+    """Creates or replaces an object of `target`, between buckets without bringing it here.
+
+    Raises:
+        MissingObjectError: there is none of that name.
+    """
+    if isinstance(source, BucketStore) and isinstance(target, BucketStore):
+        target.take(source, name)
+    else:
+        target.write(name, source.read(name))
+
+
 class FolderStore:
     """Objects as files below a folder."""
 
@@ -272,6 +284,19 @@ class BucketStore:
     def failed_since(self, moment: float) -> bool:
         """See `Store.failed_since`."""
         return HEALTH.last_failure > moment
+
+    def take(self, source: "BucketStore", name: str) -> None:
+        """Copies an object of another bucket, or below another prefix, inside storage."""
+        token: str | None = None
+        try:
+            while True:  # a large object between unlike buckets takes several calls
+                token, *_ = self._blob(name).rewrite(source._blob(name), token=token, retry=_RETRY)
+                if token is None:
+                    return
+        except google.NotFound:
+            raise MissingObjectError(f"{source.url}/{name}: no such object") from None
+        except _REFUSED as error:
+            raise self._refused(name, f"copied from {source.url}", error) from error
 
     def _blob(self, name: str) -> storage.Blob:
         return self._bucket.blob(self._prefix + name)

@@ -33,6 +33,7 @@ from workload.host.word import Word
 from workload.identity import Identity
 from workload.interval import Interval
 from workload.journal import Journal, read_losses
+from workload.lasting import Lasting
 from workload.lease import Lease
 from workload.ledger import Ledger
 from workload.model import decoder, huggingface
@@ -68,16 +69,19 @@ class Run:
         journal: Journal | None,
         ledger: Ledger,
         word: Word,
+        lasting: Lasting,
     ):
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
         self._lease, self._journal, self._ledger = lease, journal, ledger  # lease and journal are worker 0's
-        self._word = word
+        self._word, self._lasting = word, lasting
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
         self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
         flush = journal.flush if journal else lambda _: None
-        self._checkpoints = Checkpoints(store, cluster, config.checkpoint, lease.check, flush, self._event)
+        self._checkpoints = Checkpoints(
+            lasting.steps, cluster, config.checkpoint, lease.check, flush, self._event
+        )
         self._put_off: int | None = None  # the step whose save was
         self._identity = Identity(config, self._step, dataset, cluster)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
@@ -113,6 +117,7 @@ class Run:
         # Before a start's long parts: SIGUSR1 to a worker that nobody has told how to take it ends it.
         profiler = Profiler(self._store, worker, observe.profile_from, last)
         with ledger.doing("restore"):
+            self._cluster.agree(self._lasting.begin)
             restored = self._checkpoints.restore(self._step.state)
             self._begin(restored, new_mesh)
             state = restored.state or self._first_state()
@@ -149,6 +154,8 @@ class Run:
             saved = self._checkpoints.newest or 0
             self._event("preempted", step=saved, lost_steps=step - saved)
             return Outcome("preempted", saved, self._last_loss)
+        with ledger.doing("save"):
+            self._cluster.agree(lambda: self._lasting.end(step))
         done_again = step > restored.step
         self._finish(step, state, again=done_again and (new_mesh or not config.observe.strict))
         return Outcome("done", step, self._last_loss)
@@ -272,6 +279,8 @@ class Run:
         if why and not put_off:
             self._event("save-put-off", step=step, reason=why)
         self._put_off = (self._put_off or step) if why else None
+        if self._cluster.leader and not why:
+            self._lasting.saved(self._checkpoints.newest)
         if why or put_off:
             return
         stall_s = time.monotonic() - asked  # the devices have nothing to do until here

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import uv
@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from infra.errors import InfraError
-from infra.publish import bytecode, interpreter, wheels
+from infra.publish import bytecode, code, interpreter, requirements, wheels
 from infra.publish.bundle import Bundle, assemble
-from infra.publish.environment import target_of
+from infra.publish.environment import Target, target_of
 from infra.publish.errors import PublishError
 from infra.publish.upload import Upload, upload
 from infra.settings.record import record
@@ -80,14 +80,20 @@ def _parser() -> argparse.ArgumentParser:
 def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]:
     began = time.monotonic()
     _check_machine()
-    bucket, tensorflow = options.bucket, options.tensorflow
-    if bucket is None:
+    target = Target(options.bucket, options.tensorflow, None, None, {})
+    if options.bucket is None:
         target = target_of(options.environment, wheels.ROOT)
-        bucket, tensorflow = target.bucket, tensorflow or target.tensorflow
+    bucket, tensorflow = target.bucket, options.tensorflow or target.tensorflow
     with tempfile.TemporaryDirectory(prefix="publish.") as work:
+        # First: what is wrong with the user's own is the user's to mend.
+        try:
+            own = _own(target, _lock(options.lock, tensorflow), Path(work), console)
+        except PublishError as error:
+            next_ = f"make publish ENV={options.environment}"
+            raise PublishError(f"{error}. Nothing was published. Next: {next_}") from error
         chosen = interpreter.choose(for_tpu=options.lock == "tpu")
         console.print(f"interpreter: {chosen.why}", markup=False)
-        bundle = _build(options.lock, tensorflow, chosen.archive, Path(work), console)
+        bundle = _build(options.lock, tensorflow, chosen.archive, Path(work), own, console)
         console.print(f"bundle: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")
         if options.dry_run:
             done = Upload(0, 0, 0)
@@ -118,22 +124,47 @@ def _check_machine() -> None:
         raise PublishError(f"this machine is {here}, a TPU host linux/x86_64: publish from Linux on x86-64")
 
 
-def _build(lock: str, tensorflow: bool, python: Path, work: Path, console: Console) -> Bundle:
+def _lock(lock: str, tensorflow: bool) -> Path | None:
+    if lock == "bare":
+        return None
+    return wheels.ROOT / "workload" / "locks" / (f"{lock}-tensorflow.txt" if tensorflow else f"{lock}.txt")
+
+
+def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dict[str, Path]:
+    """The user's own code and its packages, by their paths in the bundle."""
+    sources: dict[str, Path] = {}
+    packages: list[Path] = []
+    if target.code:
+        sources["code.tar.gz"] = code.pack(wheels.ROOT / target.code, target.code, work / "code.tar.gz")
+        code.require(target.runs, wheels.ROOT / target.code, target.code)
+    if target.requirements:
+        with console.status(f"resolving {target.requirements} (once for each content)"):
+            wanted = requirements.resolve(wheels.ROOT / target.requirements, target.requirements, lock)
+            packages = wheels.locked(wanted) if wanted.stat().st_size else packages
+        sources["code-requirements.txt"] = wanted
+        sources |= {f"wheels/{wheel.name}": wheel for wheel in packages}
+    if sources:
+        archive = sources.get("code.tar.gz")
+        size = f"{target.code}, {archive.stat().st_size / 1e6:.1f} MB" if archive else "none"
+        console.print(f"own code: {size}, and {len(packages)} packages beyond the workload's", markup=False)
+    return sources
+
+
+def _build(
+    lock: str, tensorflow: bool, python: Path, work: Path, own: Mapping[str, Path], console: Console
+) -> Bundle:
     gcsfuse = shutil.which(
         "gcsfuse", path=f"{Path(sys.executable).parent}:{sys.exec_prefix}/bin"
     ) or shutil.which("gcsfuse")
     if gcsfuse is None:
         raise PublishError("there is no gcsfuse on PATH: run 'make setup'")
-    if lock == "bare":
-        requirements = work / "requirements.txt"
-        requirements.write_text(_NO_LOCK, "utf-8")
-        locked: list[Path] = []
+    locked: list[Path] = []
+    if wanted := _lock(lock, tensorflow):
+        with console.status(f"downloading the wheels of {wanted.name} (once for each lock)"):
+            locked = wheels.locked(wanted)
     else:
-        name = f"{lock}-tensorflow.txt" if tensorflow else f"{lock}.txt"
-        requirements = wheels.ROOT / "workload" / "locks" / name
-        with console.status(f"downloading the wheels of {name} (once for each lock)"):
-            locked = wheels.locked(requirements)
-    own = wheels.build_workload(work / "wheels")
+        wanted = work / "requirements.txt"
+        wanted.write_text(_NO_LOCK, "utf-8")
     script = work / startup.IN_BUNDLE
     script.write_text(startup.render(), "utf-8")
     sources = {
@@ -141,8 +172,9 @@ def _build(lock: str, tensorflow: bool, python: Path, work: Path, console: Conso
         "python.tar.gz": python,
         "uv": Path(uv.find_uv_bin()),
         "gcsfuse": Path(gcsfuse).resolve(),
-        "requirements.txt": requirements,
-        **{f"wheels/{wheel.name}": wheel for wheel in [*locked, own]},
+        "requirements.txt": wanted,
+        **{f"wheels/{wheel.name}": wheel for wheel in [*locked, wheels.build_workload(work / "wheels")]},
+        **own,
     }
     if locked:
         with console.status("compiling what the trainer imports (once for each lock)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +13,25 @@ __all__ = ["Target", "target_of"]
 
 @dataclass(frozen=True)
 class Target:
-    """Where a bundle goes, and whether it holds TensorFlow."""
+    """Where a bundle goes, whether it holds TensorFlow, and what it holds of the user's own."""
 
     bucket: str
     tensorflow: bool
+    code: str | None
+    requirements: str | None
+    runs: Mapping[str, str]  # by the path of the setting
 
 
 def target_of(environment: str, root: Path) -> Target:
     """Read the settings of `environment`; they are checked as `pulumi up` checks them."""
     settings = from_file(environment, root)
-    return Target(bucket=settings.storage.bucket_name, tensorflow=settings.tpu.tensorflow)
+    code, requirements = settings.tpu.code, settings.tpu.requirements
+    if code and requirements is None and (root / code / "requirements.txt").exists():
+        requirements = f"{code.rstrip('/')}/requirements.txt"
+    return Target(
+        bucket=settings.storage.bucket_name,
+        tensorflow=settings.tpu.tensorflow,
+        code=code and code.rstrip("/"),
+        requirements=requirements,
+        runs={f"tpu:slices[{i}].run": one.run for i, one in enumerate(settings.tpu.slices) if one.run},
+    )

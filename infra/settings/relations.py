@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from infra import names, nodes
 from infra.catalog import CATALOG, region_of
 from infra.errors import Problem
+from infra.settings import commands
 from infra.settings.one_slice import OURS, set_by_us, wrong_runtime
 from infra.settings.schema import Settings
 
@@ -70,11 +71,15 @@ def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    if settings.storage.state_bucket_name == names.controller_bucket(settings):
+    others = {
+        names.controller_bucket(settings): "the bucket of that name is the fleet controller's",
+        names.steps_bucket(settings): "the bucket of that name is where running jobs save",
+    }
+    if rule := others.get(settings.storage.state_bucket_name or ""):
         yield Problem(
             "storage:stateBucketName",
             f'"{settings.storage.state_bucket_name}"',
-            "the bucket of that name is the fleet controller's",
+            rule,
             "give it another name",
         )
     if settings.storage.state_bucket_name == settings.storage.bucket_name:
@@ -255,6 +260,20 @@ def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
+def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.tpu.code:
+        return
+    for number, one in enumerate(settings.tpu.slices):
+        if one.run and (file := commands.own_file(one.run)):
+            yield Problem(
+                f"tpu:slices[{number}].run",
+                f'"{one.run}" without tpu:code',
+                f"nothing brings {file} to the hosts, whose disks are new after every preemption",
+                "write tpu:code: and the folder that holds it, then make publish; or name a program by its"
+                " absolute path",
+            )
+
+
 def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
     silence_s, barrier_s = settings.fleet.silence_s, settings.tpu.barrier_timeout_s
     if silence_s <= barrier_s:
@@ -352,6 +371,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((), _unique_nodes),
     ((), _one_writer),
     (("tpu:barrierTimeoutS", "tpu:slices"), _together),
+    (("tpu:code", "tpu:slices"), _own_code),
     (("fleet:silenceS", "tpu:barrierTimeoutS"), _silence),
     (("data:sizeGib", "data:throughputMibps"), _throughput),
     (("data:throughputMibps",), _throughput_each),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from string import Formatter
 
+from infra.settings import commands
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -68,6 +70,14 @@ def is_ssh(value: str) -> bool:
         and words[-1].endswith("{command}")
         and all(part[1] is None for part in parsed[0])
     )
+
+
+def is_command(value: str) -> bool:
+    """Whether a host can split `value` into words: a line, at least one word, every quote closed."""
+    try:
+        return re.fullmatch(r"[^\n\r\x00]{1,500}", value) is not None and bool(shlex.split(value))
+    except ValueError:
+        return False
 
 
 PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
@@ -157,6 +167,16 @@ SSH = Rule(
     " and {login} (your name by OS Login)",
     "write e.g. ssh {node}-w{worker} {command}",
 )
-COMMAND = pattern(
-    r"[^\n\r\x00]{1,500}", "one line of at most 500 characters", "write one command, such as train tiny.toml"
+COMMAND = Rule(
+    commands.can_start,
+    f"starts with a command of the workload ({', '.join(commands.COMMANDS)}), {', '.join(commands.PROGRAMS)} "
+    "or a program's path (/… or ./…); without control characters or open quotes; at most "
+    f"{commands.MAX_CHARACTERS} characters",
+    "write e.g. train tiny.toml, python train.py or ./start.sh; with a variable: /usr/bin/env NAME=value "
+    "python train.py",
+)
+FOLDER = pattern(
+    r"(?!/)(?!.*\.\.)[^\0\n]{1,200}",
+    "a path below the project's own folder",
+    "put it there, and write e.g. training",
 )

@@ -78,6 +78,9 @@ class StorageSettings:
         "take over a bucket of that name that exists already, such as one that a destroyed stack left",
         default=False,
     )
+    adopt_steps_bucket: bool = setting(
+        "likewise of the bucket beside it, bucketName-steps, where running jobs save", default=False
+    )
     location: str = setting("the bucket's region", rule=rules.REGION, example="us-east5")
     allow_cross_region: bool = setting(
         "let hosts in other regions use the bucket, and pay for the traffic", default=False
@@ -239,7 +242,9 @@ class SliceSettings:
         "image of the hosts, instead of tpu:runtimeVersion", default=None, rule=rules.RESOURCE_NAME
     )
     run: str | None = setting(
-        "what every host starts after boot; without it nothing is started", default=None, rule=rules.COMMAND
+        "what every host starts after boot, in /opt/training; without it nothing is started",
+        default=None,
+        rule=rules.COMMAND,
     )
     labels: Mapping[str, str] = labels_setting("labels of the nodes")
 
@@ -253,6 +258,16 @@ class TpuSettings:
     )
     bundle: str | None = setting(
         "sha256 of the bundle that hosts install; `make publish` writes it", default=None, rule=rules.SHA256
+    )
+    code: str | None = setting(
+        "folder of your own code, which `make publish` takes along; it is at /opt/training at every boot",
+        default=None,
+        rule=rules.FOLDER,
+    )
+    requirements: str | None = setting(
+        "file with the packages that it needs besides; `requirements.txt` of that folder, unless given",
+        default=None,
+        rule=rules.FOLDER,
     )
     runtime_version: str = setting(
         "image of the hosts", default=CATALOG.default_runtime, rule=rules.RESOURCE_NAME

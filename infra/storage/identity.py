@@ -1,6 +1,7 @@
 """The account that the hosts run as, and all that it may do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 
 import pulumi
 import pulumi_gcp as gcp
@@ -25,9 +26,10 @@ class TrainingIdentity(pulumi.ComponentResource):
     def __init__(
         self,
         settings: Settings,
-        bucket: gcp.storage.Bucket,
+        buckets: Mapping[str, gcp.storage.Bucket],
         opts: pulumi.ResourceOptions | None = None,
     ):
+        """`buckets`: that hosts read and write, by what stands after the account in their grants' names."""
         account_id = settings.storage.service_account_id
         super().__init__("tpu:storage:TrainingIdentity", account_id, None, opts)
         # Every slice runs as this account: a destroy that stops at the bucket must not have taken it before.
@@ -43,9 +45,13 @@ class TrainingIdentity(pulumi.ComponentResource):
         member = f"serviceAccount:{names.service_account_email(settings)}"
         after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
         granted = pulumi.ResourceOptions.merge(after, pulumi.ResourceOptions(protect=True))
-        for role in BUCKET_ROLES:
+        for (which, bucket), role in product(buckets.items(), BUCKET_ROLES):
             gcp.storage.BucketIAMMember(
-                f"{account_id}-{_short(role)}", bucket=bucket.name, role=role, member=member, opts=granted
+                f"{account_id}{which}-{_short(role)}",
+                bucket=bucket.name,
+                role=role,
+                member=member,
+                opts=granted,
             )
         for role in PROJECT_ROLES:
             gcp.projects.IAMMember(

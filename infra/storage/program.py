@@ -5,12 +5,14 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
+from infra import names
 from infra.settings import Settings
 from infra.storage.bucket import BucketPolicy, ProtectedBucket
 from infra.storage.controller import ControllerBucket
 from infra.storage.identity import TrainingIdentity
 from infra.storage.services import ProjectServices
 from infra.storage.state import StateKey
+from infra.storage.steps import steps_policy
 
 # Pulumi writes a stack's state anew on each change; old ones are of use for days, not for ever.
 STATE_VERSION_DAYS = 90
@@ -37,9 +39,17 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
         opts,
         adopt=wanted.adopt_bucket,
     ).bucket
-    identity = TrainingIdentity(settings, bucket, opts)
+    steps = ProtectedBucket(
+        names.steps_bucket(settings),
+        steps_policy(settings),
+        wanted.labels,
+        opts,
+        adopt=wanted.adopt_steps_bucket,
+    ).bucket
+    identity = TrainingIdentity(settings, {"": bucket, "-steps": steps}, opts)
     outputs: dict[str, Any] = {
         "bucketName": bucket.name,
+        "stepsBucketName": steps.name,
         "serviceAccountEmail": identity.account.email,
         "controllerBucketName": ControllerBucket(settings, opts).bucket.name,
     }

@@ -5,14 +5,18 @@ from infra.settings import Settings
 from infra.tpu import startup
 
 
-def metadata(settings: Settings, node: Node, *, bucket: str, data_disk_id: str | None) -> dict[str, str]:
+def metadata(
+    settings: Settings, node: Node, *, bucket: str, steps_bucket: str, data_disk_id: str | None
+) -> dict[str, str]:
     """Attributes by key, in plain text: every process on the host can read them, so none is a secret."""
     attributes = {
         "startup-script": startup.loader(),
         "tpu-slice": node.name,
+        "tpu-slice-name": node.slice,
         "tpu-zone": node.zone,
         "tpu-workers": str(node.kind.hosts),
         "tpu-bucket": bucket,
+        "tpu-steps-bucket": steps_bucket,
         "tpu-bundle": settings.tpu.bundle,  # None only in a preview: an update refuses to go on
         "tpu-data-disk": data_disk_id.rpartition("/")[2] if data_disk_id else None,
         "tpu-run": node.run,

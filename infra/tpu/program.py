@@ -20,6 +20,7 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
     """All slices. Returns the outputs of the stack."""
     wanted = nodes(settings)
     bucket = upstream.read("storage", "bucketName", settings.storage.bucket_name)
+    steps = upstream.read("storage", "stepsBucketName", names.steps_bucket(settings))
     jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in wanted if node.run)
     for run, kind, together in dict.fromkeys(jobs):
         if pulumi.runtime.is_dry_run() and (words := preflight.said(run, kind, together)):
@@ -33,7 +34,9 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
         if node.member is not None:
             continue
         place = _place(settings, node)
-        attributes = metadata(settings, node, bucket=bucket, data_disk_id=place.data_disk_id)
+        attributes = metadata(
+            settings, node, bucket=bucket, steps_bucket=steps, data_disk_id=place.data_disk_id
+        )
         slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
     return {
         "slices": [one.outputs(settings.gcp.project, bucket) for one in slices],

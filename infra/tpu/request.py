@@ -54,5 +54,11 @@ def member_request(settings: Settings, node: Node, labels: Mapping[str, str]) ->
         service_account_email=names.service_account_email(settings),
         secure_boot=settings.tpu.secure_boot,
     )
-    attributes = metadata(settings, node, bucket=settings.storage.bucket_name, data_disk_id=disk)
+    attributes = metadata(
+        settings,
+        node,
+        bucket=settings.storage.bucket_name,
+        steps_bucket=names.steps_bucket(settings),
+        data_disk_id=disk,
+    )
     return request(node, place, attributes, {**settings.gcp.default_labels, **labels})

@@ -53,11 +53,16 @@ def useful_commands(node: Node, project: str, bucket: str, environment: str) -> 
     """Commands to paste."""
     where = f"{node.name} --project={project} --zone={node.zone}"
     ssh = SSH.format(login=f"$({LOGIN})", node=node.name, project=project, zone=node.zone)
+    logs = (
+        f'logName="projects/{project}/logs/{names.LOG}" AND labels.node="{node.name}" AND labels.worker="0"'
+    )
     return {
         "ssh": f"{ssh} --worker=0",
         "sshAll": f"{ssh} --worker=all --command='hostname'",
         "bootLog": f"{ssh} --worker=all --command='sudo tail -n 50 {names.BOOT_LOG}'",
         "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit={names.JOB_UNIT} --follow'",
+        "logs": f"gcloud logging read '{logs}' --project={project} --order=asc"
+        " --format='value(timestamp,textPayload)'",
         "bootStatus": f"gcloud storage cat 'gs://{bucket}/boot/{node.name}/worker-*.json'",
         "describe": f"gcloud compute tpus tpu-vm describe {where}",
         "recover": f"python -m fleet recreate-preempted {environment}",

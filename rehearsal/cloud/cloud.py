@@ -19,6 +19,7 @@ from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
+from rehearsal.cloud.logs import LoggingService
 from rehearsal.cloud.metadata import MetadataServer
 from rehearsal.cloud.oauth import OAuth
 from rehearsal.cloud.operations import Operations
@@ -65,6 +66,7 @@ class Cloud:
                 AccountService(self.world, self.iam),
                 CredentialsService(),
                 KmsService(self.world, self.iam),
+                LoggingService(self.world, self.iam),
                 ComputeService(self.world, operations, self.iam, config.zones),
                 self._storage,
                 self.nodes,

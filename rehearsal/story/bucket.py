@@ -58,6 +58,10 @@ class Bucket:
             for blob in self._bucket.list_blobs(prefix=prefix)
         }
 
+    def metadata(self, prefix: str) -> dict[str, dict[str, str]]:
+        """Name → metadata of every object below a prefix."""
+        return {blob.name: dict(blob.metadata or {}) for blob in self._bucket.list_blobs(prefix=prefix)}
+
     def boots(self, node: str) -> list[dict[str, Any]]:
         """The newest boot status of each worker that wrote one, by worker; hosts without a number first."""
         found = [self.json(name) for name in self.names(f"boot/{node}/worker-")]

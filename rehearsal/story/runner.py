@@ -10,7 +10,17 @@ from typing import Any
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, StoryFailed
-from rehearsal.story import building, disturbing, extracting, impostor, killing, steps, watching
+from rehearsal.story import (
+    building,
+    disturbing,
+    extracting,
+    impostor,
+    jobs,
+    jobsteps,
+    killing,
+    steps,
+    watching,
+)
 from rehearsal.story.bucket import CLIENT_ERRORS
 from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.record import Record, RunRecord, StepRecord
@@ -53,6 +63,8 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Alike: extracting.alike,
     Impostor: impostor.impostor,
     Unharmed: impostor.unharmed,
+    jobsteps.Logged: jobs.logged,
+    jobsteps.Heartbeat: jobs.heartbeat,
     steps.Kill: killing.kill,
     steps.Kills: killing.kills,
 }

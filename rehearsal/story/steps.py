@@ -6,7 +6,6 @@ bare value stands for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -15,6 +14,7 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.story.impostor_steps import Impostor, Unharmed
+from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
 
 Layer = Literal["storage", "network", "data", "tpu"]
 
@@ -40,7 +40,7 @@ class Up:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("refused", self.refused)
+        yield from pattern("refused", self.refused)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Destroy:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("refused", self.refused)
+        yield from pattern("refused", self.refused)
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Unmonitor:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("prints", self.prints)
+        yield from pattern("prints", self.prints)
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Reboot:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("fails", self.fails)
+        yield from pattern("fails", self.fails)
 
 
 @dataclass(frozen=True)
@@ -390,7 +390,7 @@ class Ssh:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("prints", self.prints)
+        yield from pattern("prints", self.prints)
 
 
 @dataclass(frozen=True)
@@ -408,7 +408,7 @@ class Command:
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
-        yield from _pattern("prints", self.prints)
+        yield from pattern("prints", self.prints)
 
 
 @dataclass(frozen=True)
@@ -480,6 +480,7 @@ Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
+    | Logged | Heartbeat
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -488,12 +489,6 @@ KINDS: dict[str, type[Step]] = {
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
         *(Recover, Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
+        *(Logged, Heartbeat),
     )
 }
-
-
-def _pattern(key: str, pattern: str | None) -> Iterator[str]:
-    try:
-        re.compile(pattern or "")
-    except re.error as broken:
-        yield f"{key}: not a regular expression: {broken}"

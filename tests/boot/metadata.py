@@ -99,6 +99,7 @@ def worker(bucket: str, bundle: str, worker: int = 0, workers: int = 1, **attrib
         "tpu-zone": "us-east5-b",
         "tpu-workers": str(workers),
         "tpu-bucket": bucket,
+        "tpu-steps-bucket": f"{bucket}-steps",
         "tpu-bundle": bundle,
         "tpu-barrier-timeout-s": "20",
         "tpu-metadata-timeout-s": "6",

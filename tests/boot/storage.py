@@ -74,12 +74,13 @@ class Fault:
 
 @dataclass
 class Front:
-    """What storage.googleapis.com is inside the lab."""
+    """What storage.googleapis.com and logging.googleapis.com are inside the lab."""
 
     backend: str
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     on_status: Callable[[dict[str, Any]], None] | None = None
+    logged: list[dict[str, Any]] = field(default_factory=list)  # each entry with what its request has for all
 
     def server(self, listener: socket.socket, certificate: Path) -> http.server.ThreadingHTTPServer:
         """A server on an already listening socket, not yet serving."""
@@ -133,6 +134,8 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
             if fault.observed < fault.times and fault.matches(self.command, self.path):
                 fault.observed += 1
                 return self._answer(fault.status, [], b"a fault of the lab")
+        if self.path == "/v2/entries:write":
+            return self._log(json.loads(body))
         if self.path.startswith("/upload/") and "%2Fworker-" in self.path and self.state.on_status:
             self.state.on_status(json.loads(body.split(b"\r\n\r\n")[2].partition(b"\r\n--")[0]))
         if "/storageLayout" in self.path:
@@ -140,6 +143,12 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
         if "/moveTo/o/" in self.path:
             return self._move()
         return self._answer(*self._forward(self.command, self.path, body))
+
+    def _log(self, request: dict[str, Any]) -> None:
+        for entry in request["entries"]:
+            labels = {**request["labels"], **entry.get("labels", {})}
+            self.state.logged.append({"logName": request["logName"], **entry, "labels": labels})
+        return self._answer(200, [], b"{}")
 
     def _forward(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         backend = urllib.parse.urlsplit(self.state.backend)
@@ -176,7 +185,9 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         builder = builder.not_valid_before(now - datetime.timedelta(days=1))
         builder = builder.not_valid_after(now + datetime.timedelta(days=1))
         builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        names = x509.SubjectAlternativeName([x509.DNSName("storage.googleapis.com")])
+        names = x509.SubjectAlternativeName(
+            [x509.DNSName(f"{api}.googleapis.com") for api in ("storage", "logging")]
+        )
         return builder.add_extension(names, critical=False).sign(ca_key, hashes.SHA256())
 
     pem = serialization.Encoding.PEM

@@ -47,7 +47,7 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
     status = ready(host)
     assert [stage["name"] for stage in status["stages"]] == list(STAGES)
     states = {stage["name"]: stage["state"] for stage in status["stages"]}
-    assert states.pop("launch") == "skipped"
+    assert (states.pop("launch"), states.pop("code")) == ("skipped", "skipped")
     assert set(states.values()) == {"ok"}
     assert uploaded(host, "boot/tpu-lab/worker-0.json", "ready") == status
     assert listed(gcs, "boot/") == {
@@ -76,6 +76,7 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
         "DATA_DIR": "/mnt/data",
         "CHECKPOINT_DIR": "/mnt/checkpoints",
         "CHECKPOINT_BUCKET": BUCKET,
+        "STEPS_BUCKET": f"{BUCKET}-steps",
         "TPU_NAME": "tpu-lab",
         "TPU_ZONE": "us-east5-b",
         "WORKER_ID": "0",

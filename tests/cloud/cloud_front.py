@@ -21,6 +21,7 @@ from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
+from rehearsal.cloud.logs import LoggingService
 from rehearsal.cloud.oauth import OAuth
 from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.projects import ProjectService
@@ -115,6 +116,7 @@ class CloudFront:
             ProjectService(self.world, self.iam),
             AccountService(self.world, self.iam),
             KmsService(self.world, self.iam),
+            LoggingService(self.world, self.iam),
             ComputeService(self.world, self.operations, self.iam, ZONES),
             self.media,
         ]

@@ -1,26 +1,69 @@
 """docs/architecture.md says what the code does: each table is compared with what it describes."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
 
 from infra import names, settings
 from infra.catalog import CATALOG
 from infra.nodes import nodes
+from infra.settings import commands, rules
 from infra.tpu import startup
 from infra.tpu.metadata import metadata
 from rehearsal.cloud.tpu.catalog import SLICES, ZONES
 from workload.host import places
 from workload.host.bucket import Bucket
+from workload.host.errors import RunError
 from workload.host.metadata import Node
-from workload.host.unit import command_id, job_unit
+from workload.host.unit import COMMANDS, command_id, job_unit
 from workload.host.word import Word
 
 ROOT = Path(__file__).resolve().parents[2]
 COORDINATOR_PORT = 8476
+RUNS = (
+    *(
+        "train tiny.toml",
+        "Train tiny.toml",
+        "trian",
+        "python train.py",
+        "python3",
+        "bash -c 'a b'",
+        "sh",
+        "pythons",
+    ),
+    *(
+        "./start.sh",
+        "./a/b",
+        "./../a",
+        "/bin/true",
+        "/bin/../a",
+        "//",
+        "./",
+        "/a b",
+        "~/a",
+        "FOO=1 train",
+        "",
+        "  ",
+    ),
+    *(
+        "train 'open",
+        "train\tx",
+        "train\nx",
+        "train \u2028",
+        "train \x1b",
+        "train " + "x" * 494,
+        "train " + "x" * 495,
+    ),
+    *("'train' x", "'train x'", "-x", "$(reboot)", "/opt/%n/start", " train x "),
+)
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
@@ -47,12 +90,39 @@ def test_hosts_and_those_who_watch_call_a_command_by_the_same_id() -> None:
     assert f"Environment=TPU_COMMAND={names.command_id('train tiny.toml')}\n" in job_unit("train tiny.toml")
 
 
+@settings_of_hypothesis(deadline=None)
+@given(
+    st.one_of(
+        st.sampled_from(RUNS),
+        st.text(max_size=30),
+        st.builds(str.__add__, st.sampled_from(RUNS), st.text(max_size=9)),
+    )
+)
+def test_settings_accept_what_a_host_can_start_and_nothing_else(run: str) -> None:
+    try:
+        job_unit(run)
+    except RunError:
+        assert not rules.COMMAND.ok(run)
+    else:
+        assert rules.COMMAND.ok(run)
+
+
+def test_the_commands_of_a_host_are_those_of_the_workload() -> None:
+    assert commands.COMMANDS == COMMANDS
+    said = subprocess.run(
+        [sys.executable, "-m", "workload", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    known = set(re.findall(r"^    ([a-z]+)(?: |$)", said.stdout, re.MULTILINE))
+    assert set(COMMANDS) == known - {"host"}
+
+
 def test_node_metadata_is_the_table() -> None:
     checked = settings.from_file("dev")
     written = metadata(
         checked,
         replace(nodes(checked)[0], together=("a", "b"), member=0),
         bucket="b",
+        steps_bucket="b-steps",
         data_disk_id="projects/p/zones/z/disks/d",
     )
     listed = {key for cell in first_cells(section("Node metadata")) for key in cell.split(", ")}

@@ -43,7 +43,12 @@ SLICES = [
     {**FLEET, "zones": ["us-east5-a"], "count": 1},
 ]
 OUTPUTS: dict[str, dict[str, Any]] = {
-    "storage": {"bucketName": BUCKET, "controllerBucketName": CONTROLLERS, "serviceAccountEmail": ACCOUNT},
+    "storage": {
+        "bucketName": BUCKET,
+        "controllerBucketName": CONTROLLERS,
+        "stepsBucketName": f"{BUCKET}-steps",
+        "serviceAccountEmail": ACCOUNT,
+    },  # fmt: skip
     "network": {"networkId": NETWORK, "subnetIds": SUBNETS, "mtu": 8896},
 }
 

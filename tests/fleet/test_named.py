@@ -45,7 +45,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, *events: Any, fails: str = "") -> Out
     """The outcome of making a and b, where Pulumi says all that and then ends."""
 
     def up(target: list[str], on_event: Any, **options: Any) -> None:
-        assert options == {"refresh": True, "continue_on_error": True}
+        assert options == {"refresh": True, "continue_on_error": True}, "what is gone, only a refresh finds"
         assert {names.node_urn("dev", "a"), names.slice_urn("dev", "a")} < {*target}
         for event in events:
             on_event(event)

@@ -96,9 +96,7 @@ def test_a_proven_claim_deletes_that_node_and_no_newer_one() -> None:
     api = Api()
     api.workers = [Attested("failed", NOW_S - 9)]
     assert ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED).done
-    assert api.asked == ["node", "attested", "node", "delete"], (
-        "its id stands on both sides"
-    )
+    assert api.asked == ["node", "attested", "node", "delete"], "its id stands on both sides"
     for one in (Api(instance="8"), Api("REPAIRING")):
         one.workers = api.workers
         assert ask(one, Verb.DELETE, claim=Claim.BOOT_FAILED).spared

@@ -43,6 +43,7 @@ UPSTREAM: dict[str, dict[str, Any]] = {
     "storage": {
         "bucketName": "bucket-that-is-up",
         "controllerBucketName": "bucket-that-is-up-fleet",
+        "stepsBucketName": "steps-bucket-that-is-up",
         "serviceAccountEmail": "up@my-project.iam.gserviceaccount.com",
     },
     "network": {

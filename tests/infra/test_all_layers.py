@@ -6,7 +6,7 @@ import pytest
 
 from tests.infra.engine import Recording, run
 
-LAYERS = {"storage": 22, "network": 9, "data": 5, "tpu": 7}
+LAYERS = {"storage": 26, "network": 9, "data": 5, "tpu": 7}
 EVERYTHING = {
     "network:cloudNat": True,
     "storage:stateBucketName": "my-project-pulumi",

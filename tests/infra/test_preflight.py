@@ -88,3 +88,11 @@ def test_a_config_that_cant_be_read_is_named() -> None:
     assert said is not None
     assert said.warn
     assert "no such file or packaged config" in said.line
+
+
+def test_an_answer_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "TIMEOUT_S", 0.01)
+    said = preflight.said(RUN, "v6e-16")
+    assert said is not None
+    assert said.warn
+    assert said.line.startswith(f"`{RUN}` isn't checked: no answer within 0.01 s; ask it: python -m workload")

@@ -9,6 +9,7 @@ from tests.infra.engine import Registration, run
 
 BUCKET = "gcp:storage/bucket:Bucket"
 CONTROLLER = "my-project-checkpoints-fleet"
+NAME, STEPS = "my-project-checkpoints", "my-project-checkpoints-steps"
 MEMBER = "serviceAccount:tpu-training@my-project.iam.gserviceaccount.com"
 
 
@@ -41,6 +42,22 @@ def test_the_bucket_keeps_what_is_in_it(preview: bool) -> None:
     assert bucket.options["retainOnDelete"] is True
 
 
+@pytest.mark.parametrize("preview", [True, False])
+def test_where_jobs_save_nothing_is_kept_that_they_remove(preview: bool) -> None:
+    changes = {"storage:storageClass": "NEARLINE", "storage:softDeleteDays": 30}
+    steps = run("storage", changes, preview=preview).named(BUCKET, STEPS)
+    assert steps.inputs["versioning"] == {"enabled": False}
+    assert steps.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 0}
+    assert steps.inputs["storageClass"] == "STANDARD", "the others bill an object for a month at least"
+    for key in ("location", "uniformBucketLevelAccess", "publicAccessPrevention", "forceDestroy"):
+        assert steps.inputs[key] == run("storage", preview=preview).named(BUCKET, NAME).inputs[key]
+    assert (steps.options["protect"], steps.options["retainOnDelete"]) == (True, True)
+    assert not steps.options.get("importId")
+    adopted = run("storage", {"storage:adoptStepsBucket": True}, preview=preview)
+    assert adopted.named(BUCKET, STEPS).options["importId"] == STEPS
+    assert not adopted.named(BUCKET, NAME).options.get("importId")
+
+
 def test_a_bucket_that_was_left_behind_is_taken_over_and_only_when_told() -> None:
     adopted = checkpoints({"storage:adoptBucket": True})
     assert adopted.options["importId"] == "my-project-checkpoints"
@@ -70,7 +87,7 @@ def test_a_key_of_the_users_own() -> None:
     key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
     recording = run("storage", {"storage:kmsKey": key})
     encryption = [one.inputs["encryption"] for one in recording.of(BUCKET)]
-    assert encryption == [{"defaultKmsKeyName": key}] * 2
+    assert encryption == [{"defaultKmsKeyName": key}] * 3
     assert recording.named("gcp:projects/service:Service", "cloudkms.googleapis.com")
 
 
@@ -100,8 +117,10 @@ def test_the_account_is_granted_exactly_this(preview: bool) -> None:
     assert [
         (grant.inputs["bucket"], grant.inputs["role"], grant.inputs["member"]) for grant in on_bucket
     ] == [
-        ("my-project-checkpoints", "roles/storage.legacyBucketReader", MEMBER),
-        ("my-project-checkpoints", "roles/storage.objectUser", MEMBER),
+        (NAME, "roles/storage.legacyBucketReader", MEMBER),
+        (NAME, "roles/storage.objectUser", MEMBER),
+        (STEPS, "roles/storage.legacyBucketReader", MEMBER),
+        (STEPS, "roles/storage.objectUser", MEMBER),
     ]
     assert [
         (grant.inputs["project"], grant.inputs["role"], grant.inputs["member"]) for grant in on_project
@@ -117,7 +136,7 @@ def test_the_account_is_granted_exactly_this(preview: bool) -> None:
     waits = [
         f"::{account.name}" in "".join(grant.options["dependencies"]) for grant in on_bucket + on_project
     ]
-    assert waits == [True] * 4
+    assert waits == [True] * 6
 
 
 def test_people_who_may_use_the_account_are_granted_it_alone() -> None:
@@ -150,7 +169,7 @@ def test_a_place_for_pulumis_state(preview: bool) -> None:
     granted = {
         grant.inputs["bucket"] for grant in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
     }
-    assert granted == {"my-project-checkpoints"}
+    assert granted == {NAME, STEPS}
     assert recording.exports["stateBackend"] == "gs://my-project-pulumi"
     if not preview:
         assert recording.exports["secretsProvider"] == "gcpkms://pulumi-secrets-id"
@@ -180,6 +199,7 @@ def test_the_controllers_bucket_is_granted_to_no_host(preview: bool) -> None:
 def test_outputs() -> None:
     assert run("storage").exports == {
         "bucketName": "my-project-checkpoints",
+        "stepsBucketName": "my-project-checkpoints-steps",
         "serviceAccountEmail": "tpu-training@my-project.iam.gserviceaccount.com",
         "controllerBucketName": CONTROLLER,
     }

@@ -52,9 +52,11 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
     assert metadata == {
         "startup-script": startup.loader(),
         "tpu-slice": "train",
+        "tpu-slice-name": "train",
         "tpu-zone": "us-east5-b",
         "tpu-workers": "4",
         "tpu-bucket": "bucket-that-is-up",
+        "tpu-steps-bucket": "steps-bucket-that-is-up",
         "tpu-bundle": "ab" * 32,
         "tpu-data-disk": "up",
         "tpu-run": "train tiny.toml",
@@ -206,6 +208,9 @@ def test_outputs() -> None:
         "sshAll": f"{ssh} --worker=all --command='hostname'",
         "bootLog": f"{ssh} --worker=all --command='sudo tail -n 50 /var/log/tpu/boot.log'",
         "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit=tpu-job.service --follow'",
+        "logs": 'gcloud logging read \'logName="projects/my-project/logs/tpu-host" AND labels.node="train"'
+        ' AND labels.worker="0"\' --project=my-project --order=asc'
+        " --format='value(timestamp,textPayload)'",
         "bootStatus": "gcloud storage cat 'gs://bucket-that-is-up/boot/train/worker-*.json'",
         "describe": "gcloud compute tpus tpu-vm describe train --project=my-project --zone=us-east5-b",
         "recover": "python -m fleet recreate-preempted dev",

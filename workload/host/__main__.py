@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from workload.host import barrier, places
+from workload.host import barrier, code, heartbeat, logs, places, unit
 from workload.host.errors import HostError
 from workload.host.metadata import Node
-from workload.host.unit import job_unit
 
 __all__ = ["main"]
 
@@ -32,17 +33,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
     waiting.add_argument(
         "--environment", type=Path, metavar="FILE", help="where the job finds its place among several slices"
     )
-    commands.add_parser("unit", help="print the systemd unit for the run on standard input")
+    units = commands.add_parser("unit", help="print the systemd unit for the run on standard input")
+    units.add_argument(
+        "--of",
+        choices=("job", "heartbeat", "logs"),
+        default="job",
+        help="which one (default: job); heartbeat: empty for a run that has its own; logs: reads no run",
+    )
+    own = commands.add_parser("code", help="put the user's own code where jobs are started")
+    own.add_argument("--archive", type=Path, required=True, metavar="FILE", help="may be missing: no code")
+    own.add_argument("--into", type=Path, required=True, metavar="DIR")
+    own.add_argument("--record", type=Path, required=True, metavar="FILE", help="what was put there before")
+    commands.add_parser("heartbeat", help="say how the job's service is, as long as this runs")
+    sending = commands.add_parser("logs", help="send what boot and job print to Cloud Logging")
+    sending.add_argument(
+        "--cursor", type=Path, required=True, metavar="FILE", help="how far the journal is sent"
+    )
     chosen = parser.parse_args(arguments)
     try:
-        if chosen.command == "unit":
-            print(job_unit(sys.stdin.read().strip()), end="")
-        else:
-            _meet(chosen.phase, chosen.environment)
+        _COMMANDS[chosen.command](chosen)
     except HostError as error:
         print(f"workload host {chosen.command}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _barrier(chosen: argparse.Namespace) -> None:
+    _meet(chosen.phase, chosen.environment)
+
+
+def _unit(chosen: argparse.Namespace) -> None:
+    if chosen.of == "logs":
+        print(unit.logs_unit(), end="")
+    else:
+        text = {"job": unit.job_unit, "heartbeat": unit.heartbeat_unit}[chosen.of](sys.stdin.read())
+        print(text, end="")
+
+
+def _code(chosen: argparse.Namespace) -> None:
+    print(code.install(chosen.archive if chosen.archive.exists() else None, chosen.into, chosen.record))
+
+
+def _heartbeat(chosen: argparse.Namespace) -> None:
+    heartbeat.Heartbeat(os.environ, heartbeat.last_line).follow(heartbeat.look, _until_told())
+
+
+def _logs(chosen: argparse.Namespace) -> None:
+    stopping = _until_told()
+    say = functools.partial(print, flush=True)
+    logs.run(chosen.cursor, stopping, logs.Shipper(logs.destination(), stopping, say=say))
+
+
+def _until_told() -> threading.Event:
+    """Set once systemd, or Ctrl-C, asks this program to end."""
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    return told
 
 
 def _meet(phase: barrier.Phase, environment: Path | None) -> None:
@@ -55,6 +102,9 @@ def _meet(phase: barrier.Phase, environment: Path | None) -> None:
     told = barrier.wait(node, phase, word=address, program=places.installed(node.slices), say=say)
     if environment:
         environment.write_text(places.environment(node, told))
+
+
+_COMMANDS = {"barrier": _barrier, "unit": _unit, "code": _code, "heartbeat": _heartbeat, "logs": _logs}
 
 
 if __name__ == "__main__":

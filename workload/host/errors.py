@@ -21,3 +21,11 @@ class BarrierTimeoutError(HostError):
 
 class RunError(HostError):
     """The slice's `run` can't be made into a service."""
+
+
+class CodeError(HostError):
+    """The published code can't be put where it belongs."""
+
+
+class LogsError(HostError):
+    """Cloud Logging refused entries, or didn't answer."""

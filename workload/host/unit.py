@@ -1,4 +1,4 @@
-"""Turns a slice's `run` into the systemd unit of its job.
+"""The systemd units of a host: a slice's `run` as a job, its heartbeat, the host's logs.
 
 The words of `run` reach the program as they are: no shell, no systemd specifier and no
 variable is expanded on the way (systemd.service(5), "COMMAND LINES").
@@ -13,13 +13,26 @@ from pathlib import PurePosixPath
 
 from workload.host.errors import RunError
 
-__all__ = ["command_id", "job_unit"]
+__all__ = ["COMMANDS", "STOPPED", "command_id", "heartbeat_unit", "job_unit", "logs_unit"]
 
-_SUBCOMMAND = re.compile(r"[a-z][a-z0-9-]*")
-_PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
+# The same rule as in infra/settings/commands.py: what no host can start is refused before it is paid for.
+COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
+_PROGRAMS = {
+    "bash": "/bin/bash",
+    "python": "/opt/tpu/venv/bin/python",
+    "python3": "/opt/tpu/venv/bin/python3",
+    "sh": "/bin/sh",
+}
+_PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
+_MAX_CHARACTERS = 500
+# These say themselves how far they are; of all others a service of its own does (heartbeat.py).
+_SAY_THEMSELVES = ("extract", "train")
 
 # Preemption gives 30 s of notice; two are left for the machine to unmount.
 STOP_TIMEOUT_S = 28
+
+# Holds the invocation of the job that somebody, or the end of the machine, stopped.
+STOPPED = PurePosixPath("/var/lib/tpu/job/stopped")
 
 # systemd makes its folder for the job's user, and anew at every start.
 _PLACE = PurePosixPath("/run/tpu-job/environment")
@@ -27,7 +40,7 @@ _PLACE = PurePosixPath("/run/tpu-job/environment")
 _UNIT = """\
 [Unit]
 Description=TPU job: {program}
-Wants=network-online.target tpu-checkpoints.service
+Wants=network-online.target tpu-checkpoints.service{heartbeat}
 After=network-online.target tpu-checkpoints.service
 StartLimitIntervalSec=3600
 StartLimitBurst=20
@@ -48,7 +61,7 @@ EnvironmentFile=-{place}
 TimeoutStartSec=infinity
 ExecStartPre=/opt/tpu/venv/bin/python -m workload.host barrier --phase job --environment {place}
 ExecStart={command}
-# The trainer saves on SIGTERM; its children get theirs from it, or SIGKILL at the end.
+{own}# The trainer saves on SIGTERM; its children get theirs from it, or SIGKILL at the end.
 KillMode=mixed
 KillSignal=SIGTERM
 TimeoutStopSec={stop_timeout_s}
@@ -63,13 +76,111 @@ LimitMEMLOCK=infinity
 LimitNOFILE=1048576
 """
 
+# Of a program that isn't the workload's.
+_OWN = f"""\
+# What it prints is seen when it prints it.
+Environment=PYTHONUNBUFFERED=1
+# Tells a job that was stopped from one that is done: $MAINPID is there as long as it runs.
+ExecStop=-/bin/sh -c '[ -z "$$MAINPID" ] || echo "$$INVOCATION_ID" >{STOPPED}'
+"""
+
+_HEARTBEAT = """\
+[Unit]
+Description=Heartbeat of the TPU job
+# Begins once the job is past its barrier, and ends before it: what a host that goes away stops isn't done.
+After=network-online.target tpu-job.service
+PartOf=tpu-job.service
+
+[Service]
+# root, whom systemd answers without D-Bus, which refuses users that no file names; and nothing that root may.
+CapabilityBoundingSet=
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+SupplementaryGroups=systemd-journal
+EnvironmentFile=/etc/tpu/environment
+Environment=TPU_COMMAND={id}
+ExecStart=/opt/tpu/venv/bin/python -m workload.host heartbeat
+TimeoutStopSec=5
+Restart=always
+RestartSec=5
+"""
+
+_LOGS = """\
+[Unit]
+Description=Logs of boot and job to Cloud Logging
+Wants=network-online.target
+# Ends after them, with their last lines.
+After=network-online.target
+Before=google-startup-scripts.service tpu-job.service
+StartLimitIntervalSec=0
+
+[Service]
+DynamicUser=yes
+SupplementaryGroups=systemd-journal
+StateDirectory=tpu-logs
+ExecStart=/opt/tpu/venv/bin/python -m workload.host logs --cursor /var/lib/tpu-logs/cursor
+KillMode=mixed
+TimeoutStopSec=10
+Restart=always
+RestartSec=5
+MemoryMax=256M
+
+[Install]
+WantedBy=multi-user.target
+"""
+
 
 def job_unit(run: str) -> str:
-    """Return the text of `tpu-job.service` for `run`, e.g. `train tiny.toml`.
+    """Return the text of `tpu-job.service` for `run`, e.g. `train tiny.toml` or `python train.py`.
 
-    The first word is a subcommand of the workload or a program's absolute path. Raises
-    `RunError` where it is neither, or where a word can't stand in a unit.
+    The first word is a subcommand of the workload, an interpreter, or the path of a program, where
+    `./` is /opt/training. Raises `RunError` where it is none, or where a word can't stand in a unit.
     """
+    program, *arguments = _words(run)
+    if program in COMMANDS:
+        command = ["/opt/tpu/venv/bin/workload", _quoted(program)]
+    elif program in _PROGRAMS:
+        command = [_PROGRAMS[program]]
+    elif _PATH.fullmatch(program) and ".." not in program.split("/"):
+        command = [f"/opt/training{program[1:]}" if program.startswith(".") else program]
+    else:
+        raise RunError(
+            f"tpu:slices run: starts with {program!r}: start it with a subcommand of the workload "
+            f"({', '.join(COMMANDS)}), with {', '.join(_PROGRAMS)}, or with a program's path "
+            "(./… is of tpu:code)"
+        )
+    command += [_quoted(word) for word in arguments]
+    return _UNIT.format(
+        program=program,
+        id=command_id(run),
+        place=_PLACE,
+        command=" ".join(command),
+        own="" if program in _SAY_THEMSELVES else _OWN,
+        heartbeat="" if program in _SAY_THEMSELVES else " tpu-heartbeat.service",
+        stop_timeout_s=STOP_TIMEOUT_S,
+    )
+
+
+def heartbeat_unit(run: str) -> str:
+    """Return the text of `tpu-heartbeat.service` for `run`; empty for what says itself how far it is."""
+    if _words(run)[0] in _SAY_THEMSELVES:
+        return ""
+    return _HEARTBEAT.format(id=command_id(run))
+
+
+def logs_unit() -> str:
+    """Return the text of `tpu-logs.service`."""
+    return _LOGS
+
+
+def _words(run: str) -> list[str]:
+    run = run.strip()
+    if len(run) > _MAX_CHARACTERS:
+        raise RunError(f"tpu:slices run: has {len(run)} characters: {_MAX_CHARACTERS} at most")
+    if not run.isprintable():
+        raise RunError(f"tpu:slices run: {run!r} holds a control character: write it without line breaks")
     try:
         words = shlex.split(run)
     except ValueError as error:
@@ -78,26 +189,7 @@ def job_unit(run: str) -> str:
         ) from error
     if not words:
         raise RunError("tpu:slices run: is empty: name what to run, or leave it out")
-    if any(not character.isprintable() for word in words for character in word):
-        raise RunError(f"tpu:slices run: {run!r} holds a control character: write it without line breaks")
-    program, *arguments = words
-    if _PROGRAM.fullmatch(program):
-        command = [program]
-    elif _SUBCOMMAND.fullmatch(program):
-        command = ["/opt/tpu/venv/bin/workload", _quoted(program)]
-    else:
-        raise RunError(
-            f"tpu:slices run: starts with {program!r}: start it with a subcommand of the workload "
-            "(e.g. train) or with an absolute path (e.g. /opt/training/start)"
-        )
-    command += [_quoted(word) for word in arguments]
-    return _UNIT.format(
-        program=program,
-        id=command_id(run),
-        place=_PLACE,
-        command=" ".join(command),
-        stop_timeout_s=STOP_TIMEOUT_S,
-    )
+    return words
 
 
 def command_id(run: str) -> str:

@@ -23,7 +23,9 @@ STAGES = (
     "mount-data",
     "mount-checkpoints",
     "python",
+    "logs",
     "environment",
+    "code",
     "barrier",
     "launch",
 )

@@ -29,9 +29,10 @@ class Durations:
         delete: to delete one.
         change: to stop one, or to change what it is.
         spread: the least and the most.
-        late: at most so long after its machines' inits run a node is READY, and each machine's agent has
-            written each of `LATE_KEYS`; drawn for each by itself. Others wait up to an hour for READY
+        late: at most so long after its machines' inits run a node is READY. Others wait up to an hour
             (https://github.com/marin-community/marin/pull/6122); here it is less than a boot takes.
+        told: at most so long after them a machine's agent has written each of `LATE_KEYS`, drawn for each
+            by itself: so long that start-up scripts have to wait for some.
     """
 
     create: float = 60.0
@@ -39,6 +40,7 @@ class Durations:
     change: float = 5.0
     spread: tuple[float, float] = (1.0, 1.0)
     late: float = 40.0
+    told: float = 120.0
 
 
 class Nodes:
@@ -121,17 +123,14 @@ class Nodes:
                     raise outcome
             _still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
         for untold in sorted(node.untold):
-            self._world.spawn(self._tell(node, untold, self._late_s()))
-        await self._world.clock.sleep(self._late_s())
+            self._world.spawn(self._tell(node, untold, self._late_dice.uniform(0.0, self._durations.told)))
+        await self._world.clock.sleep(self._late_dice.uniform(0.0, self._durations.late))
         _still(node, state)
         for (name, _), own in zip(node.instances, node.guest_attributes, strict=True):
             # `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` looks for it.
             own.agent_writes("deviceInfo", "hostname", name)
         node.body["state"] = "READY"
         return self.render(node)
-
-    def _late_s(self) -> float:
-        return self._late_dice.uniform(0.0, self._durations.late)
 
     async def _tell(self, node: Node, untold: tuple[int, str], after_s: float) -> None:
         """A machine's agent writes a key."""

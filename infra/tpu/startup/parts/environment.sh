@@ -13,6 +13,7 @@ WORKER_COUNT=$WORKER_COUNT
 COORDINATOR_ADDRESS=$COORDINATOR_ADDRESS
 ACCELERATOR_TYPE=$ACCELERATOR_TYPE
 VARIABLES
+  [[ -z ${STEPS_BUCKET:-} ]] || echo "STEPS_BUCKET=$STEPS_BUCKET"
   [[ -z ${TPU_MEMBER:-} ]] || echo "TPU_MEMBER=$TPU_MEMBER"
 }
 
@@ -40,6 +41,6 @@ stage_environment() {
   # and nobody would hear of that host again.
   write_file /etc/systemd/system/google-startup-scripts.service.d/tpu.conf <<<$'[Service]\nEnvironment=TMPDIR=/dev/shm' >/dev/null
   # OS Login gives people no group in common, hence writable for all; the sticky bit
-  # keeps them out of one another's files. Never touched once it is there.
+  # keeps them out of one another's files.
   [[ -d /opt/training ]] || mkdir --mode=1777 /opt/training
 }

@@ -48,6 +48,7 @@ stage_identity() {
   rm -f "$RUN/node"
   remember INSTANCE_ID "$id"
   attribute tpu-bucket CHECKPOINT_BUCKET '[a-z0-9][a-z0-9._-]*'
+  ! optional tpu-steps-bucket || attribute tpu-steps-bucket STEPS_BUCKET '[a-z0-9][a-z0-9._-]*'
   attribute tpu-slice TPU_NAME '[a-z][a-z0-9-]*'
   attribute tpu-zone TPU_ZONE '[a-z0-9-]+'
   member

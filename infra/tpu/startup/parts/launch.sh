@@ -1,9 +1,19 @@
 # shellcheck shell=bash
 # launch: the job, if the slice's metadata names one, as a service that has its own barrier.
 
+# no_heartbeat: ends that of a command which was run before.
+no_heartbeat() {
+  [[ -f /etc/systemd/system/tpu-heartbeat.service ]] || return 0
+  systemctl stop tpu-heartbeat.service
+  rm /etc/systemd/system/tpu-heartbeat.service
+  systemctl daemon-reload
+}
+
 stage_launch() {
-  local unit=/etc/systemd/system/tpu-job.service run text changed
+  local unit=/etc/systemd/system/tpu-job.service heartbeat=/etc/systemd/system/tpu-heartbeat.service
+  local run text beat changed
   if ! optional tpu-run; then
+    no_heartbeat
     if [[ -f $unit ]]; then
       systemctl stop tpu-job.service
       rm "$unit"
@@ -15,6 +25,9 @@ stage_launch() {
   text=$(/opt/tpu/venv/bin/python -m workload.host unit <<<"$run")
   write_file /etc/sysusers.d/tpu.conf <<<'u tpu - "TPU job" /var/lib/tpu/job' >/dev/null
   systemd-sysusers /etc/sysusers.d/tpu.conf
+  # Of the trainer and the extractor there is no heartbeat: they say themselves how far they are.
+  beat=$(/opt/tpu/venv/bin/python -m workload.host unit --of heartbeat <<<"$run")
+  if [[ -z $beat ]]; then no_heartbeat; else write_file "$heartbeat" <<<"$beat" >/dev/null; fi
   changed=$(write_file "$unit" <<<"$text")
   [[ -z $changed ]] || systemctl daemon-reload
   # A job that failed too often in the last hour isn't started by systemd, which says so to nobody

@@ -20,7 +20,9 @@ run_stage bundle 420
 run_stage mount-data 30
 run_stage mount-checkpoints 420
 run_stage python 0
+run_stage logs 0
 run_stage environment 0
+run_stage code 0
 run_stage barrier 30
 run_stage launch 30
 

@@ -11,7 +11,7 @@ umask 022
 export LC_ALL=C HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin
 
 export METADATA=http://metadata.google.internal/computeMetadata/v1
-export STORAGE=https://storage.googleapis.com
+export STORAGE=https://storage.googleapis.com LOGGING=https://logging.googleapis.com
 export RUN=/run/tpu LOG=/var/log/tpu/boot.log VALUE=
 
 # Exit codes by which a stage says something other than "done" or "failed".

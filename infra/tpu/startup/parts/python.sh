@@ -15,6 +15,9 @@ stage_python() {
     local install=("$bundle/uv" pip install --quiet --python "$home/venv/bin/python" --no-index --find-links "$bundle/wheels")
     "$bundle/uv" venv --quiet --python "$home/python/bin/python3" "$home/venv"
     "${install[@]}" --require-hashes --requirements "$bundle/requirements.txt"
+    # What the user's own code needs besides, resolved for this interpreter when it was published.
+    [[ ! -f $bundle/code-requirements.txt ]] ||
+      "${install[@]}" --require-hashes --requirements "$bundle/code-requirements.txt"
     # The workload's own hash stands in the manifest, and its dependencies are all there.
     "${install[@]}" --no-deps "$bundle"/wheels/tpu_workload-*.whl
     [[ ! -f $bundle/bytecode.tar.gz ]] ||

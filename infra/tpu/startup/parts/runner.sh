@@ -75,6 +75,7 @@ run_stage() {
   if [[ $outcome == failed ]]; then
     trap - EXIT
     record failed "$name" "${FINISHED[@]}"
+    send_failure "$name"
     log "boot failed in stage $name; run it again with: systemctl restart google-startup-scripts"
     exit 1
   fi

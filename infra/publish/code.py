@@ -1,0 +1,105 @@
+"""The user's own code: one folder, as an archive whose bytes depend on nothing but its files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from infra.publish.archive import write
+from infra.publish.errors import PublishError
+from infra.settings import commands
+
+__all__ = ["MAX_BYTES", "pack", "require"]
+
+MAX_BYTES = 100 << 20
+"""Every host of every slice fetches it at every new boot."""
+
+_LEFT_OUT = {".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".ipynb_checkpoints", ".DS_Store"}
+_LEFT_OUT |= {".mypy_cache", ".pytest_cache", ".ruff_cache"}
+_SHOWN = 5
+_MIB = 1 << 20
+
+
+def pack(folder: Path, shown: str, archive: Path) -> Path:
+    """Write `folder` to `archive` (tar.gz), the same bytes for the same files, modes and links.
+
+    Version control, caches, compiled Python and virtual environments are left out. Raises `PublishError`,
+    which calls the folder `shown`, where it isn't there, is too large, or holds what no host could be given.
+    """
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise PublishError(f"tpu:code: {shown} {what}: make it, or correct tpu:code")
+    files: dict[str, Path] = {}
+    links: dict[str, str] = {}
+    for path in _below(folder):
+        name = path.relative_to(folder).as_posix()
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            links[name] = _target(path, folder, shown)
+        elif stat.S_ISREG(mode):
+            files[name] = path
+        else:
+            raise PublishError(f"tpu:code: {shown}/{name} is neither file, folder nor link: take it away")
+    if not files:
+        raise PublishError(f"tpu:code: {shown} holds no file: put your code there")
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    if sum(sizes.values()) > MAX_BYTES:
+        raise PublishError(_too_large(shown, sizes))
+    try:
+        members = {name: path.read_bytes() for name, path in files.items()}
+    except OSError as error:
+        raise PublishError(
+            f"tpu:code: {error.filename}: {error.strerror}: you must be able to read it"
+        ) from error
+    executable = {name for name, path in files.items() if path.stat().st_mode & stat.S_IXUSR}
+    write(archive, members, links, executable)
+    return archive
+
+
+def require(runs: Mapping[str, str], folder: Path, shown: str) -> None:
+    """Refuse a `run` (by the path of its setting) that starts what isn't in the folder, or is no program."""
+    for path, run in runs.items():
+        if (name := commands.own_file(run)) is None:
+            continue
+        start, words = f'{path}: "{run}" starts {name}, which', commands.split(run)
+        if not (folder / name).exists() or _LEFT_OUT & set(Path(name).parts):
+            raise PublishError(f"{start} isn't in {shown}: put it there, or correct the run")
+        if words[0].startswith("./") and not os.access(folder / name, os.X_OK):
+            raise PublishError(f"{start} isn't executable: chmod +x {shown}/{name}")
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name in _LEFT_OUT or path.suffix == ".pyc":
+            continue
+        if path.is_symlink() or not path.is_dir():
+            yield path
+        elif not (path / "pyvenv.cfg").exists():
+            yield from _below(path)
+
+
+def _target(link: Path, folder: Path, shown: str) -> str:
+    target = os.readlink(link)
+    if target.startswith("/") or not (link.parent / target).resolve().is_relative_to(folder.resolve()):
+        name = link.relative_to(folder)
+        raise PublishError(
+            f"tpu:code: {shown}/{name} leads to {target}, out of the folder: put what it means there instead"
+        )
+    return target
+
+
+def _too_large(shown: str, sizes: Mapping[str, int]) -> str:
+    """With the largest of what stands right below the folder, and the largest files."""
+    total = sum(sizes.values())
+    entries: Counter[str] = Counter()
+    for name, size in sizes.items():
+        first, slash, _ = name.partition("/")
+        entries[first + slash] += size
+    largest = ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in entries.most_common(_SHOWN))
+    return (
+        f"tpu:code: {shown} has {total / _MIB:.1f} MiB, at most {MAX_BYTES // _MIB} MiB: {largest}; move "
+        "data to the bucket (gcloud storage cp) or to the data disk"
+    )

@@ -1,0 +1,48 @@
+"""What a host can start: the rule of a slice's `run`.
+
+The host obeys the same one (workload/host/unit.py); a test holds the two equal, since neither
+may import the other.
+"""
+
+import re
+import shlex
+
+COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
+PROGRAMS = ("bash", "python", "python3", "sh")
+MAX_CHARACTERS = 500
+
+_PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
+
+
+def can_start(run: str) -> bool:
+    """Whether a host can make a service of `run`."""
+    words = split(run)
+    return bool(words) and (
+        words[0] in COMMANDS
+        or words[0] in PROGRAMS
+        or (is_path(words[0]) and ".." not in words[0].split("/"))
+    )
+
+
+def split(run: str) -> list[str]:
+    """The words that the program gets; none of a `run` that no shell could split or print."""
+    run = run.strip()
+    try:
+        return shlex.split(run) if len(run) <= MAX_CHARACTERS and run.isprintable() else []
+    except ValueError:
+        return []
+
+
+def is_path(word: str) -> bool:
+    """Whether `word` names a program's file: from the root, or from the folder of the user's code."""
+    return _PATH.fullmatch(word) is not None
+
+
+def own_file(run: str) -> str | None:
+    """The file of `tpu:code` that `run` starts, e.g. "start.sh" of `./start.sh`; None if it needs none."""
+    words = split(run)
+    if words and words[0].startswith("./"):
+        return words[0].removeprefix("./")
+    if len(words) > 1 and words[0] in PROGRAMS and not words[1].startswith(("-", "/")):
+        return words[1].removeprefix("./")
+    return None

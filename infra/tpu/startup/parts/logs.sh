@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# logs: what this script and the job print goes to Cloud Logging from here on, from the journal's beginning. A
+# boot that fails before sends the logs of its stages itself, as one entry.
+
+stage_logs() {
+  local unit=/etc/systemd/system/tpu-logs.service text changed
+  text=$(/opt/tpu/venv/bin/python -m workload.host unit --of logs </dev/null)
+  changed=$(write_file "$unit" <<<"$text")
+  [[ -z $changed ]] || systemctl daemon-reload
+  # At the next boot it is there before this script is.
+  systemctl enable --quiet tpu-logs.service
+  # Of this bundle, from where the one before has got to. No boot waits for it, or fails for it.
+  systemctl restart --no-block tpu-logs.service
+}
+
+# stage_logs_so_far: what the stages of this run have printed.
+stage_logs_so_far() {
+  local entry
+  for entry in "${FINISHED[@]}"; do
+    [[ $entry =~ \"name\":\ \"([a-z-]+)\" && -f $RUN/${BASH_REMATCH[1]}.log ]] && cat "$RUN/${BASH_REMATCH[1]}.log"
+  done
+  return 0
+}
+
+# log_entry STAGE PROJECT: the body of entries.write, with one entry.
+log_entry() {
+  local zone=${TPU_ZONE:-unknown} node=${TPU_NAME:-unknown} slice said
+  slice=$(metadata instance/attributes/tpu-slice-name) || slice=$node
+  said=$(stage_logs_so_far | tail --bytes=50000)
+  printf '{"logName": "projects/%s/logs/tpu-host", ' "$2"
+  printf '"resource": {"type": "generic_node", "labels": {"project_id": "%s", "location": "%s", "namespace": "%s", "node_id": "%s"}}, ' \
+    "$2" "$zone" "$slice" "$node"
+  printf '"labels": {"node": "%s", "worker": "%s", "zone": "%s", "slice": "%s", "instance": "%s", "unit": "google-startup-scripts.service"}, ' \
+    "$node" "${WORKER_ID:-unknown}" "$zone" "$slice" "${INSTANCE_ID:-unknown}"
+  printf '"entries": [{"severity": "ERROR", "textPayload": %s}]}\n' "$(json_string "boot failed in stage $1
+$said")"
+}
+
+# send_failure STAGE: the log of a boot that failed, where nothing else sends it. Never more than a few seconds.
+send_failure() {
+  local project
+  ! systemctl is-active --quiet tpu-logs.service || return 0
+  project=$(metadata project/project-id) && authorize || return 0
+  log_entry "$1" "$project" >"$RUN/logs.body"
+  curl --silent --output "$RUN/logs.answer" --connect-timeout 2 --max-time 5 --retry 2 --retry-connrefused --retry-max-time 6 \
+    --header "@$RUN/authorization" --header 'Content-Type: application/json' --data-binary "@$RUN/logs.body" \
+    "$LOGGING/v2/entries:write" || log "the boot's log couldn't be sent to Cloud Logging"
+}

@@ -1,0 +1,55 @@
+"""Steps about any job, whoever wrote it: its heartbeats, and its lines in Cloud Logging.
+
+They are among the kinds of `steps.py`, and follow its rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Wait until Cloud Logging has a matching line of each of a node's workers, be the node there or not."""
+
+    node: str
+    workers: int
+    prints: str
+    unit: str = "tpu-job.service"
+    timeout_s: float = 300.0
+
+    def __str__(self) -> str:
+        return f"wait: the logs of {self.node}'s {self.workers} workers say {self.prints}"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from pattern("prints", self.prints)
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Wait until each of a node's workers has said from here on that its job is in this state, and why."""
+
+    node: str
+    workers: int
+    state: Literal["running", "done", "failed"]
+    why: str = ""
+    timeout_s: float = 300.0
+
+    def __str__(self) -> str:
+        return f"wait: {self.node}'s {self.workers} workers say {self.state}"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from pattern("why", self.why)
+
+
+def pattern(key: str, text: str | None) -> Iterator[str]:
+    """What is wrong with a regular expression."""
+    try:
+        re.compile(text or "")
+    except re.error as broken:
+        yield f"{key}: not a regular expression: {broken}"

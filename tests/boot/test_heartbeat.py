@@ -1,0 +1,175 @@
+"""The heartbeat of a command that knows nothing of it, from what systemd says of its service."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from workload.host import heartbeat
+from workload.host.bucket import Bucket
+from workload.host.heartbeat import Heartbeat, Service
+from workload.host.unit import heartbeat_unit, job_unit
+
+HOST = {
+    "CHECKPOINT_BUCKET": "b",
+    "TPU_NAME": "tpu-lab",
+    "WORKER_ID": "1",
+    "WORKER_COUNT": "4",
+    "TPU_COMMAND": "0123456789ab",
+}
+SHOWN = """\
+ActiveState={active}
+SubState={sub}
+Result={result}
+NRestarts=0
+InvocationID=aaaa
+ExecMainCode={code}
+ExecMainStatus={status}
+ExecMainStartTimestampMonotonic={began}
+"""
+
+
+def service(
+    active: str,
+    sub: str,
+    result: str = "success",
+    code: int = 0,
+    status: int = 0,
+    began: int = 7,
+    stopped: str = "",
+) -> Service:
+    shown = SHOWN.format(active=active, sub=sub, result=result, code=code, status=status, began=began)
+    return Service.parse(shown, stopped)
+
+
+RUNNING = service("active", "running")
+DONE = service("inactive", "dead", code=1)
+FAILED = service("activating", "auto-restart", "exit-code", code=1, status=3)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (service("inactive", "dead", began=0), None),
+        (service("activating", "start-pre", began=0), None),
+        (
+            service("activating", "auto-restart", "exit-code", began=0),
+            None,
+        ),  # the barrier's end, not the job's
+        (service("activating", "start-pre", code=1, status=1), None),
+        (RUNNING, "running"),
+        (service("deactivating", "stop", code=1), None),
+        (DONE, "done"),
+        (service("inactive", "dead", code=1, stopped="aaaa"), "stopped"),
+        (service("inactive", "dead", code=1, stopped="an earlier one"), "done"),
+        (service("inactive", "dead", code=2, status=15), "stopped"),
+        (FAILED, "failed"),
+        (service("activating", "auto-restart-queued", "signal", code=2, status=9), "failed"),
+        (service("failed", "failed", "exit-code", code=1, status=2), "failed"),
+    ],
+)
+def test_what_systemd_says_as_a_state(seen: Service, state: str | None) -> None:
+    assert seen.state == state
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """What listings show of the worker's word, one write after the other."""
+    said: list[dict[str, str]] = []
+    monkeypatch.setattr("workload.host.word.read", lambda _: "4711")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
+    monkeypatch.setattr(
+        Bucket, "write_json", lambda _, name, value, metadata: said.append(metadata | {"": name})
+    )
+    return said
+
+
+def follow(states: list[Service], line: str = "the last line") -> None:
+    """One look each, and then the end of the machine."""
+    stopped = threading.Event()
+    looks: Iterator[Service] = iter(states)
+
+    def look() -> Service:
+        try:
+            return next(looks)
+        except StopIteration:
+            stopped.set()
+            return states[-1]
+
+    Heartbeat(HOST, lambda: line).follow(look, stopped, pause_s=0.02)
+
+
+def test_a_job_runs_fails_is_started_again_and_is_done(written: list[dict[str, str]]) -> None:
+    again = replace(RUNNING, invocation="bbbb")
+    follow([RUNNING, RUNNING, FAILED, FAILED, again, replace(DONE, invocation="bbbb")])
+    assert [word["state"] for word in written] == ["running", "failed", "running", "done"]
+    assert {word[""] for word in written} == {"words/tpu-lab/worker-1"}
+    assert {word["command"] for word in written} == {"0123456789ab"}
+    assert {word["instance"] for word in written} == {"4711"}
+    assert [word.get("why") for word in written] == [None, "exit status 3: the last line", None, None]
+
+
+def test_a_job_that_is_stopped_by_hand_or_by_the_machines_end_is_not_done(
+    written: list[dict[str, str]],
+) -> None:
+    follow([RUNNING, RUNNING, service("inactive", "dead", code=1, stopped="aaaa")])
+    assert [word["state"] for word in written] == ["running"]
+
+
+def test_it_says_why_in_the_words_of_systemd_where_nothing_was_printed(written: list[dict[str, str]]) -> None:
+    killed = service("failed", "failed", "signal", code=2, status=9)
+    follow([killed, replace(killed, result="start-limit-hit", invocation="b")], line="")
+    whys = [word["why"] for word in written if word["state"] == "failed"]
+    assert whys == ["killed by signal 9", "failed too often, isn't started again"]
+
+
+def test_a_systemd_that_does_not_answer_is_asked_again(written: list[dict[str, str]]) -> None:
+    stopped, answers = (
+        threading.Event(),
+        iter([subprocess.TimeoutExpired("systemctl", 20), OSError(), RUNNING]),
+    )
+
+    def look() -> Service:
+        answer = next(answers, RUNNING)
+        if isinstance(answer, Exception):
+            raise answer
+        threading.Timer(0.1, stopped.set).start()
+        return answer
+
+    Heartbeat(HOST, str).follow(look, stopped, pause_s=0.01)
+    assert [word["state"] for word in written] == ["running"]
+
+
+def test_only_a_command_that_is_not_ours_has_one() -> None:
+    assert heartbeat_unit("train tiny.toml") == heartbeat_unit("extract x.toml") == ""
+    assert "tpu-heartbeat" not in job_unit("train tiny.toml")
+    assert "ExecStop" not in job_unit("train tiny.toml")
+    for run in ("python train.py", "./start.sh", "/usr/bin/env A=1 python x.py", "data prepare"):
+        assert "Wants=network-online.target tpu-checkpoints.service tpu-heartbeat.service\n" in job_unit(run)
+        unit = heartbeat_unit(run)
+        assert {"PartOf=tpu-job.service", "CapabilityBoundingSet="} <= set(unit.splitlines())
+        (mine,) = (line for line in unit.splitlines() if "TPU_COMMAND" in line)
+        assert mine in job_unit(run)
+
+
+def test_it_reads_what_this_machines_systemd_would_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def output(*command: str) -> str:
+        asked.append(command)
+        if command[0] == "journalctl":
+            return "step 1\nTraceback\nValueError: no good\n\n"
+        return SHOWN.format(active="active", sub="running", result="success", code=0, status=0, began=1)
+
+    monkeypatch.setattr(heartbeat, "_output", output)
+    assert heartbeat.look().state == "running"
+    assert heartbeat.last_line() == "ValueError: no good"
+    properties = (
+        next(word for word in asked[0] if word.startswith("--property=")).partition("=")[2].split(",")
+    )
+    assert set(properties) == {line.partition("=")[0] for line in SHOWN.splitlines()}

@@ -1,0 +1,154 @@
+"""A command of the user's own on a host that really boots: its code, its heartbeat, its logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import storage
+
+from infra.publish import archive
+from infra.publish.bundle import sha256_of
+
+from .lab import Host, failed, ready
+from .storage import BUCKET, Fault, client_of
+from .test_boot import listed
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+MakeHost = Callable[..., Host]
+
+START = """#!/bin/bash
+echo "start $(cat tries 2>/dev/null) in $PWD by $(whoami): $(python -c 'import sys; print(sys.prefix)')"
+echo -n x >>tries
+[[ $(wc -c <tries) -ge 2 ]] || { echo 'the first time it fails'; exit 7; }
+exec sleep 1000
+"""
+
+
+def until(what: Callable[[], Any], host: Host, timeout_s: float = 40) -> Any:
+    """The first answer that is true."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := what()):
+        assert time.monotonic() < deadline, host.log() + host.run("journalctl", "--lines=60", check=False)
+        time.sleep(0.1)
+    return found
+
+
+def republish(bucket: storage.Bucket, bundle: str, folder: Path, files: dict[str, str]) -> str:
+    """The bundle with this code of the user's own; the new id."""
+    packed = folder / "code.tar.gz"
+    archive.write(packed, {name: text.encode() for name, text in files.items()}, executable={"start.sh"})
+    manifest = bucket.blob(f"bundles/manifests/{bundle}").download_as_text().splitlines()
+    lines = [line for line in manifest if not line.endswith("  code.tar.gz")]
+    lines.append(f"{sha256_of(packed)}  code.tar.gz")
+    made = folder / "manifest"
+    made.write_text("".join(f"{line}\n" for line in sorted(lines, key=lambda line: line.split("  ")[1])))
+    bucket.blob(f"bundles/blobs/{sha256_of(packed)}").upload_from_filename(str(packed))
+    bucket.blob(f"bundles/manifests/{sha256_of(made)}").upload_from_filename(str(made))
+    return sha256_of(made)
+
+
+def texts(host: Host, unit: str) -> list[str]:
+    return [entry["textPayload"] for entry in host.lab.front.logged if entry["labels"]["unit"] == unit]
+
+
+@pytest.mark.timeout(400)
+def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
+    make_host: MakeHost, gcs: str, published: str, tmp_path: Path
+) -> None:
+    bucket = client_of(gcs).bucket(BUCKET)
+    first = republish(bucket, published, tmp_path, {"start.sh": START, "pkg/a.txt": "1", "old.txt": "1"})
+    host = make_host(tpu_bundle=first, tpu_run="./start.sh", tpu_slice_name="mine")
+    # A grant that isn't there yet holds up no boot, and loses no line.
+    refusal = Fault(lambda method, path: path == "/v2/entries:write", 403, 3)
+    host.lab.front.faults.append(refusal)
+    words: list[dict[str, str]] = []
+
+    def said(state: str) -> dict[str, str] | None:
+        for word in listed(gcs, "words/").values():
+            if not words or word != words[-1]:
+                words.append(word)
+        return next((word for word in words if word["state"] == state), None)
+
+    ready(host)
+    word = until(lambda: said("failed"), host)
+    assert word["why"] == "exit status 7: the first time it fails"
+    assert (word["instance"], len(word["command"])) == ("4711", 12)
+    until(lambda: listed(gcs, "words/")["words/tpu-lab/worker-0"]["state"] == "running", host)
+    until(lambda: "start x in /opt/training by tpu: /opt/tpu/venv" in texts(host, "tpu-job.service"), host)
+    assert refusal.observed == 3
+    until(lambda: any("ready after" in text for text in texts(host, "google-startup-scripts.service")), host)
+    assert {entry["labels"]["slice"] for entry in host.lab.front.logged} == {"mine"}
+    ids = [entry["insertId"] for entry in host.lab.front.logged]
+    assert len(ids) == len(set(ids))
+    assert host.run("systemctl", "show", "--property=User", "--value", "tpu-logs").strip() == "tpu-logs"
+
+    # What the job wrote and what a person changed outlive the next bundle; what that one lacks goes.
+    (host.files / "opt/training/pkg/a.txt").write_text("mine")
+    second = republish(bucket, first, tmp_path, {"start.sh": START, "pkg/a.txt": "2"})
+    host.lab.metadata.set("tpu-bundle", second)
+    host.run("systemctl", "start", "google-startup-scripts.service")
+    status = host.status()
+    assert status["state"] == "ready", host.log()
+    (stage,) = [stage for stage in status["stages"] if stage["name"] == "code"]
+    assert "2 files, 1 of them new; removed 1 of an earlier bundle" in stage["log_tail"]
+    top = host.files / "opt/training"
+    found = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()}
+    assert found == {"start.sh", "tries", "pkg/a.txt", "pkg/a.txt.kept"}
+    assert (top / "pkg/a.txt.kept").read_text() == "mine"
+
+    # Stopped by hand it isn't done, and started again it is heard of.
+    before = listed(gcs, "words/")["words/tpu-lab/worker-0"]
+    host.run("systemctl", "stop", "tpu-job.service")
+    time.sleep(4)
+    assert listed(gcs, "words/")["words/tpu-lab/worker-0"] == before
+    assert host.run("systemctl", "is-active", "tpu-heartbeat", check=False).strip() == "inactive"
+    host.run("systemctl", "start", "tpu-job.service")
+    until(lambda: host.run("systemctl", "is-active", "tpu-heartbeat", check=False).strip() == "active", host)
+
+    # The orderly end of the machine: the last lines are sent, and the heartbeat says nothing.
+    host.run("systemctl", "kill", "--signal=CONT", "tpu-job.service")
+    host.power_off()
+    assert listed(gcs, "words/")["words/tpu-lab/worker-0"]["state"] == "running"
+    assert any("Stopping" in text or "Stopped" in text for text in texts(host, "tpu-job.service")[-3:])
+
+
+def test_a_command_that_ends_well_is_done(make_host: MakeHost, gcs: str) -> None:
+    host = make_host(tpu_run="/bin/echo all is well")
+    ready(host)
+    until(lambda: listed(gcs, "words/").get("words/tpu-lab/worker-0", {}).get("state") == "done", host)
+    until(lambda: "all is well" in texts(host, "tpu-job.service"), host)
+
+    # Another command, which says itself how far it is, has no such heartbeat.
+    host.lab.metadata.set("tpu-run", "train tiny.toml")
+    host.run("systemctl", "start", "google-startup-scripts.service")
+    assert not (host.root / "etc/systemd/system/tpu-heartbeat.service").exists()
+    assert host.run("systemctl", "is-active", "tpu-heartbeat", check=False).strip() == "inactive"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "stage"), [("agent_worker_number", "identity"), ("tpu_bundle", "bundle")]
+)
+def test_a_boot_that_fails_before_it_has_a_python_sends_its_log(
+    make_host: MakeHost, attribute: str, stage: str
+) -> None:
+    host = make_host(**{attribute: "0" * 64 if attribute == "tpu_bundle" else None})
+    tail = failed(host, stage)["log_tail"]
+    (entry,) = until(lambda: host.lab.front.logged, host)
+    assert entry["textPayload"].startswith(f"boot failed in stage {stage}\n")
+    assert tail.splitlines()[-1] in entry["textPayload"]
+    assert "worker 0 of 1" in entry["textPayload"] or stage == "identity"
+    assert (entry["severity"], entry["logName"]) == ("ERROR", "projects/lab/logs/tpu-host")
+    number = "unknown" if stage == "identity" else "0"
+    assert entry["labels"] == {
+        "node": "tpu-lab",
+        "worker": number,
+        "zone": "us-east5-b",
+        "slice": "tpu-lab",
+        "instance": "4711",
+        "unit": "google-startup-scripts.service",
+    }

@@ -1,0 +1,47 @@
+"""That exchanges run beside products, in the step as XLA's TPU compiler schedules it; no TPU is needed."""
+
+import pytest
+
+from workload import config as configs
+from workload.preflight.compiler import compile_step
+from workload.preflight.slices import slices
+
+# A step of the recipe's kind, of two small layers: 40 s of CPU to compile.
+SMALL = [
+    "model.layers=2",
+    "model.d_model=512",
+    "model.heads=4",
+    "model.kv_heads=2",
+    "model.d_ff=2048",
+    "model.vocab_size=1024",
+    "data.sequence_length=512",
+    "train.batch_size=8",
+    "compute.keep_gathered=0",
+]
+
+
+def exchanged(tmp_path: object, monkeypatch: pytest.MonkeyPatch, at_once: int) -> tuple[int, int]:
+    """Bytes that a chip exchanges in a step beside its products, and in all."""
+    monkeypatch.setenv("TPU_CACHE", str(tmp_path))
+    overrides = [*SMALL, f"compute.examples_at_once={at_once}"]
+    config = configs.load("llama-3.1-8b-v6e-256.toml", overrides)
+    found = compile_step(config, slices("v6e-4")).collectives
+    return (
+        sum(one.size_bytes * one.times for one in found if one.hidden),
+        sum(one.size_bytes * one.times for one in found),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_layers_are_gathered_beside_the_products(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, everything = exchanged(tmp_path, monkeypatch, at_once=0)
+    assert hidden > 0.4 * everything
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_loop_in_the_layer_hides_nothing(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What preflight reports of it, and why the comment beside `examples_at_once` says what it costs."""
+    hidden, everything = exchanged(tmp_path, monkeypatch, at_once=1)
+    assert hidden < 0.1 * everything

@@ -1,0 +1,102 @@
+"""What the steps about a job's heartbeats and logs take for proof."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rehearsal.errors import StoryFailed
+from rehearsal.story import jobs, jobsteps
+from rehearsal.story.bucket import ObjectFacts
+from rehearsal.story.record import Record
+from rehearsal.story.scene import Scene
+
+
+class World:
+    """A node with a log of each worker, and the words of two workers, one of which changes at each look."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, list[str]] = {0: ["step 5", "step 10"], 1: ["step 5"]}
+        self.node: dict[str, Any] | None = {"state": "READY", "hosts": [{"running": True}]}
+        self.words: list[list[dict[str, str]]] = [[]]
+        self.looks = 0
+
+    def metadata(self, prefix: str) -> dict[str, dict[str, str]]:
+        now = self.words[min(self.looks // 2, len(self.words) - 1)]  # two look-ups a poll
+        self.looks += 1
+        return {f"{prefix}{number}": word for number, word in enumerate(now)}
+
+    def facts(self, prefix: str) -> dict[str, ObjectFacts]:
+        return {f"{prefix}0": ObjectFacts(self.looks, 1, "")}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(jobs, "read_settings", lambda *_: {"gcp:project": "p"})
+    monkeypatch.setattr(jobs, "_lines", lambda project, node, worker, unit: made.logs[worker])
+    return made
+
+
+@pytest.fixture
+def scene(world: World) -> Scene:
+    def wait_until(what: str, found: Any, timeout_s: float, poll_s: float = 0.5) -> Any:
+        for _ in range(5):
+            if answer := found():
+                return answer
+        raise StoryFailed(what)
+
+    made = SimpleNamespace(
+        program=None,
+        environment="dev",
+        bucket=world,
+        note=SimpleNamespace(text=""),
+        record=Record("s", "t", "dev", 1, 0.0),
+        node=lambda name: world.node,
+        wait_until=wait_until,
+    )
+    return cast(Scene, made)
+
+
+def test_every_workers_log_must_have_the_line(world: World, scene: Scene) -> None:
+    with pytest.raises(StoryFailed):
+        jobs.logged(scene, jobsteps.Logged("tpu-dev", 2, r"step \d{2}"))
+    assert scene.note.text == "1 of 2"
+    world.logs[1].append("step 15")
+    jobs.logged(scene, jobsteps.Logged("tpu-dev", 2, r"step \d{2}"))
+    assert scene.note.text == "step 10; step 15"
+    assert scene.record.checks == []
+
+
+@pytest.mark.parametrize("node", [None, {"state": "PREEMPTED", "hosts": [{"running": False}]}])
+def test_that_a_log_outlives_its_hosts_is_proved_only_when_they_are_gone(
+    world: World, scene: Scene, node: dict[str, Any] | None
+) -> None:
+    world.node = node
+    jobs.logged(scene, jobsteps.Logged("tpu-dev", 2, r"step \d+"))
+    (check,) = scene.record.checks
+    assert check.claim == "what tpu-dev's workers printed is there when its hosts aren't"
+    assert (
+        f"node {'gone' if node is None else 'PREEMPTED'}: step 5" in check.evidence
+        or "step 10" in check.evidence
+    )
+
+
+def test_each_worker_may_say_it_at_a_time_of_its_own(world: World, scene: Scene) -> None:
+    failed = {"state": "failed", "why": "killed by signal 9: step 3"}
+    running = {"state": "running"}
+    world.words = [[failed, running], [running, failed]]
+    jobs.heartbeat(scene, jobsteps.Heartbeat("tpu-dev", 2, "failed", r"signal 9: step \d"))
+    assert scene.note.text == "killed by signal 9: step 3"
+    world.looks = 0
+    with pytest.raises(StoryFailed):
+        jobs.heartbeat(scene, jobsteps.Heartbeat("tpu-dev", 2, "failed", "signal 15"))
+
+
+def test_patterns_are_checked_before_the_story_begins() -> None:
+    for step in (jobsteps.Logged("n", 1, "("), jobsteps.Heartbeat("n", 1, "done", "(")):
+        (said,) = step.check()
+        assert re.match(r"(prints|why): not a regular expression: ", said)

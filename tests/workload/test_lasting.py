@@ -1,0 +1,174 @@
+"""Checkpoints in a bucket of their own, and what of them is copied to where nothing is lost."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.workload.test_training import command
+from workload.checkpoints import list_steps
+from workload.errors import StoreError
+from workload.lasting import NOTE, Lasting
+from workload.place import of_steps
+from workload.store import Store, copy, open_store
+
+HOST = {"CHECKPOINT_BUCKET": "bucket", "STEPS_BUCKET": "bucket-steps"}
+
+
+@pytest.fixture
+def steps(store: Store, tmp_path: Path) -> Store:
+    """Beside `store`, of its kind."""
+    if store.url.startswith("gs://"):
+        return open_store(f"gs://bucket/{tmp_path.name}/steps")
+    return open_store(str(tmp_path / "steps"))
+
+
+def saved(store: Store, *numbers: int, complete: bool = True) -> None:
+    for step in numbers:
+        store.write(f"checkpoints/{step}/d/data", f"data of {step}".encode())
+        if complete:
+            store.write(f"checkpoints/{step}/commit_success.txt", b"")
+
+
+def lasting(run: Store, steps: Store, every_h: float = 24) -> Lasting:
+    run.write("config.json", b"{}")
+    return Lasting(run, steps, every_h, keep=2)
+
+
+def content(store: Store) -> dict[str, bytes]:
+    return {name: store.read(name) for name in store.list("checkpoints/")}
+
+
+def test_an_object_is_copied_whole(store: Store, steps: Store) -> None:
+    steps.write("a/b", b"content")
+    copy(steps, "a/b", store)
+    assert store.read("a/b") == b"content"
+    with pytest.raises(StoreError, match="a/none"):
+        copy(steps, "a/none", store)
+
+
+def test_the_last_step_lasts_and_older_copies_go(store: Store, steps: Store) -> None:
+    copies = lasting(store, steps)
+    saved(steps, 7, 8, 9)
+    saved(store, 9, complete=False)  # which a crash left of an earlier attempt
+    store.write("checkpoints/9/d/other", b"of another attempt")
+    for step in (7, 8, 9):
+        copies.end(step)
+    assert list_steps(store).complete == (8, 9)
+    assert content(store) == {name: value for name, value in content(steps).items() if "/7/" not in name}
+    assert json.loads(store.read(NOTE))["step"] == 9
+
+
+def test_a_copy_is_made_once_a_day_whoever_starts_in_between(store: Store, steps: Store) -> None:
+    for now in (0.0, 23.9 * 3600, 24 * 3600):
+        store.write(NOTE, json.dumps({"step": 1, "time": time.time() - now}).encode())
+        copies = lasting(store, steps)
+        copies.begin()
+        saved(steps, 5)
+        copies.saved(None)
+        copies.saved(5)
+        if copies._copying:
+            copies._copying.join()
+        assert list_steps(store).complete == ((5,) if now == 24 * 3600 else ())
+
+
+def test_the_day_begins_with_the_first_start(
+    store: Store, steps: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    for hour in (0, 10, 20, 30):  # starts again and again, each before a day is over
+        monkeypatch.setattr("workload.lasting.time.time", lambda hour=hour: now + hour * 3600)
+        copies = lasting(store, steps)
+        copies.begin()
+        saved(steps, 100 + hour)
+        copies.saved(100 + hour)
+        if copies._copying:
+            copies._copying.join()
+    assert list_steps(store).complete == (130,)
+
+
+def test_a_start_takes_over_what_only_lasted(store: Store, steps: Store) -> None:
+    saved(store, 3, 6)
+    saved(steps, 5)
+    copies = lasting(store, steps)
+    copies.begin()
+    assert list_steps(steps).complete == (5, 6)
+    steps.delete("checkpoints/5/commit_success.txt")
+    saved(steps, 7)
+    copies.begin()
+    assert list_steps(steps).complete == (6, 7)
+    assert steps.read("config.json") == b"{}"
+
+
+def test_a_copy_that_fails_is_said_and_ends_nothing(
+    store: Store, steps: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = lasting(store, steps, every_h=0)
+    copies.begin()
+    copies.saved(4)  # which has been retired since
+    assert copies._copying
+    copies._copying.join()
+    assert "step 4 isn't copied yet: " in capsys.readouterr().out
+    assert not list_steps(store).complete
+    saved(steps, 5)
+    copies.saved(5)
+    copies._copying.join()
+    assert list_steps(store).complete == (5,)
+
+
+def test_where_the_two_are_one_nothing_is_copied(store: Store) -> None:
+    copies = Lasting(store, open_store(store.url), 0, 1)
+    saved(store, 4, 5)
+    before = content(store)
+    copies.begin()
+    copies.saved(5)
+    copies.end(5)
+    assert content(store) == before
+    assert store.list("") == sorted(before)
+
+
+def test_only_runs_of_the_hosts_bucket_save_in_the_other() -> None:
+    assert of_steps("gs://bucket/runs/a", HOST) == "gs://bucket-steps/runs/a"
+    for url in ("gs://bucket-of-mine/runs/a", "gs://other/runs/a", "/tmp/runs/a"):
+        assert of_steps(url, HOST) == url
+    assert of_steps("gs://bucket/runs/a", {"CHECKPOINT_BUCKET": "bucket"}) == "gs://bucket/runs/a"
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_steps_bucket_and_from_what_lasted_without_it(
+    storage_url: str, tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA_DIR", str(tokens))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    url = f"{storage_url}/storage/v1/b"
+    requests.post(f"{url}?project=p", json={"name": "bucket-steps"}, timeout=10).raise_for_status()
+    environment = {**os.environ, **HOST, "TENSORSTORE_GCS_HTTP_URL": storage_url}
+
+    def train() -> str:
+        line = [sys.executable, "-m", "workload", *command("apart", 8, 2)]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run, steps = open_store("gs://bucket/runs/apart"), open_store("gs://bucket-steps/runs/apart")
+    train()
+    assert list_steps(steps).complete == (4, 6, 8)
+    assert list_steps(run).complete == (8,)
+    final = run.read("final.json")
+    for name in steps.list("checkpoints/8/"):
+        steps.delete(name)
+    for name in run.list("checkpoints/"):
+        run.delete(name)
+    assert re.search(r'restore \{"step": 6\}', train())
+    assert run.read("final.json") == final
+    for name in steps.list(""):
+        steps.delete(name)  # the bucket is lost
+    assert re.search(r'restore \{"step": 8\}', train())
+    assert run.read("final.json") == final

@@ -1,0 +1,234 @@
+"""Sends what boot and job print to Cloud Logging, where it outlives the host.
+
+journald is the buffer: what couldn't be sent yet is read again from the cursor of what was, so memory is
+bounded, an outage of the API loses nothing that the journal still holds, and a restart nothing at all. An
+entry that is sent twice has the same `insertId`, and Cloud Logging keeps one.
+Protocol: cloud.google.com/logging/docs/reference/v2/rest/v2/entries/write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import queue
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from workload.host.errors import HostError, LogsError, MetadataError
+from workload.host.metadata import access_token, read
+
+__all__ = ["LOG", "UNITS", "Journal", "Shipper", "destination", "entry", "run"]
+
+LOG = "tpu-host"
+UNITS = ("google-startup-scripts.service", "tpu-job.service")
+
+_SERVER = "https://logging.googleapis.com"
+_TIMEOUT_S = 20.0
+_MOST_ENTRIES = 500
+_MOST_BYTES = 1 << 20  # of one request; the API takes ten times that
+_LONGEST = 32 << 10  # of one line; the API takes 256 KiB an entry
+_WAITING = 500  # lines in memory
+_TOGETHER_S = 1.0  # lines of so long go in one request
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_LAST_S = 5.0  # for the last lines, when the host goes away
+# All else won't be better the next time: the API has said what is wrong with the entries themselves.
+_PASSING = frozenset({401, 403, 404, 408, 429})
+# syslog(3) in the words of LogSeverity.
+_SEVERITIES = ("EMERGENCY", "ALERT", "CRITICAL", "ERROR", "WARNING", "NOTICE", "INFO", "DEBUG")
+
+Entry = dict[str, Any]
+
+
+def destination() -> dict[str, Any]:
+    """What all entries of this host share: log, resource, labels; from its metadata."""
+    project, instance = read("project/project-id"), read("instance/id")
+    node, zone = (read(f"instance/attributes/{key}") for key in ("tpu-slice", "tpu-zone"))
+    worker, name = (read(f"instance/attributes/{key}") for key in ("agent-worker-number", "tpu-slice-name"))
+    if not project or not node or not zone:
+        raise MetadataError(
+            "the node's metadata doesn't say which node of which project it is: was it made by the tpu stack?"
+        )
+    slice_ = name or node
+    return {
+        "logName": f"projects/{project}/logs/{LOG}",
+        "resource": {
+            "type": "generic_node",
+            "labels": {"project_id": project, "location": zone, "namespace": slice_, "node_id": node},
+        },
+        "labels": {
+            "node": node,
+            "worker": worker or "unknown",
+            "zone": zone,
+            "slice": slice_,
+            "instance": instance or "unknown",
+        },
+    }
+
+
+def entry(line: bytes) -> tuple[str, Entry]:
+    """A line of `journalctl --output=json` as its cursor and a LogEntry."""
+    found = json.loads(line)
+    cursor = str(found["__CURSOR"])
+    message = found.get("MESSAGE")
+    if isinstance(message, list):  # bytes that are no UTF-8
+        message = bytes(message).decode(errors="replace")
+    text = str(message or "")
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}… ({len(text)} characters)"
+    at = datetime.fromtimestamp(int(found["__REALTIME_TIMESTAMP"]) / 1e6, UTC)
+    priority = str(found.get("PRIORITY", ""))
+    return cursor, {
+        "textPayload": text,
+        "timestamp": at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "severity": _SEVERITIES[int(priority)] if priority in set("01234567") else "DEFAULT",
+        "insertId": hashlib.sha256(cursor.encode()).hexdigest()[:32],
+        # systemd's own lines about a unit name it in UNIT.
+        "labels": {"unit": str(found.get("UNIT") or found.get("_SYSTEMD_UNIT") or "unknown")},
+    }
+
+
+class Shipper:
+    """Writes entries; patient with an API that doesn't take them now, not with one that never will."""
+
+    def __init__(
+        self,
+        shared: dict[str, Any],
+        stopping: threading.Event,
+        *,
+        server: str = _SERVER,
+        token: Callable[[], str] = access_token,
+        say: Callable[[str], None] = print,
+        first_pause_s: float = _FIRST_PAUSE_S,
+    ) -> None:
+        self._shared, self._stopping, self._server, self._say = shared, stopping, server, say
+        self._mint, self._token, self._first_pause_s = token, "", first_pause_s
+
+    def send(self, entries: list[Entry]) -> None:
+        """Returns once they are written, or refused for what they are.
+
+        Raises:
+            LogsError: the host goes away, and the API still doesn't answer.
+        """
+        pause_s, failing, give_up = self._first_pause_s, False, 0.0
+        while True:
+            try:
+                self._send_once(entries)
+            except (HostError, urllib.error.URLError, http.client.HTTPException, OSError) as error:
+                said, passing = str(error), True
+                if isinstance(error, urllib.error.HTTPError):
+                    said = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
+                    passing = error.code in _PASSING or error.code >= 500
+                self._token = ""
+                if not passing:
+                    self._say(f"{len(entries)} entries were refused, and are left out: {said}")
+                    return
+                if not failing:
+                    self._say(f"logs can't be sent, is tried again: {said}")
+                failing = True
+            else:
+                if failing:
+                    self._say("logs are sent again")
+                return
+            if self._stopping.wait(pause_s):
+                give_up = give_up or time.monotonic() + _LAST_S
+                if time.monotonic() > give_up:
+                    raise LogsError(f"{len(entries)} lines or more weren't sent: {said}")
+                time.sleep(self._first_pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _send_once(self, entries: list[Entry]) -> None:
+        self._token = self._token or self._mint()
+        body = json.dumps({**self._shared, "entries": entries, "partialSuccess": True}).encode()
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._server}/v2/entries:write", body, headers, method="POST")
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+            reply.read()
+
+
+class Journal:
+    """The lines of some units, from after a cursor on, as they come; few of them are in memory."""
+
+    def __init__(self, command: Iterable[str]) -> None:
+        self._process = subprocess.Popen(list(command), stdout=subprocess.PIPE)
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_WAITING)
+        self._ended = False
+        assert self._process.stdout
+        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+
+    def _read(self, out: IO[bytes]) -> None:
+        for line in out:
+            self._lines.put(line)  # waits where the queue is full: the journal keeps the rest
+        self._lines.put(None)
+
+    def batch(self) -> list[tuple[str, Entry]]:
+        """What came within a second, or less of it where that is enough for a request."""
+        found: list[tuple[str, Entry]] = []
+        size = 0
+        until = time.monotonic() + _TOGETHER_S
+        while not self._ended and len(found) < _MOST_ENTRIES and size < _MOST_BYTES:
+            try:
+                line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                break
+            if line is None:
+                self._ended = True
+                break
+            found.append(entry(line))
+            size += len(line)
+        return found
+
+    @property
+    def ended(self) -> bool:
+        """No more comes."""
+        return self._ended
+
+    def end(self) -> None:
+        """Asks for no more; what was read is still there."""
+        self._process.terminate()
+
+
+def run(cursor: Path, stopping: threading.Event, shipper: Shipper, units: Iterable[str] = UNITS) -> None:
+    """Sends all that `units` print until `stopping`, and then what they printed until then.
+
+    Raises:
+        LogsError: the journal ended, which a new start of this program opens again.
+    """
+    before = cursor.read_text().strip() if cursor.exists() else ""
+    journal = Journal(
+        [
+            *("journalctl", "--quiet", "--follow", "--no-tail", "--all", "--output=json"),
+            "--output-fields=MESSAGE,PRIORITY,UNIT,_SYSTEMD_UNIT",
+            *(f"--unit={unit}" for unit in units),
+            *([f"--after-cursor={before}"] if before else []),
+        ]
+    )
+    try:
+        _forward(journal, cursor, stopping, shipper)
+    finally:
+        journal.end()
+
+
+def _forward(journal: Journal, cursor: Path, stopping: threading.Event, shipper: Shipper) -> None:
+    last_s: float | None = None
+    while True:
+        batch = journal.batch()
+        if batch:
+            shipper.send([one for _, one in batch])
+            new = cursor.with_name(f"{cursor.name}.new")
+            new.write_text(batch[-1][0])
+            new.replace(cursor)
+        elif journal.ended and not stopping.is_set():
+            raise LogsError("the journal ended")
+        if stopping.is_set():
+            last_s = last_s or time.monotonic() + _LAST_S
+            # A second without a line: there are no more, since the units that print have ended before us.
+            if not batch or journal.ended or time.monotonic() > last_s:
+                return
