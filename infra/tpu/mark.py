@@ -1,27 +1,28 @@
 """What tells one stack's nodes from those of another stack with the same settings."""
 
+from typing import Any
+from uuid import uuid4
+
 import pulumi
-import pulumi_gcp as gcp
+from pulumi import dynamic
 
-MARK_TYPE = "tpu:tpu:StackMark"
+_DIGITS = 7
 
 
-class StackMark(pulumi.ComponentResource):
-    """An object in the controller's bucket that Pulumi names; `id` is the suffix that it gave the name.
+class _MarkProvider(dynamic.ResourceProvider):
+    """Draws an id once; it asks nobody, so nothing of it is left anywhere but in the state."""
+
+    def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
+        return dynamic.CreateResult(uuid4().hex[:_DIGITS], outs=props)
+
+
+class StackMark(dynamic.Resource):
+    """Its `id` is the stack's: drawn when the stack is first brought up, the same until it is destroyed.
 
     Two people with a backend each have two of them, and neither takes the other's nodes for its own. It
     stands as long as the stack does, whatever slices are listed: by another id its nodes aren't ours.
     """
 
-    id: pulumi.Output[str]
-
-    def __init__(self, environment: str, bucket: str, opts: pulumi.ResourceOptions | None = None):
-        super().__init__(MARK_TYPE, "stack", None, opts)
-        mark = gcp.storage.BucketObject(
-            "stack",
-            bucket=bucket,
-            content=f"The fleets of {environment} are marked by this object's name.\n",
-            opts=pulumi.ResourceOptions(parent=self),
-        )
-        self.id = mark.name.apply(lambda name: str(name).rpartition("-")[2])
-        self.register_outputs({"id": self.id})
+    def __init__(self) -> None:
+        provider = pulumi.ProviderResource("pulumi-python", "stack", {})
+        super().__init__(_MarkProvider(), "stack", {}, pulumi.ResourceOptions(provider=provider))

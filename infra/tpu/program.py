@@ -27,8 +27,7 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
             (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if wanted:
         bundle.require(settings, bucket if upstream.is_up("storage") else None, provider)
-    controllers = upstream.read("storage", "controllerBucketName", names.controller_bucket(settings))
-    mark = StackMark(settings.environment, controllers, pulumi.ResourceOptions(provider=provider))
+    mark = StackMark()
     slices = []
     for node in wanted:
         if node.member is not None:

@@ -48,7 +48,7 @@ OUTPUTS: dict[str, dict[str, Any]] = {
         "controllerBucketName": CONTROLLERS,
         "stepsBucketName": f"{BUCKET}-steps",
         "serviceAccountEmail": ACCOUNT,
-    },  # fmt: skip
+    },
     "network": {"networkId": NETWORK, "subnetIds": SUBNETS, "mtu": 8896},
 }
 
