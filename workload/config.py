@@ -62,7 +62,7 @@ class ComputeConfig:
     attention: str = ruled("auto", one_of("auto", "splash", "cudnn", "einsum"))
     remat: WORDS = ("none",)  # what the backward pass keeps; see `model/remat.py`
     # Examples that a chip takes through a layer at once; 0: all of its own. One saves the most memory. But it
-    # puts a loop into the layer: no exchange runs beside the products then, the chip waits for each.
+    # puts a loop into the layer: as JAX 0.10 compiles that, no exchange runs beside the products.
     examples_at_once: int = ruled(0, at_least(0))
     # Layers, counted from the last, whose parameters stay whole on every chip until the backward pass has
     # used them: of each, a third of what fsdp exchanges is saved, and takes its size in HBM instead.

@@ -1,5 +1,6 @@
 """That exchanges run beside products, in the step as XLA's TPU compiler schedules it; no TPU is needed."""
 
+import jax
 import pytest
 
 from workload import config as configs
@@ -41,6 +42,7 @@ def test_layers_are_gathered_beside_the_products(tmp_path: object, monkeypatch: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="SparseCores take them off the loop")
 def test_a_loop_in_the_layer_hides_nothing(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """What preflight reports of it, and why the comment beside `examples_at_once` says what it costs."""
     hidden, everything = exchanged(tmp_path, monkeypatch, at_once=1)

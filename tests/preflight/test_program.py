@@ -42,6 +42,20 @@ def test_every_exchange_is_found_once_with_its_size_and_group() -> None:
     assert across == ["send.1"]
 
 
+@pytest.mark.parametrize(("between", "hidden"), [("fusion(%x), calls=%f", True), ("bitcast(%x)", False)])
+def test_an_exchange_is_hidden_where_something_is_computed_before_its_end(between: str, hidden: bool) -> None:
+    text = f"""
+ENTRY %main (x: bf16[2,16]) -> bf16[8,16] {{
+  %x = bf16[2,16]{{1,0}} parameter(0)
+  %all-gather-start.1 = (bf16[2,16], bf16[8,16]) all-gather-start(%x), replica_groups={{{{0,1,2,3}}}}
+  %other = bf16[2,16]{{1,0}} {between}
+  ROOT %done = bf16[8,16]{{1,0}} all-gather-done(%all-gather-start.1)
+}}
+"""
+    (found,) = Program(text).collectives(devices_a_slice=4)
+    assert found.hidden is hidden
+
+
 @pytest.mark.parametrize(
     ("spelled", "groups"),
     [

@@ -21,6 +21,7 @@ _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 
 # A sum over slices: the runtime between them is sent a part of an array and sends the sum back.
 _BETWEEN_SLICES = '_xla_host_transfer_handler_name="xla_megascale_runtime"'
+_WORK = ("fusion", "convolution", "dot", "custom-call", "while")
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
 
@@ -141,19 +142,20 @@ class Program:
                 if kind == "reduce-scatter":
                     size *= len(groups[0]) if groups else 1
                 group = len(groups[0]) if groups else 0
-                hidden = apart or instruction.opcode.endswith("-start")
+                hidden = apart or instruction.name in begun
                 found.append(Collective(kind, instruction.name, size, group, across, times, hidden))
         return found
 
     def _begun(self) -> set[str]:
-        """The computations that run beside others: a chip's SparseCores take exchanges off it so."""
-        return {
-            target
-            for computation in self._computations.values()
-            for instruction in computation.instructions
-            if instruction.opcode in ("async-start", "call-start")
-            for _, target in _CALLED.findall(instruction.rest)
-        }
+        """The exchanges and computations that run beside others, by name: on a chip's SparseCores, say."""
+        found = set()
+        for computation in self._computations.values():
+            for number, start in enumerate(computation.instructions):
+                if start.opcode.endswith("-start") and _works_until_done(
+                    start, computation.instructions[number + 1 :]
+                ):
+                    found |= {start.name, *(target for _, target in _CALLED.findall(start.rest))}
+        return found
 
     def matmul_flops(self) -> float:
         """Of every `dot`; on TPU they are convolutions by now, and none is found."""
@@ -205,6 +207,18 @@ def _is_later_part(computation: _Computation) -> bool:
     entered = any(i.opcode == "parameter" for i in computation.instructions)
     chained = any("chain_id" in i.rest for i in computation.instructions if i.opcode in COLLECTIVES)
     return exchanges and entered and chained and not _is_first_part(computation)
+
+
+def _works_until_done(start: _Instruction, scheduled: list[_Instruction]) -> bool:
+    """Whether the chip has something to compute between an exchange's start and its end."""
+    for instruction in scheduled:
+        if instruction.opcode.endswith("-done") and re.search(
+            rf"%{re.escape(start.name)}\b", instruction.rest
+        ):
+            return False
+        if instruction.opcode in _WORK:
+            return True
+    return False
 
 
 def _is_first_part(computation: _Computation) -> bool:
