@@ -465,7 +465,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "monitor": (monitor, "dev --monitor-interval 30 --port 8899"),
     "exec": (execute, "dev --slice extract -- sudo systemctl restart google-startup-scripts"),
     "doctor": (doctor, "dev"),
-    "unit": (print_unit, "dev | sudo tee /etc/systemd/system/tpu-fleet-dev.service"),
+    "unit": (print_unit, "dev"),
 }
 
 

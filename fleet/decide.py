@@ -117,7 +117,8 @@ def _foreign(member: Node, seen: Seen | None, owner: Owner) -> str:
     if member.member is None:
         if owner.held is None or member.name in owner.held:
             return ""
-        fix = "if an update of yours was killed: python -m infra up; else rename the slice, or pulumi import"
+        settle = f"python -m infra settle {owner.labels.get('environment')} tpu"
+        fix = f"if an update of yours was killed: {settle}; else rename the slice, or pulumi import"
         return f"a node of this name is there, and your stack doesn't hold it\n    fix: {fix}"
     if owner.owns(seen):
         return ""

@@ -22,8 +22,9 @@ from fleet.failures import Failure, Kind, classify
 from fleet.zones import Answer, Request
 from infra import names
 from infra.cli import Pulumi
-from infra.errors import CommandError
+from infra.errors import CommandError, InfraError
 from infra.settings.sources import ROOT
+from infra.settle import settle
 
 LAYER = "tpu"
 
@@ -122,6 +123,7 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
             pass
 
     op = automation.OpType
+    settle(environment, LAYER, root)  # what an update that was killed made is taken in, its lock put aside
     workspace = Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
     stack = automation.Stack.select(environment, workspace)
     errors: dict[str, list[str]] = {}
@@ -167,7 +169,10 @@ def _last(error: Exception) -> str:
 def main(arguments: Sequence[str]) -> int:
     """One update, and its outcome as the last line."""
     environment, *nodes = arguments
-    outcome = create(environment, nodes)
+    try:
+        outcome = create(environment, nodes)
+    except InfraError as error:
+        outcome = dict.fromkeys(nodes, Failure(Kind.STACK, str(error)))
     print(json.dumps({node: asdict(one) if one else None for node, one in outcome.items()}))
     return 0
 

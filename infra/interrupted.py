@@ -27,6 +27,7 @@ MARK = "a `pulumi` was killed while"
 _MARKED = re.compile(rf"{MARK} (\w+) it, at (\S+)")
 _KINDS = ("creating", "updating", "deleting")  # of operations; `reading` and `importing` change nothing
 _PROVIDER = "pulumi:providers:gcp"
+_ASKS_NOBODY = "pulumi-python:dynamic:"
 
 
 def interrupted(deployment: Mapping[str, Any]) -> list[str]:
@@ -47,6 +48,8 @@ def mark_pending(deployment: Record, project: str) -> None:
     created: dict[str, Record] = {}
     for op in _pending(deployment):
         record, doing = op["resource"], op["type"]
+        if doing == "creating" and record["type"].startswith(_ASKS_NOBODY):
+            continue  # what it made was in its state alone: the next update makes it
         if doing == "creating":
             id_ = google_id(record["type"], record.get("inputs", {}), _project(record, resources, project))
             if id_ is None:

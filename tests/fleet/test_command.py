@@ -89,7 +89,7 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
     assert command.main(["status", "dev"]) == 0
     said = capsys.readouterr().out
     assert "train: a node of this name is there, and your stack doesn't hold it" in said
-    assert "fix: if an update of yours was killed: python -m infra up" in said
+    assert "fix: if an update of yours was killed: python -m infra settle dev tpu" in said
     assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
     assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert not world.asked

@@ -53,6 +53,9 @@ def heard(monkeypatch: pytest.MonkeyPatch, *events: Any, fails: str = "") -> Out
             result = SimpleNamespace(stdout="", stderr=fails, code=255)
             raise automation.CommandError(result)  # type: ignore[arg-type]
 
+    held = [{"urn": names.node_urn("dev", node)} for node in ("a", "b")]
+    monkeypatch.setattr(named, "settle", lambda *_: [])
+    monkeypatch.setattr(named, "Pulumi", lambda *_: SimpleNamespace(state=lambda _: held))
     monkeypatch.setattr(automation, "LocalWorkspace", lambda **_: None)
     monkeypatch.setattr(automation.Stack, "select", lambda *_: SimpleNamespace(up=up))
     monkeypatch.setattr(

@@ -21,7 +21,6 @@ from infra.tpu import startup
 
 PROJECT = "my-project"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"  # how the engine writes a value that a preview can't know
-AUTONAMED = "1a2b3c4"  # what the provider adds to a name that is left out
 BASE: dict[str, Any] = {
     "pulumi:disable-default-providers": ["*"],
     "gcp:project": PROJECT,
@@ -111,8 +110,6 @@ class Recording(pulumi.runtime.Mocks):
         }
         if args.typ == "gcp:tpu/v2Vm:V2Vm":
             outputs |= {"state": "READY", "networkEndpoints": [{"ipAddress": "10.64.32.2"}]}
-        if args.typ == "gcp:storage/bucketObject:BucketObject" and "name" not in args.inputs:
-            outputs["name"] = f"{args.name}-{AUTONAMED}"
         if args.typ == "gcp:serviceaccount/account:Account":
             outputs["email"] = f"{args.inputs['accountId']}@{project}.iam.gserviceaccount.com"
         return ids.get(args.typ, f"{args.name}-id"), outputs

@@ -13,9 +13,9 @@ from infra.settings.sources import as_pulumi_hands_it_over
 from infra.tpu import startup
 from infra.tpu.request import member_request
 from infra.tpu.v2_vm import timeouts
-from tests.infra.engine import AUTONAMED, BASE, UPSTREAM, EngineError, Recording, run
+from tests.infra.engine import BASE, UPSTREAM, EngineError, Recording, run
 
-NODE, OBJECT = "gcp:tpu/v2Vm:V2Vm", "gcp:storage/bucketObject:BucketObject"
+NODE = "gcp:tpu/v2Vm:V2Vm"
 
 
 def only_slice(**changes: Any) -> dict[str, Any]:
@@ -145,13 +145,12 @@ def test_a_fleet_is_not_pulumis_and_its_command_is_said(preview: bool) -> None:
     assert any(create in line and "3 x v6e-8 in us-east5-b" in line for line in recording.log)
 
 
-def test_a_stack_is_known_by_what_pulumi_adds_to_a_name() -> None:
+def test_a_stack_has_an_id_whatever_slices_are_listed() -> None:
     for changes in ({}, only_slice(**MEMBERS), {"tpu:slices": [], "tpu:bundle": None}):
         recording = run("tpu", changes)
-        mark = recording.only(OBJECT)
-        assert "name" not in mark.inputs
-        assert mark.inputs["bucket"] == "bucket-that-is-up-fleet"
-        assert recording.exports["stackId"] == AUTONAMED
+        mark = recording.named("pulumi-python:dynamic:Resource", "stack")
+        assert "pulumi:providers:pulumi-python::stack::" in mark.options["provider"]
+        assert recording.exports["stackId"] == "stack-id", "as the mock calls it"
     assert run("tpu", preview=True).exports["stackId"] == "unknown"
 
 
@@ -163,7 +162,7 @@ def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     fleet = {**changes, **only_slice(**alike, name="extract", count=1)}
     settings = parse("dev", as_pulumi_hands_it_over({**BASE, **fleet}, "f"), "f")
     (member,) = nodes(settings)
-    ours = names.member_labels("dev", "extract", 0, AUTONAMED)
+    ours = names.member_labels("dev", "extract", 0, "1a2b3c4")
     body = member_request(settings, member, {**member.labels, **ours})
     sent = {key: value for key, value in inputs.items() if key not in ("name", "zone")}
     sent["serviceAccount"]["scope"] = sent["serviceAccount"].pop("scopes")
@@ -172,7 +171,7 @@ def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     said, told = sent.pop("metadata"), body.pop("metadata")
     assert sent == body
     differs = {key for key in said.keys() | told.keys() if said.get(key) != told.get(key)}
-    assert differs == {"tpu-slice", "tpu-member"}
+    assert differs == {"tpu-slice", "tpu-slice-name", "tpu-member"}
 
 
 def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
