@@ -157,6 +157,7 @@ def updates(options: argparse.Namespace) -> dict[str, Any]:
                     took_s = round(time.monotonic() - begun, 1)
                     fresh = [{**row, "took_s": took_s} for row in rows(cases, of_layer.requests)]
                     kept["rows"] = others + fresh  # what was shown stays shown where this is ended
+                    kept["took_s"] = sum({row["layer"]: row["took_s"] for row in kept["rows"]}.values())
                     kept["on"] = described(("pulumi", "pulumi-gcp"))
                     UPDATES.write_text(json.dumps(kept, indent=1) + "\n")
             finally:
