@@ -280,9 +280,9 @@ def execute(options: argparse.Namespace) -> int:
     command = everywhere.one_line(options.rest)
     fleet = opened(options)
     run = everywhere.Everywhere(fleet.settings, Path(options.logs), options.parallel)
-    out = sys.stderr if options.json else sys.stdout
+    out, members, begun_s = sys.stderr if options.json else sys.stdout, _where(fleet), time.time()
     left_out, reports = run.on_all(
-        fleet.google, _where(fleet), command, options.timeout_s, options.partial,
+        fleet.google, members, command, options.timeout_s, options.partial,
         lambda line: print(line, file=out, flush=True),
     )  # fmt: skip
     if options.json:
@@ -293,7 +293,10 @@ def execute(options: argparse.Namespace) -> int:
         print(f"error: {failed}", file=sys.stderr)
         return 1
     print(f"{len(reports)} of {len(reports)} ok", file=out)
-    return 0
+    failed_boots = everywhere.failed_boots(fleet.google.look(()), members, begun_s)
+    for line in failed_boots:
+        print(f"error: {line}", file=sys.stderr)
+    return 1 if failed_boots else 0
 
 
 def _where(fleet: Environment) -> list[Node]:

@@ -17,6 +17,7 @@ from typing import Any
 from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.ssh import Ending, Report, Ssh, Worker, workers
+from fleet.state import View
 from infra.nodes import Node
 from infra.settings import Settings
 
@@ -167,6 +168,17 @@ def first_failure(reports: Sequence[Report]) -> str:
     first = min(bad, key=lambda one: one.ended_s)
     head = f"{len(bad)} of {len(reports)} failed; the first was {first.worker.name}: {first.why}"
     return "\n".join([head, *(f"    {line}" for line in first.last_lines(_SHOWN_LINES)), f"  {first.log}"])
+
+
+def failed_boots(view: View, members: Sequence[Node], since_s: float) -> list[str]:
+    """Boots that failed since the command began: systemd calls a startup script fine that has failed."""
+    words = view.words or {}
+    return [
+        f"{one.name}: its startup script failed at {word.stage}{f': {word.why}' if word.why else ''}"
+        for one in members
+        for word in words.get(one.name, ())
+        if word.boot in ("failed", "rerun-failed") and word.at_s >= since_s
+    ]
 
 
 def as_json(folder: Path, left_out: dict[str, str], reports: Sequence[Report]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from fleet import __main__ as command
 from fleet import everywhere, ssh
 from fleet.errors import FleetError
+from fleet.state import View, Word
 from infra.nodes import nodes
 from tests.fleet.world import Cloud, enter, settings
 
@@ -314,3 +316,23 @@ def test_a_login_that_gcloud_does_not_know_is_said(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(FleetError, match=f"describe-profile .*: {why}\n    fix: gcloud auth login"):
         ssh.Ssh(settings().fleet.ssh, "my-project", "1")
+
+
+def test_boots_that_failed_since_it_began_are_said_though_every_command_was_fine(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`systemctl restart google-startup-scripts` ends well whatever the script does."""
+    member = nodes(settings())[0]
+    look = hosts.cloud.look
+
+    def with_boots(zones: Any) -> View:
+        view, now_s = look(zones), time.time()
+        old = Word(now_s - 900, "rerun-failed", "python", why="an earlier one")
+        new = Word(now_s + 60, "rerun-failed", "python", why="ImportError: x")
+        return replace(view, words={**(view.words or {}), member.name: [old, new]})
+
+    monkeypatch.setattr(hosts.cloud, "look", with_boots)
+    assert hosts.run("--", "true") == 1
+    said = capsys.readouterr()
+    assert f"error: {member.name}: its startup script failed at python: ImportError: x" in said.err
+    assert "an earlier one" not in said.err
