@@ -38,6 +38,7 @@ from rehearsal.world import authority
 from rehearsal.world.person import write_login
 
 PROJECT, BUCKET, OWNER, REFRESH_TOKEN = "measured", "measured-checkpoints", "owner@example.com", "1//measured"
+ENVIRONMENT, STACK = "measured", "0a1b2c3"
 NETWORK, ACCOUNT = "tpu-training", "tpu-training"
 APIS = ("compute", "iam", "serviceusage", "storage", "tpu")
 _START_S = 60.0
@@ -202,7 +203,7 @@ def body(node: Node) -> JsonObject:
         "schedulingConfig": {"spot": node.spot},
         "serviceAccount": {"email": f"{ACCOUNT}@{PROJECT}.iam.gserviceaccount.com"},
         "tags": [names.SLICE_TAG],
-        "labels": names.member_labels("dev", node.slice, node.member or 0, "0a1b2c3"),
+        "labels": names.member_labels(ENVIRONMENT, node.slice, node.member or 0, STACK),
         "metadata": {"startup-script": startup.loader(), "tpu-slice": node.name, "tpu-run": node.run or ""},
     }
 

@@ -15,15 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.emulated import BUCKET, PROJECT, Emulated
+from benchmarks.emulated import BUCKET, ENVIRONMENT, PROJECT, STACK, Emulated
 from benchmarks.machine import spread
-from benchmarks.week import STACK
 from infra.nodes import Node, nodes
 from infra.settings import from_file
 from rehearsal.world.program import copy_program
 
 AT_MOST_S = 2.0
-ENVIRONMENT = "measured"
 
 
 def measure(members: Sequence[Node], rounds: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from benchmarks.emulated import BUCKET, PROJECT, Emulated, body
+from benchmarks.emulated import BUCKET, ENVIRONMENT, PROJECT, STACK, Emulated, body
 from benchmarks.virtual import Climate, Weather
 from fleet.controller import Controller, Look, busy_s
 from fleet.decide import Limits
@@ -27,8 +27,7 @@ from rehearsal.cloud.service import JsonObject
 from rehearsal.cloud.tpu.nodes import Durations
 
 LOOK_EVERY_S = 60.0  # as `fleet monitor` has it
-STACK = "0a1b2c3"
-OWNER = Owner(names.labels("dev", "tpu"), STACK)
+OWNER = Owner(names.labels(ENVIRONMENT, "tpu"), STACK)
 
 
 def durations(climate: Climate) -> Durations:
@@ -58,6 +57,7 @@ class Week:
         self._weather, self.climate = weather, weather.climate
         status = cloud.control.status()
         self._before: Mapping[str, Any] = status["requests"]["methods"]
+        self._deletions: Mapping[str, int] = status["deletions"]
         self._began_s = float(_unix_s(status["clock"]["now"]))
         self.now_s, self.lost, self.kills, self.steps = 0.0, 0, 0, 0
         self.recoveries_s: list[float] = []
@@ -98,7 +98,7 @@ class Week:
         """Until the span is over, stock-outs, errors and kills included."""
         self._faults()
         status = self.cloud.control.status()
-        self._before, self._deletions = status["requests"]["methods"], status["deletions"]
+        self._before = status["requests"]["methods"]
         begun_s = self.now_s
         self.span_s += begun_s
         self._kill_at_s = [one + begun_s for one in self._kill_at_s]

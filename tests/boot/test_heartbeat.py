@@ -82,6 +82,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """What listings show of the worker's word, one write after the other."""
     said: list[dict[str, str]] = []
     monkeypatch.setattr("workload.host.word.read", lambda _: "4711")
+    monkeypatch.setattr("workload.host.word.write_guest_attribute", lambda *_: None)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
     monkeypatch.setattr(
         Bucket, "write_json", lambda _, name, value, metadata: said.append(metadata | {"": name})

@@ -158,7 +158,7 @@ def test_a_stage_that_goes_on_is_told_again_with_what_it_waits_for(tmp_path: Pat
       exec 7>&1
       record() {{ printf '%s %s %s\\n' "$1" "$2" "$(why "$1" "$2")"; }}
       stage_identity() {{ log "waiting for a number"; sleep 2.5; log "it is 3"; }}
-      stage_bundle() {{ kill $BASHPID; sleep 5; }}
+      stage_bundle() {{ kill -KILL $BASHPID; sleep 5; }}
       run_stage identity 0
       (run_stage bundle 0) || true
     """

@@ -40,7 +40,7 @@ def grants(recording: Recording) -> list[tuple[str, str, str]]:
     on_project = recording.of("gcp:projects/iAMMember:IAMMember")
     found = [(f"projects/_/buckets/{one.inputs['bucket']}", one) for one in on_buckets]
     found += [(f"projects/{one.inputs['project']}", one) for one in on_project]
-    assert len(found) == len(BUCKET_ROLES) + 2
+    assert len(found) == 2 * len(BUCKET_ROLES) + 2, "on checkpoints and steps, and on the project"
     return [(resource, one.inputs["role"], one.inputs["member"]) for resource, one in found]
 
 
