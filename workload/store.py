@@ -174,13 +174,15 @@ class FolderStore:
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `Store.sizes`."""
         found: dict[str, int] = {}
-        for path in (self._root / prefix.rpartition("/")[0]).rglob("*"):
-            name = path.relative_to(self._root).as_posix()
-            if name.startswith(prefix) and not name.endswith(".part"):
-                with suppress(FileNotFoundError):  # removed since
-                    about = path.stat()
-                    if stat.S_ISREG(about.st_mode):
-                        found[name] = about.st_size
+        # `walk` passes over a folder that is removed meanwhile; `rglob` ends with an error.
+        for folder, _, files in os.walk(self._root / prefix.rpartition("/")[0]):
+            for path in (Path(folder, file) for file in files):
+                name = path.relative_to(self._root).as_posix()
+                if name.startswith(prefix) and not name.endswith(".part"):
+                    with suppress(FileNotFoundError):  # removed since
+                        about = path.stat()
+                        if stat.S_ISREG(about.st_mode):
+                            found[name] = about.st_size
         return found
 
     def delete(self, name: str) -> None:

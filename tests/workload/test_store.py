@@ -1,5 +1,6 @@
 """One body of tests for every kind of store."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -87,3 +88,25 @@ def test_a_part_that_begins_where_there_is_nothing_is_empty(store: Store) -> Non
     store.write("empty", b"")
     assert [store.read("a", 10, 12), store.read("a", 99), store.read("empty", 0, 4)] == [b"", b"", b""]
     assert store.read("empty") == b""
+
+
+def test_a_folder_that_is_removed_during_a_listing_is_passed_over(tmp_path: Path) -> None:
+    """Another thread removes an incomplete checkpoint, whose folders go with their last file."""
+    store = open_store(str(tmp_path))
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            for number in range(20):
+                store.write(f"a/{number}/b/c", b"x")
+            for number in range(20):
+                store.delete(f"a/{number}/b/c")
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(300):
+            store.sizes("a/")
+    finally:
+        stop.set()
+        thread.join()
