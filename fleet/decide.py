@@ -64,7 +64,7 @@ def decide(
         owner: whose nodes are ours.
         bundle: label of the bundle that new nodes are to install.
     """
-    heard = _heard(view)
+    heard, now_s = _heard(view), _now_s(view)
     found = []
     for member in members:
         if unknown := _unanswered(member, view, memory):
@@ -80,7 +80,7 @@ def decide(
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
         word = view.word(seen, names.command_id(member.run or "")) if seen else None
-        wish = replace(_wish(member, seen, word, heard, view.at_s, limits), word=word)
+        wish = replace(_wish(member, seen, word, heard, now_s, limits), word=word)
         if seen and member.member is not None and seen.zone not in (
             member.home, *member.others, *member.spread,
         ):  # fmt: skip
@@ -288,6 +288,12 @@ def _within_budget(found: list[Decision], memory: Memory, limits: Limits, now_s:
             yield wish
 
     return list(held(found))
+
+
+def _now_s(view: View) -> float:
+    """The present by Google's clock, which dates every word, where this machine's is behind it."""
+    said = (word.at_s for words in (view.words or {}).values() for word in words)
+    return max((view.at_s, *said))
 
 
 def _heard(view: View) -> frozenset[str]:

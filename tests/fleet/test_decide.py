@@ -274,6 +274,18 @@ def test_a_slice_whose_job_reported_within_two_heartbeats_is_never_replaced() ->
             assert found.action is (Action.REPLACE if age_s > 120 and boot == "failed" else Action.LEAVE)
 
 
+def test_a_report_is_as_old_as_googles_clock_says_where_this_machines_is_behind() -> None:
+    """A job of an hour ago isn't young for a clock that has stood still since: others' words date the present."""
+    node, ahead_s = seen(0, age_s=9000), 3600.0
+    words = {
+        node.name: [Word(NOW_S + 5, work="running"), Word(NOW_S + 9, "failed", "bundle")],
+        fleet(4)[1].name: [Word(NOW_S + ahead_s, work="done")],
+    }
+    assert one(0, view(node, words=words)).action is Action.REPLACE
+    del words[fleet(4)[1].name]
+    assert one(0, view(node, words=words)).action is Action.LEAVE
+
+
 def test_a_rerun_that_failed_replaces_nothing_and_is_shown() -> None:
     """A script that is run a second time in one boot, by `fleet exec` say, fails beside a job that works."""
     node = seen(0, age_s=9000)
