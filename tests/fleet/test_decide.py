@@ -275,7 +275,7 @@ def test_a_slice_whose_job_reported_within_two_heartbeats_is_never_replaced() ->
 
 
 def test_a_report_is_as_old_as_googles_clock_says_where_this_machines_is_behind() -> None:
-    """A job of an hour ago isn't young for a clock that stood still since: what others say dates the present."""
+    """A job of an hour ago isn't young for a clock that stood still: what others say dates the present."""
     node, ahead_s = seen(0, age_s=9000), 3600.0
     words = {
         node.name: [Word(NOW_S + 5, work="running"), Word(NOW_S + 9, "failed", "bundle")],
