@@ -72,14 +72,6 @@ def is_ssh(value: str) -> bool:
     )
 
 
-def is_command(value: str) -> bool:
-    """Whether a host can split `value` into words: a line, at least one word, every quote closed."""
-    try:
-        return re.fullmatch(r"[^\n\r\x00]{1,500}", value) is not None and bool(shlex.split(value))
-    except ValueError:
-        return False
-
-
 PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
 
 NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
