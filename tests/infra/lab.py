@@ -25,6 +25,7 @@ from multidict import CIMultiDict
 
 from infra import names
 from infra.settings.sources import ROOT
+from infra.tpu import startup
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.config import CloudConfig
@@ -33,6 +34,8 @@ from rehearsal.standin.install import install
 from tests.cloud.tpu_lab import PretendedHosts
 
 PROJECT, OWNER, BUCKET, BUNDLE = "wire-test", "owner@example.com", "wire-test-checkpoints", "ab" * 32
+RETAINED = {BUCKET, f"{BUCKET}-steps"}
+"""Buckets that outlive a `destroy`."""
 ACCOUNT = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
 KINDS = {"networks", "subnetworks", "firewalls", "routers", "disks", "nodes", "serviceAccounts"}
 PRODUCTS = {
@@ -171,16 +174,21 @@ class Lab:
         """The truth: ids of all at Google that our layers make, but for what policies hold."""
         directory = self.cloud.world.directory
         found = {name for name in directory if name.split("/")[-2] in KINDS}
-        if self.request("GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}").ok:
-            found.add(BUCKET)
-        return found | self._granted()
+        return found | self._buckets() | self._granted()
+
+    def _buckets(self) -> set[str]:
+        answer = self.request("GET", "storage.googleapis.com/storage/v1/b", project=PROJECT)
+        return {one["name"] for one in answer.json().get("items", ())}
 
     def _granted(self) -> set[str]:
         """What policies grant to our account and on it, as Pulumi's ids say it."""
         account = f"projects/{PROJECT}/serviceAccounts/{ACCOUNT}"
         policies = {
             PROJECT: ("POST", f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}:getIamPolicy"),
-            f"b/{BUCKET}": ("GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}/iam"),
+            **{
+                f"b/{one}": ("GET", f"storage.googleapis.com/storage/v1/b/{one}/iam")
+                for one in self._buckets()
+            },
             account: ("POST", f"iam.googleapis.com/v1/{account}:getIamPolicy"),
         }
         found = set()
@@ -263,11 +271,11 @@ class Lab:
             (place / "Pulumi.yaml").write_text(yaml.safe_dump({**project, "main": str(ROOT)}))
 
     def publish(self) -> None:
-        """The manifest of a bundle, which is all that the program asks for."""
-        manifest = {"uploadType": "media", "name": names.bundle_manifest(BUNDLE)}
+        """The names of a bundle's manifest and script, which are all that the program asks for."""
         path = f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o"
-        answer = self.request("POST", path, b"", **manifest)
-        assert answer.ok, answer.text
+        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+            answer = self.request("POST", path, b"", uploadType="media", name=name)
+            assert answer.ok, answer.text
 
 
 def kill_tree(pid: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infra import names
-from tests.infra.lab import BUCKET, Lab
+from tests.infra.lab import RETAINED, Lab
 
 # What a settling says of a resource, and its column.
 _SAID = {
@@ -116,19 +116,20 @@ class Updates:
         } - {None}
 
     def _kept(self, then: str) -> set[str]:
-        """The bucket outlives a `destroy` by design. A router's NAT is a part of the router at Google."""
+        """Two buckets outlive a `destroy` by design. A router's NAT is a part of the router at Google."""
         nats = {id_ for id_ in self._held() if id_.endswith("-nat")}
-        return nats | ({BUCKET} if then == "destroy" else set())
+        return nats | (RETAINED if then == "destroy" else set())
 
     def _unprotect(self) -> None:
         if self.layer == "storage" and self.lab.state(self.layer).get("resources"):
             self.lab.pulumi(self.layer, "state", "unprotect", "--all", "--yes", "-s", "dev")
 
     def _clean(self) -> None:
-        """Nothing of the layer lives on; the bucket is taken away as a person would."""
+        """Nothing of the layer lives on; what it retains is taken away as a person would."""
         assert not self._held()
         if self.layer == "storage":
-            self.lab.request("DELETE", f"storage.googleapis.com/storage/v1/b/{BUCKET}")
+            for bucket in RETAINED:
+                self.lab.request("DELETE", f"storage.googleapis.com/storage/v1/b/{bucket}")
         assert self.lab.living() <= self._below, self.lab.living() - self._below
 
 
