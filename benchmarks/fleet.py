@@ -68,6 +68,7 @@ def over_api(members: list[Node], days: float, kills: int) -> dict[str, Any]:
             "over_google_s": _recoveries(over_s),
             "looks": looks,
             "requests_a_recovery": others / len(recoveries_s),
+            "members": len(members),
         },
     }
 
@@ -77,7 +78,7 @@ def _recoveries(seconds: list[float]) -> dict[str, float]:
 
 
 def fleet(count: int = SLICES) -> list[Node]:
-    """Preemptible slices of v6e-8, dealt out over the zones."""
+    """Preemptible slices of v6e-8, dealt out over the zones; each may move to any of them."""
     kind = CATALOG.by_name("v6e-8")
     assert kind is not None
     zones = CATALOG.zones[:ZONES]
@@ -86,6 +87,7 @@ def fleet(count: int = SLICES) -> list[Node]:
         Node(
             slice="extract", name=names.fleet_member(zone, n // ZONES), zone=zone, home=zone, kind=kind,
             spot=True, reserved=False, runtime_version="v2-alpha-tpuv6e", run="extract", labels={}, member=n,
+            others=tuple(other for other in zones if other != zone),
         )
         for n, zone in zip(range(count), cycle(zones), strict=False)
     ]  # fmt: skip

@@ -116,8 +116,30 @@ def _fleet(result: Result) -> list[str]:
         ("requests a recovery, lists aside", f"{week['requests_a_recovery']:.1f}"),
         ("creations that met a stock-out", f"{week['stock_outs']:,}"),
         ("requests answered with errors", f"{week['errors']:,}"),
+        ("looks", f"{week['steps']:,}"),
+        ("seconds of a core a look", f"{week['processor_s'] / week['steps']:.2f}"),
+        ("received a look", f"{week['received_bytes'] / week['steps'] / 1e3:,.0f} kB"),
     ]
     return ["| | |", "| --- | ---: |", *(f"| {title} | {value} |" for title, value in rows)]
+
+
+_PAPER = 10_000
+
+
+def _fleet_on_paper(result: Result) -> list[str]:
+    """What ten times as many would cost: all that is counted here goes with the number of nodes."""
+    week = result["week"]
+    factor = _PAPER / week["members"]
+    look_s = week["processor_s"] / week["steps"] * factor
+    look_mb = week["received_bytes"] / week["steps"] * factor / 1e6
+    recoveries = week["recovered"] / week["days"] * factor
+    asked = recoveries * week["requests_a_recovery"] / 24 / 60
+    return [
+        "",
+        f"On paper, by the cost per node: {_PAPER:,} would take a controller {look_s:.1f} s of a core and"
+        f" {look_mb:.1f} MB a look, and",
+        f"{asked:.0f} requests a minute for {recoveries:,.0f} recoveries a day, lists aside.",
+    ]
 
 
 def _fleet_requests(result: Result) -> list[str]:
@@ -209,7 +231,12 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "saves": _saves,
     "loader": _loader,
     "restarts": _restarts,
-    "fleet": lambda result: [*_fleet(result), *_fleet_requests(result), *_status(result)],
+    "fleet": lambda result: [
+        *_fleet(result),
+        *_fleet_on_paper(result),
+        *_fleet_requests(result),
+        *_status(result),
+    ],
     "extraction": lambda result: [*_extraction(result), "", *_ancestor(result)],
     "capture": _capture,
 }

@@ -8,9 +8,12 @@ well when its deletion began, the cloud says.
 
 import heapq
 import random
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+
+import requests
 
 from benchmarks.emulated import BUCKET, ENVIRONMENT, PROJECT, STACK, Emulated, body
 from benchmarks.virtual import Climate, Weather
@@ -48,6 +51,8 @@ class Week:
         recoveries_s: of each member that was lost, from then until the controller saw it READY again.
         over_s: of each, until its new node was asked for, less what the deletion takes Google.
         kills: controllers that were killed.
+        processor_s: what its steps took of a core.
+        received_bytes: of the answers to its requests.
     """
 
     def __init__(
@@ -60,6 +65,8 @@ class Week:
         self._deletions: Mapping[str, int] = status["deletions"]
         self._began_s = float(_unix_s(status["clock"]["now"]))
         self.now_s, self.lost, self.kills, self.steps = 0.0, 0, 0, 0
+        self.received_bytes, self.processor_s = 0, 0.0
+        cloud.session.hooks["response"].append(self._weigh)
         self.recoveries_s: list[float] = []
         self.over_s: list[float] = []
         self._down: dict[str, float] = {}
@@ -99,7 +106,7 @@ class Week:
         self._faults()
         status = self.cloud.control.status()
         self._before = status["requests"]["methods"]
-        begun_s = self.now_s
+        begun_s, self.steps, self.received_bytes, self.processor_s = self.now_s, 0, 0, 0.0
         self.span_s += begun_s
         self._kill_at_s = [one + begun_s for one in self._kill_at_s]
         self._weather.losses = [(at_s + begun_s, key) for at_s, key in self._weather.losses]
@@ -111,8 +118,10 @@ class Week:
         if self._kill_at_s and self._kill_at_s[0] <= self.now_s:
             self._kill_at_s.pop(0)
             self._requests_left = self._dice.randrange(4)  # of those that it makes next
+        begun_s = time.process_time()
         look = self.controller.step()
         self._zones.wait()
+        self.processor_s += time.process_time() - begun_s
         self.steps += 1
         self._note(look)
         if self._requests_left == 0:
@@ -181,6 +190,9 @@ class Week:
                     "what": {"status": 503, "message": "The service is currently unavailable."},
                 })  # fmt: skip
 
+    def _weigh(self, answer: requests.Response, *_: Any, **__: Any) -> None:
+        self.received_bytes += len(answer.content)
+
     def told(self) -> dict[str, Any]:
         """What is to be known of it, at its end."""
         after = self.cloud.control.status()
@@ -197,6 +209,8 @@ class Week:
             "lost": self.lost,
             "kills": self.kills,
             "steps": self.steps,
+            "processor_s": self.processor_s,
+            "received_bytes": self.received_bytes,
             "recoveries_s": self.recoveries_s,
             "over_s": self.over_s,
             "available": 1 - down_s / (span_s * len(self.members)),
