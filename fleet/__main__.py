@@ -34,6 +34,7 @@ from infra import names, prices
 from infra.cli import run
 from infra.errors import InfraError
 from infra.nodes import Node, nodes
+from infra.settings import from_file
 
 _POLL_S = 2.0
 
@@ -453,7 +454,9 @@ def _confirm(question: str, yes: bool) -> None:
 
 def print_unit(options: argparse.Namespace) -> int:
     """Print a systemd unit that keeps a controller up on a machine with a checkout."""
-    print(unit(options.environment, read_stack(options.environment).id), end="")
+    settings = from_file(options.environment)
+    account = names.controller_account_email(settings) if settings.storage.controller_account_id else ""
+    print(unit(options.environment, read_stack(options.environment).id, account), end="")
     return 0
 
 

@@ -7,8 +7,8 @@ from infra.settings.sources import ROOT
 
 _UNIT = """\
 # {path}
-# sudo useradd --system --create-home tpu-fleet, log in as it (gcloud auth application-default login, or the
-# machine's own service account), put this where its name says, and:
+# {login}
+# sudo useradd --system --create-home tpu-fleet, put this where its name says, and:
 #   sudo systemctl daemon-reload && sudo systemctl enable --now {name}
 [Unit]
 Description=Fleet controller of {environment}
@@ -36,9 +36,26 @@ NoNewPrivileges=true
 WantedBy=multi-user.target
 """
 
+_LOGIN = """\
+Its login is the account of the machine, a VM made with
+#   --service-account={account} --scopes=cloud-platform
+# or, elsewhere, impersonation by the user tpu-fleet:
+#   gcloud auth application-default login --impersonate-service-account={account} --disable-quota-project"""
+_NO_ACCOUNT = """\
+Its login is that of the user tpu-fleet: gcloud auth application-default login. For an account of its own
+# write storage:controllerAccountId (docs/settings.md) and bring the storage layer up."""
 
-def unit(environment: str, stack: str, root: Path = ROOT, python: str = sys.executable) -> str:
-    """The unit's text for a checkout and an interpreter; `stack` is the id that the members carry."""
+
+def unit(
+    environment: str, stack: str, account: str = "", root: Path = ROOT, python: str = sys.executable
+) -> str:
+    """The unit's text for a checkout and an interpreter.
+
+    `stack` is the id that the members carry, `account` the controller's own, empty where there is none.
+    """
     name = f"tpu-fleet-{environment}.service"
     path = f"/etc/systemd/system/{name}"
-    return _UNIT.format(path=path, name=name, environment=environment, stack=stack, root=root, python=python)
+    login = _LOGIN.format(account=account) if account else _NO_ACCOUNT
+    return _UNIT.format(
+        path=path, name=name, login=login, environment=environment, stack=stack, root=root, python=python
+    )

@@ -22,6 +22,7 @@ FORMS: Mapping[str, str] = MappingProxyType(
         "gcp:compute/subnetwork:Subnetwork": "projects/{project}/regions/{region}/subnetworks/{name}",
         "gcp:kms/cryptoKey:CryptoKey": "{keyRing}/cryptoKeys/{name}",
         "gcp:kms/keyRing:KeyRing": "projects/{project}/locations/{location}/keyRings/{name}",
+        "gcp:projects/iAMCustomRole:IAMCustomRole": "projects/{project}/roles/{roleId}",
         "gcp:projects/iAMMember:IAMMember": "{project} {role} {member}",
         "gcp:projects/service:Service": "{project}/{service}",
         "gcp:serviceaccount/account:Account": (
@@ -41,9 +42,11 @@ def google_id(kind: str, inputs: Mapping[str, Any], project: str) -> str | None:
     `project` is the provider's, for resources that name none.
     """
     try:
-        return FORMS[kind].format_map({"project": project, **inputs})
+        found = FORMS[kind].format_map({"project": project, **inputs})
     except KeyError:
         return None
+    condition = inputs.get("condition")  # of a member of a policy; its title tells bindings of a role apart
+    return f"{found} {condition['title']}" if condition else found
 
 
 def places(settings: Settings, layer: str) -> dict[str, str]:
@@ -52,10 +55,13 @@ def places(settings: Settings, layer: str) -> dict[str, str]:
     Slices that people name are in it; members of fleets, of which there may be a thousand, are not.
     """
     if layer == "storage":
-        bucket, account = settings.storage.bucket_name, names.service_account_id(settings)
+        bucket = settings.storage.bucket_name
+        accounts = [names.service_account_id(settings)]
+        if settings.storage.controller_account_id:
+            accounts.append(names.controller_account_id(settings))
         return {
             bucket: f"https://storage.googleapis.com/storage/v1/b/{bucket}",
-            account: f"https://iam.googleapis.com/v1/{account}",
+            **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
         }
     if layer == "tpu":
         slices = [one for one in nodes.nodes(settings) if one.member is None]

@@ -30,9 +30,10 @@ SERVICES = (
     "tpu.googleapis.com",
 )
 KEYS, IAP = "cloudkms.googleapis.com", "iap.googleapis.com"
+IMPERSONATION = "iamcredentials.googleapis.com"
 
-# What bundles hold, by content.
-BLOBS = "bundles/blobs/"
+# What bundles hold, by content, and what each is made of.
+BLOBS, MANIFESTS = "bundles/blobs/", "bundles/manifests/"
 
 STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
@@ -80,6 +81,8 @@ def services(settings: Settings) -> tuple[str, ...]:
         wanted.add(KEYS)
     if IAP_RANGE in settings.network.ssh_source_ranges:
         wanted.add(IAP)
+    if settings.storage.controller_account_id:
+        wanted.add(IMPERSONATION)
     return tuple(sorted(wanted))
 
 
@@ -91,6 +94,21 @@ def service_account_email(settings: Settings) -> str:
 def service_account_id(settings: Settings) -> str:
     """Full id of that account, as its own IAM policy takes it."""
     return f"projects/{settings.gcp.project}/serviceAccounts/{service_account_email(settings)}"
+
+
+def controller_account_email(settings: Settings) -> str:
+    """Address of the account that the fleet controller runs as, where there is one."""
+    return f"{settings.storage.controller_account_id}@{settings.gcp.project}.iam.gserviceaccount.com"
+
+
+def controller_account_id(settings: Settings) -> str:
+    """Full id of that account, as its own IAM policy takes it."""
+    return f"projects/{settings.gcp.project}/serviceAccounts/{controller_account_email(settings)}"
+
+
+def controller_role_id(settings: Settings) -> str:
+    """What the project calls the role of that account: an id of a role has no hyphens."""
+    return str(settings.storage.controller_account_id).replace("-", "_")
 
 
 def controller_bucket(settings: Settings) -> str:
@@ -185,7 +203,7 @@ def command_id(run: str) -> str:
 
 def bundle_manifest(bundle: str) -> str:
     """The object whose presence says that a bundle is published whole."""
-    return f"bundles/manifests/{bundle}"
+    return f"{MANIFESTS}{bundle}"
 
 
 def bundle_blob(sha256_hex: str) -> str:

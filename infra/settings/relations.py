@@ -91,6 +91,24 @@ def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )
 
 
+def _controller_account(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    storage = settings.storage
+    if storage.controller_account_id == storage.service_account_id:
+        yield Problem(
+            "storage:controllerAccountId",
+            f'"{storage.controller_account_id}"',
+            "hosts must not decide over slices: two accounts",
+            "give it another name",
+        )
+    if storage.controller_account_users and not storage.controller_account_id:
+        yield Problem(
+            "storage:controllerAccountUsers",
+            f"{len(storage.controller_account_users)} without an account",
+            "who may run as the controller's account needs one",
+            "add storage:controllerAccountId: tpu-fleet, or remove it",
+        )
+
+
 def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if settings.network.existing_network:
         return
@@ -362,6 +380,10 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("storage:location", "storage:allowCrossRegion"), _location),
     (("storage:location", "storage:kmsKey"), _kms_location),
     (("storage:bucketName", "storage:stateBucketName"), _state_bucket),
+    (
+        ("storage:serviceAccountId", "storage:controllerAccountId", "storage:controllerAccountUsers"),
+        _controller_account,
+    ),
     (("network:subnetRanges", "network:existingNetwork"), _ranges),
     (("network:subnetRanges", "network:existingNetwork"), _no_range),
     (("network:subnetRanges", "network:existingSubnets", "tpu:slices"), _range_regions),

@@ -124,6 +124,16 @@ class StorageSettings:
     service_account_users: tuple[str, ...] = setting(
         "who may start slices that run as that account, and log in to them", default=(), rule=rules.MEMBER
     )
+    controller_account_id: str | None = setting(
+        "account that the fleet controller runs as, with a role of its own; without it none is made",
+        default=None,
+        rule=rules.ACCOUNT_ID,
+    )
+    controller_account_users: tuple[str, ...] = setting(
+        "who may run as that account: attach it to a machine, or impersonate it",
+        default=(),
+        rule=rules.MEMBER,
+    )
     state_bucket_name: str | None = setting(
         "a second bucket for Pulumi's state: `pulumi login gs://NAME`", default=None, rule=rules.BUCKET_NAME
     )

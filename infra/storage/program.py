@@ -9,6 +9,7 @@ from infra import names
 from infra.settings import Settings
 from infra.storage.bucket import BucketPolicy, ProtectedBucket
 from infra.storage.controller import ControllerBucket
+from infra.storage.controller_account import ControllerAccount
 from infra.storage.identity import TrainingIdentity
 from infra.storage.services import ProjectServices
 from infra.storage.state import StateKey
@@ -47,12 +48,16 @@ def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
         adopt=wanted.adopt_steps_bucket,
     ).bucket
     identity = TrainingIdentity(settings, {"": bucket, "-steps": steps}, opts)
+    controllers = ControllerBucket(settings, opts).bucket
     outputs: dict[str, Any] = {
         "bucketName": bucket.name,
         "stepsBucketName": steps.name,
         "serviceAccountEmail": identity.account.email,
-        "controllerBucketName": ControllerBucket(settings, opts).bucket.name,
+        "controllerBucketName": controllers.name,
     }
+    if wanted.controller_account_id:
+        account = ControllerAccount(settings, bucket, controllers, identity.account, opts).account
+        outputs["controllerAccountEmail"] = account.email
     if wanted.state_bucket_name:
         state = ProtectedBucket(wanted.state_bucket_name, _state_policy(settings), wanted.labels, opts).bucket
         outputs["stateBackend"] = state.name.apply(lambda name: f"gs://{name}")

@@ -16,6 +16,7 @@ from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
+from rehearsal.cloud.customroles import RoleService
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
@@ -64,7 +65,8 @@ class Cloud:
                 oauth,
                 ProjectService(self.world, self.iam),
                 AccountService(self.world, self.iam),
-                CredentialsService(),
+                RoleService(self.world, self.iam),
+                CredentialsService(self.world, self.iam),
                 KmsService(self.world, self.iam),
                 LoggingService(self.world, self.iam),
                 ComputeService(self.world, operations, self.iam, config.zones),

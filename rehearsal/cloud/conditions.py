@@ -1,8 +1,10 @@
 """The part of IAM's condition language that the emulated cloud evaluates.
 
-Source: https://cloud.google.com/iam/docs/conditions-overview. Comparisons and `startsWith`/`endsWith` on
-`resource.name`, `resource.type` and `resource.service`, joined by `&&` or by `||`. Anything else is refused
-when the policy is set, because a condition that is stored and not evaluated grants too much or too little.
+Source: https://cloud.google.com/iam/docs/conditions-attribute-reference. Comparisons on `resource.name`,
+`resource.type` and `resource.service`, `startsWith`/`endsWith` on the name and on the API attribute
+`objectListPrefix` (the prefix that objects are listed by; empty for any other request), joined by `&&` or by
+`||`. Anything else is refused when the policy is set, because a condition that is stored and not evaluated
+grants too much or too little.
 """
 
 from __future__ import annotations
@@ -13,34 +15,38 @@ from functools import lru_cache
 
 from rehearsal.cloud.service import bad_request
 
-Condition = Callable[[str], bool]
+Condition = Callable[[str, str], bool]
 
-_CALL = re.compile(r"(!?)\s*resource\.name\.(startsWith|endsWith)\(\s*(['\"])(.*?)\3\s*\)")
+_PREFIX = r"api\.getAttribute\(\s*(['\"])storage\.googleapis\.com/objectListPrefix\3\s*,\s*(?:''|\"\")\s*\)"
+_CALL = re.compile(rf"(!?)\s*(resource\.name|{_PREFIX})\.(startsWith|endsWith)\(\s*(['\"])(.*?)\5\s*\)")
 _COMPARISON = re.compile(r"resource\.(name|type|service)\s*(==|!=)\s*(['\"])(.*?)\3")
 
 
 @lru_cache(maxsize=256)
 def compile_condition(expression: str) -> Condition:
-    """A test of the full resource name (`projects/_/buckets/B/objects/O`); ApiError 400 if unsupported."""
+    """A test of the full resource name (`projects/_/buckets/B/objects/O`) and the prefix of a listing.
+
+    ApiError 400 if unsupported.
+    """
     if "||" in expression:
         alternatives = [compile_condition(part) for part in expression.split("||")]
-        return lambda name: any(test(name) for test in alternatives)
+        return lambda name, prefix: any(test(name, prefix) for test in alternatives)
     if "&&" in expression:
         requirements = [compile_condition(part) for part in expression.split("&&")]
-        return lambda name: all(test(name) for test in requirements)
+        return lambda name, prefix: all(test(name, prefix) for test in requirements)
     text = expression.strip()
     if call := _CALL.fullmatch(text):
-        negated, method, _, value = call.groups()
-        if method == "startsWith":
-            return lambda name: name.startswith(value) != bool(negated)
-        return lambda name: name.endswith(value) != bool(negated)
+        negated, subject, _, method, _, value = call.groups()
+        of_name = subject == "resource.name"
+        test = str.startswith if method == "startsWith" else str.endswith
+        return lambda name, prefix: test(name if of_name else prefix, value) != bool(negated)
     if comparison := _COMPARISON.fullmatch(text):
         attribute, operator, _, value = comparison.groups()
-        return lambda name: (_attribute(attribute, name) == value) == (operator == "==")
+        return lambda name, _: (_attribute(attribute, name) == value) == (operator == "==")
     raise bad_request(
         f"Condition expression compilation failed: `{expression}` is outside of what the emulated IAM "
-        "evaluates: comparisons and startsWith/endsWith of resource.name, resource.type and "
-        "resource.service, joined by && or by ||."
+        "evaluates: comparisons and startsWith/endsWith of resource.name, resource.type, "
+        "resource.service and objectListPrefix, joined by && or by ||."
     )
 
 

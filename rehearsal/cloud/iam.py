@@ -15,10 +15,13 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from rehearsal.cloud.conditions import compile_condition
 from rehearsal.cloud.roles import ROLES, grants
 from rehearsal.cloud.service import ApiError, JsonObject, World, bad_request, not_found
+
+T = TypeVar("T")
 
 DEFAULT_PROPAGATION_S = 7.0
 TOKEN_LIFETIME_S = 3600.0
@@ -69,6 +72,8 @@ class Iam:
         self.propagation_s = propagation_s
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
+        # Custom roles: permissions by the virtual time from which they hold, oldest first.
+        self._roles: dict[str, list[tuple[float, frozenset[str]]]] = {}
         self._etags = itertools.count(time.time_ns() // 1000)
         self.create(f"projects/{world.project}", [{"role": "roles/owner", "members": [member(owner)]}])
 
@@ -144,8 +149,9 @@ class Iam:
         version = policy.get("version") or 1
         if conditional and version != 3:
             raise bad_request("Policies with conditional role bindings must have version 3.")
+        there = {binding["role"] for binding in newest["bindings"]}
         for binding in bindings:
-            self._check_binding(binding)
+            self._check_binding(binding, there)
         accepted: JsonObject = {
             "version": 3 if conditional else 1,
             "etag": self._etag(),
@@ -157,9 +163,13 @@ class Iam:
         self._policies[resource].versions.append((self._world.clock.now() + self.propagation_s, accepted))
         return copy.deepcopy(accepted)
 
-    def _check_binding(self, binding: JsonObject) -> None:
+    def _check_binding(self, binding: JsonObject, there: set[str]) -> None:
+        """`there`: roles that the policy grants already, so that a deleted custom one may stay in it."""
         role = binding.get("role", "")
-        if role not in ROLES:
+        custom = self._world.directory.get(role, {"deleted": True})
+        if role.startswith("projects/") and custom.get("deleted") and role not in there:
+            raise bad_request(f"Role ({role}) does not exist in the resource's hierarchy.")
+        if not role.startswith("projects/") and role not in ROLES:
             raise bad_request(f"Role {role} is not supported for this resource.")
         if "condition" in binding:
             compile_condition(binding["condition"].get("expression", ""))
@@ -182,24 +192,48 @@ class Iam:
                 for binding in version["bindings"]:
                     binding["members"] = [new if name == old else name for name in binding["members"]]
 
+    # Custom roles
+
+    def define_role(self, role: str, permissions: Iterable[str]) -> None:
+        """A custom role grants these permissions after `propagation_s`; a new one, which nobody has, now."""
+        versions = self._roles.setdefault(role, [])
+        since = self._world.clock.now() + self.propagation_s if versions else float("-inf")
+        versions.append((since, frozenset(permissions)))
+
+    def forget_role(self, role: str) -> None:
+        """Take a role that is gone for good out of every policy, as Google does."""
+        del self._roles[role]
+        for policy in self._policies.values():
+            for _, version in policy.versions:
+                version["bindings"] = [one for one in version["bindings"] if one["role"] != role]
+
+    def _grants(self, role: str, permission: str) -> bool:
+        if role not in self._roles:
+            return grants(role, permission)
+        return permission in _holding(self._roles[role], self._world.clock.now())
+
     # Decisions
 
-    def allowed(self, principal: str, permission: str, resource: str) -> bool:
-        """Whether the policies that hold now, on the resource or above it, grant the permission."""
+    def allowed(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> bool:
+        """Whether the policies that hold now, on the resource or above it, grant the permission.
+
+        `list_prefix`: what objects are listed by, for conditions.
+        """
         resource = self._canonical(resource)
         return any(
-            grants(binding["role"], permission)
+            self._grants(binding["role"], permission)
             and self._is_member(principal, binding["members"])
             and (
-                "condition" not in binding or compile_condition(binding["condition"]["expression"])(resource)
+                "condition" not in binding
+                or compile_condition(binding["condition"]["expression"])(resource, list_prefix)
             )
             for name in self._ancestry(resource)
             for binding in self._effective(name)
         )
 
-    def require(self, principal: str, permission: str, resource: str) -> None:
+    def require(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> None:
         """ApiError 403, in the words of the permission's API, unless the principal has the permission."""
-        if not self.allowed(principal, permission, resource):
+        if not self.allowed(principal, permission, resource, list_prefix):
             raise denied(principal, permission, resource)
 
     def test(self, principal: str, permissions: Iterable[str], resource: str) -> list[str]:
@@ -210,10 +244,7 @@ class Iam:
         policy = self._policies.get(resource)
         if policy is None:
             return []
-        now = self._world.clock.now()
-        while len(policy.versions) > 1 and policy.versions[1][0] <= now:
-            policy.versions.pop(0)
-        bindings: list[JsonObject] = policy.versions[0][1]["bindings"]
+        bindings: list[JsonObject] = _holding(policy.versions, self._world.clock.now())["bindings"]
         return bindings
 
     def _is_member(self, principal: str, members: Iterable[str]) -> bool:
@@ -246,6 +277,13 @@ class Iam:
 
     def _etag(self) -> str:
         return base64.b64encode(next(self._etags).to_bytes(8, "big")).decode()
+
+
+def _holding(versions: list[tuple[float, T]], now: float) -> T:
+    """The version that holds now; older ones are dropped."""
+    while len(versions) > 1 and versions[1][0] <= now:
+        versions.pop(0)
+    return versions[0][1]
 
 
 def member(principal: str) -> str:

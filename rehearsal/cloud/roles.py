@@ -37,12 +37,24 @@ _BUCKET_OWNER = (
     "storage.objects.restore",
 )
 
+# Who owns a project may let himself be a service account; he isn't it already.
+_NO_CREDENTIALS = (
+    "!iam.serviceAccounts.getAccessToken",
+    "!iam.serviceAccounts.getOpenIdToken",
+    "!iam.serviceAccounts.sign*",
+)
+
 ROLES: dict[str, tuple[str, ...]] = {
     # The basic roles hold no storage.objects.*: their members reach objects through the legacy roles
     # that a new bucket grants to projectOwner, projectEditor and projectViewer.
-    "roles/owner": ("!storage.objects.*", "*"),
+    "roles/owner": ("!storage.objects.*", *_NO_CREDENTIALS, "*"),
     "roles/editor": (
         "!storage.objects.*",
+        *_NO_CREDENTIALS,
+        "!iam.roles.create",
+        "!iam.roles.delete",
+        "!iam.roles.undelete",
+        "!iam.roles.update",
         "!cloudkms.cryptoKeyVersions.use*",
         "!*.setIamPolicy",
         "!storage.buckets.getIamPolicy",
@@ -159,6 +171,8 @@ ROLES: dict[str, tuple[str, ...]] = {
         "compute.diskTypes.*",
         "compute.zone*",
     ),
+    "roles/iam.roleAdmin": ("iam.roles.*", "resourcemanager.projects.get"),
+    "roles/iam.roleViewer": ("iam.roles.get", "iam.roles.list", "resourcemanager.projects.get"),
     "roles/iam.serviceAccountAdmin": (
         "iam.serviceAccounts.create",
         "iam.serviceAccounts.delete",

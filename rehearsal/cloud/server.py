@@ -226,7 +226,8 @@ class FrontDoor:
         self._enabled.require(call.api)
         if method.permission is not None:
             resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
-            self._iam.require(call.principal, method.permission, resource)
+            prefix = method.list_prefix(call) if method.list_prefix else ""
+            self._iam.require(call.principal, method.permission, resource, prefix)
         answer = await method.handler(call)
         if isinstance(answer, web.StreamResponse):
             return answer

@@ -112,12 +112,13 @@ class Method:
     A permission of None means that any authenticated caller may (operations, token look-ups).
     Resource names are full ones without a leading slash: `projects/P`, `projects/_/buckets/B`,
     `projects/P/serviceAccounts/EMAIL`, `projects/P/zones/Z/disks/D`. A policy on a project holds for
-    all that is inside it.
+    all that is inside it. `list_prefix` is what conditions see as `objectListPrefix`.
     """
 
     handler: Handler
     permission: str | None = None
     resource: Callable[[Call], str] | None = None
+    list_prefix: Callable[[Call], str] | None = None
 
 
 class Service(Protocol):

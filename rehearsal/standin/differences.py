@@ -89,6 +89,11 @@ DECLARED: tuple[DeclaredDifference, ...] = (
         "The recordings hold one update per type. The emulated cloud checks names and shapes of them all.",
     ),
     DeclaredDifference(
+        "A custom role's requests follow the provider's published source: before it is made it is looked for,"
+        " and undeleted where it was deleted.",
+        "The type wasn't recorded. The emulated cloud checks its requests as it does all others.",
+    ),
+    DeclaredDifference(
         "`pulumi import` takes the resource into the state but writes no program for it.",
         "For that the CLI wants the plugin's schema, which only the official one has.",
     ),

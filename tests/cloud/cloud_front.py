@@ -18,6 +18,8 @@ from aiohttp import web
 from rehearsal.cloud.accounts import AccountService
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.compute import ComputeService
+from rehearsal.cloud.credentials import CredentialsService
+from rehearsal.cloud.customroles import RoleService
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
@@ -115,6 +117,8 @@ class CloudFront:
             oauth,
             ProjectService(self.world, self.iam),
             AccountService(self.world, self.iam),
+            RoleService(self.world, self.iam),
+            CredentialsService(self.world, self.iam),
             KmsService(self.world, self.iam),
             LoggingService(self.world, self.iam),
             ComputeService(self.world, self.operations, self.iam, ZONES),

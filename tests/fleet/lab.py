@@ -103,8 +103,8 @@ class Machines(PretendedHosts):
 class Lab:
     """The cloud in a thread."""
 
-    def __init__(self, folder: Path, rate: float = 200.0) -> None:
-        """`rate`: of Google's clock."""
+    def __init__(self, folder: Path, rate: float = 200.0, apis: tuple[str, ...] = ()) -> None:
+        """`rate`: of Google's clock; `apis`: further ones that are on."""
         self.folder = folder
         self.ahead_s = 0.0  # of Google's clock, for those who keep the fleet
         self._loop = asyncio.new_event_loop()
@@ -114,7 +114,7 @@ class Lab:
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
             metadata="", clock_rate=rate,
-            enabled_apis=("compute.googleapis.com", "tpu.googleapis.com", "storage.googleapis.com"),
+            enabled_apis=("compute.googleapis.com", "tpu.googleapis.com", "storage.googleapis.com", *apis),
         )  # fmt: skip
         self.call(self._open(config))
         self.token = self.cloud.iam.mint(OWNER, lifetime_s=1e9).value

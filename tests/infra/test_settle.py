@@ -32,6 +32,7 @@ ALL_OF_IT = {
     "storage:stateBucketName": "my-state",
     "storage:stateKeyRing": "pulumi",
     "storage:serviceAccountUsers": ["user:ann@example.com"],
+    "storage:controllerAccountId": "tpu-fleet",
 }
 
 
@@ -73,7 +74,8 @@ def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
             id_ = google_id(one.type, one.inputs, "my-project")
             assert id_, one
             if "Member" in one.type:
-                assert id_.split()[1:] == [one.inputs["role"], one.inputs["member"]]
+                title = [one.inputs["condition"]["title"]] if "condition" in one.inputs else []
+                assert id_.split(maxsplit=3)[1:] == [one.inputs["role"], one.inputs["member"], *title]
                 continue
             said = TYPES[one.type].parse(id_, Settings(project="my-project"))
             assert said, one.type

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from infra.storage.controller_account import PERMISSIONS
 from infra.storage.identity import BUCKET_ROLES, PROJECT_ROLES
 from tests.infra.engine import Registration, run
 
@@ -194,6 +195,46 @@ def test_the_controllers_bucket_is_granted_to_no_host(preview: bool) -> None:
     assert not bucket.options.get("retainOnDelete"), "a stack that comes back makes it anew"
     grants = recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
     assert CONTROLLER not in {grant.inputs["bucket"] for grant in grants}
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
+    sre, email = "group:sre@example.com", "tpu-fleet@my-project.iam.gserviceaccount.com"
+    with_it = {"storage:controllerAccountId": "tpu-fleet", "storage:controllerAccountUsers": [sre]}
+    without, recording = run("storage", preview=preview), run("storage", with_it, preview=preview)
+    before = {(one.type, one.name) for one in without.resources}
+    more = [one for one in recording.resources if (one.type, one.name) not in before]
+    (role,) = [one for one in more if one.type.endswith("IAMCustomRole")]
+    assert role.inputs["roleId"] == "tpu_fleet"
+    assert sorted(role.inputs["permissions"]) == sorted(PERMISSIONS)
+    assert {one.partition(".")[0] for one in PERMISSIONS} == {"tpu"}
+    grants = [one for one in more if one.type.endswith("IAMMember")]
+    accounts, where = "projects/my-project/serviceAccounts", ("bucket", "serviceAccountId", "project")
+    assert {
+        (
+            next(one.inputs[key] for key in where if key in one.inputs),
+            one.inputs["role"],
+            one.inputs["member"],
+        )
+        for one in grants
+    } == {
+        ("my-project", "projects/my-project/roles/tpu_fleet", f"serviceAccount:{email}"),
+        (f"{accounts}/{MEMBER.partition(':')[2]}", "roles/iam.serviceAccountUser", f"serviceAccount:{email}"),
+        (NAME, "roles/storage.objectViewer", f"serviceAccount:{email}"),
+        (CONTROLLER, "roles/storage.objectUser", f"serviceAccount:{email}"),
+        (f"{accounts}/{email}", "roles/iam.serviceAccountUser", sre),
+        (f"{accounts}/{email}", "roles/iam.serviceAccountTokenCreator", sre),
+    }
+    (condition,) = [one.inputs["condition"] for one in grants if "condition" in one.inputs]
+    assert condition["expression"] == (
+        'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/manifests/") || '
+        'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("boot/") || '
+        'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("words/")'
+    )
+    assert not [one.name for one in more if one.options.get("protect")], "it can be switched off"
+    assert recording.named("gcp:projects/service:Service", "iamcredentials.googleapis.com")
+    if not preview:
+        assert recording.exports["controllerAccountEmail"] == email
 
 
 def test_outputs() -> None:

@@ -20,6 +20,8 @@ TOGETHER = {
     "projects.IAMMember": ("projects.IAMMember", "projects.IAMMember.replaced"),
     "projects.Service": ("projects.Service", "projects.Service.disable_on_destroy"),
 }
+# By the provider's published source instead (rehearsal/standin/differences.py).
+UNRECORDED = {"gcp:projects/iAMCustomRole:IAMCustomRole"}
 # Recordings of errors, which tests/standin/test_faults.py replays.
 FAULTS = {"tpu.V2Vm.createFailed", "tpu.V2Vm.rejectedBothAccelerators", "tpu.V2Vm.faults"}
 ALONE = sorted(
@@ -191,8 +193,8 @@ def labels_of(found: Mapping[str, Any]) -> dict[str, Any]:
     return {"labels": found["effectiveLabels"]} if found.get("effectiveLabels") else {}
 
 
-def test_every_type_has_a_recording() -> None:
-    assert {load(f.stem).token for f in RECORDINGS.glob("*.json")} == set(TYPES)
+def test_every_type_has_a_recording_but_what_is_declared() -> None:
+    assert {load(f.stem).token for f in RECORDINGS.glob("*.json")} == set(TYPES) - UNRECORDED
 
 
 def counted(requests: list[Request]) -> Counter[Request]:

@@ -78,7 +78,9 @@ class StorageService:
             "storage.objects.delete": Method(objects.delete, "storage.objects.delete", self._object),
             "storage.objects.get": Method(objects.get, "storage.objects.get", self._object),
             "storage.objects.insert": Method(self._uploads.insert),
-            "storage.objects.list": Method(objects.list, "storage.objects.list", self._bucket),
+            "storage.objects.list": Method(
+                objects.list, "storage.objects.list", self._bucket, lambda call: call.query.get("prefix", "")
+            ),
             "storage.objects.move": Method(objects.move, "storage.objects.get", self._source),
             "storage.objects.patch": Method(objects.patch, "storage.objects.update", self._object),
             "storage.objects.restore": Method(objects.restore, "storage.objects.restore", self._object),

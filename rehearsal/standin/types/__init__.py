@@ -5,6 +5,7 @@ from __future__ import annotations
 from rehearsal.standin.lifecycle import Resource
 from rehearsal.standin.types.bucket import BUCKET
 from rehearsal.standin.types.bucket_object import BUCKET_OBJECT
+from rehearsal.standin.types.custom_role import CUSTOM_ROLE
 from rehearsal.standin.types.disk import DISK
 from rehearsal.standin.types.firewall import FIREWALL
 from rehearsal.standin.types.iam_member import ACCOUNT_IAM_MEMBER, BUCKET_IAM_MEMBER, PROJECT_IAM_MEMBER
@@ -33,6 +34,7 @@ TYPES: dict[str, Resource] = {
         ACCOUNT_IAM_MEMBER,
         PROJECT_SERVICE,
         PROJECT_IAM_MEMBER,
+        CUSTOM_ROLE,
         KEY_RING,
         CRYPTO_KEY,
         V2_VM,

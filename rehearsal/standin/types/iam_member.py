@@ -81,15 +81,18 @@ class PolicyMember(Resource):
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
         """The member as it stands in the policy, or None if it doesn't."""
-        if not prior.get("role"):
-            prior = self._imported(id_)
-            id_ = self.id(prior)
+        imported = not prior.get("role")
+        if imported:
+            prior, title = self._imported(id_)
         try:
             policy = self.get_policy(context, prior)
         except ApiError as error:
             if error.status == 404:
                 return None
             raise
+        if imported:
+            prior = {**prior, "condition": _condition(policy, str(prior["role"]), title)}
+            id_ = self.id(prior)
         if not _change(prior, present=True).holds(policy):
             return None
         outputs = mapping.outputs(self.table, policy, {**prior, self.scope: self.scope_id(prior)}, id_)
@@ -106,13 +109,15 @@ class PolicyMember(Resource):
             words += [condition["title"], condition.get("description") or "", condition["expression"]]
         return "/".join(words)
 
-    def _imported(self, id_: str) -> dict[str, str]:
-        """What the id of an import says: scope, role and member with spaces between, unlike a state's."""
-        words = id_.split()
-        if len(words) != 3:
-            raise StandInError(f"the stand-in can't import {self.label} {id_!r}: it takes SCOPE ROLE MEMBER")
+    def _imported(self, id_: str) -> tuple[Mapping[str, Any], str]:
+        """What the id of an import says, and the title of the condition; spaces between, unlike a state's."""
+        words = id_.split(maxsplit=3)
+        if len(words) < 3:
+            raise StandInError(
+                f"the stand-in can't import {self.label} {id_!r}: it takes SCOPE ROLE MEMBER [TITLE]"
+            )
         scope = words[0].removeprefix("b/") if self.scope == "bucket" else words[0]
-        return {self.scope: scope, "role": words[1], "member": words[2]}
+        return {self.scope: scope, "role": words[1], "member": words[2]}, "".join(words[3:])
 
     def parse(self, id_: str, settings: Settings) -> dict[str, str]:
         """Nothing: roles and conditions hold slashes, so the id can't be taken apart."""
@@ -228,6 +233,12 @@ def _bucket(name: str) -> str:
 
 def _without_marks(block: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in block.items() if key != "__defaults"}
+
+
+def _condition(policy: Policy, role: str, title: str) -> Mapping[str, Any] | None:
+    """The condition of that title under which a policy grants the role."""
+    found = (one.get("condition") for one in policy.get("bindings") or () if one["role"] == role)
+    return next((one for one in found if one and one.get("title") == title), None)
 
 
 def _change(known: Mapping[str, Any], *, present: bool) -> Change:
