@@ -61,8 +61,8 @@ class ComputeConfig:
     reduce_dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of gradients summed over chips
     attention: str = ruled("auto", one_of("auto", "splash", "cudnn", "einsum"))
     remat: WORDS = ("none",)  # what the backward pass keeps; see `model/remat.py`
-    # Examples that a chip takes through a layer at once; 0: all of its own. One saves the most memory. But it
-    # puts a loop into the layer: as JAX 0.10 compiles that, no exchange runs beside the products.
+    # Examples that a chip takes through a layer at once; 0: all of its own. One saves the most memory. But
+    # fewer than all put a loop into the layer: as JAX 0.10 compiles it, no collective overlaps a matmul.
     examples_at_once: int = ruled(0, at_least(0))
     # Layers, counted from the last, whose parameters stay whole on every chip until the backward pass has
     # used them: of each, a third of what fsdp exchanges is saved, and takes its size in HBM instead.

@@ -155,7 +155,7 @@ class NetworkSettings:
         rule=rules.NETWORK_NAME,
     )
     mtu: int = setting(
-        "largest packet, bytes; traffic between slices is fastest with 8896",
+        "largest packet, bytes; Google's recipes for several slices set 8896",
         default=8896,
         rule=rules.between(1300, 8896, "bytes"),
     )

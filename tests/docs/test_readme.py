@@ -36,7 +36,7 @@ RUN_BY_A_TEST = {"python -m infra up dev storage", "python -m infra up dev netwo
 NOT_RUN = {"gcloud auth application-default login", "pulumi login", "pulumi login --local"}
 # 20 minutes, which CI doesn't have; that the command starts this story is looked at here.
 TOO_LONG = {"make rehearse SCENARIO=kills": "python -m rehearsal run kills"}
-# Five minutes on two cores; the small one beside it is run, and the config is loaded by its tests.
+# 5 to 15 minutes on two cores; the small one beside it is run, and the config is loaded by its tests.
 COMPILES_LONG = {"make preflight CONFIG=llama-3.1-8b-v6e-256.toml SLICE=v6e-256"}
 PREFLIGHT = "make preflight CONFIG=tiny.toml SLICE=v6e-16"
 RUN_BY_EVERY_TARGET = {"make setup && export PATH=$PWD/.venv/bin:$PATH"}

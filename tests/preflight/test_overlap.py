@@ -21,11 +21,10 @@ SMALL = [
 ]
 
 
-def exchanged(tmp_path: object, monkeypatch: pytest.MonkeyPatch, at_once: int) -> tuple[int, int]:
+def exchanged(tmp_path: object, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[int, int]:
     """Bytes that a chip exchanges in a step beside its products, and in all."""
     monkeypatch.setenv("TPU_CACHE", str(tmp_path))
-    overrides = [*SMALL, f"compute.examples_at_once={at_once}"]
-    config = configs.load("llama-3.1-8b-v6e-256.toml", overrides)
+    config = configs.load("llama-3.1-8b.toml", [*SMALL, *overrides])
     found = compile_step(config, slices("v6e-4")).collectives
     return (
         sum(one.size_bytes * one.times for one in found if one.hidden),
@@ -35,8 +34,10 @@ def exchanged(tmp_path: object, monkeypatch: pytest.MonkeyPatch, at_once: int) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_layers_are_gathered_beside_the_products(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, everything = exchanged(tmp_path, monkeypatch, at_once=0)
+def test_the_recipes_layers_are_gathered_beside_the_products(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, everything = exchanged(tmp_path, monkeypatch)
     assert hidden > 0.4 * everything
 
 
@@ -45,5 +46,5 @@ def test_layers_are_gathered_beside_the_products(tmp_path: object, monkeypatch: 
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="SparseCores take them off the loop")
 def test_a_loop_in_the_layer_hides_nothing(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """What preflight reports of it, and why the comment beside `examples_at_once` says what it costs."""
-    hidden, everything = exchanged(tmp_path, monkeypatch, at_once=1)
+    hidden, everything = exchanged(tmp_path, monkeypatch, "compute.examples_at_once=1")
     assert hidden < 0.1 * everything

@@ -287,6 +287,26 @@ def test_a_search_that_finds_nothing_that_fits_tries_no_flags() -> None:
     assert [one.config.compute.flags for one in found] == [("auto",)] * 2
 
 
+@pytest.mark.parametrize(
+    ("name", "slice_type", "count", "hbm_gib"),
+    [
+        ("llama-3.1-8b-v6e-8.toml", "v6e-8", 1, 29.21),
+        ("llama-3.1-8b-v6e-16.toml", "v6e-16", 1, 26.64),
+        ("llama-3.1-8b-v6e-256.toml", "v6e-256", 1, 27.76),
+    ],
+)
+def test_a_search_considers_what_the_recipe_runs(
+    name: str, slice_type: str, count: int, hbm_gib: float
+) -> None:
+    """Sizes as JAX 0.10.2 compiled them; golden: they change with the recipes, and stand in their heads."""
+    config, wanted = configs.load(name), slices(slice_type, count)
+    assert search.estimate_bytes(config, wanted) / GIB == pytest.approx(hbm_gib, rel=0.15)
+    found = [
+        (one.config.train.batch_size, one.config.compute.remat) for one in search.candidates(config, wanted)
+    ]
+    assert (config.train.batch_size, config.compute.remat) in found
+
+
 @pytest.mark.parametrize("length", [64, 1000])
 def test_a_search_takes_lengths_that_splash_doesnt(length: int) -> None:
     found = search.candidates(llama(f"data.sequence_length={length}"), V6E_256)

@@ -85,7 +85,7 @@ def _run(options: argparse.Namespace) -> int:
 
             draw(found, options.plot, f"{options.config} on {wanted.title}")
         return 0 if fits else 3
-    _say(f"compiling for {wanted.title}: a minute for a small model, five for a large one; then it is kept")
+    _say(f"compiling for {wanted.title}: a minute for a small model, 5 to 15 for a large one; kept then")
     return _tell(judged(config, ask(config, wanted)), options)
 
 

@@ -100,7 +100,7 @@ def estimate_bytes(config: Config, slices: Slices) -> float:
         kept = arch.d_model + sum(sizes[point] for point in points)
     layers = width * tokens * arch.layers * kept
     at_once = min(examples, compute.examples_at_once or examples) * config.data.sequence_length
-    one_layer = 2 * width * at_once * sum(sizes.values())
+    one_layer = width * at_once * sum(sizes.values())
     of_a_layer = width * (arch.parameters() - arch.vocab_size * arch.d_model) / arch.layers
     matrices = (3 + min(compute.keep_gathered, arch.layers)) * of_a_layer
     loss = (4 + 2 * width) * arch.vocab_size * arch.d_model + 8 * compute.loss_chunk_tokens * arch.vocab_size
