@@ -120,14 +120,9 @@ class Zones:
 
     def ended(self) -> list[Answer]:
         """Answers since the last call."""
-        running, self._running = self._running, []
-        found = []
-        for one in running:
-            if one.done():
-                found.append(one.result())
-            else:
-                self._running.append(one)
-        return found
+        done = {one for one in self._running if one.done()}
+        found, self._running = self._running, [one for one in self._running if one not in done]
+        return [one.result() for one in found if one in done]
 
     def wait(self) -> None:
         """Until every request has its answer."""

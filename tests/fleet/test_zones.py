@@ -195,3 +195,27 @@ def test_a_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
     free.set()
     one.wait()
     assert len(one.ended()) == 20
+
+
+def test_requests_under_way_are_waited_for_though_one_died_of_something_else() -> None:
+    """Who counts what was done by a controller that was killed mustn't come before its last request."""
+    free = threading.Event()
+
+    class Dying(Api):
+        def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+            if name == MEMBER.name:
+                raise KeyboardInterrupt
+            assert free.wait(30)
+            return super().create(zone, name, body)
+
+    api = Dying()
+    one = zones(api)
+    one.begin(Request(Verb.CREATE, MEMBER))
+    while not one._running[0].done():
+        pass
+    one.begin(Request(Verb.CREATE, NEIGHBOUR))
+    with pytest.raises(KeyboardInterrupt):
+        one.ended()
+    threading.Timer(0.2, free.set).start()
+    one.wait()
+    assert api.asked == ["create"]
