@@ -204,15 +204,16 @@ class Controller:
         begun: tuple[str, ...] = ()
         outdated = self._outdated(found, view)
         try:
-            if may:
-                begun = self._update(outdated)
+            # The lease first: who has lost it asks Google for nothing.
             if due:
-                begun += self._begin(due, view)
+                begun = self._begin(due, view)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
             elif changed and may:
                 self._store.write(self.memory)
             elif may or self.busy:
                 self._store.sign(self.memory)
+            if may:
+                begun += self._update(outdated)
             if Cause.PREEMPTION in may:
                 self._sweep(leftovers, events)
         except UnreachableError as error:

@@ -317,6 +317,29 @@ def test_what_cannot_be_written_down_is_not_done() -> None:
     assert one.memory.spent(Cause.PREEMPTION, NOW_S) == 1
 
 
+def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
+    class Lost(Kept):
+        error: FleetError | None = None
+
+        def sign(self, memory: Memory) -> None:
+            if self.error:
+                raise self.error
+
+    members, store = fleet(2), Lost()
+    cloud = Shown(view(members))
+    one = watching(cloud, members, store)
+    one.follow(members, spec=lambda _: "new")
+    store.error = FleetError("another `fleet` acts")
+    with pytest.raises(FleetError, match="another"):
+        one.step()
+    store.error = UnreachableError("no bucket")
+    assert "nothing is done: no bucket" in one.step().events
+    assert cloud.asked == []
+    store.error = None
+    one.step()
+    assert [request.verb for request in cloud.asked] == [Verb.UPDATE, Verb.UPDATE]
+
+
 def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None:
     """An impostor's status costs nothing."""
     members = fleet(2)
