@@ -151,7 +151,12 @@ class Zones:
         if seen.state not in TAKEN_AWAY and (why := self._objection(request, seen)):
             failure = Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}")
             return Answer(request, failure, spared=True)
-        self._api.delete(node.zone, node.name)
+        try:
+            self._api.delete(node.zone, node.name)
+        except AskedError:  # its answer alone may be lost
+            left = self._api.node(node.zone, node.name)
+            if left and left.instance == seen.instance and left.state not in GOING:
+                raise
         return Answer(request, done=seen.state not in TAKEN_AWAY)
 
     def _objection(self, request: Request, seen: Seen) -> str:

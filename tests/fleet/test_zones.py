@@ -142,6 +142,21 @@ def test_what_is_gone_or_going_needs_no_deletion() -> None:
     assert ask(api, Verb.DELETE).failure is None
 
 
+@pytest.mark.parametrize("left", ["PREEMPTED", "DELETING", ""])
+def test_a_deletion_whose_answer_was_lost_is_under_way_where_the_node_goes_or_is_gone(left: str) -> None:
+    class Lossy(Api):
+        def delete(self, zone: str, name: str) -> None:
+            assert self.seen is not None
+            self.seen = replace(self.seen, state=left) if left else None
+            super().delete(zone, name)
+
+    api = Lossy("PREEMPTED")
+    api.fails["delete"] = Failure(Kind.TRANSIENT, "the node is DELETING")
+    failure = ask(api, Verb.DELETE).failure
+    assert api.asked == ["node", "delete", "node"]
+    assert failure == (api.fails["delete"] if left == "PREEMPTED" else None)
+
+
 def test_a_creation_whose_answer_was_lost_finds_its_own_node_there() -> None:
     api = Api()
     assert ask(api, Verb.CREATE).operation == "operations/1"
