@@ -81,6 +81,7 @@ class Look:
         begun: members that something was begun for.
         failures: of members whose request failed, since the step before.
         outdated: keys of members that live with metadata of earlier settings.
+        nodes: those of ours that are there, with their members.
     """
 
     view: View
@@ -91,6 +92,7 @@ class Look:
     begun: tuple[str, ...] = ()
     failures: Mapping[str, Failure] | None = None
     outdated: tuple[str, ...] = ()
+    nodes: Sequence[tuple[Node, Seen]] = ()
 
 
 class Controller:
@@ -220,7 +222,9 @@ class Controller:
             # What can't be written down isn't done.
             events.append(f"nothing is done: {error}")
         keys = tuple(one.key for one in outdated)
-        return Look(view, tuple(members), found, leftovers, events, begun, failures, keys)
+        nodes = [(one, seen) for one in members if (seen := view.seen(one.name, one.zone))]
+        nodes = [(one, seen) for one, seen in nodes if self.owner.has(one, seen)]
+        return Look(view, tuple(members), found, leftovers, events, begun, failures, keys, nodes)
 
     def sign(self) -> None:
         """Renews the lease, if that is due; for those who wait long between two steps."""

@@ -112,16 +112,12 @@ def _unanswered(member: Node, view: View, memory: Memory) -> str:
 
 def _foreign(member: Node, seen: Seen | None, owner: Owner) -> str:
     """Why what is there isn't ours, with what to do; empty where it is, or nothing is."""
-    if seen is None or seen.state in GOING:
+    if seen is None or seen.state in GOING or owner.has(member, seen):
         return ""
     if member.member is None:
-        if owner.held is None or member.name in owner.held:
-            return ""
         settle = f"python -m infra settle {owner.labels.get('environment')} tpu"
         fix = f"if an update of yours was killed: {settle}; else rename the slice, or pulumi import"
         return f"a node of this name is there, and your stack doesn't hold it\n    fix: {fix}"
-    if owner.owns(seen):
-        return ""
     if owner.labels.items() <= seen.labels.items():
         fix = "if nobody else keeps it: python -m fleet take-over; else rename the fleet"
         return f"it is of another stack, {seen.labels.get('stack') or 'without an id'}\n    fix: {fix}"

@@ -13,6 +13,7 @@ from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.memory import Memory, parse
+from fleet.show import price_so_far
 from fleet.state import Action, Cause, Claim, Condition, Seen, View, Word, ZoneView
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
@@ -475,6 +476,8 @@ def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside
     for _ in range(3):
         look = one.step()
     assert cloud.asked == []
+    assert price_so_far(look) == (0.0, []), "nor paid for"
+    assert price_so_far(watching(Shown(found), members).step()) != (0.0, [])
     assert (look.orphans, {each.action for each in look.decisions}) == ([], {Action.HOLD})
 
 
