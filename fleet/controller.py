@@ -185,6 +185,8 @@ class Controller:
         """
         answers = self._actor.ended()  # before the look, which then shows what they began
         view = self._cloud.look(self._zones)
+        if view.words is not None or not self.memory.heard_s:
+            self.memory.heard_s = view.at_s
         members = self._placed(view)
         events, self._said = self._said, []
         failures: dict[str, Failure] = {}

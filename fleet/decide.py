@@ -41,7 +41,8 @@ class Limits:
     Attributes:
         preemptions_a_day: of all members together, that are followed by a new node; 0 for any number.
         failures_a_day: of one member, that are.
-        silence_s: without a word of workers that had spoken, while others' do, until that is a failure.
+        silence_s: without a word of workers that had spoken, while others' do, until that is a failure; of
+            a bucket that doesn't answer, until a preempted member with a command is made again.
         churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour.
     """
 
@@ -220,6 +221,12 @@ def _allowed(
         return replace(wish, action=Action.HOLD, why=f"{why}\n    fix: make publish, with what mends it")
     # What Google took away is deleted at once: its name and its quota are of use to the next.
     gone = wish.action is Action.REPLACE and wish.claim is Claim.NONE
+    silent_s = view.at_s - memory.heard_s
+    unheard = view.words is None and silent_s < limits.silence_s
+    if gone and unheard and member.run and not memory.open(member.key):
+        why = f"{wish.why}; whether its work is done isn't known: the bucket didn't answer for"
+        why = f"{why} {silent_s / 60:.0f} min, made again after {limits.silence_s / 60:.0f}"
+        return replace(wish, action=Action.HOLD, condition=Condition.UNKNOWN, why=why)
     refusal = Refusal() if gone else memory.refusal(member.key, wish.zone)
     if refusal.holds(now_s):
         zone = _other_zone(member, view, memory) if refusal.kind is Kind.STOCK_OUT else None

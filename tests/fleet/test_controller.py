@@ -481,6 +481,25 @@ def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside
     assert (look.orphans, {each.action for each in look.decisions}) == ([], {Action.HOLD})
 
 
+def test_how_long_the_bucket_is_silent_is_known_to_who_comes_after() -> None:
+    """Neither a controller that begins while it is silent, nor one that follows another, counts anew."""
+    members, store = fleet(1), Kept()
+
+    def step(at_s: float, silent: bool = True) -> Action:
+        found = view(members, at_s, m0="PREEMPTED" if silent else "READY")
+        cloud = Shown(replace(found, words=None) if silent else found)
+        one = watching(cloud, members, store)
+        (decision,) = one.step().decisions
+        store.write(one.memory)  # as a lease that is renewed does
+        return decision.action
+
+    assert step(NOW_S) is Action.HOLD
+    assert step(NOW_S + 1000) is Action.HOLD
+    assert step(NOW_S + 1001, silent=False) is Action.LEAVE
+    assert step(NOW_S + 2000) is Action.HOLD
+    assert step(NOW_S + 2802) is Action.REPLACE
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"attempts": 3, "zones": {}}', '{"attempts": [{}], "zones": {}}']
 )
