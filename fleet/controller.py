@@ -26,6 +26,8 @@ from infra.nodes import Node
 _OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
 """Stages of a boot that a bundle can fail."""
 
+_PATIENCE_S = 300.0  # with a zone that doesn't answer, of those who wait for its members
+
 
 def busy_s(members: int) -> float:
     """Seconds between two looks while something is under way: each look lists every member."""
@@ -93,6 +95,23 @@ class Look:
     failures: Mapping[str, Failure] | None = None
     outdated: tuple[str, ...] = ()
     nodes: Sequence[tuple[Node, Seen]] = ()
+
+
+class Silence:
+    """How long zones haven't answered."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+
+    def lost(self, look: Look, keys: Collection[str]) -> dict[str, str]:
+        """Which of these members nobody knows of, since a zone hasn't answered for 5 min; each with why."""
+        now_s, silent = look.view.at_s, [zone for zone, one in look.view.zones.items() if one.failure]
+        self._since_s = {zone: self._since_s.get(zone, now_s) for zone in silent}
+        late = sorted(zone for zone, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S)
+        why = f"{', '.join(late)} didn't answer for {_PATIENCE_S / 60:.0f} min"
+        waits = [one for one in look.decisions if late and one.action is Action.WAIT]
+        lost = [one.member.key for one in waits if one.zone in late or one.condition is Condition.UNKNOWN]
+        return {key: why for key in lost if key in keys}
 
 
 class Controller:
