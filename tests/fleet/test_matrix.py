@@ -1,7 +1,6 @@
 """The fault matrix on record is what happens."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -42,14 +41,6 @@ def test_unknown_is_only_what_nobody_can_know() -> None:
 def test_one_request_that_fails_is_overcome() -> None:
     once = {(cell["method"], cell["fault"]): cell["kind"] for cell in cells() if not cell["lasts"]}
     assert {*once.values()} == {OVERCOME}
-
-
-@pytest.fixture(name="lab", scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp("lab"))
-    with lab.entered():
-        yield lab
-    lab.close()
 
 
 @pytest.mark.parametrize("ask", SOME, ids=lambda ask: f"{ask.method}-{ask.fault}-{ask.lasts}")
