@@ -15,7 +15,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -27,11 +27,11 @@ from requests.adapters import HTTPAdapter
 from infra import names
 from infra.catalog import region_of
 from infra.nodes import Node
-from infra.tpu import startup
+from infra.settings import parse
+from infra.tpu.request import member_request
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.control import Control
-from rehearsal.cloud.service import JsonObject
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.hosts.machine import HostSpec
 from rehearsal.world import authority
@@ -39,7 +39,9 @@ from rehearsal.world.person import write_login
 
 PROJECT, BUCKET, OWNER, REFRESH_TOKEN = "measured", "measured-checkpoints", "owner@example.com", "1//measured"
 ENVIRONMENT, STACK = "measured", "0a1b2c3"
-NETWORK, ACCOUNT = "tpu-training", "tpu-training"
+CONFIG = {"gcp:project": PROJECT, "storage:bucketName": BUCKET, "storage:location": "us-east5"}
+SETTINGS = parse(ENVIRONMENT, CONFIG, f"Pulumi.{ENVIRONMENT}.yaml")
+NETWORK, ACCOUNT = SETTINGS.network.name, SETTINGS.storage.service_account_id
 APIS = ("compute", "iam", "serviceusage", "storage", "tpu")
 _START_S = 60.0
 
@@ -139,7 +141,7 @@ class Emulated:
                 raise SystemExit(f"no emulated cloud:\n{(self._folder / 'cloud.log').read_text()[-2000:]}")
             time.sleep(0.05)
 
-    def ask(self, method: str, url: str, body: JsonObject | None = None) -> Any:
+    def ask(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer to one request for `api.googleapis.com/…`, which must succeed."""
         answer = self.session.request(method, f"https://{url}", json=body, timeout=60)
         assert answer.ok, f"{method} {url}: {answer.status_code} {answer.text[:500]}"
@@ -189,23 +191,10 @@ class Emulated:
             self.ask("POST", f"storage.googleapis.com/storage/v1/b?project={PROJECT}", bucket)
 
 
-def body(node: Node) -> JsonObject:
-    """What the provider sends for a slice of our program (infra/tpu/v2_vm.py), its loader included."""
-    return {
-        "acceleratorType": node.kind.name,
-        "runtimeVersion": node.runtime_version,
-        "description": f"{node.kind.name} ({node.kind.topology}), {node.kind.hosts} host(s)",
-        "networkConfig": {
-            "network": f"projects/{PROJECT}/global/networks/{NETWORK}",
-            "subnetwork": f"projects/{PROJECT}/regions/{node.region}/subnetworks/{NETWORK}-{node.region}",
-            "enableExternalIps": False,
-        },
-        "schedulingConfig": {"spot": node.spot},
-        "serviceAccount": {"email": f"{ACCOUNT}@{PROJECT}.iam.gserviceaccount.com"},
-        "tags": [names.SLICE_TAG],
-        "labels": names.member_labels(ENVIRONMENT, node.slice, node.member or 0, STACK),
-        "metadata": {"startup-script": startup.loader(), "tpu-slice": node.name, "tpu-run": node.run or ""},
-    }
+def body(node: Node) -> Mapping[str, Any]:
+    """What a member is created from."""
+    labels = names.member_labels(ENVIRONMENT, node.slice, node.member or 0, STACK)
+    return member_request(SETTINGS, node, labels)
 
 
 async def serve(folder: Path, durations: Durations) -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.emulated import BUCKET, ENVIRONMENT, PROJECT, STACK, Emulated
+from benchmarks.emulated import BUCKET, CONFIG, ENVIRONMENT, STACK, Emulated
 from benchmarks.machine import spread
 from infra.nodes import Node, nodes
 from infra.settings import from_file
@@ -100,10 +100,7 @@ def checkout(tree: Path, members: Sequence[Node]) -> Path:
         "name": members[0].slice, "acceleratorType": members[0].kind.name, "zones": zones,
         "count": len(members), "spot": True, "run": members[0].run,
     }  # fmt: skip
-    config = {
-        "gcp:project": PROJECT, "storage:bucketName": BUCKET, "storage:location": "us-east5",
-        "storage:allowCrossRegion": True, "tpu:slices": [fleet],
-    }  # fmt: skip
+    config = {**CONFIG, "storage:allowCrossRegion": True, "tpu:slices": [fleet]}
     (tree / f"Pulumi.{ENVIRONMENT}.yaml").write_text(json.dumps({"config": config}))
     assert {one.name for one in nodes(from_file(ENVIRONMENT, tree))} == {one.name for one in members}
     return tree

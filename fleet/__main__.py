@@ -17,7 +17,7 @@ from fleet import deploy as plans
 from fleet import doctor as doctors
 from fleet import everywhere, show
 from fleet.arguments import parser
-from fleet.controller import Controller, Look, busy_s
+from fleet.controller import Controller, Look, Silence, busy_s
 from fleet.dashboard import Dashboard, serve
 from fleet.environment import AdHoc, Environment, described, followed, from_flags, opened
 from fleet.errors import FleetError
@@ -342,7 +342,7 @@ def _mend(
         if options.json:
             return _told(fleet, look, as_json=True)
         print(f"nothing to {verb}" if not meant else f"would {verb} {len(meant)} slice(s)")
-        return 0
+        return _complain(look)
     _require_bundle(fleet)
     within_budget(fleet.settings)
     if meant:
@@ -362,14 +362,16 @@ def _mend(
         print(f"done; their hosts boot now: python -m fleet monitor {options.environment}")
     for key, failure in failures.items():
         print(f"error: {key}: {failure}", file=sys.stderr)
+    if failures:
+        print(f"next: the same again, or python -m fleet monitor {options.environment}", file=sys.stderr)
     return 1 if failures else 0
 
 
 def _brought(
     controller: Controller, due: Collection[str], may: Collection[Cause], tries: int, as_json: bool
 ) -> tuple[Look, dict[str, Failure]]:
-    """Steps until every member that is due is there, or was refused in each of its zones; by member, why."""
-    failures: dict[str, Failure] = {}
+    """Steps until each member that is due is there, refused in all its zones, or long unknown; those, why."""
+    silence, failures = Silence(), dict[str, Failure]()
     refused: dict[str, int] = {}
     while True:
         left = {key for key in due if refused.get(key, 0) < tries}
@@ -380,12 +382,13 @@ def _brought(
             refused[key] = refused.get(key, 0) + 1
             failures[key] = failure
         by_key = {one.member.key: one for one in look.decisions}
-        held = {key for key in left if by_key[key].action is Action.HOLD}
+        held = {key: by_key[key].why for key in left if by_key[key].action is Action.HOLD}
+        held |= silence.lost(look, left)
         there = {key for key in due if by_key[key].action is Action.LEAVE}
         failures = {key: failure for key, failure in failures.items() if key not in there}
-        if not controller.busy and left <= held | there and not (look.outdated and look.begun):
-            for key in held:
-                failures.setdefault(key, Failure(Kind.UNKNOWN, by_key[key].why))
+        if left | {*controller.under_way} <= there | held.keys() and not (look.outdated and look.begun):
+            for key, why in held.items():
+                failures.setdefault(key, Failure(Kind.UNKNOWN, why))
             return look, failures
         time.sleep(_POLL_S)
 

@@ -26,6 +26,8 @@ from infra.nodes import Node
 _OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
 """Stages of a boot that a bundle can fail."""
 
+_PATIENCE_S = 300.0  # with a zone that doesn't answer, of those who wait for its members
+
 
 def busy_s(members: int) -> float:
     """Seconds between two looks while something is under way: each look lists every member."""
@@ -81,6 +83,7 @@ class Look:
         begun: members that something was begun for.
         failures: of members whose request failed, since the step before.
         outdated: keys of members that live with metadata of earlier settings.
+        nodes: those of ours that are there, with their members.
     """
 
     view: View
@@ -91,6 +94,24 @@ class Look:
     begun: tuple[str, ...] = ()
     failures: Mapping[str, Failure] | None = None
     outdated: tuple[str, ...] = ()
+    nodes: Sequence[tuple[Node, Seen]] = ()
+
+
+class Silence:
+    """How long zones haven't answered."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+
+    def lost(self, look: Look, keys: Collection[str]) -> dict[str, str]:
+        """Which of these members nobody knows of, since a zone hasn't answered for 5 min; each with why."""
+        now_s, silent = look.view.at_s, [zone for zone, one in look.view.zones.items() if one.failure]
+        self._since_s = {zone: self._since_s.get(zone, now_s) for zone in silent}
+        late = sorted(zone for zone, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S)
+        why = f"{', '.join(late)} didn't answer for {_PATIENCE_S / 60:.0f} min"
+        waits = [one for one in look.decisions if late and one.action is Action.WAIT]
+        lost = [one.member.key for one in waits if one.zone in late or one.condition is Condition.UNKNOWN]
+        return {key: why for key in lost if key in keys}
 
 
 class Controller:
@@ -183,6 +204,8 @@ class Controller:
         """
         answers = self._actor.ended()  # before the look, which then shows what they began
         view = self._cloud.look(self._zones)
+        if view.words is not None or not self.memory.heard_s:
+            self.memory.heard_s = view.at_s
         members = self._placed(view)
         events, self._said = self._said, []
         failures: dict[str, Failure] = {}
@@ -204,22 +227,25 @@ class Controller:
         begun: tuple[str, ...] = ()
         outdated = self._outdated(found, view)
         try:
-            if may:
-                begun = self._update(outdated)
+            # The lease first: who has lost it asks Google for nothing.
             if due:
-                begun += self._begin(due, view)
+                begun = self._begin(due, view)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
             elif changed and may:
                 self._store.write(self.memory)
             elif may or self.busy:
                 self._store.sign(self.memory)
+            if may:
+                begun += self._update(outdated)
             if Cause.PREEMPTION in may:
                 self._sweep(leftovers, events)
         except UnreachableError as error:
             # What can't be written down isn't done.
             events.append(f"nothing is done: {error}")
         keys = tuple(one.key for one in outdated)
-        return Look(view, tuple(members), found, leftovers, events, begun, failures, keys)
+        nodes = [(one, seen) for one in members if (seen := view.seen(one.name, one.zone))]
+        nodes = [(one, seen) for one, seen in nodes if self.owner.has(one, seen)]
+        return Look(view, tuple(members), found, leftovers, events, begun, failures, keys, nodes)
 
     def sign(self) -> None:
         """Renews the lease, if that is due; for those who wait long between two steps."""

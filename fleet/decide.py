@@ -41,7 +41,8 @@ class Limits:
     Attributes:
         preemptions_a_day: of all members together, that are followed by a new node; 0 for any number.
         failures_a_day: of one member, that are.
-        silence_s: without a word of workers that had spoken, while others' do, until that is a failure.
+        silence_s: without a word of workers that had spoken, while others' do, until that is a failure; of
+            a bucket that doesn't answer, until a preempted member with a command is made again.
         churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour.
     """
 
@@ -112,16 +113,12 @@ def _unanswered(member: Node, view: View, memory: Memory) -> str:
 
 def _foreign(member: Node, seen: Seen | None, owner: Owner) -> str:
     """Why what is there isn't ours, with what to do; empty where it is, or nothing is."""
-    if seen is None or seen.state in GOING:
+    if seen is None or seen.state in GOING or owner.has(member, seen):
         return ""
     if member.member is None:
-        if owner.held is None or member.name in owner.held:
-            return ""
         settle = f"python -m infra settle {owner.labels.get('environment')} tpu"
         fix = f"if an update of yours was killed: {settle}; else rename the slice, or pulumi import"
         return f"a node of this name is there, and your stack doesn't hold it\n    fix: {fix}"
-    if owner.owns(seen):
-        return ""
     if owner.labels.items() <= seen.labels.items():
         fix = "if nobody else keeps it: python -m fleet take-over; else rename the fleet"
         return f"it is of another stack, {seen.labels.get('stack') or 'without an id'}\n    fix: {fix}"
@@ -224,6 +221,12 @@ def _allowed(
         return replace(wish, action=Action.HOLD, why=f"{why}\n    fix: make publish, with what mends it")
     # What Google took away is deleted at once: its name and its quota are of use to the next.
     gone = wish.action is Action.REPLACE and wish.claim is Claim.NONE
+    silent_s = view.at_s - memory.heard_s
+    unheard = view.words is None and silent_s < limits.silence_s
+    if gone and unheard and member.run and not memory.open(member.key):
+        why = f"{wish.why}; whether its work is done isn't known: the bucket didn't answer for"
+        why = f"{why} {silent_s / 60:.0f} min, made again after {limits.silence_s / 60:.0f}"
+        return replace(wish, action=Action.HOLD, condition=Condition.UNKNOWN, why=why)
     refusal = Refusal() if gone else memory.refusal(member.key, wish.zone)
     if refusal.holds(now_s):
         zone = _other_zone(member, view, memory) if refusal.kind is Kind.STOCK_OUT else None

@@ -73,15 +73,17 @@ class Memory:
 
     Attributes:
         bundles: by a bundle's label, empty where it booted somewhere, else what failed with it.
+        heard_s: when the heartbeats were listed last, or first were to be; 0 before that.
     """
 
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
+    heard_s: float = 0.0
 
     def copy(self) -> "Memory":
         """Another one that says the same; what they hold is never changed in place."""
-        return Memory(dict(self.attempts), dict(self.refusals), dict(self.bundles))
+        return Memory(dict(self.attempts), dict(self.refusals), dict(self.bundles), self.heard_s)
 
     def refusal(self, key: str, zone: str) -> Refusal:
         """What stands against a member, its own refusal or its zone's: the one that holds longer."""
@@ -200,7 +202,8 @@ class Memory:
         """As it is kept."""
         attempts = [vars(one) for each in self.attempts.values() for one in each]
         refusals = {name: vars(one) for name, one in self.refusals.items()}
-        return {"version": 2, "attempts": attempts, "refusals": refusals, "bundles": self.bundles}
+        rest = {"bundles": self.bundles, "heard_s": self.heard_s}
+        return {"version": 2, "attempts": attempts, "refusals": refusals, **rest}
 
 
 def _refusal(kept: Mapping[str, Any]) -> Refusal:
@@ -219,6 +222,7 @@ def parse(text: str, where: str) -> tuple[Memory, Mapping[str, Any]]:
         memory = Memory(
             refusals={str(name): _refusal(one) for name, one in kept["refusals"].items()},
             bundles={str(one): str(why) for one, why in kept["bundles"].items()},
+            heard_s=float(kept.get("heard_s", 0.0)),
         )
         for one in kept["attempts"]:
             attempt = Attempt(**{**one, "cause": Cause(one["cause"])})

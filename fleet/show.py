@@ -77,20 +77,15 @@ def rows(look: Look, rates: Rates) -> list[Row]:
 
 
 def price_so_far(look: Look) -> tuple[float, list[str]]:
-    """Dollars since the creation of the nodes that are there, and those whose price nobody knows."""
-    by_name = {(one.zone, one.name): one for one in look.members}
+    """Dollars since the creation of our nodes that are there, and those whose price nobody knows."""
     total, unknown = 0.0, []
-    for zone in look.view.zones.values():
-        for seen in (zone.nodes or {}).values():
-            member = by_name.get((seen.zone, seen.name))
-            if member is None or not seen.created_s:
-                continue
-            each = CATALOG.price(seen.zone)
-            price = each.spot if member.spot else each.on_demand
-            if price is None or member.reserved:
-                unknown.append(seen.name)
-            else:
-                total += price * member.kind.chips * max(0.0, look.view.at_s - seen.created_s) / 3600
+    for member, seen in look.nodes:
+        each = CATALOG.price(seen.zone)
+        price = each.spot if member.spot else each.on_demand
+        if price is None or member.reserved:
+            unknown.append(seen.name)
+        elif seen.created_s:
+            total += price * member.kind.chips * max(0.0, look.view.at_s - seen.created_s) / 3600
     return total, sorted(unknown)
 
 

@@ -61,6 +61,12 @@ class Owner:
         """Whether a node is ours: by its labels, which say of which stack it is."""
         return {**self.labels, "stack": self.stack}.items() <= seen.labels.items()
 
+    def has(self, member: Node, seen: Seen) -> bool:
+        """Whether what has a member's name is ours; a named slice's is, where Pulumi isn't there to say."""
+        if member.member is None:
+            return self.held is None or member.name in self.held
+        return self.owns(seen)
+
 
 @dataclass(frozen=True)
 class ZoneView:

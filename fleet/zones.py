@@ -120,14 +120,9 @@ class Zones:
 
     def ended(self) -> list[Answer]:
         """Answers since the last call."""
-        running, self._running = self._running, []
-        found = []
-        for one in running:
-            if one.done():
-                found.append(one.result())
-            else:
-                self._running.append(one)
-        return found
+        done = {one for one in self._running if one.done()}
+        found, self._running = self._running, [one for one in self._running if one not in done]
+        return [one.result() for one in found if one in done]
 
     def wait(self) -> None:
         """Until every request has its answer."""
@@ -156,7 +151,12 @@ class Zones:
         if seen.state not in TAKEN_AWAY and (why := self._objection(request, seen)):
             failure = Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}")
             return Answer(request, failure, spared=True)
-        self._api.delete(node.zone, node.name)
+        try:
+            self._api.delete(node.zone, node.name)
+        except AskedError:  # its answer alone may be lost
+            left = self._api.node(node.zone, node.name)
+            if left and left.instance == seen.instance and left.state not in GOING:
+                raise
         return Answer(request, done=seen.state not in TAKEN_AWAY)
 
     def _objection(self, request: Request, seen: Seen) -> str:

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -141,18 +141,21 @@ def _world(layout: Layout, plan: making.Plan, narrator: Narrator, *, keep: bool)
                 life.end(layout)
 
 
-def _fresh(arguments: argparse.Namespace, name: str) -> Layout:
+def _fresh(arguments: argparse.Namespace, narrator: Narrator, name: str) -> Layout:
     if arguments.dir:
         return Layout(arguments.dir.resolve())
     life.require_machine()  # before there is a folder that nobody would remove
     folder = cache_dir() / "worlds"
     folder.mkdir(parents=True, exist_ok=True)
+    for dead in life.left_behind(folder):
+        with suppress(RehearsalError), narrator.step(f"remove {dead.root}, whose command was killed"):
+            life.remove(dead)
     return Layout(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder)))
 
 
 def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
     story = scenarios.load(scenarios.find(arguments.scenario), arguments.seed)
-    layout = _kept(arguments) if arguments.keep else _fresh(arguments, "run")
+    layout = _kept(arguments) if arguments.keep else _fresh(arguments, narrator, "run")
     plan = making.Plan(
         environment=story.header.environment,
         clock_rate=story.header.clock,
@@ -195,7 +198,7 @@ def _shell(arguments: argparse.Namespace, narrator: Narrator) -> int:
         return _enter(kept, state, arguments, narrator)
     if arguments.line:  # its output may be piped: only it goes to stdout
         narrator = Narrator.on_stderr()
-    layout = _fresh(arguments, "shell")
+    layout = _fresh(arguments, narrator, "shell")
     with _world(layout, _plan(arguments), narrator, keep=False) as fresh:
         return _enter(layout, fresh, arguments, narrator)
 

@@ -288,7 +288,9 @@ class TpuSettings:
         rule=rules.between(60, 86400, "s"),
     )
     barrier_timeout_s: int = setting(
-        "how long a worker waits for the others, seconds", default=900, rule=rules.between(10, 86400, "s")
+        "how long a worker waits for the others, in a boot beyond metadataTimeoutS, seconds",
+        default=900,
+        rule=rules.between(10, 86400, "s"),
     )
     tensorflow: bool = setting("publish TensorFlow with the bundle", default=False)
     os_login: bool = setting("logins by IAM instead of keys in metadata", default=True)

@@ -69,6 +69,20 @@ def require_free(layout: Layout) -> None:
         layout.claim()
 
 
+def left_behind(worlds: Path) -> Iterator[Layout]:
+    """Claims what is left in a folder of worlds whose commands were killed, and their wardens with them.
+
+    Whatever lives holds its folder's lock, or its first process has the number and start time of its state.
+    """
+    for root in sorted(worlds.iterdir()):
+        layout = Layout(root)
+        with contextlib.suppress(WorldError, OSError):
+            state = State.load(layout.state)
+            if layout.marker.exists() and not (state and state.alive):
+                layout.claim()
+                yield layout
+
+
 def launch(layout: Layout, environment: Mapping[str, str], *, ephemeral: bool) -> State:
     """Start the world that lies ready in its folder; returns once the cloud answers.
 

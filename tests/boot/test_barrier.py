@@ -207,6 +207,18 @@ def test_the_missing_are_named_on_every_worker() -> None:
         assert f"gs://{BUCKET}/boot/tpu-lab/worker-<k>.json" in str(boot.failed[number])
 
 
+@pytest.mark.parametrize(("phase", "patience_s"), [("boot", 3.0), ("job", 1.0)])
+def test_a_boot_waits_as_long_as_another_may_wait_for_its_number_and_then_some(
+    phase: barrier.Phase, patience_s: float, here: Metadata
+) -> None:
+    here.set("tpu-metadata-timeout-s", "2")
+    here.set("tpu-barrier-timeout-s", "1")
+    begun = time.monotonic()
+    with pytest.raises(BarrierTimeoutError, match=f"did not arrive within {patience_s:g} s"):
+        barrier.wait(Node.from_metadata(), phase, poll_s=0.05)
+    assert time.monotonic() - begun >= patience_s
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("left_behind", ["nothing", "opened", "waiting"])
 def test_a_missing_worker_0_is_named_whatever_it_left_behind(left_behind: str) -> None:
@@ -257,17 +269,18 @@ def test_processes_meet_over_the_command_line(gcs: str) -> None:
 
 
 def test_a_host_without_its_number_leads_nobody(here: Metadata) -> None:
-    assert Node.from_metadata() == Node("tpu-lab", 0, 4, BUCKET, 20.0)
+    assert Node.from_metadata() == Node("tpu-lab", 0, 4, BUCKET, 20.0, metadata_timeout_s=6.0)
     for wrong in (None, "", "-1", "4", "²", "1.0"):
         here.set("agent-worker-number", wrong)
         with pytest.raises(MetadataError, match="agent-worker-number"):
             Node.from_metadata()
 
 
+@pytest.mark.parametrize("key", ["tpu-barrier-timeout-s", "tpu-metadata-timeout-s"])
 @pytest.mark.parametrize("wrong", ["soon", "0", "-5", "nan", "inf"])
-def test_a_bad_timeout_is_refused(here: Metadata, wrong: str) -> None:
-    here.set("tpu-barrier-timeout-s", wrong)
-    with pytest.raises(MetadataError, match="tpu-barrier-timeout-s"):
+def test_a_bad_timeout_is_refused(here: Metadata, key: str, wrong: str) -> None:
+    here.set(key, wrong)
+    with pytest.raises(MetadataError, match=key):
         Node.from_metadata()
 
 

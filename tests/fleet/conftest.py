@@ -1,9 +1,19 @@
-"""Members without an environment's file."""
+"""Members without an environment's file, and the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 
 from fleet.state import Owner
 from infra.catalog import CATALOG
 from infra.nodes import Node
 from tests.infra.conftest import pulumi_cli
+
+if TYPE_CHECKING:
+    from tests.fleet.lab import Lab
 
 __all__ = ["OURS", "OWNER", "ZONES", "fleet", "labels", "pulumi_cli"]
 
@@ -35,3 +45,14 @@ def fleet(
         )
         for n in range(count)
     ]  # fmt: skip
+
+
+@pytest.fixture(name="lab", scope="module")
+def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The emulated cloud, with this process as its user; a test begins anew."""
+    from tests.fleet.lab import Lab  # it takes its zones from here
+
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    with lab.entered():
+        yield lab
+    lab.close()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fleet import __main__ as command
-from fleet import environment
+from fleet import controller, environment
 from fleet.environment import Environment
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
@@ -200,6 +200,41 @@ def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recoveri
     assert "nothing to bring back" in capsys.readouterr().out
     assert command.main(["create", "dev", "--yes"]) == 0
     assert world.states[name] == "READY"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_create_ends_where_a_zone_stays_silent_and_names_it(
+    begun: bool, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it fell silent before the creation was asked for, or while that was under way."""
+    world.states |= {"tpu-us-east5-a-0": "", "tpu-us-east5-b-1": ""}
+    when, ask = ("create", world.create) if begun else ("is_there", world.is_there)
+
+    def silenced(*arguments: Any) -> Any:
+        if begun == ("us-east5-b" in arguments):
+            world.silent.add("us-east5-b")
+        return ask(*arguments)
+
+    monkeypatch.setattr(world, when, silenced)
+    monkeypatch.setattr(controller, "_PATIENCE_S", 60.0)
+    assert command.main(["create", "dev", "--yes"]) == 1
+    said = capsys.readouterr()
+    assert ("create", "tpu-us-east5-b-1") in world.asked if begun else world.asked == []
+    assert len(world.looked) > 60, "a zone that answers again is waited for"
+    assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in said.err
+    assert "next: the same again, or python -m fleet monitor dev" in said.err
+    assert ("extract/0" in said.err) == (not begun), "it may live in the silent one"
+    assert "done" not in said.out
+
+
+def test_create_says_that_a_zone_it_knows_nothing_of_did_not_answer(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.silent.add("us-east5-b")
+    world.states["tpu-us-east5-b-1"] = ""
+    assert command.main(["create", "dev", "--yes"]) == 1
+    assert "us-east5-b didn't answer: transient" in capsys.readouterr().err
+    assert not world.asked
 
 
 def test_create_leaves_what_was_preempted(world: Cloud) -> None:

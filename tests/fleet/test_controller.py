@@ -1,8 +1,6 @@
 """A controller against a cloud that knows the truth: what is healthy stays, what is lost comes back."""
 
-import json
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -13,32 +11,16 @@ from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.failures import Failure, Kind
 from fleet.memory import Memory, parse
-from fleet.state import Action, Cause, Claim, Condition, Seen, View, Word, ZoneView
+from fleet.show import price_so_far
+from fleet.state import Action, Cause, Claim, Condition, View, Word, ZoneView
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
 from infra.nodes import Node
-from tests.fleet.conftest import OWNER, ZONES, fleet, labels
+from tests.fleet.conftest import ZONES, fleet, labels
+from tests.fleet.shown import NOW_S, Kept, Shown, view, watching
 
 CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
 HOME, OTHER = ZONES[:2]
-
-
-class Kept(Notebook):
-    """A memory as the bucket keeps it: one that reads it shares nothing with one that wrote it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[str] = []
-        self.signs = 0
-
-    def read(self) -> Memory:
-        return parse(self.writes[-1], "memory")[0] if self.writes else Memory()
-
-    def write(self, memory: Memory, sign: bool = True) -> None:
-        self.writes.append(json.dumps(memory.to_json()))
-
-    def sign(self, memory: Memory) -> None:
-        self.signs += 1
 
 
 def controller(
@@ -136,46 +118,7 @@ def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind
     assert len(asked) == 2
 
 
-OLD, NOW_S = Failure(Kind.EXISTS, "there already"), 1000.0
-
-
-class Shown:
-    """A cloud that shows what it is told, and remembers what it is asked for."""
-
-    def __init__(self, *looks: View):
-        self.looks = list(looks)
-        self.asked: list[Request] = []
-        self.answers: list[Answer] = []
-        self.zones: list[str] = []
-
-    def look(self, zones: object) -> View:
-        self.zones = [*zones]  # type: ignore[misc]
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-
-    def begin(self, request: Request) -> None:
-        self.asked.append(request)
-
-    def ended(self) -> list[Answer]:
-        found, self.answers = self.answers, []
-        return found
-
-
-def watching(
-    cloud: Shown, members: list[Node], store: Notebook | None = None, bundle: str = ""
-) -> Controller:
-    dice = random.Random(0)
-    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, dice, bundle=bundle)
-
-
-def view(
-    members: list[Node], at_s: float = NOW_S, words: Mapping[str, list[Word]] | None = None, **states: str
-) -> View:
-    """Members of ours in READY, or in states by `m` and their number; none where that is empty."""
-    zones: dict[str, dict[str, Seen]] = {zone: {} for one in members for zone in (*one.places, *one.spread)}
-    for one in members:
-        if state := states.get(f"m{one.member}", "READY"):
-            zones[one.zone][one.name] = Seen(one.name, one.zone, state, "1", 1.0, labels(one))
-    return View(at_s, {zone: ZoneView(nodes) for zone, nodes in zones.items()}, words or {})
+OLD = Failure(Kind.EXISTS, "there already")
 
 
 def refused(*failures: tuple[str, Failure | None], memory: Memory | None = None) -> Memory:
@@ -317,6 +260,29 @@ def test_what_cannot_be_written_down_is_not_done() -> None:
     assert one.memory.spent(Cause.PREEMPTION, NOW_S) == 1
 
 
+def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
+    class Lost(Kept):
+        error: FleetError | None = None
+
+        def sign(self, memory: Memory) -> None:
+            if self.error:
+                raise self.error
+
+    members, store = fleet(2), Lost()
+    cloud = Shown(view(members))
+    one = watching(cloud, members, store)
+    one.follow(members, spec=lambda _: "new")
+    store.error = FleetError("another `fleet` acts")
+    with pytest.raises(FleetError, match="another"):
+        one.step()
+    store.error = UnreachableError("no bucket")
+    assert "nothing is done: no bucket" in one.step().events
+    assert cloud.asked == []
+    store.error = None
+    one.step()
+    assert [request.verb for request in cloud.asked] == [Verb.UPDATE, Verb.UPDATE]
+
+
 def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None:
     """An impostor's status costs nothing."""
     members = fleet(2)
@@ -452,7 +418,28 @@ def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside
     for _ in range(3):
         look = one.step()
     assert cloud.asked == []
+    assert price_so_far(look) == (0.0, []), "nor paid for"
+    assert price_so_far(watching(Shown(found), members).step()) != (0.0, [])
     assert (look.orphans, {each.action for each in look.decisions}) == ([], {Action.HOLD})
+
+
+def test_how_long_the_bucket_is_silent_is_known_to_who_comes_after() -> None:
+    """Neither a controller that begins while it is silent, nor one that follows another, counts anew."""
+    members, store = fleet(1), Kept()
+
+    def step(at_s: float, silent: bool = True) -> Action:
+        found = view(members, at_s, m0="PREEMPTED" if silent else "READY")
+        cloud = Shown(replace(found, words=None) if silent else found)
+        one = watching(cloud, members, store)
+        (decision,) = one.step().decisions
+        store.write(one.memory)  # as a lease that is renewed does
+        return decision.action
+
+    assert step(NOW_S) is Action.HOLD
+    assert step(NOW_S + 1000) is Action.HOLD
+    assert step(NOW_S + 1001, silent=False) is Action.LEAVE
+    assert step(NOW_S + 2000) is Action.HOLD
+    assert step(NOW_S + 2802) is Action.REPLACE
 
 
 @pytest.mark.parametrize(

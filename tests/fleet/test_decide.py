@@ -72,6 +72,21 @@ def test_a_member_whose_work_is_done_is_not_paid_for_again(state: str) -> None:
         assert found(other).action is Action.REPLACE
 
 
+def test_whether_work_is_done_is_waited_for_while_the_bucket_does_not_answer_and_not_for_ever() -> None:
+    lost = replace(view(seen(0, "PREEMPTED")), words=None)
+    memory, key = Memory(heard_s=NOW_S - 600), fleet(4)[0].key
+    found = one(0, lost, memory)
+    assert (found.action, found.condition) == (Action.HOLD, Condition.UNKNOWN)
+    assert "Google says PREEMPTED; whether its work is done isn't known" in found.why
+    assert "the bucket didn't answer for 10 min, made again after 30" in found.why
+    assert one(0, replace(lost, words={}), memory).action is Action.REPLACE, "it says nothing of work"
+    without = [replace(member, run=None) for member in fleet(4)]
+    assert decide(without, lost, memory, Limits(), OWNER)[0].action is Action.REPLACE
+    assert one(0, lost, Memory(heard_s=NOW_S - 1800)).action is Action.REPLACE
+    memory.attempted(key, Cause.PREEMPTION, NOW_S - 60)
+    assert one(0, lost, memory).action is Action.REPLACE, "that was decided before"
+
+
 def test_what_a_complete_list_lacks_is_created() -> None:
     found = one(1, view(seen(0)))
     assert (found.action, found.cause) == (Action.CREATE, Cause.NEW)

@@ -1,6 +1,6 @@
 """A controller killed before and after each of its requests: the next one goes on from what is at Google."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -18,14 +18,6 @@ from tests.fleet.lab import FLEET, Lab, settings
 SPARE = "us-east1-d"
 DRY = "us-east5-b"
 NO_CHIPS = "There is no more capacity in the zone"
-
-
-@pytest.fixture(name="lab", scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp("lab"))
-    with lab.entered():
-        yield lab
-    lab.close()
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ UNKNOWN = [one for one in fleet(8, zones=8) if CATALOG.price(one.zone).spot is N
 
 
 def look(*members: Node, age_s: float = 2 * HOUR_S) -> Look:
-    zones = {one.zone: ZoneView({one.name: Seen(one.name, one.zone, "READY", "1", 1e6)}) for one in members}
-    return Look(View(1e6 + age_s, zones, {}), members, [], [], [])
+    nodes = [(one, Seen(one.name, one.zone, "READY", "1", 1e6)) for one in members]
+    zones = {one.zone: ZoneView({one.name: seen}) for one, seen in nodes}
+    return Look(View(1e6 + age_s, zones, {}), members, [], [], [], nodes=nodes)
 
 
 def test_the_price_so_far_is_that_of_the_chips_since_their_creation() -> None:

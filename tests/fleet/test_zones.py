@@ -142,6 +142,21 @@ def test_what_is_gone_or_going_needs_no_deletion() -> None:
     assert ask(api, Verb.DELETE).failure is None
 
 
+@pytest.mark.parametrize("left", ["PREEMPTED", "DELETING", ""])
+def test_a_deletion_whose_answer_was_lost_is_under_way_where_the_node_goes_or_is_gone(left: str) -> None:
+    class Lossy(Api):
+        def delete(self, zone: str, name: str) -> None:
+            assert self.seen is not None
+            self.seen = replace(self.seen, state=left) if left else None
+            super().delete(zone, name)
+
+    api = Lossy("PREEMPTED")
+    api.fails["delete"] = Failure(Kind.TRANSIENT, "the node is DELETING")
+    failure = ask(api, Verb.DELETE).failure
+    assert api.asked == ["node", "delete", "node"]
+    assert failure == (api.fails["delete"] if left == "PREEMPTED" else None)
+
+
 def test_a_creation_whose_answer_was_lost_finds_its_own_node_there() -> None:
     api = Api()
     assert ask(api, Verb.CREATE).operation == "operations/1"
@@ -195,3 +210,27 @@ def test_a_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
     free.set()
     one.wait()
     assert len(one.ended()) == 20
+
+
+def test_requests_under_way_are_waited_for_though_one_died_of_something_else() -> None:
+    """Who counts what was done by a controller that was killed mustn't come before its last request."""
+    free = threading.Event()
+
+    class Dying(Api):
+        def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+            if name == MEMBER.name:
+                raise KeyboardInterrupt
+            assert free.wait(30)
+            return super().create(zone, name, body)
+
+    api = Dying()
+    one = zones(api)
+    one.begin(Request(Verb.CREATE, MEMBER))
+    while not one._running[0].done():
+        pass
+    one.begin(Request(Verb.CREATE, NEIGHBOUR))
+    with pytest.raises(KeyboardInterrupt):
+        one.ended()
+    threading.Timer(0.2, free.set).start()
+    one.wait()
+    assert api.asked == ["create"]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from rehearsal import __main__ as command
 from rehearsal.__main__ import main
+from rehearsal.world.console import Narrator
+from rehearsal.world.layout import Layout, State, started
 
 
 def test_a_scenario_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +85,36 @@ def test_a_refusal_leaves_no_folder_in_the_cache(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     assert main(["shell", "-c", "true"]) == 3
     assert not (tmp_path / "cache").exists()
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_and_nothing_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while its world was made, when there was no warden yet to clean up behind it."""
+    monkeypatch.setenv("TPU_CACHE", str(tmp_path))
+    monkeypatch.setattr(command.life, "require_machine", lambda: None)
+    worlds, names = tmp_path / "worlds", ("run-killed", "run-pid-reused", "run-locked", "run-up", "other")
+    here, since = os.getpid(), started(os.getpid()) or 0
+    for name in names:
+        layout = Layout(worlds / name)
+        layout.program.mkdir(parents=True)
+        if name != "other":
+            layout.marker.touch()
+        if name in ("run-pid-reused", "run-up"):
+            State(here, since, here, since if name == "run-up" else since - 1, {}).save(layout.state)
+
+    def left() -> set[str]:
+        fresh = command._fresh(Namespace(dir=None), Narrator(), "run")
+        fresh.root.rmdir()
+        return {one.name for one in worlds.iterdir()}
+
+    line = ["flock", "--no-fork", str(worlds / "run-locked"), "sh", "-c", "echo locked; exec sleep 60"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as living:
+        assert living.stdout is not None
+        living.stdout.readline()
+        assert left() == {"run-locked", "run-up", "other"}
+        living.kill()
+    assert left() == {"run-up", "other"}
 
 
 @pytest.mark.parametrize("words", [["up"], ["run"], ["shell", "-c", "true"]])

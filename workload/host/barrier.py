@@ -49,9 +49,9 @@ def wait(
     began = time.monotonic()
     hint = _WHERE_TO_LOOK[phase].format(bucket=node.bucket)
     prefix = f"barrier/{meeting.name}/{phase}/"
-    barrier = _Barrier(
-        Bucket(node.bucket), prefix, meeting, program, say, began, node.barrier_timeout_s, poll_s, hint
-    )
+    # In a boot another may still wait for its number; a job that gives up is started again.
+    timeout_s = node.barrier_timeout_s + (node.metadata_timeout_s if phase == "boot" else 0)
+    barrier = _Barrier(Bucket(node.bucket), prefix, meeting, program, say, began, timeout_s, poll_s, hint)
     word = barrier.lead(word) if meeting.worker == 0 else barrier.follow()
     say(f"barrier: all {meeting.workers} workers are here, after {time.monotonic() - began:.1f} s")
     return word

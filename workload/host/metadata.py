@@ -25,7 +25,7 @@ _PAUSE_S = 0.5
 _WRITE_TIMEOUT_S = 2.0
 _WRITE_TRIES = 2
 _PASSING = (500, 502, 503, 504)
-_DEFAULT_BARRIER_TIMEOUT_S = 900.0
+_DEFAULT_BARRIER_TIMEOUT_S, _DEFAULT_METADATA_TIMEOUT_S = 900.0, 3600.0
 
 
 def read(key: str) -> str | None:
@@ -116,6 +116,7 @@ class Node:
     barrier_timeout_s: float
     job: str = ""  # what the slices of one job are called together; empty for a slice alone
     slices: tuple[str, ...] = ()  # all of them, this one too, in the order that all of them are given
+    metadata_timeout_s: float = 0.0  # for what Google writes late, before a worker meets the others
 
     @classmethod
     def from_metadata(cls) -> Self:
@@ -124,7 +125,6 @@ class Node:
         worker = _number("agent-worker-number")
         if not 0 <= worker < workers:
             raise MetadataError(f"agent-worker-number is {worker}, but tpu-workers is {workers}")
-        timeout = read("instance/attributes/tpu-barrier-timeout-s")
         name = _required("tpu-slice")
         listed = read("instance/attributes/tpu-slices") or ""
         slices = tuple(listed.split(",")) if listed else ()
@@ -135,9 +135,10 @@ class Node:
             worker=worker,
             workers=workers,
             bucket=_required("tpu-bucket"),
-            barrier_timeout_s=_DEFAULT_BARRIER_TIMEOUT_S if timeout is None else _seconds(timeout),
+            barrier_timeout_s=_seconds("tpu-barrier-timeout-s", _DEFAULT_BARRIER_TIMEOUT_S),
             job=_required("tpu-job") if slices else "",
             slices=slices,
+            metadata_timeout_s=_seconds("tpu-metadata-timeout-s", _DEFAULT_METADATA_TIMEOUT_S),
         )
 
     @property
@@ -172,13 +173,12 @@ def _number(key: str) -> int:
     return int(value)
 
 
-def _seconds(text: str) -> float:
+def _seconds(key: str, default: float) -> float:
+    text = read(f"instance/attributes/{key}")
     try:
-        seconds = float(text)
+        seconds = default if text is None else float(text)
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= 86400:
-        raise MetadataError(
-            f"the node's metadata has tpu-barrier-timeout-s='{text}', not seconds up to a day"
-        )
+        raise MetadataError(f"the node's metadata has {key}='{text}', not seconds up to a day")
     return seconds

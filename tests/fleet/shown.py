@@ -1,0 +1,73 @@
+"""A cloud that shows what it is told, for one controller, and a memory as the bucket keeps it."""
+
+import json
+import random
+from collections.abc import Mapping
+
+from benchmarks.virtual import Notebook
+from fleet.controller import Controller
+from fleet.decide import Limits
+from fleet.memory import Memory, parse
+from fleet.state import Seen, View, Word, ZoneView
+from fleet.zones import Answer, Request
+from infra.nodes import Node
+from tests.fleet.conftest import OWNER, labels
+
+NOW_S = 1000.0
+
+
+class Kept(Notebook):
+    """A memory as the bucket keeps it: one that reads it shares nothing with one that wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+        self.signs = 0
+
+    def read(self) -> Memory:
+        return parse(self.writes[-1], "memory")[0] if self.writes else Memory()
+
+    def write(self, memory: Memory, sign: bool = True) -> None:
+        self.writes.append(json.dumps(memory.to_json()))
+
+    def sign(self, memory: Memory) -> None:
+        self.signs += 1
+
+
+class Shown:
+    """A cloud that shows what it is told, and remembers what it is asked for."""
+
+    def __init__(self, *looks: View):
+        self.looks = list(looks)
+        self.asked: list[Request] = []
+        self.answers: list[Answer] = []
+        self.zones: list[str] = []
+
+    def look(self, zones: object) -> View:
+        self.zones = [*zones]  # type: ignore[misc]
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def begin(self, request: Request) -> None:
+        self.asked.append(request)
+
+    def ended(self) -> list[Answer]:
+        found, self.answers = self.answers, []
+        return found
+
+
+def watching(
+    cloud: Shown, members: list[Node], store: Notebook | None = None, bundle: str = ""
+) -> Controller:
+    dice = random.Random(0)
+    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, dice, bundle=bundle)
+
+
+def view(
+    members: list[Node], at_s: float = NOW_S, words: Mapping[str, list[Word]] | None = None, **states: str
+) -> View:
+    """Members of ours in READY, or in states by `m` and their number; none where that is empty."""
+    zones: dict[str, dict[str, Seen]] = {zone: {} for one in members for zone in (*one.places, *one.spread)}
+    for one in members:
+        if state := states.get(f"m{one.member}", "READY"):
+            zones[one.zone][one.name] = Seen(one.name, one.zone, state, "1", 1.0, labels(one))
+    return View(at_s, {zone: ZoneView(nodes) for zone, nodes in zones.items()}, words or {})
