@@ -11,11 +11,11 @@ from benchmarks.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from fleet.controller import Controller, Look
 from fleet.decide import Limits
 from fleet.errors import FleetError
-from fleet.failures import Failure, Kind
 from fleet.memory import Memory, parse
 from fleet.state import Action, Cause, Claim, Condition, Seen, View, Word, ZoneView
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
+from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 from tests.fleet.conftest import OWNER, ZONES, fleet, labels
 
