@@ -25,7 +25,7 @@ _EVENTS = 8
 _ALIVE_S = 3600.0  # without a terminal: that nothing has changed is said this often
 _PAGE_WIDTH = 180
 _PAGE = """<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5><title>TITLE</title>
-<body style="color:{foreground};background:{background}"><style>{stylesheet}</style>
+<body style="color:{foreground};background:{background}">
 <pre style="font:13px/1.5 ui-monospace,monospace">{code}</pre>
 """
 
