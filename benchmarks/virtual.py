@@ -11,10 +11,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet.failures import Failure, Kind
 from fleet.memory import Memory
 from fleet.state import Owner, Seen, View, Word, ZoneView
 from fleet.zones import Answer, Request, Verb
+from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 
 HOUR_S = 3600.0

@@ -7,43 +7,48 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from fleet import deploy as plans
-from fleet import doctor as doctors
+from fleet import doctor as fleets
 from fleet import everywhere, show
 from fleet.arguments import parser
 from fleet.controller import Controller, Look, Silence, busy_s
 from fleet.dashboard import Dashboard, serve
-from fleet.environment import AdHoc, Environment, described, followed, from_flags, opened
+from fleet.environment import AdHoc, Environment, described, followed, from_flags, google_of, opened
 from fleet.errors import FleetError
-from fleet.failures import Failure, Kind
-from fleet.google import AskedError
 from fleet.members import placed
-from fleet.named import read_stack
-from fleet.roster import within_budget
 from fleet.show import Rates
 from fleet.state import Action, Cause, Decision, Seen, View
 from fleet.store import RENEW_S, BucketStore
 from fleet.unit import unit
 from infra import names, prices
 from infra.cli import run
+from infra.doctor.checks import Target, checks
+from infra.doctor.report import healthy, run_checks, told
 from infra.errors import InfraError
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
+from infra.named import read_stack
 from infra.nodes import Node, nodes
+from infra.prices import within_budget
 from infra.settings import from_file
+from infra.tpu.published import unpublished
 
 _POLL_S = 2.0
+T = TypeVar("T", Node, Seen, Node | Seen)
 
 
 def status(options: argparse.Namespace) -> int:
     """Look once: every member, what Google and its workers say of it, and what would be done."""
     fleet = opened(options)
     look = fleet.watcher().step(may=())
-    return _told(fleet, look, options.json)
+    return _told(look, options.json)
 
 
 def list_nodes(options: argparse.Namespace) -> int:
@@ -57,7 +62,7 @@ def list_nodes(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([_listed(one, wanted.get((one.zone, one.name))) for one in found]))
     else:
-        print(show.listed(found, wanted) if found else "Google lists no node of ours")
+        print(show.plain(show.listed(found, wanted)) if found else "Google lists no node of ours")
     return _complain(look)
 
 
@@ -68,12 +73,12 @@ def _listed(seen: Seen, member: Node | None) -> dict[str, str | None]:
 
 def create(options: argparse.Namespace) -> int:
     """Create the members that aren't there."""
-    return _mend(options, {Cause.NEW, Cause.PREEMPTION, Cause.FAILURE}, "create", lambda one, _: _absent(one))
+    return _mend(options, "create", lambda one, _: _absent(one))
 
 
 def recreate_preempted(options: argparse.Namespace) -> int:
     """Bring back what Google took away, and nothing else."""
-    return _mend(options, {Cause.NEW, Cause.PREEMPTION, Cause.FAILURE}, "bring back", _was_there)
+    return _mend(options, "bring back", _was_there)
 
 
 def _absent(one: Decision) -> bool:
@@ -92,52 +97,37 @@ def delete(options: argparse.Namespace) -> int:
     zones, options.zones = options.zones, []  # where they are, whatever the file says by now
     fleet = opened(options)
     look = fleet.watcher().step(may=())
-    there = [one for one in look.members if _is_there(one, look, fleet)]
-    meant: list[Node | Seen] = [*there, *(look.orphans if options.orphans else [])]
-    meant = [one for one in meant if not zones or one.zone in zones]
-    there = [one for one in there if one in meant]
+    there = [one for one in look.members if _is_there(one, look, fleet) and one.zone in (zones or [one.zone])]
+    strays = [one for one in look.orphans if options.orphans and one.zone in (zones or [one.zone])]
+    meant: list[Node | Seen] = [*there, *strays]
     saved = AdHoc(fleet.google, fleet.stack.id)
     whole = {one.slice for one in fleet.members} & saved.read().keys() if not zones else set[str]()
     whole -= {one.slice for one in nodes(fleet.settings) if one not in fleet.members}
-    out = sys.stderr if options.json else sys.stdout
-    for one in meant:
-        print(f"  delete  {one.name} in {one.zone}", file=out)
-    for name in sorted(whole):
-        print(f"  forget  {name}, which stands in no file", file=out)
-    if not (meant or whole):
-        print("neither the stack nor Google has any of them: nothing to delete", file=out)
-    if not (meant or whole) or options.dry_run:
-        return _deleted(options, [one.name for one in meant], {})
+    shown = [f"  delete  {one.name} in {one.zone}" for one in meant]
+    shown += [f"  forget  {name}, which stands in no file" for name in sorted(whole)]
+    nothing = "neither the stack nor Google has any of them: nothing to delete"
+    if not _is_to_do(options, shown, shown, nothing):
+        return _done(options, "deleted", meant, None)
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
     memory = store.read()  # refuses beside a monitor, which would bring them back
     memory.deleted([one.key for one in there])
     store.write(memory)
-    outcome: dict[str, Failure | None] = {}
     try:
-        for one in meant:
-            try:
-                fleet.google.delete(one.zone, one.name)
-                outcome[one.name] = None
-            except AskedError as error:
-                outcome[one.name] = error.failure
-        _wait_gone(fleet, [one for one in meant if outcome.get(one.name, 1) is None], out)
+        failed = _each(meant, lambda one: fleet.google.delete(one.zone, one.name))
+        gone = [one for one in meant if one.name not in failed]
+        _wait_gone(fleet, gone, _out(options))
     finally:
         with suppress(InfraError):
             store.write(memory, sign=False)
-    named = [one.name for one in there if one.member is None and outcome.get(one.name) is None]
-    for name in whole if not any(outcome.values()) else ():
+    for name in whole if not failed else ():
         saved.keep(name, None)
-    for node, failure in outcome.items():
-        if failure:
-            print(f"error: {node}: {failure}", file=sys.stderr)
-    file = f"Pulumi.{options.environment}.yaml"
-    again = f"{file} still lists them: fleet create and a monitor make them again"
-    print(f"deleted {sum(not one for one in outcome.values())}; {again}", file=out)
-    if named:
+    again = f"Pulumi.{options.environment}.yaml still lists them: fleet create and a monitor make them again"
+    print(f"deleted {len(gone)}; {again}", file=_out(options))
+    if held := [one.name for one in there if one.member is None and one in gone]:
         what = f"pulumi refresh -s {options.environment}"
-        print(f"the stack still holds {', '.join(named)}: `{what}`", file=out)
-    return _deleted(options, [*outcome], outcome)
+        print(f"the stack still holds {', '.join(held)}: `{what}`", file=_out(options))
+    return _done(options, "deleted", meant, failed)
 
 
 def _wait_gone(fleet: Environment, nodes: Sequence[Node | Seen], out: TextIO) -> None:
@@ -164,38 +154,64 @@ def _is_there(node: Node, look: Look, fleet: Environment) -> bool:
     return fleet.owner.owns(seen) if node.member is not None else node.name in (fleet.stack.held or ())
 
 
-def _deleted(options: argparse.Namespace, meant: list[str], outcome: dict[str, Failure | None]) -> int:
-    failed = {name: str(failure) for name, failure in outcome.items() if failure}
-    if options.json:
-        deleted = [name for name in outcome if name not in failed]
-        print(json.dumps({"meant": meant, "deleted": deleted, "failed": failed}))
-    return 1 if failed else 0
-
-
 def take_over(options: argparse.Namespace) -> int:
     """Make another stack's members ours, after a yes: for a fleet whose stack is lost."""
     fleet = opened(options)
     look = fleet.watcher().step(may=())
-    ours = {**fleet.labels, "stack": fleet.stack.id}
     meant = [
         seen
         for one in look.members
         if one.member is not None and (seen := look.view.seen(one.name, one.zone))
         if fleet.labels.items() <= seen.labels.items() and not fleet.owner.owns(seen)
     ]
-    out = sys.stderr if options.json else sys.stdout
-    for seen in meant:
-        print(f"  take over  {seen.name} in {seen.zone}, of stack {seen.labels.get('stack', '?')}", file=out)
-    if not meant or options.dry_run:
-        print(f"{len(meant)} of another stack", file=out)
-        return 0
+    shown = [
+        f"  take over  {one.name} in {one.zone}, of stack {one.labels.get('stack', '?')}" for one in meant
+    ]
+    if not _is_to_do(options, shown, meant, "none is of another stack"):
+        return _done(options, "taken", meant, None)
     _confirm(f"Take over {len(meant)} slice(s)? Whoever keeps them now must have stopped.", options.yes)
-    for seen in meant:
+    ours = {**fleet.labels, "stack": fleet.stack.id}
+    failed = _each(
+        meant, lambda one: fleet.google.update(one.zone, one.name, {"labels": {**one.labels, **ours}})
+    )
+    return _done(options, "taken", meant, failed)
+
+
+def _out(options: argparse.Namespace) -> TextIO:
+    """For people; standard output is JSON alone where a program asks."""
+    return sys.stderr if options.json else sys.stdout
+
+
+def _is_to_do(
+    options: argparse.Namespace, shown: Sequence[str], meant: Collection[object], nothing: str
+) -> bool:
+    """Shows what is meant; False where that is nothing, or it was only to be shown."""
+    for line in [*shown, *([] if meant else [nothing])]:
+        print(line, file=_out(options))
+    return bool(meant) and not options.dry_run
+
+
+def _each(nodes: Sequence[T], change: Callable[[T], None]) -> dict[str, str]:
+    """Changes each, whatever becomes of the others; why, by name, where it failed."""
+    failed = {}
+    for one in nodes:
         try:
-            fleet.google.update(seen.zone, seen.name, {"labels": {**seen.labels, **ours}})
+            change(one)
         except AskedError as error:
-            raise FleetError(f"{seen.name}: {error}") from None
-    return 0
+            failed[one.name] = str(error)
+            print(f"error: {one.name}: {error}", file=sys.stderr)
+    return failed
+
+
+def _done(
+    options: argparse.Namespace, what: str, meant: Sequence[Node | Seen], failed: Mapping[str, str] | None
+) -> int:
+    """What came of a command, None where nothing was done; its exit status."""
+    if options.json:
+        names = [one.name for one in meant]
+        done = [] if failed is None else [name for name in names if name not in failed]
+        print(json.dumps({"meant": names, what: done, "failed": failed or {}}))
+    return 1 if failed else 0
 
 
 def deploy(options: argparse.Namespace) -> int:
@@ -205,11 +221,11 @@ def deploy(options: argparse.Namespace) -> int:
         raise FleetError("no samples\n    fix: --source FILE, or --skip-dataset where the streams are there")
     samples = ["--max-samples", str(options.max_samples)] if options.max_samples else []
     dataset = None if options.skip_dataset else ["--source", *options.source, *samples, *options.rest]
-    wish = plans.plan(options.environment, fleet.members, dataset)
+    lines = plans.commands(options.environment, fleet.members, dataset)
     if options.dry_run:
-        print("\n".join(f"would run: python {shlex.join(line)}" for line in wish.commands()))
+        print("\n".join(f"would run: python {shlex.join(line)}" for line in lines))
         return create(options) if options.create_tpus else 0
-    plans.prepare(wish)
+    plans.prepare(lines)
     if options.skip_launch:
         print(f"prepared; to create the slices: python -m fleet create {options.environment}")
         return 0
@@ -281,29 +297,21 @@ def execute(options: argparse.Namespace) -> int:
     command = everywhere.one_line(options.rest)
     fleet = opened(options)
     run = everywhere.Everywhere(fleet.settings, Path(options.logs), options.parallel)
-    out, members, begun_s = sys.stderr if options.json else sys.stdout, _where(fleet), time.time()
-    left_out, reports = run.on_all(
-        fleet.google, members, command, options.timeout_s, options.partial,
-        lambda line: print(line, file=out, flush=True),
-    )  # fmt: skip
+    say = partial(print, file=_out(options), flush=True)
+    view = fleet.google.look(sorted({zone for one in fleet.members for zone in (*one.places, *one.spread)}))
+    members, begun_s = placed(fleet.members, view, fleet.owner, {}), time.time()
+    left_out, reports = run.on_all(view, members, command, options.timeout_s, options.partial, say)
     if options.json:
         print(json.dumps(everywhere.as_json(run.folder, left_out, reports)))
     for name, why in left_out.items():
         print(f"left out: {name}: {why}", file=sys.stderr)
-    if failed := everywhere.first_failure(reports):
-        print(f"error: {failed}", file=sys.stderr)
-        return 1
-    print(f"{len(reports)} of {len(reports)} ok", file=out)
-    failed_boots = everywhere.failed_boots(fleet.google.look(()), members, begun_s)
-    for line in failed_boots:
+    problems = [failed] if (failed := everywhere.first_failure(reports)) else []
+    if not problems:
+        say(f"{len(reports)} of {len(reports)} ok")
+        problems = everywhere.failed_boots(fleet.google.look(()), members, begun_s)
+    for line in problems:
         print(f"error: {line}", file=sys.stderr)
-    return 1 if failed_boots else 0
-
-
-def _where(fleet: Environment) -> list[Node]:
-    """The members with the names and zones that they have."""
-    view = fleet.google.look(sorted({zone for one in fleet.members for zone in (*one.places, *one.spread)}))
-    return placed(fleet.members, view, fleet.owner, {})
+    return 1 if problems else 0
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -311,17 +319,13 @@ def doctor(options: argparse.Namespace) -> int:
     settings, meant = from_flags(options)
     if sys.stderr.isatty():
         print("asking Google and Pulumi …", file=sys.stderr)
-    findings = doctors.examine(doctors.patient(settings, meant))
-    print(json.dumps([asdict(one) for one in findings]) if options.json else doctors.told(findings))
-    return 0 if doctors.healthy(findings) else 1
+    google = google_of(settings)
+    findings = run_checks([*checks(Target(settings, meant, google)), *fleets.checks(settings, google)])
+    print(json.dumps([asdict(one) for one in findings]) if options.json else told(findings))
+    return 0 if healthy(findings) else 1
 
 
-def _mend(
-    options: argparse.Namespace,
-    may: Collection[Cause],
-    verb: str,
-    wanted: Callable[[Decision, Controller], bool],
-) -> int:
+def _mend(options: argparse.Namespace, verb: str, wanted: Callable[[Decision, Controller], bool]) -> int:
     fleet = opened(options)
     before = fleet.watcher()
     before.memory.acted()  # a person asks: zones that refused are tried again
@@ -329,21 +333,21 @@ def _mend(
     due = {
         one.member.key
         for one in look.decisions
-        if one.cause in may and one.action is not Action.HOLD and wanted(one, before)
+        if one.cause and one.action is not Action.HOLD and wanted(one, before)
     }
     meant = [one for one in look.members if one.key in due]
-    if not options.json:
-        _say_what(look, due)
-        if meant:
-            print(prices.table(meant))
-        if look.outdated:
-            print(f"  update   {', '.join(look.outdated)}: new settings, taken over at the next boot")
-    if not (meant or look.outdated) or options.dry_run:
-        if options.json:
-            return _told(fleet, look, as_json=True)
-        print(f"nothing to {verb}" if not meant else f"would {verb} {len(meant)} slice(s)")
-        return _complain(look)
-    _require_bundle(fleet)
+    shown = [
+        f"  {one.action:<8} {one.node}: {one.why}"
+        for one in look.decisions
+        if one.member.key in due or one.action in (Action.WAIT, Action.HOLD)
+    ]
+    shown += [prices.table(meant)] if meant else []
+    if look.outdated:
+        shown.append(f"  update   {', '.join(look.outdated)}: new settings, taken over at the next boot")
+    if not _is_to_do(options, shown, {*due, *look.outdated}, f"nothing to {verb}"):
+        return _told(look, as_json=True) if options.json else _complain(look)
+    if missing := unpublished(fleet.settings, fleet.google.bucket, fleet.google.is_there):
+        raise FleetError("\n    fix: ".join(missing))
     within_budget(fleet.settings)
     if meant:
         _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
@@ -353,11 +357,11 @@ def _mend(
         AdHoc(fleet.google, fleet.stack.id).keep(item["name"], item)
     try:
         tries = max((len(one.places) for one in meant), default=1)
-        look, failures = _brought(controller, due, may, tries, options.json)
+        look, failures = _brought(controller, due, frozenset(Cause), tries, options.json)
     finally:
         _left(controller)
     if options.json:
-        _told(fleet, look, as_json=True)
+        _told(look, as_json=True)
     elif not failures:
         print(f"done; their hosts boot now: python -m fleet monitor {options.environment}")
     for key, failure in failures.items():
@@ -393,20 +397,6 @@ def _brought(
         time.sleep(_POLL_S)
 
 
-def _require_bundle(fleet: Environment) -> None:
-    """Raises FleetError where hosts would have nothing to install."""
-    bundle, fix = fleet.settings.tpu.bundle, f"make publish ENV={fleet.settings.environment}"
-    if bundle is None:
-        raise FleetError(f"tpu:bundle: no bundle was published for the hosts to install\n    fix: {fix}")
-    manifest = names.bundle_manifest(bundle)
-    try:
-        there = fleet.google.is_there(manifest)
-    except AskedError as error:
-        raise FleetError(f"gs://{fleet.google.bucket}/{manifest}: {error}") from None
-    if not there:
-        raise FleetError(f"tpu:bundle: gs://{fleet.google.bucket}/{manifest} does not exist\n    fix: {fix}")
-
-
 def _left(controller: Controller) -> None:
     """Gives the lease up; says what goes on without it."""
     if controller.busy:
@@ -415,31 +405,18 @@ def _left(controller: Controller) -> None:
     controller.leave()
 
 
-def _say_what(look: Look, due: Collection[str]) -> None:
-    for one in look.decisions:
-        if one.member.key in due or one.action in (Action.WAIT, Action.HOLD):
-            print(f"  {one.action:<8} {one.node}: {one.why}")
-
-
-def _told(fleet: Environment, look: Look, as_json: bool) -> int:
+def _told(look: Look, as_json: bool) -> int:
     found = show.rows(look, Rates())
     if as_json:
         print(json.dumps(show.as_json(look, found)))
     else:
-        print(show.table(found))
-        print("\n".join([show.summary(found), *show.remedies(look)]))
-        for seen in look.orphans:
-            print(f"orphan: {seen.name} in {seen.zone}, {seen.state}: asked for by nobody")
+        print("\n".join([show.plain(show.table(found)), show.summary(found), *show.remarks(look)]))
     return _complain(look)
 
 
 def _complain(look: Look) -> int:
     """Says who didn't answer; the exit status."""
-    silent = [
-        f"{zone} didn't answer: {view.failure}" for zone, view in look.view.zones.items() if view.failure
-    ]
-    if look.view.failure:
-        silent.append(f"the bucket didn't answer: {look.view.failure}")
+    silent = show.unanswered(look)
     for line in silent:
         print(line, file=sys.stderr)
     return 1 if silent else 0

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fleet.decide import LIST_LAG_S, Limits, decide
-from fleet.failures import Failure, Kind
 from fleet.members import in_zone, orphans, placed
 from fleet.memory import Memory
 from fleet.state import ON_THE_WAY, TAKEN_AWAY, Action, Cause, Claim, Condition, Decision, Owner, Seen, View
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
+from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 
 _OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from fleet.failures import Kind
 from fleet.memory import Attempt, Memory, Refusal
 from fleet.state import (
     GOING,
@@ -28,6 +27,7 @@ from fleet.state import (
     ZoneView,
 )  # fmt: skip
 from infra import names
+from infra.gcp.failures import Kind
 from infra.nodes import Node
 
 RERUN_FAILED = "rerun-failed"

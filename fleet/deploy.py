@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from fleet.controller import Controller
 from fleet.errors import FleetError
@@ -20,37 +19,13 @@ from infra.nodes import Node
 _POLL_S = 5.0
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a deployment is.
+def commands(environment: str, members: Sequence[Node], dataset: Sequence[str] | None) -> list[list[str]]:
+    """What is run before slices are created, in order; one stream for each member, by their numbers.
 
-    Attributes:
-        environment: whose slices.
-        streams: where the members' command looks for its streams.
-        members: one stream each, in the order of their numbers.
-        dataset: arguments of `workload data streams`; None where the streams are there already.
-    """
-
-    environment: str
-    streams: str
-    members: tuple[Node, ...]
-    dataset: tuple[str, ...] | None
-
-    def commands(self) -> list[list[str]]:
-        """What is run before slices are created, in order."""
-        found = []
-        if self.dataset is not None:
-            count = str(len(self.members))
-            line = ["-m", "workload", "data", "streams", "--streams", count, "--out", self.streams]
-            found.append([*line, *self.dataset])
-        return [*found, ["-m", "infra.publish", self.environment]]
-
-
-def plan(environment: str, members: Sequence[Node], dataset: Sequence[str] | None) -> Plan:
-    """What is to be done for some members.
+    `dataset` is what `workload data streams` is told; None where the streams are there already.
 
     Raises:
-        FleetError: they aren't one fleet that extracts from a folder of streams.
+        FleetError: the members aren't one fleet that extracts from a folder of streams.
     """
     slices = {one.slice for one in members}
     file = f"Pulumi.{environment}.yaml"
@@ -71,25 +46,20 @@ def plan(environment: str, members: Sequence[Node], dataset: Sequence[str] | Non
         raise FleetError(
             f"members {', '.join(map(str, numbers))} alone can't take all streams\n    fix: {fix}"
         )
-    arguments = None if dataset is None else tuple(dataset)
-    return Plan(environment, found[1].rstrip("/"), tuple(members), arguments)
+    publish = ["-m", "infra.publish", environment]
+    if dataset is None:
+        return [publish]
+    streams = ["--streams", str(len(members)), "--out", found[1].rstrip("/")]
+    return [["-m", "workload", "data", "streams", *streams, *dataset], publish]
 
 
-def prepare(one: Plan, run: Callable[[Sequence[str]], int] | None = None) -> None:
-    """Runs the commands.
-
-    Raises:
-        FleetError: one failed; what it said is above.
-    """
-    run = run or _run
-    for line in one.commands():
-        shown = f"python {shlex.join(line)}"
-        print(f"$ {shown}", flush=True)
-        status = run(line)
-        if status:
-            raise FleetError(
-                f"`{shown}` ended with {status}; what it said is above\n    fix: that, and again"
-            )
+def prepare(lines: Sequence[Sequence[str]]) -> None:
+    """Runs commands of this interpreter. Raises FleetError where one fails."""
+    for line in lines:
+        print(f"$ python {shlex.join(line)}", flush=True)
+        if status := _run(line):
+            ended = f"`python {shlex.join(line)}` ended with {status}; see the output above"
+            raise FleetError(f"{ended}\n    fix: that, and again")
 
 
 def _run(line: Sequence[str]) -> int:

@@ -12,14 +12,16 @@ from typing import Any
 from fleet.controller import Actor, Controller, Store
 from fleet.decide import Limits
 from fleet.errors import FleetError
-from fleet.failures import Kind
-from fleet.google import AskedError, Google
-from fleet.named import LAYER, NamedSlices, StackState, read_stack
-from fleet.roster import Wish, members
+from fleet.google import Google
+from fleet.named import NamedSlices
+from fleet.roster import members
 from fleet.state import Owner, Seen
 from fleet.store import BucketStore, ReadOnlyStore
 from fleet.zones import Answer, Request, Verb, Zones
 from infra import names
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Kind
+from infra.named import LAYER, StackState, read_stack
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
 from infra.tpu.request import member_request
@@ -143,7 +145,7 @@ def opened(options: argparse.Namespace) -> Environment:
         FleetError, InfraError: the settings, the flags or the stack are wrong.
     """
     settings = from_file(options.environment)
-    google = Google(settings.gcp.project, settings.storage.bucket_name, names.controller_bucket(settings))
+    google = google_of(settings)
     stack = read_stack(options.environment)
     saved = AdHoc(google, stack.id)
     found = saved.read()
@@ -153,6 +155,11 @@ def opened(options: argparse.Namespace) -> Environment:
             raise FleetError(f"{flags['name']} is a fleet already, of {_shown(old)}\n    fix: {fix}")
         found = {**found, flags["name"]: flags}
     return restricted(options, settings, google, stack, list(found.values()))
+
+
+def google_of(settings: Settings) -> Google:
+    """Google, as the account that is logged in."""
+    return Google(settings.gcp.project, settings.storage.bucket_name, names.controller_bucket(settings))
 
 
 def restricted(
@@ -166,8 +173,7 @@ def restricted(
     if more:
         settings = from_file(options.environment, slices=more)
     flags = described(options)
-    wish = Wish(options.slice, options.zones, options.workers_per_zone)
-    meant = members(settings, Wish((flags["name"],)) if flags else wish)
+    meant = members(settings, [flags["name"]]) if flags else _narrowed(options, settings)
     if not meant:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
         raise FleetError(f"Pulumi.{options.environment}.yaml lists no slices\n    fix: {fix}")
@@ -177,7 +183,11 @@ def restricted(
 def from_flags(options: argparse.Namespace) -> tuple[Settings, tuple[Node, ...]]:
     """Settings and members without a stack or Google, whose troubles are what doctor looks for."""
     settings = from_file(options.environment)
-    return settings, members(settings, Wish(options.slice, options.zones, options.workers_per_zone))
+    return settings, _narrowed(options, settings)
+
+
+def _narrowed(options: argparse.Namespace, settings: Settings) -> tuple[Node, ...]:
+    return members(settings, options.slice, options.zones, options.workers_per_zone)
 
 
 def followed(options: argparse.Namespace, before: Environment) -> Environment:

@@ -1,7 +1,7 @@
 """A command on all workers at once: on all of them or on none, a log for each, and who failed first.
 
 everywhere = Everywhere(settings, Path("fleet-logs"), parallel=32)
-left_out, reports = everywhere.on_all(google, members, "sudo systemctl restart tpu-job")
+left_out, reports = everywhere.on_all(view, members, "sudo systemctl restart tpu-job")
 """
 
 import shlex
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import FleetError
-from fleet.google import Google
 from fleet.ssh import Ending, Report, Ssh, Worker, workers
 from fleet.state import View
 from infra.nodes import Node
@@ -38,20 +37,17 @@ def one_line(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
-def standing(google: Google, members: Sequence[Node]) -> tuple[list[Node], dict[str, str], dict[str, str]]:
+def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str, str], dict[str, str]]:
     """Members that Google calls READY; of the others those that it doesn't, and those it says nothing of.
 
     Of the latter two, why, by the node's name.
     """
-    zones = sorted({one.zone for one in members})
-    with ThreadPoolExecutor(max(1, len(zones))) as pool:
-        views = dict(zip(zones, pool.map(google.zone, zones), strict=True))
     ready, down, unknown = [], dict[str, str](), dict[str, str]()
     for one in members:
-        view = views[one.zone]
-        if view.nodes is None:
-            unknown[one.name] = f"{one.zone} didn't answer: {view.failure.message if view.failure else '?'}"
-        elif (seen := view.nodes.get(one.name)) is None:
+        zone = view.zones[one.zone]
+        if zone.nodes is None:
+            unknown[one.name] = f"{one.zone} didn't answer: {zone.failure.message if zone.failure else '?'}"
+        elif (seen := zone.nodes.get(one.name)) is None:
             down[one.name] = f"{one.zone} has no such node"
         elif seen.state != "READY":
             down[one.name] = f"it is {seen.state or 'in no state'}"
@@ -75,14 +71,14 @@ class Everywhere:
 
     def on_all(
         self,
-        google: Google,
+        view: View,
         members: Sequence[Node],
         command: str,
         timeout_s: int = 600,
         partial: bool = False,
         say: Callable[[str], object] = print,
     ) -> tuple[dict[str, str], list[Report]]:
-        """Runs a line of the hosts' shell on every worker; `say` hears of each as it ends.
+        """Runs a line of the hosts' shell on every worker that `view` shows; `say` gets a line as each ends.
 
         Returns:
             With `partial`, what was left out and why; and how it went, in the order in which workers ended.
@@ -90,7 +86,7 @@ class Everywhere:
         Raises:
             FleetError: one member isn't READY, or one worker can't be reached. It was run nowhere then.
         """
-        ready, down, unknown = standing(google, members)
+        ready, down, unknown = standing(view, members)
         if (why := down | unknown) and not partial:
             raise self._partial("slices aren't known to be READY", why, len(members))
         asked = [one for one in members if one in ready or one.name in unknown]

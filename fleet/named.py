@@ -1,66 +1,19 @@
-"""Slices that people name: Pulumi makes them, so Pulumi makes them again.
+"""Slices that people name: Pulumi makes them, so Pulumi makes them again (infra/named.py).
 
-Of a slice that Google took away the node is deleted through the API; one `pulumi up --refresh` of that slice
-then finds that it is gone, which only a 404 says, and creates it. What the stack doesn't hold any more, since
-a creation failed, can't be refreshed, and is created all the same. It runs in a process of its own, out of
-reach of Ctrl+C: it is never left half done.
-
-    python -m fleet.named dev train     prints what became of each as JSON
+The node of one that Google took away is deleted through the API first. The update runs in a process of its
+own, out of reach of Ctrl+C: it is never left half done.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import IO
 
-from fleet.failures import Failure, Kind, classify
 from fleet.zones import Answer, Request
-from infra import names
-from infra.cli import Pulumi
-from infra.errors import CommandError, InfraError
+from infra.gcp.failures import Failure, Kind
 from infra.settings.sources import ROOT
-from infra.settle import settle
-
-LAYER = "tpu"
-
-
-@dataclass(frozen=True)
-class StackState:
-    """What the slices' stack says.
-
-    Attributes:
-        id: what its nodes' labels say of it.
-        held: named slices that it holds, by zone; None where Pulumi isn't there to say.
-    """
-
-    id: str
-    held: Mapping[str, str] | None
-
-
-def read_stack(environment: str, root: Path = ROOT) -> StackState:
-    """The stack as it is; by TPU_STACK_ID alone, where that is set: named slices are then left to people.
-
-    Raises:
-        CommandError: there is none yet, or Pulumi doesn't say.
-    """
-    if given := os.environ.get("TPU_STACK_ID"):
-        return StackState(given, None)
-    pulumi = Pulumi(environment, root)
-    fix = f"pulumi up -s {environment}"
-    if environment not in pulumi.stacks(LAYER):
-        raise CommandError(f"there is no stack {environment} of {LAYER} yet\n    fix: {fix}")
-    resources = pulumi.state(LAYER)
-    outputs = next((one.get("outputs") or {} for one in resources if one["type"] == names.STACK_TYPE), {})
-    if not outputs.get("stackId"):
-        raise CommandError(f"the stack {environment} of {LAYER} isn't up\n    fix: {fix}")
-    mine = (one for one in resources if one["type"] == names.NODE_TYPE and not one.get("delete"))
-    held = {one["urn"].rpartition("::")[2]: names.zone_of(one["id"]) for one in mine}
-    return StackState(str(outputs["stackId"]), held)
 
 
 class NamedSlices:
@@ -84,7 +37,7 @@ class NamedSlices:
             found = _answers(requests, child.returncode, output)
         if self._waiting and self._running is None:
             output = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has ended
-            line = [sys.executable, "-m", "fleet.named", self._environment]
+            line = [sys.executable, "-m", "infra.named", self._environment]
             child = subprocess.Popen(
                 [*line, *(one.node.name for one in self._waiting)], cwd=ROOT, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
@@ -108,75 +61,3 @@ def _answers(requests: Sequence[Request], status: int, output: IO[bytes]) -> lis
 
 def _failure(told: dict[str, str] | None) -> Failure | None:
     return None if told is None else Failure(Kind(told["kind"]), told["message"], told["about"])
-
-
-def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[str, Failure | None]:
-    """Makes slices whose nodes are gone; the rest of the stack stays as it is. By node, what failed."""
-    # Pulumi's SDK takes twice as long to import as all else, which who only looks doesn't wait.
-    from pulumi import automation
-    from pulumi.automation import errors as refused
-
-    class Workspace(automation.LocalWorkspace):
-        """The user's own, whose selected stack stays what it is: every call here names its stack."""
-
-        def select_stack(self, stack_name: str) -> None:
-            pass
-
-    op = automation.OpType
-    settle(environment, LAYER, root)  # what an update that was killed made is taken in, its lock put aside
-    workspace = Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
-    stack = automation.Stack.select(environment, workspace)
-    errors: dict[str, list[str]] = {}
-    done: set[str] = set()
-
-    def hear(event: automation.EngineEvent) -> None:
-        said, ended = event.diagnostic_event, event.res_outputs_event
-        if said and said.severity == "error":
-            errors.setdefault(said.urn or "", []).append(said.message.strip())
-        if ended and ended.metadata.op in (op.CREATE, op.CREATE_REPLACEMENT, op.SAME):
-            done.add(ended.metadata.urn)
-
-    # The slice that holds the node, too: what isn't in the stack yet needs its parent made.
-    urn = {node: names.node_urn(environment, node) for node in nodes}
-    targets = [*urn.values(), *(names.slice_urn(environment, node) for node in nodes)]
-    whole = ""
-    held = {one["urn"] for one in Pulumi(environment, root).state(LAYER)} & {*urn.values()}
-    some = held if len(held) < len(nodes) else set[str]()
-    try:
-        if some:
-            stack.refresh(target=sorted(some))
-        # One zone without capacity must not keep the slices in others from coming back.
-        stack.up(target=targets, refresh=len(held) == len(nodes), continue_on_error=True, on_event=hear)
-    except refused.ConcurrentUpdateError as error:
-        whole = f"another update of the stack is under way ({_last(error)})"
-    except refused.CommandError as error:
-        whole = _last(error)
-    outcome: dict[str, Failure | None] = {}
-    for node in nodes:
-        said = " ".join(errors.get(urn[node], []))
-        outcome[node] = classify(said) if said else None
-        if not said and urn[node] not in done:
-            outcome[node] = Failure(Kind.STACK, " ".join(errors.get("", [])) or whole or "Pulumi did nothing")
-    return outcome
-
-
-def _last(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = (line for line in lines if "error:" in line or "panic:" in line)
-    return next(told, lines[-1] if lines else "no output")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """One update, and its outcome as the last line."""
-    environment, *nodes = arguments
-    try:
-        outcome = create(environment, nodes)
-    except InfraError as error:
-        outcome = dict.fromkeys(nodes, Failure(Kind.STACK, str(error)))
-    print(json.dumps({node: asdict(one) if one else None for node, one in outcome.items()}))
-    return 0
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("PULUMI_SKIP_UPDATE_CHECK", "true")
-    sys.exit(main(sys.argv[1:]))

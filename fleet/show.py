@@ -3,7 +3,13 @@
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import StringIO
 from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
 
 from fleet.controller import Look
 from fleet.state import Condition, Decision, Seen, Word
@@ -11,13 +17,15 @@ from infra.catalog import CATALOG
 from infra.nodes import Node
 
 _RATE_OVER_S = 600.0
+_ANY_WIDTH = 10_000
+# Those first that need somebody, where not all fit.
 MARKS = {
+    Condition.FAILED: "red",
+    Condition.RECOVERING: "magenta",
+    Condition.UNKNOWN: "bright_black",
+    Condition.STARTING: "yellow",
     Condition.WORKING: "green",
     Condition.DONE: "cyan",
-    Condition.STARTING: "yellow",
-    Condition.RECOVERING: "magenta",
-    Condition.FAILED: "red",
-    Condition.UNKNOWN: "bright_black",
 }
 
 
@@ -99,7 +107,7 @@ def summary(found: Sequence[Row]) -> str:
     rate = sum(row.samples_per_s or 0 for row in found)
     words = [f"{len(found)} slices: {conditions or 'none'}"]
     if samples:
-        words.append(f"{samples:,} samples, {shards:,} shards, {in_bytes(size)}")
+        words.append(f"{samples:,} samples, {shards:,} shards, {decimal(size)}")
     if rate:
         words.append(f"{rate:,.1f} samples/s")
     return "; ".join(words)
@@ -118,6 +126,7 @@ def remedies(look: Look) -> list[str]:
 
 
 HEAD = ("node", "zone", "state", "condition", "samples", "shards", "size", "samples/s", "left", "why")
+_NUMBERS = HEAD[4:9]
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -127,32 +136,63 @@ def cells(row: Row) -> tuple[str, ...]:
     )
     return (
         row.node, row.zone, row.state or "-", row.condition, samples,
-        f"{row.shards:,}" if row.shards else "", in_bytes(row.size_bytes) if row.size_bytes else "",
+        f"{row.shards:,}" if row.shards else "", decimal(row.size_bytes) if row.size_bytes else "",
         "" if row.samples_per_s is None else f"{row.samples_per_s:,.1f}",
         "" if row.left_s is None else in_time(row.left_s), row.why.partition("\n")[0],
     )  # fmt: skip
 
 
-def table(found: Sequence[Row]) -> str:
-    """In plain text."""
-    return _columns([HEAD, *map(cells, found)])
+def table(found: Sequence[Row], title: str = "") -> Table:
+    """A row for each member, for a terminal, a page or plain text."""
+    drawn = _table(*HEAD, title=title)
+    for row in found:
+        style = MARKS[Condition(row.condition)]
+        drawn.add_row(*(Text(cell, style * (n == 3)) for n, cell in enumerate(cells(row))))
+    return drawn
 
 
-def listed(nodes: Sequence[Seen], wanted: Mapping[tuple[str, str], Node]) -> str:
+def listed(nodes: Sequence[Seen], wanted: Mapping[tuple[str, str], Node]) -> Table:
     """Every node that carries our labels, with who asks for it."""
-    lines = [("node", "zone", "state", "asked for by")]
+    drawn = _table("node", "zone", "state", "asked for by")
     for seen in sorted(nodes, key=lambda one: (one.zone, one.name)):
         member = wanted.get((seen.zone, seen.name))
-        lines.append((seen.name, seen.zone, seen.state, member.slice if member else "nobody: an orphan"))
-    return _columns(lines)
+        drawn.add_row(seen.name, seen.zone, seen.state, member.slice if member else "nobody: an orphan")
+    return drawn
 
 
-def _columns(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+def _table(*head: str, title: str = "") -> Table:
+    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
+    for name in head:
+        drawn.add_column(name, no_wrap=name != "why", justify="right" if name in _NUMBERS else "left")
+    return drawn
+
+
+def plain(drawn: Table) -> str:
+    """As lines of text, however long."""
+    console = Console(file=StringIO(), width=_ANY_WIDTH, force_terminal=False)
+    console.print(drawn)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+
+
+def unanswered(look: Look) -> list[str]:
+    """Who didn't answer, and why."""
+    silent = {zone: view.failure for zone, view in sorted(look.view.zones.items())}
+    silent["the bucket"] = look.view.failure
+    return [f"{who} didn't answer: {failure}" for who, failure in silent.items() if failure]
+
+
+def remarks(look: Look) -> list[str]:
+    """What people can do about members, nodes that nobody asks for, and what all cost."""
+    said = remedies(look)
+    if look.orphans:
+        orphans = ", ".join(f"{one.name} ({one.zone}, {one.state})" for one in look.orphans)
+        said.append(f"orphans, asked for by nobody: {orphans}")
+    dollars, unknown = price_so_far(look)
+    without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
+    said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
+    if look.decisions and all(one.condition is Condition.DONE for one in look.decisions):
+        said.append("all are done, and paid for until they are deleted: python -m fleet delete")
+    return said
 
 
 def as_json(look: Look, found: Sequence[Row]) -> dict[str, Any]:
@@ -167,15 +207,6 @@ def as_json(look: Look, found: Sequence[Row]) -> dict[str, Any]:
         "unanswered": answers | ({"bucket": look.view.failure.kind} if look.view.failure else {}),
         "dollars_so_far": None if unknown else dollars,
     }
-
-
-def in_bytes(size: float) -> str:
-    """Of 1,000 each: 1.5 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
 
 
 def in_time(seconds: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from fleet.failures import Failure
+from infra.gcp.failures import Failure
 from infra.nodes import Node
 
 TAKEN_AWAY = frozenset({"PREEMPTED", "TERMINATED"})

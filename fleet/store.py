@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.errors import FleetError
-from fleet.failures import Kind
-from fleet.google import AskedError, Google
+from fleet.google import Google
 from fleet.memory import Memory, parse
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Kind
 
 RENEW_S, EXPIRES_S = 60.0, 180.0
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from fleet.failures import Failure, Kind
-from fleet.google import AskedError
 from fleet.proof import Attested, objection
 from fleet.state import GOING, TAKEN_AWAY, Claim, Owner, Seen
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 
 _AT_ONCE = 8  # requests of one zone

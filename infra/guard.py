@@ -6,7 +6,6 @@ whose code a plain `pulumi destroy` runs without running the program.
 https://www.pulumi.com/docs/iac/concepts/providers/dynamic-providers/
 """
 
-import os
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_TIMEOUT_S = 60.0
+from infra.gcp.failures import FOR_PEOPLE, Kind
+
 _SHOWN = 5
 
 
@@ -67,49 +66,22 @@ class LivingMembers(dynamic.Resource):
 
 def refuse(project: str, environment: str, labels: dict[str, str]) -> None:
     """Raises LivingMembersError where a node with these labels is a fleet's and isn't gone."""
+    from infra.gcp.client import AskedError, Client  # here, so that no program waits for Google's libraries
+
     try:
-        nodes = _nodes(project)
-    except Exception as error:
-        said = str(error)
-        if "SERVICE_DISABLED" in said or "has not been used in project" in said:
+        living = sorted(
+            node["name"].rpartition("/")[2]
+            for node in Client(project).nodes("-", "name,labels")
+            if "fleet" in node.get("labels", {}) and labels.items() <= node["labels"].items()
+        )
+    except AskedError as error:
+        failure = error.failure
+        if failure.kind is Kind.API_OFF:
             return  # no API, no nodes
-        fix = "gcloud auth application-default login, and again"
-        raise LivingMembersError(
-            f"nobody can say whether members of a fleet live: {said}\n    fix: {fix}"
-        ) from None
-    living = sorted(
-        node["name"].rpartition("/")[2]
-        for node in nodes
-        if "fleet" in node.get("labels", {}) and labels.items() <= node["labels"].items()
-    )
+        why = f"nobody can say whether members of a fleet live: {failure.kind}: {failure.message}"
+        fix = f"{failure.fix}; then again" if failure.kind in FOR_PEOPLE else "the same command again"
+        raise LivingMembersError(f"{why}\n    fix: {fix}") from None
     if living:
         some = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
         fix = f"python -m fleet delete {environment} --orphans, which ends them; then again"
         raise LivingMembersError(f"{len(living)} members of fleets stand on this: {some}\n    fix: {fix}")
-
-
-def _nodes(project: str) -> list[dict[str, Any]]:
-    """Every node of the project, as the account that Pulumi's provider runs as."""
-    import google.auth  # here, so that no program waits for it
-    from google.auth.transport.requests import AuthorizedSession
-    from google.oauth2.credentials import Credentials
-
-    token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-    credentials = Credentials(token) if token else google.auth.default(scopes=[_SCOPE])[0]  # type: ignore[no-untyped-call]
-    session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
-    # As the provider has it, for a private endpoint.
-    base = os.environ.get("GOOGLE_TPU_V2_CUSTOM_ENDPOINT", "https://tpu.googleapis.com/v2/")
-    wish = {"fields": "nodes(name,labels),nextPageToken,unreachable", "pageSize": "1000"}
-    found: list[dict[str, Any]] = []
-    while True:
-        url = f"{base}projects/{project}/locations/-/nodes"
-        answer = session.get(url, params=wish, timeout=_TIMEOUT_S)
-        if not answer.ok:
-            raise LivingMembersError(f"HTTP {answer.status_code}: {answer.text[:500]}")
-        page = answer.json()
-        if page.get("unreachable"):
-            raise LivingMembersError(f"{', '.join(page['unreachable'])} can't be reached")
-        found += page.get("nodes", [])
-        if not page.get("nextPageToken"):
-            return found
-        wish["pageToken"] = page["nextPageToken"]

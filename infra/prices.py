@@ -1,13 +1,15 @@
 """What the slices cost, before anything is created."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from infra.catalog import CATALOG
+from infra.errors import InfraError
 from infra.nodes import Node, nodes
-from infra.settings import from_file
+from infra.settings import Settings, from_file
 
 HOURS_PER_DAY = 24
 UNKNOWN = "unknown"
@@ -38,6 +40,37 @@ def rows(meant: Sequence[Node]) -> list[Row]:
     for node in meant:
         alike[node.slice, node.zone].append(node)
     return [_row(same) for same in alike.values()]
+
+
+def within_budget(settings: Settings) -> float | None:
+    """What all slices cost an hour by the catalog, wherever they are moved; None where a price isn't known.
+
+    Raises:
+        InfraError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.
+    """
+    found = rows([_dearest(one) for one in nodes(settings)])
+    hourly = [row.hourly for row in found]
+    if settings.fleet.dollars_per_hour is not None and None in hourly:
+        unknown = ", ".join(sorted({f"{row.slice} in {row.zone}" for row in found if row.hourly is None}))
+        fix = "take fleet:dollarsPerHour out, or these slices"
+        raise InfraError(f"nobody knows the price of {unknown}: no budget can hold it\n    fix: {fix}")
+    known = sum(price for price in hourly if price is not None)
+    most = settings.fleet.dollars_per_hour
+    if most is not None and known > most:
+        fix = "fewer slices, or a larger fleet:dollarsPerHour"
+        raise InfraError(f"${known:,.2f} an hour, fleet:dollarsPerHour allows ${most:,}\n    fix: {fix}")
+    return None if None in hourly else known
+
+
+def _dearest(node: Node) -> Node:
+    """A node in that of its zones where it costs most; one of unknown price, if there is any."""
+
+    def price(zone: str) -> float:
+        each = CATALOG.price(zone)
+        dollars = each.spot if node.spot else each.on_demand
+        return math.inf if dollars is None else dollars
+
+    return replace(node, zone=max(node.places, key=price))
 
 
 def _row(same: Sequence[Node]) -> Row:

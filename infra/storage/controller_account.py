@@ -4,18 +4,8 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra import names
+from infra.gcp.roles import ON_NODES
 from infra.settings import Settings
-
-# What the controller does with nodes (fleet/google.py). Guest attributes are read by tpu.nodes.get.
-# https://cloud.google.com/iam/docs/roles-permissions/tpu
-PERMISSIONS = (
-    "tpu.nodes.create",
-    "tpu.nodes.delete",
-    "tpu.nodes.get",
-    "tpu.nodes.list",
-    "tpu.nodes.update",
-    "tpu.operations.get",
-)
 
 # What it lists in the checkpoint bucket: what boots and jobs report.
 LISTED = ("boot/", "words/")
@@ -58,7 +48,7 @@ class ControllerAccount(pulumi.ComponentResource):
             role_id=role_id,
             title="TPU fleet controller",
             description="Creates, reads, updates and deletes TPU nodes",
-            permissions=PERMISSIONS,
+            permissions=ON_NODES,
             opts=ours,
         )
         # Written out instead of taken from the resources, so that a preview and a policy see who gets what.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tpu_lab import NUMBER, REGION, ZONE, Lab, P, open_lab
 
-from fleet.failures import Kind, classify
+from infra.gcp.failures import Kind, classify
 from rehearsal.cloud.tpu.quotas import GRANTED, Quotas
 
 METRICS = f"serviceusage.googleapis.com/v1beta1/{P}/services/tpu.googleapis.com/consumerQuotaMetrics"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
-from fleet.failures import Failure, Kind
-from fleet.google import AskedError, Google
+from fleet.google import Google
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
 
 if TYPE_CHECKING:
     from tests.fleet.lab import Lab
@@ -40,13 +41,13 @@ class Asking(Google):
         self.failed: list[Failure] = []
         self.changes: list[str] = []
 
-    def _ask(self, method: str, url: str, *more: Any) -> requests.Response:
+    def ask(self, method: str, url: str, *more: Any) -> requests.Response:
         number = self._begin(method, url)
         if number and number == self._kill_at and self._before:
             self.dead = True
         self._live()
         try:
-            answer = super()._ask(method, url, *more)
+            answer = super().ask(method, url, *more)
         except AskedError as error:
             self._live()
             self.failed.append(error.failure)

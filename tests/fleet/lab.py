@@ -27,15 +27,16 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from fleet import google, store
+from fleet import store
 from fleet.controller import Controller, Look
 from fleet.environment import Environment
-from fleet.named import StackState
 from fleet.state import Cause
 from fleet.store import BucketStore
 from fleet.zones import Zones
 from infra import names
 from infra.catalog import region_of
+from infra.gcp import client
+from infra.named import StackState
 from infra.nodes import Node, nodes
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -323,8 +324,8 @@ class Lab:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """As the user whose Google this is."""
-        here: dict[str, Any] = {"TPU": google.TPU, "STORAGE": google.STORAGE, "_login": google._login}
-        with mock.patch.dict(os.environ, self.environment), mock.patch.multiple(google, **here):
+        here: dict[str, Any] = {"TPU": client.TPU, "STORAGE": client.STORAGE}
+        with mock.patch.dict(os.environ, self.environment), mock.patch.multiple(client, **here):
             as_user()
             yield
 
@@ -353,11 +354,4 @@ class Lab:
 
 def as_user() -> None:
     """Makes this process ask Google as the lab's user, for good: the environment says where and with what."""
-    google.TPU, google.STORAGE = os.environ["LAB_TPU"], os.environ["LAB_STORAGE"]
-    google._login = _session
-
-
-def _session() -> requests.Session:
-    session = requests.Session()
-    session.headers["Authorization"] = f"Bearer {os.environ['GOOGLE_OAUTH_ACCESS_TOKEN']}"
-    return session
+    client.TPU, client.STORAGE = os.environ["LAB_TPU"], os.environ["LAB_STORAGE"]

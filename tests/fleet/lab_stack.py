@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from fleet.environment import Environment
-from fleet.named import StackState, create, read_stack
 from fleet.zones import Answer, Request, Verb, Zones
+from infra.named import StackState, create, read_stack
 from infra.nodes import nodes
 from infra.settings.sources import ROOT, from_file
 from rehearsal.standin.install import install

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from fleet import google
 from fleet.controller import Controller, Look
-from fleet.failures import Failure
+from fleet.google import Google
 from fleet.store import UnreachableError
+from infra.gcp import client
+from infra.gcp.failures import Failure
 from infra.nodes import Node
 from tests.fleet.asking import Asking
 from tests.fleet.lab import Lab
@@ -141,12 +142,12 @@ def _armed(lab: Lab, node: Node, ask: Ask) -> Iterator[str]:
 
 
 @contextmanager
-def impatient(asker: google.Google) -> Iterator[list[float]]:
+def impatient(asker: Google) -> Iterator[list[float]]:
     """It gives Google a second to answer, and doesn't sleep; what it would have slept."""
     slept: list[float] = []
     with (
         mock.patch.object(asker, "_sleep", slept.append),
-        mock.patch.object(google, "_TIMEOUT_S", (1.0, 1.0)),
+        mock.patch.object(client, "_TIMEOUT_S", (1.0, 1.0)),
     ):
         yield slept
 

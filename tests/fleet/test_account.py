@@ -12,8 +12,8 @@ import requests
 
 from fleet.unit import unit
 from infra import names
+from infra.gcp.roles import ON_NODES
 from infra.settings.sources import ROOT
-from infra.storage.controller_account import PERMISSIONS
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
 from tests.fleet.lab import ACCOUNT, BUCKET, BUNDLE, CONTROLLERS, FLEET, PROJECT, Lab, P, settings
@@ -172,17 +172,17 @@ def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     lab.begin_anew()
 
 
-@pytest.mark.parametrize("permission", PERMISSIONS)
+@pytest.mark.parametrize("permission", ON_NODES)
 def test_each_permission_of_the_role_is_needed(lab: Lab, permission: str) -> None:
     since = lab.cloud.requests.since(0)["next"]
-    others = [one for one in PERMISSIONS if one != permission]
+    others = [one for one in ON_NODES if one != permission]
     lab.request("PATCH", f"{IAM}/{ROLE}", {"includedPermissions": others})
     lab.until(lambda: not may(lab, permission))
     try:
         assert not lives(lab, since)
         assert any(f"'{permission}' denied" in one for one in refused(lab, since)), refused(lab, since)
     finally:
-        lab.request("PATCH", f"{IAM}/{ROLE}", {"includedPermissions": list(PERMISSIONS)})
+        lab.request("PATCH", f"{IAM}/{ROLE}", {"includedPermissions": list(ON_NODES)})
         lab.until(lambda: may(lab, permission))
         lab.begin_anew()
 

@@ -19,13 +19,17 @@ from fleet import __main__ as command
 from fleet import controller, environment
 from fleet.environment import Environment
 from fleet.errors import FleetError
-from fleet.failures import Failure, Kind
 from fleet.google import Google
 from fleet.memory import Memory
-from fleet.roster import within_budget
 from fleet.store import RENEW_S, BucketStore, object_of
+from infra import names
+from infra.errors import InfraError
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
 from infra.nodes import nodes
+from infra.prices import within_budget
 from infra.settings import Settings
+from infra.tpu import startup
 from tests.fleet.conftest import OURS, OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 from tools import fleet_docs
@@ -38,7 +42,7 @@ def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.Cap
     cloud.states["tpu-us-east5-a-1"] = "PREEMPTED"
     assert command.main(["status", "dev"]) == 0
     said = capsys.readouterr().out
-    assert len(said.splitlines()) == 7
+    assert len(said.splitlines()) == 8
     assert re.search(r"tpu-us-east5-a-1 +us-east5-a +PREEMPTED +recovering .*Google says PREEMPTED", said)
     assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in said
     assert not cloud.asked
@@ -244,6 +248,18 @@ def test_create_leaves_what_was_preempted(world: Cloud) -> None:
     assert cloud.asked == [("create", "tpu-us-east5-b-1")]
 
 
+def test_nothing_is_created_while_the_start_up_script_is_not_published(
+    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.states["tpu-us-east5-b-1"] = ""
+    script = names.bundle_blob(startup.script_sha256())
+    monkeypatch.setattr(world, "is_there", lambda name: name != script)
+    assert command.main(["create", "dev", "--yes"]) == 1
+    assert not world.asked
+    missing = f"tpu:bundle: this checkout's start-up script, gs://{world.bucket}/{script} does not exist"
+    assert f"error: {missing}\n    fix: make publish ENV=dev" in capsys.readouterr().err
+
+
 def test_what_could_not_be_created_is_said_with_its_reason(
     world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -442,7 +458,7 @@ def test_a_budget_refuses_before_anything_is_created() -> None:
     known = within_budget(settings())
     assert known is not None
     tight = replace(settings(), fleet=replace(settings().fleet, dollars_per_hour=int(known) - 1))
-    with pytest.raises(FleetError, match="fleet:dollarsPerHour allows"):
+    with pytest.raises(InfraError, match="fleet:dollarsPerHour allows"):
         within_budget(tight)
 
 
@@ -461,5 +477,5 @@ def test_the_table_of_failures_is_the_codes() -> None:
 
 def test_without_credentials_one_sentence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
-    with pytest.raises(FleetError, match="gcloud auth application-default login"):
-        Google("p", "b")
+    with pytest.raises(AskedError, match="gcloud auth application-default login"):
+        Google("p", "b").node("us-east5-a", "n")

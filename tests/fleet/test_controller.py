@@ -9,12 +9,12 @@ from benchmarks.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from fleet.controller import Controller, Look
 from fleet.decide import Limits
 from fleet.errors import FleetError
-from fleet.failures import Failure, Kind
 from fleet.memory import Memory, parse
 from fleet.show import price_so_far
 from fleet.state import Action, Cause, Claim, Condition, View, Word, ZoneView
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
+from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 from tests.fleet.conftest import ZONES, fleet, labels
 from tests.fleet.shown import NOW_S, Kept, Shown, view, watching

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from fleet.decide import Limits, decide
-from fleet.failures import FOR_PEOPLE, Failure, Kind
 from fleet.memory import Memory
 from fleet.state import Action, Cause, Claim, Condition, Decision, Seen, View, Word, ZoneView
+from infra.gcp.failures import FOR_PEOPLE, Failure, Kind
 from infra.names import command_id
 from tests.fleet.conftest import OWNER, fleet, labels
 

@@ -113,7 +113,7 @@ def test_it_is_one_whole_fleet_that_takes_streams(world: Cloud, capsys: pytest.C
     some = [one for one in nodes(settings()) if one.slice == "extract"]
     for run in (None, "train tiny.toml", "extract x.toml --stream gs://b/stream_000.safetensors"):
         with pytest.raises(FleetError, match="--stream gs://BUCKET/FOLDER"):
-            deploy.plan("dev", [replace(one, run=run) for one in some], None)
+            deploy.commands("dev", [replace(one, run=run) for one in some], None)
     assert command.main(EXTRACT) == 1
     assert "--skip-dataset" in capsys.readouterr().err
 

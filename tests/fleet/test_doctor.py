@@ -18,18 +18,20 @@ from requests.adapters import HTTPAdapter
 
 from fleet import __main__ as command
 from fleet import doctor, environment
-from fleet import google as asking
-from fleet.doctor import UNKNOWN, Patient, examine, healthy, told
 from fleet.environment import AdHoc
-from fleet.failures import Failure, Kind
-from fleet.google import AskedError
+from fleet.google import Google
 from fleet.memory import Memory, Refusal
-from fleet.named import StackState
-from fleet.project import UNLIMITED, Limits, Project, Quota
 from fleet.state import Seen
 from fleet.store import BucketStore
 from infra import names
+from infra.doctor import checks
+from infra.doctor.quotas import UNLIMITED, Quota, limit_of, listed
+from infra.doctor.report import UNKNOWN, healthy, run_checks, told
 from infra.errors import CommandError
+from infra.gcp import client as asking
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
+from infra.named import StackState
 from infra.nodes import nodes
 from infra.settings import Settings
 from infra.settings.parser import parse
@@ -129,13 +131,17 @@ class Clinic:
         session.headers["Authorization"] = f"Bearer {self.call(grant())}"
         return session
 
-    def look(
-        self, meant: Settings | None = None, session: requests.Session | None = None, bucket: str = BUCKET
-    ) -> list[Finding]:
+    def look(self, meant: Settings | None = None, session: requests.Session | None = None) -> list[Finding]:
         meant = meant or settings()
-        return examine(
-            Patient(meant, nodes(meant), Project(PROJECT, bucket, session=session or self.session(TOKEN)))
-        )
+        return examine(meant, self.google(session, meant.storage.bucket_name))
+
+    def google(self, session: requests.Session | None = None, bucket: str = BUCKET) -> Google:
+        return Google(PROJECT, bucket, session=session or self.session(TOKEN))
+
+
+def examine(meant: Settings, google: Google) -> list[Finding]:
+    target = checks.Target(meant, nodes(meant), google)
+    return run_checks([*checks.checks(target), *doctor.checks(meant, google)])
 
 
 class Stacks:
@@ -160,9 +166,9 @@ class Stacks:
 @pytest.fixture(name="clinic")
 def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # fake-gcs-server
-    monkeypatch.setattr(doctor, "Pulumi", type("Fresh", (Stacks,), {}))
+    monkeypatch.setattr(checks, "Pulumi", type("Fresh", (Stacks,), {}))
     monkeypatch.setattr(doctor, "read_stack", lambda _: StackState(mine.OWNER.stack, {"train": "us-east5-b"}))
-    monkeypatch.setattr(doctor, "unsettled", lambda environment, layer: [])
+    monkeypatch.setattr(checks, "unsettled", lambda environment, layer: [])
     monkeypatch.setattr(asking, "_PAUSE_S", 0.001)
     clinic = Clinic(tmp_path)
     yield clinic
@@ -195,7 +201,7 @@ def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
 
 def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     clinic.cloud._quotas.set("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-a", 8)
-    monkeypatch.setattr(doctor.Pulumi, "down", frozenset({"network", "tpu"}))
+    monkeypatch.setattr(checks.Pulumi, "down", frozenset({"network", "tpu"}))
     ill = settings(
         **{
             "storage:kmsKey": f"projects/{PROJECT}/locations/us-east5/keyRings/r/cryptoKeys/k",
@@ -236,7 +242,7 @@ def test_nobody_logged_in_leaves_the_rest_unknown(clinic: Clinic, monkeypatch: p
     assert {one.state for one in found if one.what.startswith("stack")} == {OK}
 
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
-    found = examine(doctor.patient(settings(), nodes(settings())))
+    found = examine(settings(), Google(PROJECT, BUCKET))
     assert of(found, "login")[0].state == MISSING
     assert "/nowhere.json" in of(found, "login")[0].found
     assert of(found, "quota")[0].state == UNKNOWN
@@ -260,7 +266,7 @@ def test_what_an_account_lacks_is_named_with_the_role_that_holds_it(clinic: Clin
 
 
 def test_a_bucket_that_is_not_there(clinic: Clinic) -> None:
-    found = clinic.look(bucket="nobodys-bucket")
+    found = clinic.look(settings(**{"storage:bucketName": "nobodys-bucket"}))
     assert of(found, "bucket")[0].state == MISSING
     assert of(found, "bucket")[0].fix == "pulumi -C infra/storage up -s dev"
     assert of(found, "bundle")[0].state == MISSING
@@ -273,7 +279,10 @@ def test_a_start_up_script_that_an_update_would_refuse(
     monkeypatch.setattr(startup, "script_sha256", lambda: "ef" * 32)
     (bundle,) = of(clinic.look(), "bundle")
     assert (bundle.state, bundle.fix) == (MISSING, "make publish ENV=dev")
-    assert bundle.found == "this checkout's start-up script isn't published"
+    script = names.bundle_blob("ef" * 32)
+    assert (
+        bundle.found == f"tpu:bundle: this checkout's start-up script, gs://{BUCKET}/{script} does not exist"
+    )
 
 
 def test_a_zone_without_v6e(clinic: Clinic) -> None:
@@ -324,7 +333,7 @@ def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:
 
 
 def test_pulumi_without_a_login_is_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.Pulumi, "broken", "`pulumi stack` of storage failed: error: no login")
+    monkeypatch.setattr(checks.Pulumi, "broken", "`pulumi stack` of storage failed: error: no login")
     found = clinic.look()
     asked = [f"{what} {layer}" for what in ("stack", "unheld") for layer in names.LAYERS]
     assert states(found) == dict.fromkeys(asked, UNKNOWN)
@@ -335,7 +344,7 @@ def test_what_a_killed_pulumi_left_is_named_with_the_command(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = "a `pulumi` was killed while creating Network tpu-training"
-    monkeypatch.setattr(doctor, "unsettled", lambda _, layer: [left] if layer == "network" else [])
+    monkeypatch.setattr(checks, "unsettled", lambda _, layer: [left] if layer == "network" else [])
     found = clinic.look()
     assert states(found) == {"stack network": MISSING}
     (one,) = of(found, "stack network")
@@ -345,7 +354,7 @@ def test_what_a_killed_pulumi_left_is_named_with_the_command(
 def test_what_is_at_google_without_the_stack_is_named(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor.Pulumi, "down", frozenset({"storage"}))
+    monkeypatch.setattr(checks.Pulumi, "down", frozenset({"storage"}))
     network = {"name": "tpu-training", "autoCreateSubnetworks": False}
     url = f"https://compute.googleapis.com/compute/v1/projects/{PROJECT}/global/networks"
     assert clinic.session(TOKEN).post(url, json=network).ok
@@ -359,7 +368,7 @@ def test_what_is_at_google_without_the_stack_is_named(
 
 
 def test_without_a_snapshot_no_data_stack_is_needed(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.Pulumi, "down", frozenset({"data"}))
+    monkeypatch.setattr(checks.Pulumi, "down", frozenset({"data"}))
     found = clinic.look(settings(**{"data:snapshot": ""}))
     assert states(found) == {"stack data": OPTIONAL}
     assert healthy(found)
@@ -367,7 +376,7 @@ def test_without_a_snapshot_no_data_stack_is_needed(clinic: Clinic, monkeypatch:
 
 def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clinic) -> None:
     held = Refusal(1, 0.0, "quota: …", "quota: Quota limit 'X' has been exceeded")
-    store = BucketStore(Project(PROJECT, BUCKET, session=clinic.session(TOKEN)), mine.OWNER.stack)
+    store = BucketStore(clinic.google(), mine.OWNER.stack)
     store.read()
     store.write(Memory(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")}))
     found = clinic.look()
@@ -386,20 +395,18 @@ def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
         node(0), node(1, stack="another"), node(2, fleet="adhoc", member="0"),
         node(3, environment="prod"), Seen("train", "us-east5-b", "READY", labels=mine.OWNER.labels),
     ]  # fmt: skip
-    monkeypatch.setattr(Project, "everywhere", lambda _: nodes)
-    AdHoc(Project(PROJECT, BUCKET, session=clinic.session(TOKEN)), mine.OWNER.stack).keep(
-        "adhoc", {"name": "adhoc"}
-    )
+    monkeypatch.setattr(Google, "everywhere", lambda _: nodes)
+    AdHoc(clinic.google(), mine.OWNER.stack).keep("adhoc", {"name": "adhoc"})
     ours, theirs = of(clinic.look(), "orphans")
     assert (ours.state, theirs.state) == (OPTIONAL, OPTIONAL)
     assert "n-0 in us-east1-d, READY: asked for by nobody, and paid for" in ours.found
     assert ours.fix == "python -m fleet delete dev --orphans"
     assert "n-1 in us-east1-d, READY: of another stack, another" in theirs.found
 
-    def unreached(_: Project) -> list[Seen]:
+    def unreached(_: Google) -> list[Seen]:
         raise AskedError(Failure(Kind.UNKNOWN, "us-east5-a can't be reached"))
 
-    monkeypatch.setattr(Project, "everywhere", unreached)
+    monkeypatch.setattr(Google, "everywhere", unreached)
     (found,) = of(clinic.look(), "orphans")
     assert found.state == UNKNOWN
 
@@ -409,9 +416,7 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
 ) -> None:
     session = clinic.session(TOKEN)
     monkeypatch.setattr(environment, "from_file", lambda _: settings())
-    monkeypatch.setattr(
-        doctor, "Project", lambda project, bucket, ours: Project(project, bucket, ours, session=session)
-    )
+    monkeypatch.setattr(command, "google_of", lambda _: clinic.google(session))
     assert command.main(["doctor", "dev", "--json"]) == 0
     assert {"what": "login", "state": "ok", "found": OWNER, "fix": ""} in json.loads(capsys.readouterr().out)
     clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east5-b", 0)
@@ -421,13 +426,13 @@ def test_the_command_prints_json_and_fails_where_something_is_missing(
 
 
 def test_limits_that_google_leaves_out_or_does_not_know() -> None:
-    def listed(*buckets: dict[str, Any]) -> Limits:
+    def of(quota: Quota, *buckets: dict[str, Any]) -> int | None:
         limit = {"unit": "1/{project}/{zone}", "quotaBuckets": [*buckets]}
-        return Limits([{"metric": "tpu.googleapis.com/tpu-v6e", "consumerQuotaLimits": [limit]}])
+        return limit_of(quota, listed([{"metric": here.metric, "consumerQuotaLimits": [limit]}]))
 
     here = Quota(False, "zone", "us-east5-b")
-    assert listed().of(here) is None
-    assert listed({"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-b"}}).of(here) == 0
-    assert listed({"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}).of(here) == 8
-    assert listed({"effectiveLimit": "-1"}).of(here) == UNLIMITED
-    assert listed({"effectiveLimit": "8"}).of(Quota(True, "zone", "us-east5-b")) is None
+    assert of(here) is None
+    assert of(here, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-b"}}) == 0
+    assert of(here, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}) == 8
+    assert of(here, {"effectiveLimit": "-1"}) == UNLIMITED
+    assert of(Quota(True, "zone", "us-east5-b"), {"effectiveLimit": "8"}) is None

@@ -7,19 +7,19 @@ import pytest
 
 from fleet import __main__ as command
 from fleet.errors import FleetError
-from fleet.failures import Failure, Kind
-from fleet.roster import Wish, members
+from fleet.roster import members
+from infra.gcp.failures import Failure, Kind
 from tests.fleet.world import Cloud, _world, settings  # noqa: F401
 
 
 def test_flags_narrow_and_never_widen() -> None:
-    assert [one.name for one in members(settings(), Wish(zones=("us-east5-a",), workers_per_zone=1))] == [
+    assert [one.name for one in members(settings(), zones=("us-east5-a",), workers_per_zone=1)] == [
         "tpu-us-east5-a-0"
     ]
     with pytest.raises(FleetError, match="has 2 in us-east5-a"):
-        members(settings(), Wish(("extract",), ("us-east5-a",), 3))
+        members(settings(), ("extract",), ("us-east5-a",), 3)
     with pytest.raises(FleetError) as caught:
-        members(settings(), Wish(("extrct",), ("us-west1-c",)))
+        members(settings(), ("extrct",), ("us-west1-c",))
     assert "--slice extrct" in str(caught.value)
     assert "--zones us-west1-c" in str(caught.value)
 

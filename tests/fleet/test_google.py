@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,10 +14,12 @@ import pytest
 import requests
 
 from fleet import google
-from fleet.failures import Kind
-from fleet.google import AskedError, Google, spoken
+from fleet.google import Google, spoken
 from fleet.proof import Attested
 from fleet.state import Word, ZoneView, together
+from infra.gcp import client
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Kind
 
 ZONES = ["us-east5-a", "us-east5-b"]
 
@@ -65,9 +67,9 @@ def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(google, "TPU", url)
-    monkeypatch.setattr(google, "STORAGE", url)
-    monkeypatch.setattr(google, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(client, "TPU", url)
+    monkeypatch.setattr(client, "STORAGE", url)
+    monkeypatch.setattr(client, "_PAUSE_S", 0.001)
     yield cloud
     server.shutdown()
 
@@ -366,3 +368,22 @@ def test_how_an_operation_ended_is_told_apart(cloud: Cloud, asker: Google) -> No
     cloud.answers = lambda *_: (200, {"name": "o", "done": True, "error": error}, {})
     done, failure = asker.operation("o")
     assert (done, failure and failure.kind) == (True, Kind.STOCK_OUT)
+
+
+def test_as_many_connections_are_kept_as_a_controller_has_threads(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Eight to each zone and one for its list: those of a smaller pool would be made anew each time."""
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "token")
+    together = threading.Barrier(9 * 8, timeout=30)
+
+    def answer(*_: object) -> tuple[int, Any, dict[str, str]]:
+        together.wait()
+        return 200, {"id": "9", "state": "READY"}, {}
+
+    cloud.answers = answer
+    asker = Google("p", "b")
+    with ThreadPoolExecutor(together.parties) as pool:
+        found = list(pool.map(lambda n: asker.node("us-east5-a", f"n-{n}"), range(together.parties)))
+    assert all(found)
+    assert "pool is full" not in caplog.text

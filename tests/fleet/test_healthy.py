@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from fleet.controller import Controller
 from fleet.decide import Limits
-from fleet.failures import Failure, Kind
-from fleet.google import AskedError
 from fleet.memory import Memory, parse
 from fleet.proof import Attested
 from fleet.state import TAKEN_AWAY, Seen, View, Word, ZoneView
 from fleet.zones import Answer, Request, Zones
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
 from tests.fleet.conftest import OWNER, ZONES, fleet, labels
 
 MEMBERS = fleet(4, zones=2, others=ZONES[:3])

@@ -9,11 +9,13 @@ import pytest
 from pulumi import automation
 
 from fleet import named
-from fleet.failures import Failure, Kind
-from fleet.named import NamedSlices, read_stack
+from fleet.named import NamedSlices
 from fleet.zones import Request, Verb
+from infra import named as stack
 from infra import names
 from infra.errors import CommandError
+from infra.gcp.failures import Failure, Kind
+from infra.named import read_stack
 from tests.infra.conftest import FakePulumi, node_state
 
 Outcome = dict[str, Failure | None]
@@ -54,14 +56,14 @@ def heard(monkeypatch: pytest.MonkeyPatch, *events: Any, fails: str = "") -> Out
             raise automation.CommandError(result)  # type: ignore[arg-type]
 
     held = [{"urn": names.node_urn("dev", node)} for node in ("a", "b")]
-    monkeypatch.setattr(named, "settle", lambda *_: [])
-    monkeypatch.setattr(named, "Pulumi", lambda *_: SimpleNamespace(state=lambda _: held))
+    monkeypatch.setattr(stack, "settle", lambda *_: [])
+    monkeypatch.setattr(stack, "Pulumi", lambda *_: SimpleNamespace(state=lambda _: held))
     monkeypatch.setattr(automation, "LocalWorkspace", lambda **_: None)
     monkeypatch.setattr(automation.Stack, "select", lambda *_: SimpleNamespace(up=up))
     monkeypatch.setattr(
         automation, "LocalWorkspace", type("Workspace", (), {"__init__": lambda *_, **__: None})
     )
-    return named.create("dev", ["a", "b"])
+    return stack.create("dev", ["a", "b"])
 
 
 def made(node: str, op: automation.OpType) -> Any:

@@ -12,11 +12,11 @@ import pytest
 from fleet import __main__ as command
 from fleet.controller import Controller
 from fleet.decide import Limits
-from fleet.failures import Kind
-from fleet.named import create
 from fleet.state import Action
 from fleet.store import BucketStore, runs
 from fleet.zones import Verb
+from infra.gcp.failures import Kind
+from infra.named import create
 from infra.settings.sources import ROOT
 from tests.fleet.lab_stack import Here, StackLab
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 KILLED = """
 import sys
 from pathlib import Path
-from fleet.named import create
+from infra.named import create
 
 create("dev", sys.argv[2:], Path(sys.argv[1]))
 """

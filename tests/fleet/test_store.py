@@ -10,11 +10,11 @@ import pytest
 
 from fleet.environment import Environment
 from fleet.errors import FleetError
-from fleet.failures import Failure, Kind
-from fleet.google import AskedError
 from fleet.memory import Memory
 from fleet.state import Cause
 from fleet.store import BucketStore, UnreachableError, object_of
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
 from infra.nodes import nodes
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world, settings  # noqa: F401

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fleet.failures import Failure, Kind
-from fleet.google import AskedError
 from fleet.proof import Attested
 from fleet.state import Claim, Seen
 from fleet.zones import Answer, Request, Verb, Zones
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 from tests.fleet.conftest import OWNER, fleet, labels
 

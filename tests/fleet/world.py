@@ -9,13 +9,13 @@ import pytest
 from fleet import __main__ as command
 from fleet import environment
 from fleet.environment import Environment
-from fleet.failures import Failure, Kind
-from fleet.google import AskedError
-from fleet.named import StackState
 from fleet.proof import Attested
 from fleet.state import Seen, View, Word, ZoneView
 from fleet.store import object_of
 from fleet.zones import Answer, Request
+from infra.gcp.client import AskedError
+from infra.gcp.failures import Failure, Kind
+from infra.named import StackState
 from infra.nodes import nodes
 from infra.settings import Settings
 from infra.settings.parser import parse

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from infra.storage.controller_account import PERMISSIONS
+from infra.gcp.roles import ON_NODES
 from infra.storage.identity import BUCKET_ROLES, PROJECT_ROLES
 from tests.infra.engine import Registration, run
 
@@ -206,8 +206,8 @@ def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
     more = [one for one in recording.resources if (one.type, one.name) not in before]
     (role,) = [one for one in more if one.type.endswith("IAMCustomRole")]
     assert role.inputs["roleId"] == "tpu_fleet"
-    assert sorted(role.inputs["permissions"]) == sorted(PERMISSIONS)
-    assert {one.partition(".")[0] for one in PERMISSIONS} == {"tpu"}
+    assert sorted(role.inputs["permissions"]) == sorted(ON_NODES)
+    assert {one.partition(".")[0] for one in ON_NODES} == {"tpu"}
     grants = [one for one in more if one.type.endswith("IAMMember")]
     accounts, where = "projects/my-project/serviceAccounts", ("bucket", "serviceAccountId", "project")
     assert {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.failures import FOR_PEOPLE, Kind, classify
+from infra.gcp.failures import FOR_PEOPLE, Kind, classify
 
 SAID = [
     (

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet.roles import role_of
+from infra.gcp.roles import role_of
 
 
 class Kind(StrEnum):

@@ -3,11 +3,13 @@
 https://cloud.google.com/iam/docs/roles-permissions
 """
 
+# What a controller does with nodes. Guest attributes are read by tpu.nodes.get.
+ON_NODES = (
+    "tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list", "tpu.nodes.update",
+    "tpu.operations.get",
+)  # fmt: skip
 ON_PROJECT = {
-    "roles/tpu.admin": (
-        "tpu.acceleratortypes.list", "tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.get",
-        "tpu.nodes.list", "tpu.nodes.update", "tpu.operations.get", "tpu.runtimeversions.list",
-    ),
+    "roles/tpu.admin": (*ON_NODES, "tpu.acceleratortypes.list", "tpu.runtimeversions.list"),
     "roles/serviceusage.serviceUsageConsumer": ("serviceusage.quotas.get", "serviceusage.services.list"),
 }  # fmt: skip
 ON_ACCOUNT = {"roles/iam.serviceAccountUser": ("iam.serviceAccounts.actAs",)}

@@ -1,0 +1,197 @@
+"""What an environment needs of Google and Pulumi, a check for each thing (a fleet's: fleet/doctor.py).
+
+https://developers.google.com/identity/openid-connect/openid-connect#obtaininguserprofileinformation
+https://cloud.google.com/service-usage/docs/reference/rest/v1/services/list
+https://cloud.google.com/resource-manager/reference/rest/v1/projects/testIamPermissions
+https://cloud.google.com/iam/docs/reference/rest/v1/projects.serviceAccounts/testIamPermissions
+https://cloud.google.com/storage/docs/json_api/v1/buckets/testIamPermissions
+https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.acceleratorTypes/list
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from infra import names
+from infra.catalog import CATALOG
+from infra.cli import Pulumi
+from infra.doctor import quotas
+from infra.doctor.report import Check
+from infra.gcp import client
+from infra.gcp.client import NOBODY, AskedError, Client, or_none
+from infra.gcp.failures import Kind, fix_of
+from infra.gcp.roles import ON_ACCOUNT, ON_BUCKET, ON_PROJECT
+from infra.google_ids import places
+from infra.nodes import Node
+from infra.settings import Settings
+from infra.settle import settle_command, unsettled
+from infra.tpu.published import unpublished
+from tools.doctor import MISSING, OK, OPTIONAL, Finding
+
+_USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
+_USAGE = "https://serviceusage.googleapis.com/v1"
+_YOU = "--member=user:YOU --role={role}"
+Roles = Mapping[str, Collection[str]]
+"""Permissions, by the role to ask for."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """An environment, the slices that are meant, and how Google is asked."""
+
+    settings: Settings
+    nodes: Sequence[Node]
+    google: Client
+
+    def up(self, layer: str) -> str:
+        """The command that brings a layer up."""
+        return names.up_command(layer, self.settings.environment)
+
+
+def checks(target: Target) -> list[tuple[str, Check]]:
+    """All of them, each with the name that it stands under."""
+    project, email = target.google.project, names.service_account_email(target.settings)
+    users = f"your address in storage:serviceAccountUsers, then {target.up('storage')}"
+    zones = sorted({zone for one in target.nodes for zone in (*one.places, *one.spread)})
+
+    def may(roles: Roles, url: str, what: str, fix: str) -> Check:
+        return partial(_permissions, target, roles, f"https://{url}", what, fix)
+
+    def bucket(name: str) -> Check:
+        command = f"gcloud storage buckets add-iam-policy-binding gs://{name} {_YOU}"
+        url = f"storage.googleapis.com/storage/v1/b/{name}/iam/testPermissions"
+        return may(ON_BUCKET, url, f"gs://{name}", command)
+
+    return [
+        ("login", partial(_login, target)),
+        ("APIs", partial(_services, target)),
+        ("permissions", may(
+            ON_PROJECT, f"cloudresourcemanager.googleapis.com/v1/projects/{project}:testIamPermissions",
+            project, f"gcloud projects add-iam-policy-binding {project} {_YOU}",
+        )),
+        ("host account", may(
+            ON_ACCOUNT,
+            f"iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}:testIamPermissions",
+            email, users,
+        )),
+        ("bucket", bucket(target.settings.storage.bucket_name)),
+        ("controller's bucket", bucket(names.controller_bucket(target.settings))),
+        ("bundle", partial(_bundle, target)),
+        *((f"stack {layer}", partial(_stack, target, layer)) for layer in names.LAYERS),
+        *((f"unheld {layer}", partial(_unheld, target, layer)) for layer in names.LAYERS),
+        *((f"zone {zone}", partial(_zone, target, zone)) for zone in zones),
+        ("quota", partial(quotas.check, target.google, target.nodes)),
+    ]  # fmt: skip
+
+
+def _login(target: Target, what: str) -> Iterator[Finding]:
+    try:
+        account = target.google.json("GET", _USERINFO).get("email")
+    except AskedError as error:
+        failure, account = error.failure, ""
+        if failure.kind is Kind.LOGIN and re.search(NOBODY, failure.message):
+            yield Finding(what, MISSING, failure.message, fix_of(Kind.LOGIN))
+            return
+        if failure.kind not in (Kind.LOGIN, Kind.PERMISSION):  # those are of one that gives no address
+            raise
+    yield Finding(what, OK, account or "valid; it doesn't say whose it is")
+
+
+def _services(target: Target, what: str) -> Iterator[Finding]:
+    wanted, url = names.services(target.settings), f"{_USAGE}/projects/{target.google.project}/services"
+    listed = target.google.items(url, "services", {"filter": "state:ENABLED", "pageSize": "200"})
+    if off := sorted(set(wanted) - {str(one.get("name")).rpartition("/")[2] for one in listed}):
+        fix = f"{target.up('storage')}, which enables them"
+        yield Finding(what, MISSING, f"off: {', '.join(off)}", fix)
+    else:
+        yield Finding(what, OK, f"all {len(wanted)} are on")
+
+
+def _permissions(target: Target, roles: Roles, url: str, of: str, fix: str, what: str) -> Iterator[Finding]:
+    """What of some roles the account that is logged in lacks on something."""
+    wanted = [one for some in roles.values() for one in some]
+    google, asked = target.google, {"permissions": wanted}
+    storage = url.endswith("/testPermissions")
+    answer = or_none(
+        lambda: google.json("GET", url, asked) if storage else google.json("POST", url, body=asked)
+    )
+    if answer is None:
+        yield Finding(what, MISSING, f"no {of}", target.up("storage"))
+        return
+    held = answer.get("permissions") or ()
+    lacking = {role: [one for one in some if one not in held] for role, some in roles.items()}
+    for role, some in lacking.items():
+        if some:
+            missing = f"not granted: {', '.join(some)} ({role} holds it)"
+            yield Finding(what, MISSING, missing, fix.format(role=role))
+    if not any(lacking.values()):
+        yield Finding(what, OK, f"all {len(wanted)} granted")
+
+
+def _bundle(target: Target, what: str) -> Iterator[Finding]:
+    bucket = target.settings.storage.bucket_name
+    missing = unpublished(
+        target.settings, bucket, lambda name: target.google.exists(client.object_url(bucket, name))
+    )
+    if missing:
+        yield Finding(what, MISSING, *missing)
+    else:
+        yield Finding(what, OK, f"{(target.settings.tpu.bundle or '')[:12]}… is published")
+
+
+def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
+    environment = target.settings.environment
+    pulumi = Pulumi(environment)
+    there = environment in pulumi.stacks(layer)
+    held = len(pulumi.state(layer)) if there else 0
+    left = unsettled(environment, layer) if there else []
+    for one in left:
+        yield Finding(what, MISSING, one, settle_command(layer, environment))
+    if left:
+        return
+    if held:
+        yield Finding(what, OK, f"holds {held} resources")
+    elif layer == "data" and not target.settings.data.snapshot:
+        yield Finding(what, OPTIONAL, "not up, and not needed without data:snapshot")
+    else:
+        yield Finding(what, MISSING, "not up", target.up(layer))
+
+
+def _unheld(target: Target, layer: str, what: str) -> Iterator[Finding]:
+    """What a killed command, a lost state or somebody else's left at Google under a name of ours."""
+    environment = target.settings.environment
+    pulumi = Pulumi(environment)
+    there = pulumi.state(layer) if environment in pulumi.stacks(layer) else []
+    held = {one.get("id") for one in there}
+    missing = {id_: url for id_, url in places(target.settings, layer).items() if id_ not in held}
+    found = [id_ for id_, url in missing.items() if target.google.exists(url)]
+    for id_ in found:
+        fix = "ask who else has a stack of it; where nobody has, delete it at Google"
+        if id_ == target.settings.storage.bucket_name:
+            fix = f"storage:adoptBucket: true, then {target.up(layer)}"
+        said = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
+        yield Finding(what, MISSING, said, fix)
+    if not found:
+        yield Finding(what, OK, "nothing of it is at Google without the stack")
+
+
+def _zone(target: Target, zone: str, what: str) -> Iterator[Finding]:
+    def offered(collection: str, key: str) -> set[str]:
+        url = target.google.tpu(f"locations/{zone}/{collection}")
+        listed = or_none(lambda: [*target.google.items(url, collection, {"pageSize": "1000"})])
+        return {str(one.get(key)) for one in listed or ()}
+
+    here = [one for one in target.nodes if zone in one.places]
+    kinds, images = {one.kind.name for one in here}, {one.runtime_version for one in here}
+    elsewhere = f"other zones; known with v6e: {', '.join(CATALOG.zones)}"
+    setting = f"tpu:runtimeVersion: {CATALOG.default_runtime}"
+    types, versions = offered("acceleratorTypes", "type"), offered("runtimeVersions", "version")
+    lacking = [
+        *(("accelerator type", one, elsewhere) for one in sorted(kinds - types)),
+        *(("runtime version", one, setting) for one in sorted(images - versions)),
+    ]
+    for kind, one, fix in lacking:
+        yield Finding(what, MISSING, f"offers no {kind} {one} to this project", fix)
+    if not lacking:
+        yield Finding(what, OK, f"offers {', '.join(sorted(kinds | images))}")

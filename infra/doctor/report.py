@@ -1,0 +1,48 @@
+"""Checks run at once, and what they found: one that nobody answers is unknown, and hides no other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from infra.errors import InfraError
+from infra.gcp.client import AskedError
+from tools.doctor import MISSING, OK, OPTIONAL, Finding, table
+
+UNKNOWN = "unknown"
+_AT_ONCE = 8
+Check = Callable[[str], Iterator[Finding]]
+"""What it finds, for the name that it stands under."""
+
+
+def run_checks(checks: Sequence[tuple[str, Check]]) -> list[Finding]:
+    """All that named checks find, in their order."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [finding for found in pool.map(lambda one: _answered(*one), checks) for finding in found]
+
+
+def told(findings: Sequence[Finding]) -> str:
+    """A line for each, and what is missing."""
+    ends = [
+        f"{len(some)} {state}: {', '.join(dict.fromkeys(some))}"
+        for state in (MISSING, UNKNOWN)
+        if (some := [one.what for one in findings if one.state == state])
+    ]
+    return f"{table(findings)}\n\n{'; '.join(ends) or 'nothing is missing'}"
+
+
+def healthy(findings: Sequence[Finding]) -> bool:
+    """Whether all that was asked was answered, and nothing is missing."""
+    return all(one.state in (OK, OPTIONAL) for one in findings)
+
+
+def _answered(what: str, check: Check) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        found.extend(check(what))
+    except AskedError as error:
+        failure = error.failure
+        about = f" ({failure.about})" if failure.about else ""
+        found.append(Finding(what, UNKNOWN, f"{failure.kind}{about}: {failure.message}", failure.fix))
+    except InfraError as error:
+        said, _, fix = str(error).partition("\n    fix: ")
+        found.append(Finding(what, UNKNOWN, said, fix or "pulumi login, where that isn't done"))
+    return found

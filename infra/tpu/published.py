@@ -1,0 +1,24 @@
+"""Whether the bundle is in the bucket: a slice without it boots, fails on every host, and is billed."""
+
+from collections.abc import Callable
+
+from infra import names
+from infra.settings.schema import Settings
+from infra.tpu import startup
+
+
+def unpublished(settings: Settings, bucket: str, is_there: Callable[[str], bool]) -> tuple[str, str] | None:
+    """What of the bundle isn't in the bucket, and the command that publishes it; None where all is.
+
+    The bundle, and this checkout's start-up script, which is published with one: who changed the script, or
+    took over a change, would otherwise believe that hosts run it. An older bundle, with a script of its own,
+    can be gone back to. `is_there` says whether `bucket` has an object.
+    """
+    bundle, fix = settings.tpu.bundle, f"make publish ENV={settings.environment}"
+    if bundle is None:
+        return "tpu:bundle: no bundle was published for the hosts to install", fix
+    script = names.bundle_blob(startup.script_sha256())
+    for what, name in (("", names.bundle_manifest(bundle)), ("this checkout's start-up script, ", script)):
+        if not is_there(name):
+            return f"tpu:bundle: {what}gs://{bucket}/{name} does not exist", fix
+    return None

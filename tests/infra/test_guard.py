@@ -1,0 +1,115 @@
+"""What a fleet stands on isn't destroyed while its members live, or while nobody can say whether they do."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from infra.gcp import client
+from infra.guard import LivingMembersError, refuse
+
+LABELS = {"environment": "dev", "stack": "5a5a5a5"}
+
+
+class Api:
+    """The TPU API at a private endpoint: answers in order, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, Any]] = []
+        self.asked: list[tuple[str, dict[str, list[str]], str]] = []
+
+
+@pytest.fixture(name="api")
+def _api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    api = Api()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            api.asked.append((parts.path, parse_qs(parts.query), self.headers["Authorization"]))
+            status, body = api.answers.pop(0) if len(api.answers) > 1 else api.answers[0]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("GOOGLE_TPU_V2_CUSTOM_ENDPOINT", f"http://127.0.0.1:{server.server_port}/private/")
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "token")
+    monkeypatch.setattr(client, "_PAUSE_S", 0.001)
+    yield api
+    server.shutdown()
+
+
+def node(number: int, **labels: str) -> dict[str, Any]:
+    return {"name": f"projects/p/locations/z/nodes/n-{number}", "labels": {**LABELS, **labels}}
+
+
+def test_members_that_live_are_named_with_the_command_that_ends_them(api: Api) -> None:
+    first = [node(n, fleet="extract") for n in range(4)]
+    more = [node(n, fleet="extract") for n in range(4, 7)]
+    api.answers = [(200, {"nodes": first, "nextPageToken": "2"}), (200, {"nodes": more})]
+    with pytest.raises(LivingMembersError) as refused:
+        refuse("p", "dev", LABELS)
+    assert str(refused.value) == (
+        "7 members of fleets stand on this: n-0, n-1, n-2, n-3, n-4 and 2 more\n"
+        "    fix: python -m fleet delete dev --orphans, which ends them; then again"
+    )
+    assert [one[1].get("pageToken") for one in api.asked] == [None, ["2"]]
+    assert {(path, said) for path, _, said in api.asked} == {
+        ("/private/projects/p/locations/-/nodes", "Bearer token")
+    }
+
+
+def test_what_is_no_member_of_this_stack_keeps_nothing(api: Api) -> None:
+    others = [node(0), node(1, fleet="extract", stack="another"), {"name": "projects/p/locations/z/nodes/n"}]
+    api.answers = [(200, {"nodes": others})]
+    refuse("p", "dev", LABELS)
+    assert api.asked
+
+
+def test_without_the_api_there_are_no_nodes(api: Api) -> None:
+    api.answers = [(403, {"error": {"message": "Cloud TPU API has not been used in project p before"}})]
+    refuse("p", "dev", LABELS)
+    assert len(api.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said", "fix", "requests"),
+    [
+        (200, {"unreachable": ["us-east5-a"]}, "us-east5-a can't be reached", "the same command again", 1),
+        (503, {"error": {"message": "unavailable"}}, "transient: unavailable", "the same command again", 3),
+        (
+            403, {"error": {"message": "Permission 'tpu.nodes.list' denied"}}, "permission: Permission",
+            "grant the account that you are logged in as roles/tpu.admin, which holds tpu.nodes.list", 1,
+        ),
+        (401, {"error": {"message": "?"}}, "login: ", "gcloud auth application-default login; then again", 1),
+    ],
+)  # fmt: skip
+def test_what_nobody_can_say_is_refused(
+    status: int, body: Any, said: str, fix: str, requests: int, api: Api
+) -> None:
+    api.answers = [(status, body)]
+    with pytest.raises(LivingMembersError) as refused:
+        refuse("p", "dev", LABELS)
+    head, _, how = str(refused.value).partition("\n    fix: ")
+    assert head.startswith("nobody can say whether members of a fleet live: ")
+    assert said in head
+    assert how.startswith(fix)
+    assert len(api.asked) == requests
+
+
+def test_a_program_that_is_guarded_waits_for_none_of_googles_libraries() -> None:
+    told = "import sys, infra.guard; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+    assert "infra.guard" in said.split()
+    assert not {"google.auth", "requests"} & set(said.split())
