@@ -286,7 +286,7 @@ def _followed(options: argparse.Namespace, fleet: Environment, controller: Contr
     keys = [{one.key for one in some.members} for some in (fleet, new)]
     changed = [f"{one} is new" for one in sorted(keys[1] - keys[0])]
     changed += [f"{one} is asked for no more" for one in sorted(keys[0] - keys[1])]
-    controller.follow(new.members, nodes(new.settings), new.bundle, new.spec)
+    new.follow(controller)
     if changed:
         controller.say(f"the settings changed: {', '.join(changed)}")
     return new

@@ -146,7 +146,7 @@ class Controller:
             zones: further ones to look into.
             spec: label of what a member's hosts are told; one that has another is updated.
         """
-        self._cloud, self._actor, self._store = cloud, actor, store
+        self._cloud, self.actor, self._store = cloud, actor, store
         self._limits, self.owner = limits, owner
         self._dice = dice or random.Random()
         self._more = frozenset(zones)
@@ -202,7 +202,7 @@ class Controller:
             may: for which causes members are brought back; none to look only.
             only: keys of the members that may be; all, unless given.
         """
-        answers = self._actor.ended()  # before the look, which then shows what they began
+        answers = self.actor.ended()  # before the look, which then shows what they began
         view = self._cloud.look(self._zones)
         if view.words is not None or not self.memory.heard_s:
             self.memory.heard_s = view.at_s
@@ -291,7 +291,7 @@ class Controller:
             raise
         for request in requests:
             self._running[request.node.key] = request
-            self._actor.begin(request)
+            self.actor.begin(request)
         return tuple(one.node.name for one in requests)
 
     def _outdated(self, found: Sequence[Decision], view: View) -> list[Node]:
@@ -314,7 +314,7 @@ class Controller:
             assert self._spec is not None
             self._told_spec[node.key] = self._spec(node)
             self._running[node.key] = Request(Verb.UPDATE, node)
-            self._actor.begin(self._running[node.key])
+            self.actor.begin(self._running[node.key])
         return tuple(node.name for node in nodes)
 
     def _note(
@@ -371,7 +371,7 @@ class Controller:
                 if operation := self._made[node.key]:
                     request = Request(Verb.CHECK, node, operation=operation)
                     self._running[node.key] = request
-                    self._actor.begin(request)
+                    self.actor.begin(request)
                 else:
                     self._made.pop(node.key)  # asked for again: a creation finds its own node there
         return changed
@@ -419,7 +419,7 @@ class Controller:
             if one.state in TAKEN_AWAY and one.name not in self._running:
                 request = Request(Verb.DELETE, _left_over(one, self._wanted))
                 self._running[one.name] = request
-                self._actor.begin(request)
+                self.actor.begin(request)
                 events.append(f"{one.name}: left over, {one.state}: deleted")
 
 

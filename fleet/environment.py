@@ -65,6 +65,12 @@ class Environment:
         ours = {**self.labels, "stack": self.stack.id}
         return [seen for seen in self.google.everywhere() if ours.items() <= seen.labels.items()]
 
+    def follow(self, controller: Controller) -> None:
+        """Has a controller keep what is asked for here from now on, by these settings."""
+        controller.follow(self.members, nodes(self.settings), self.bundle, self.spec)
+        if isinstance(controller.actor, _Both):
+            controller.actor.environment = self
+
     def watcher(self) -> Controller:
         """One that only looks."""
         return self._controller(_Nothing(), ReadOnlyStore(self.google, self.stack.id))
@@ -110,8 +116,9 @@ class _Both:
     """Members through the API, named slices through Pulumi; deletions are the API's."""
 
     def __init__(self, environment: Environment):
+        self.environment = environment  # whose settings new nodes are made by
         self._zones = Zones(
-            environment.google, environment.owner, environment.body, time.time,
+            environment.google, environment.owner, lambda node: self.environment.body(node), time.time,
             environment.settings.fleet.silence_s,
         )  # fmt: skip
         self._named = NamedSlices(environment.settings.environment)

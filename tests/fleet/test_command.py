@@ -454,6 +454,33 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
     assert world.asked == [("create", "tpu-us-east5-a-2")], "by a name that no orphan has"
 
 
+def test_a_monitor_makes_and_updates_nodes_by_the_settings_of_now(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle that is published while it runs is what hosts boot with from then on."""
+    lost, later = "tpu-us-east5-b-1", settings(**{"tpu:bundle": "cd" * 32})
+    files, naps, pause = [settings(), settings(), settings(), later], [0], threading.Event()
+
+    def fresh() -> bool:
+        carried = {world.labels[name]["bundle"] for name in world.states if name != "train"}
+        return carried == {"cdcdcdcdcdcd"} and world.states[lost] == "READY"
+
+    def nap(*_: Any) -> None:
+        naps[0] += 1
+        if naps[0] == 2:
+            world.states[lost] = "PREEMPTED"
+        if naps[0] > 100 or (naps[0] > 3 and fresh()):
+            raise KeyboardInterrupt
+        pause.wait(0.01)
+
+    monkeypatch.setattr(environment, "from_file", lambda *_: files.pop(0) if len(files) > 1 else files[0])
+    monkeypatch.setattr(command.time, "sleep", nap)
+    assert command.main(["monitor", "dev"]) == 130
+    assert fresh()
+    assert world.asked == [("delete", lost), ("create", lost)]
+    assert sorted(world.updated) == sorted(name for name in world.states if name not in ("train", lost))
+
+
 def test_a_budget_refuses_before_anything_is_created() -> None:
     known = within_budget(settings())
     assert known is not None
