@@ -229,7 +229,10 @@ def _allowed(
         return replace(wish, action=Action.HOLD, condition=Condition.UNKNOWN, why=why)
     refusal = Refusal() if gone else memory.refusal(member.key, wish.zone)
     if refusal.holds(now_s):
-        zone = _other_zone(member, view, memory) if refusal.kind is Kind.STOCK_OUT else None
+        # What was asked for, and not refused, may have been made though the answer was lost.
+        asked = memory.open(member.key)
+        movable = refusal.kind is Kind.STOCK_OUT and not (asked and asked.name)
+        zone = _other_zone(member, view, memory) if movable else None
         if zone is None and refusal.stopped:
             return replace(wish, action=Action.HOLD, why=f"{wish.why}; refused: {refusal.stopped}")
         if zone is None:

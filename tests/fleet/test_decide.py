@@ -421,6 +421,17 @@ def test_where_a_zone_has_no_chips_the_next_is_tried_that_answers_and_was_not_re
         assert (one_.action, one_.zone) == (Action.HOLD, home)
 
 
+def test_a_creation_whose_answer_was_lost_is_not_asked_for_again_in_another_zone() -> None:
+    """Though the zone refuses others meanwhile: it may have been made there, and Google's list is late."""
+    home, other = fleet(2)[0].zone, fleet(2)[1].zone
+    member, memory = fleet(4)[0], being_brought_back(home)
+    memory.asked(member.key, home, member.name)
+    found = movable(view(), memory, (other,))
+    assert (found.action, found.zone) == (Action.HOLD, home)
+    memory.failed(member.key, home, Failure(Kind.STOCK_OUT, "none"), NOW_S, random.Random(0))
+    assert movable(view(), memory, (other,)).zone == other, "now it was refused itself"
+
+
 def test_a_healthy_member_is_never_moved() -> None:
     home, other = fleet(2)[0].zone, fleet(2)[1].zone
     found = movable(view(seen(0)), refused(home), (other,))
