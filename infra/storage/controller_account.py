@@ -7,8 +7,9 @@ from infra import names
 from infra.gcp.roles import ON_NODES
 from infra.settings import Settings
 
-# What it lists in the checkpoint bucket: what boots and jobs report.
-LISTED = ("boot/", "words/")
+# What it lists in the checkpoint bucket: what boots and jobs report. What it reads there: whether the bundle
+# is published, with the start-up script (infra/tpu/published.py), before it creates anything.
+LISTED, READ = ("boot/", "words/"), (names.MANIFESTS, names.BLOBS)
 
 # Who attaches an account to a machine needs the one, who impersonates it the other.
 USER_ROLES = ("roles/iam.serviceAccountUser", "roles/iam.serviceAccountTokenCreator")
@@ -75,7 +76,7 @@ class ControllerAccount(pulumi.ComponentResource):
             member=member,
             condition={
                 "title": "reports and manifests",
-                "description": f"Lists {' and '.join(LISTED)}, reads {names.MANIFESTS}",
+                "description": f"Lists {' and '.join(LISTED)}, reads {' and '.join(READ)}",
                 "expression": _reports(settings.storage.bucket_name),
             },
             opts=after,
@@ -105,5 +106,6 @@ def _reports(bucket: str) -> str:
     https://cloud.google.com/iam/docs/conditions-attribute-reference
     """
     listing = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'
-    read = f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{names.MANIFESTS}")'
-    return " || ".join([read, *(f'{listing}.startsWith("{prefix}")' for prefix in LISTED)])
+    objects = f"projects/_/buckets/{bucket}/objects"
+    read = [f'resource.name.startsWith("{objects}/{prefix}")' for prefix in READ]
+    return " || ".join([*read, *(f'{listing}.startsWith("{prefix}")' for prefix in LISTED)])

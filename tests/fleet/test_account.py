@@ -14,9 +14,11 @@ from fleet.unit import unit
 from infra import names
 from infra.gcp.roles import ON_NODES
 from infra.settings.sources import ROOT
+from infra.tpu import startup
+from infra.tpu.published import unpublished
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
-from tests.fleet.lab import ACCOUNT, BUCKET, BUNDLE, CONTROLLERS, FLEET, PROJECT, Lab, P, settings
+from tests.fleet.lab import ACCOUNT, BUCKET, CONTROLLERS, FLEET, PROJECT, Lab, P, settings
 from tests.infra.engine import run
 
 USER, EMAIL = "sre@example.com", f"tpu-fleet@{PROJECT}.iam.gserviceaccount.com"
@@ -94,7 +96,9 @@ def controllers(lab: Lab) -> Asking:
     answer = as_account(lab, "POST", TOKEN.format(EMAIL), SCOPE, who=USER)
     assert answer.ok, answer.text
     with mock.patch.dict(os.environ, {"GOOGLE_OAUTH_ACCESS_TOKEN": answer.json()["accessToken"]}):
-        return lab.asking()
+        asking = lab.asking()
+        assert asking._session, "it logs in with its first request, by the variable of then"
+        return asking
 
 
 def refused(lab: Lab, since: int) -> list[str]:
@@ -167,7 +171,9 @@ def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     }  # fmt: skip
     assert not refused(lab, since)
     google = controllers(lab)
-    assert google.is_there(names.bundle_manifest(BUNDLE))
+    script = names.bundle_blob(startup.script_sha256())
+    lab.request("POST", UPLOAD, b"{}", uploadType="media", name=script)
+    assert unpublished(settings(ONE), BUCKET, google.is_there) is None
     assert google.look([ZONES[0]]).failure is None
     lab.begin_anew()
 
@@ -193,7 +199,7 @@ def test_each_permission_of_the_role_is_needed(lab: Lab, permission: str) -> Non
         ("GET", f"{OBJECTS}/{CHECKPOINT.replace('/', '%2F')}?alt=media", None),
         ("GET", f"{OBJECTS}/data%2Ftokens.bin", None),
         ("GET", f"{OBJECTS}/boot%2Fn%2Fworker-0.json", None),
-        ("GET", f"{OBJECTS}/bundles%2Fblobs%2Fabc", None),
+        ("GET", f"{OBJECTS}/bundles%2Fothers%2Fabc", None),
         ("GET", f"{STORAGE}/storage/v1/b/{STEPS}/o/{CHECKPOINT.replace('/', '%2F')}", None),
         ("GET", f"{STORAGE}/storage/v1/b/{STEPS}/o?prefix=boot/", None),
         *(("GET", f"{OBJECTS}{query}", None) for query in ("", "?prefix=", "?prefix=boo", "?prefix=runs/")),

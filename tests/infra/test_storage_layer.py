@@ -228,6 +228,7 @@ def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
     (condition,) = [one.inputs["condition"] for one in grants if "condition" in one.inputs]
     assert condition["expression"] == (
         'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/manifests/") || '
+        'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/blobs/") || '
         'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("boot/") || '
         'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("words/")'
     )
