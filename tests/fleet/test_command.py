@@ -241,16 +241,6 @@ def test_create_says_that_a_zone_it_knows_nothing_of_did_not_answer(
     assert not world.asked
 
 
-def test_recovering_gives_no_living_node_new_settings_and_creating_does(world: Cloud) -> None:
-    world.states["tpu-us-east5-b-1"] = "PREEMPTED"
-    world.labels["tpu-us-east5-a-0"] = {**world.labels["tpu-us-east5-a-0"], "spec": "of-before"}
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
-    assert ("create", "tpu-us-east5-b-1") in world.asked
-    assert not world.updated
-    assert command.main(["create", "dev", "--yes"]) == 0
-    assert world.updated == ["tpu-us-east5-a-0"]
-
-
 def test_create_leaves_what_was_preempted(world: Cloud) -> None:
     cloud = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
@@ -387,21 +377,6 @@ def test_other_fleets_are_no_orphans_where_a_command_is_narrowed(
     world.states["train"] = "PREEMPTED"
     assert command.main(["recreate-preempted", "dev", "--slice", "train", "--yes"]) == 0
     assert world.asked == [("delete", "train"), ("up", "train")]
-
-
-def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nobody = settings([])
-    cloud = Cloud(nobody)
-    cloud.stray("tpu-us-east5-b-7", "us-east5-b")
-    enter(monkeypatch, cloud, nobody)
-    assert [command.main([name, "dev"]) for name in ("status", "list")] == [0, 0]
-    assert capsys.readouterr().out.count("tpu-us-east5-b-7") == 2
-    assert command.main(["delete", "dev", "--orphans", "--yes"]) == 0
-    assert cloud.asked == [("delete", "tpu-us-east5-b-7")]
-    assert command.main(["create", "dev", "--yes"]) == 1
-    assert "Pulumi.dev.yaml lists no slices" in capsys.readouterr().err
 
 
 def test_leftovers_are_swept_and_healthy_orphans_are_not(world: Cloud) -> None:
