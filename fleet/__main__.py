@@ -78,7 +78,7 @@ def create(options: argparse.Namespace) -> int:
 
 def recreate_preempted(options: argparse.Namespace) -> int:
     """Bring back what Google took away, and nothing else."""
-    return _mend(options, "bring back", _was_there)
+    return _mend(options, "bring back", _was_there, updates=False)
 
 
 def _absent(one: Decision) -> bool:
@@ -325,9 +325,14 @@ def doctor(options: argparse.Namespace) -> int:
     return 0 if healthy(findings) else 1
 
 
-def _mend(options: argparse.Namespace, verb: str, wanted: Callable[[Decision, Controller], bool]) -> int:
+def _mend(
+    options: argparse.Namespace,
+    verb: str,
+    wanted: Callable[[Decision, Controller], bool],
+    updates: bool = True,
+) -> int:
     fleet = opened(options)
-    before = fleet.watcher()
+    before = fleet.watcher(updates)
     before.memory.acted()  # a person asks: zones that refused are tried again
     look = before.step(may=())
     due = {
@@ -351,7 +356,7 @@ def _mend(options: argparse.Namespace, verb: str, wanted: Callable[[Decision, Co
     within_budget(fleet.settings)
     if meant:
         _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
-    controller = fleet.controller()
+    controller = fleet.controller(updates)
     controller.memory.acted()
     if item := described(options):
         AdHoc(fleet.google, fleet.stack.id).keep(item["name"], item)

@@ -27,6 +27,7 @@ from infra.settings import Settings, from_file
 from infra.tpu.request import member_request
 
 BUNDLE_DIGITS = 12  # of a bundle's id, in a node's label
+_WITHOUT_SLICES = ("delete", "list", "status")  # what they are about may be orphans alone
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,23 @@ class Environment:
         if isinstance(controller.actor, _Both):
             controller.actor.environment = self
 
-    def watcher(self) -> Controller:
-        """One that only looks."""
-        return self._controller(_Nothing(), ReadOnlyStore(self.google, self.stack.id))
+    def watcher(self, updates: bool = True) -> Controller:
+        """One that only looks; without `updates`, at nothing that has metadata of earlier settings."""
+        return self._controller(_Nothing(), ReadOnlyStore(self.google, self.stack.id), updates)
 
-    def controller(self) -> Controller:
-        """One that may act, and holds the lease."""
-        return self._controller(_Both(self), BucketStore(self.google, self.stack.id))
+    def controller(self, updates: bool = True) -> Controller:
+        """One that may act, and holds the lease; without `updates` nodes that live keep their metadata."""
+        return self._controller(_Both(self), BucketStore(self.google, self.stack.id), updates)
 
-    def _controller(self, actor: Actor, store: Store) -> Controller:
+    def _controller(self, actor: Actor, store: Store, updates: bool) -> Controller:
         try:
             zones = {seen.zone for seen in self.everywhere}
         except AskedError:
             zones = set()  # a zone isn't reached; those that the settings name are looked into all the same
         return Controller(
             self.members, self.google, actor, store, self.limits, self.owner,
-            everyone=nodes(self.settings), bundle=self.bundle, zones=zones, spec=self.spec,
+            everyone=nodes(self.settings), bundle=self.bundle, zones=zones,
+            spec=self.spec if updates else None,
         )  # fmt: skip
 
     def body(self, node: Node) -> Mapping[str, Any]:
@@ -181,7 +183,7 @@ def restricted(
         settings = from_file(options.environment, slices=more)
     flags = described(options)
     meant = members(settings, [flags["name"]]) if flags else _narrowed(options, settings)
-    if not meant:
+    if not meant and options.command not in _WITHOUT_SLICES:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
         raise FleetError(f"Pulumi.{options.environment}.yaml lists no slices\n    fix: {fix}")
     return Environment(settings, meant, google, stack)

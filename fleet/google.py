@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _PATIENCE_S = 20.0  # with a zone that doesn't answer; what it says later is of the next look
 _OLDEST_S = 90.0  # of such an answer, which is younger than a list may be (fleet/decide.py)
-# Of a node what `_seen` reads, and no more: each carries its start-up script, 36 kB.
+# Of a node what `_seen` reads, and no more: each carries its metadata, 4 kB.
 _NODE_FIELDS = "name,id,state,createTime,labels,health"
 
 

@@ -48,7 +48,7 @@ def members(
         there = [one for one in meant if one.home == zone]
         if len(there) < workers_per_zone:
             found = f"{file} has {len(there)} in {zone}"
-            fix = f"count of tpu:slices in {file}: a fleet is dealt out over its zones in turn"
+            fix = f"count of tpu:slices in {file}: a fleet's members are spread over its zones in turn"
             raise FleetError(f"--workers-per-zone {workers_per_zone}: {found}\n    fix: {fix}")
         some += there[:workers_per_zone]
     return tuple(some)

@@ -16,6 +16,11 @@ from infra.errors import CommandError, InfraError
 from infra.settings.sources import ROOT
 
 _NO_PASSPHRASE, _NO_STACK = "passphrase must be set", "no stack named"
+_NO_LOGIN = "PULUMI_ACCESS_TOKEN must be set"
+NO_LOGIN = (
+    "pulumi isn't logged in\n"
+    "    fix: pulumi login gs://BUCKET, or `pulumi login --local` to keep the state on this machine"
+)
 _SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)\S")
 NO_PASSPHRASE = (
     "no passphrase for the stacks' secrets: this backend wants one, though our stacks hold no secret\n"
@@ -78,8 +83,8 @@ class Pulumi:
             # An update tells what went wrong where it tells all else.
             lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines()]
             said = "; ".join(dict.fromkeys(line for line in lines if "error:" in line)) or answer.stderr
-            if _NO_PASSPHRASE in answer.stderr:
-                said = NO_PASSPHRASE
+            for text, instead in ((_NO_PASSPHRASE, NO_PASSPHRASE), (_NO_LOGIN, NO_LOGIN)):
+                said = instead if text in answer.stderr else said
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said.strip()}")
         return answer.stdout
 

@@ -12,7 +12,7 @@ from infra.errors import CommandError
 from infra.interrupted import interrupted
 from infra.settings import from_file
 from infra.settings.record import formatting_kept
-from infra.settings.sources import ROOT
+from infra.settings.sources import ROOT, path_of
 from infra.settle import Patience, settle
 
 
@@ -22,9 +22,8 @@ def up(environment: str, layers: Sequence[str] = (), root: Path = ROOT, options:
     `options` go to each `pulumi up`. Raises InfraError where one fails; those before it are up then.
     """
     from_file(environment, root)
-    pulumi = Pulumi(environment, root)
-    pulumi.require_passphrase()
-    for layer in _ordered(layers):
+    ordered, pulumi = _ready(environment, layers, root)
+    for layer in ordered:
         with formatting_kept(environment, root):
             _settle(environment, layer, root)
             if pulumi.export(layer) is None:
@@ -38,9 +37,8 @@ def destroy(environment: str, layers: Sequence[str], root: Path = ROOT, options:
 
     `options` go to each `pulumi destroy`. Raises InfraError where one fails; nothing after it was begun then.
     """
-    pulumi = Pulumi(environment, root)
-    pulumi.require_passphrase()
-    for layer in reversed(_ordered(layers)):
+    ordered, pulumi = _ready(environment, layers, root)
+    for layer in reversed(ordered):
         with formatting_kept(environment, root):
             _settle(environment, layer, root, until_made=False)
             state = pulumi.export(layer)
@@ -56,8 +54,7 @@ def destroy(environment: str, layers: Sequence[str], root: Path = ROOT, options:
 
 def settle_layers(environment: str, layers: Sequence[str], root: Path = ROOT) -> int:
     """Settle layers, all without `layers`, and say what was done."""
-    Pulumi(environment, root).require_passphrase()
-    for layer in _ordered(layers):
+    for layer in _ready(environment, layers, root)[0]:
         if not _settle(environment, layer, root):
             print(f"{layer}: nothing to settle", flush=True)
     return 0
@@ -85,11 +82,14 @@ def _settle(environment: str, layer: str, root: Path, until_made: bool = True) -
     return lines
 
 
-def _ordered(layers: Sequence[str]) -> list[str]:
-    unknown = sorted(set(layers) - set(names.LAYERS))
-    if unknown:
-        raise CommandError(f"no layer {', '.join(unknown)}; the layers are {', '.join(names.LAYERS)}")
-    return [layer for layer in names.LAYERS if layer in layers or not layers]
+def _ready(environment: str, layers: Sequence[str], root: Path) -> tuple[list[str], Pulumi]:
+    """The layers in their order, and Pulumi. Raises InfraError, before Pulumi is asked where it can."""
+    if unknown := sorted(set(layers) - set(names.LAYERS)):
+        raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(names.LAYERS)}")
+    path_of(environment, root)
+    pulumi = Pulumi(environment, root)
+    pulumi.require_passphrase()
+    return [layer for layer in names.LAYERS if layer in layers or not layers], pulumi
 
 
 PATIENCE = Patience()

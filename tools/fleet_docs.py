@@ -20,9 +20,10 @@ MATRIX = Path(__file__).parents[1] / "benchmarks" / "results" / "faults.json"
 
 def failures() -> str:
     """A row for each kind of failure."""
-    lines = ["| failure | tried again | what to do |", "| --- | --- | --- |"]
+    lines = ["| failure | retried | what to do |", "| --- | --- | --- |"]
     for kind in Kind:
-        again = "when somebody has acted" if kind in FOR_PEOPLE else "yes, later each time"
+        again = "no, until a person has acted" if kind in FOR_PEOPLE else "yes, with backoff"
+        again = "yes, after 60 s" if kind is Kind.STACK else again
         lines.append(f"| {kind} | {again} | {fix_of(kind).replace('|', chr(92) + '|')} |")
     return "\n".join(lines)
 
@@ -49,7 +50,7 @@ def outcomes() -> str:
         if one["mended"] != "nothing to mend":
             key = (one["then"], one["truth"], one["mended"])
             found.setdefault(key, Counter())[one["kind"]] += 1
-    head = ["the controller", "at Google meanwhile", "comes right with", "cells", "taken for"]
+    head = ["the controller", "at Google meanwhile", "recovers with", "cells", "classified as"]
     lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | ---: | --- |"]
     for words, kinds in sorted(found.items()):
         lines.append(f"| {' | '.join(words)} | {kinds.total()} | {', '.join(sorted(kinds))} |")

@@ -59,18 +59,18 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
 _LACKED = r"(?:permission '?|does not have )([a-z]\w*\.[\w.]+\w)(?:'? denied| access)"
 _NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: _LACKED}
 _FIXES = {
-    Kind.STOCK_OUT: "nothing; it is tried again, later each time. More zones in the fleet's `zones` help",
+    Kind.STOCK_OUT: "nothing: it is retried, with backoff. `otherZones` in a fleet, or another zone, helps",
     Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas, service Cloud TPU API), or lower count",
     Kind.PERMISSION: "grant the account that you are logged in as a role that holds the permission",
     Kind.LOGIN: "gcloud auth application-default login",
     Kind.API_OFF: "pulumi -C infra/storage up, which enables the APIs, and wait some minutes",
-    Kind.INVALID: "mend the settings; asking again won't help",
-    Kind.MISSING: "nothing; it is created again",
-    Kind.EXISTS: "nothing where it is ours, it is taken into the stack; else delete it, or rename the slice",
-    Kind.RATE: "nothing; it is asked more slowly",
-    Kind.TRANSIENT: "nothing; it is asked again",
-    Kind.STACK: "what Pulumi asks for, if anything; it is tried again in a minute",
-    Kind.UNKNOWN: "nothing; it is looked at again before anything is done",
+    Kind.INVALID: "correct the settings; a retry won't help",
+    Kind.MISSING: "nothing: it is created again",
+    Kind.EXISTS: "nothing where it is ours; else delete it, or rename the slice",
+    Kind.RATE: "nothing: it is retried, more slowly",
+    Kind.TRANSIENT: "nothing: it is retried",
+    Kind.STACK: "what Pulumi asks for, if anything; it is retried in a minute",
+    Kind.UNKNOWN: "nothing: it is observed again before anything is done",
 }
 OF_ONE = frozenset({Kind.INVALID, Kind.EXISTS})
 """What is wrong with one node's request, and says nothing of its neighbours."""

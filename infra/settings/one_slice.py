@@ -97,7 +97,7 @@ def _zones(path: str, one: SliceSettings) -> Iterator[Problem]:
         yield Problem(
             f"{path}.zones",
             f"{len(one.zones)} zones",
-            "one slice is in one zone; a fleet is dealt out over several",
+            "one slice is in one zone; a fleet is spread over several",
             "keep one zone, or add count",
         )
     for zone, times in Counter(one.zones).items():

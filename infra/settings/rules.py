@@ -145,7 +145,7 @@ LABEL_KEY = pattern(
 )
 LABEL_VALUE = pattern(
     r"[-_a-z0-9]{1,63}",
-    "a label's value is 1 to 63 lowercase letters, digits, - and _ (an empty one differs for ever)",
+    "a label's value is 1 to 63 lowercase letters, digits, - and _ (an empty one is a diff at every up)",
     "change the value, or remove the label",
 )
 REGION = pattern(

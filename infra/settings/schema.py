@@ -166,7 +166,7 @@ class NetworkSettings:
         key_rule=rules.REGION,
     )
     cloud_nat: bool = setting(
-        "a way to the internet; hosts boot from the bucket and need none", default=False
+        "Cloud NAT, hosts' way to the internet; they boot from the bucket and need none", default=False
     )
     flow_log_sampling: float = setting(
         "share of connections that the subnets log", default=0.5, rule=rules.between(0.01, 1)
@@ -216,7 +216,7 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SliceSettings:
-    """One item of `tpu:slices`: a pod, or with `count` a fleet of equal ones."""
+    """One item of `tpu:slices`: a slice, or with `count` a fleet of equal ones."""
 
     name: str = setting(
         "name of the slice; members of a fleet are called tpu-{region}-{zone letter}-{worker id}",
@@ -232,10 +232,11 @@ class SliceSettings:
         rule=rules.pattern(r"[1-9]\d?x[1-9]\d?", "a grid such as 4x4", "write rows x columns"),
     )
     zones: tuple[str, ...] = setting(
-        "zones; a fleet is dealt out over them in turn", rule=rules.ZONE, example="[us-east5-b]"
+        "zones; a fleet's members are spread over them in turn", rule=rules.ZONE, example="[us-east5-b]"
     )
     other_zones: tuple[str, ...] = setting(
-        "zones where `fleet` makes a slice whose own has no chips, in this order; network and data are there",
+        "zones for a member whose own zone has no chips: the one with the fewest refusals, then in this "
+        "order; network and data cover them too",
         default=(),
         rule=rules.ZONE,
     )
@@ -246,7 +247,7 @@ class SliceSettings:
     first_worker_id: int = setting(
         "worker id of a fleet's first member in each zone", default=0, rule=rules.between(0, 9999)
     )
-    spot: bool = setting("at half the price, and taken away at 30 seconds' notice", default=False)
+    spot: bool = setting("Spot: about half the price, preempted with 30 seconds' notice", default=False)
     reserved: bool = setting("from a reservation of the project", default=False)
     runtime_version: str | None = setting(
         "image of the hosts, instead of tpu:runtimeVersion", default=None, rule=rules.RESOURCE_NAME
@@ -264,7 +265,7 @@ class TpuSettings:
     """The slices, and what their hosts do when they boot."""
 
     slices: tuple[SliceSettings, ...] = setting(
-        "the pods; where they stand, network and data make subnets and disks", default=()
+        "the slices; network and data make subnets and disks in their zones", default=()
     )
     bundle: str | None = setting(
         "sha256 of the bundle that hosts install; `make publish` writes it", default=None, rule=rules.SHA256
@@ -305,12 +306,13 @@ class FleetSettings:
     """How far `python -m fleet` goes by itself when slices are lost."""
 
     dollars_per_hour: int | None = setting(
-        "what all slices may cost together, by the catalog; more is refused before anything is created",
+        "what all slices may cost together, by the catalog; more, or a price that it lacks, is refused "
+        "before anything is created",
         default=None,
         rule=rules.between(1, 1_000_000, "$/h"),
     )
     preemptions_per_day: int = setting(
-        "preempted slices that are brought back in a day, of all together; 0: all",
+        "how many preempted slices are recreated per day, over all of them; 0: no limit",
         default=0,
         rule=rules.between(0, 100_000),
     )
@@ -320,7 +322,7 @@ class FleetSettings:
         rule=rules.between(0, 100),
     )
     silence_s: int = setting(
-        "after how long without a word of its workers a slice counts as failed, if others speak",
+        "how long a slice's workers may report nothing, while others report, until it counts as failed",
         default=1800,
         rule=rules.between(300, 86400, "s"),
     )

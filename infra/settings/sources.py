@@ -37,6 +37,16 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+def path_of(environment: str, root: Path = ROOT) -> Path:
+    """The file with an environment's settings. Raises InfraError where there is none."""
+    path = root / f"Pulumi.{environment}.yaml"
+    if not path.exists():
+        known = sorted(each.name.split(".")[1] for each in root.glob("Pulumi.*.yaml"))
+        start = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else "write it: see docs/settings.md"
+        raise InfraError(f"{path.name} does not exist (environments: {', '.join(known) or 'none'}): {start}")
+    return path
+
+
 def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
     """The settings in `Pulumi.<environment>.yaml` under `root`, read without Pulumi.
 
@@ -47,15 +57,9 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
     """
     name = f"Pulumi.{environment}.yaml"
     try:
-        content = yaml.load((root / name).read_text(encoding="utf-8"), _Loader)
+        content = yaml.load(path_of(environment, root).read_text(encoding="utf-8"), _Loader)
         config = content.get("config") if isinstance(content, dict) else None
         values, problems = _as_text(config) if isinstance(config, dict) else (None, [])
-    except FileNotFoundError:
-        known = sorted(path.name.split(".")[1] for path in root.glob("Pulumi.*.yaml"))
-        start = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else "write it: see docs/settings.md"
-        raise InfraError(
-            f"{name} does not exist (environments: {', '.join(known) or 'none'}): {start}"
-        ) from None
     except OSError as error:
         raise InfraError(f"{name} can't be read: {error.strerror}") from None
     # Beside what the scanner refuses: bytes that aren't UTF-8, a day 32, a list that holds itself.

@@ -1,4 +1,4 @@
-"""Flags do what they say, or are refused with their rule."""
+"""Commands and flags do what they say, or are refused with their rule."""
 
 import json
 import socket
@@ -9,7 +9,7 @@ from fleet import __main__ as command
 from fleet.errors import FleetError
 from fleet.roster import members
 from infra.gcp.failures import Failure, Kind
-from tests.fleet.world import Cloud, _world, settings  # noqa: F401
+from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 
 def test_flags_narrow_and_never_widen() -> None:
@@ -118,3 +118,28 @@ def test_a_flag_out_of_range_is_said_with_its_rule(
         command.main(line.split())
     assert ended.value.code == 2
     assert f"must be {rule}" in capsys.readouterr().err
+
+
+def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = settings([])
+    cloud = Cloud(nobody)
+    cloud.stray("tpu-us-east5-b-7", "us-east5-b")
+    enter(monkeypatch, cloud, nobody)
+    assert [command.main([name, "dev"]) for name in ("status", "list")] == [0, 0]
+    assert capsys.readouterr().out.count("tpu-us-east5-b-7") == 2
+    assert command.main(["delete", "dev", "--orphans", "--yes"]) == 0
+    assert cloud.asked == [("delete", "tpu-us-east5-b-7")]
+    assert command.main(["create", "dev", "--yes"]) == 1
+    assert "Pulumi.dev.yaml lists no slices" in capsys.readouterr().err
+
+
+def test_recovering_gives_no_living_node_new_settings_and_creating_does(world: Cloud) -> None:
+    world.states["tpu-us-east5-b-1"] = "PREEMPTED"
+    world.labels["tpu-us-east5-a-0"] = {**world.labels["tpu-us-east5-a-0"], "spec": "of-before"}
+    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert ("create", "tpu-us-east5-b-1") in world.asked
+    assert not world.updated
+    assert command.main(["create", "dev", "--yes"]) == 0
+    assert world.updated == ["tpu-us-east5-a-0"]

@@ -63,7 +63,7 @@ def test_without_a_login_it_is_said_and_works(
     assert main(["preview", "prod"]) == 0
     said = capfd.readouterr().out
     assert said.count("No Pulumi state to compare with (`pulumi login` chooses one): `pulumi stack` of ") == 1
-    assert "storage failed: error: PULUMI_ACCESS_TOKEN must be set\n" in said
+    assert "storage failed: pulumi isn't logged in\n" in said
     assert "691.20" in said
 
 
@@ -85,6 +85,34 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
     assert main(["preview", "nowhere"]) == 1
     assert capfd.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")
     assert pulumi_cli.calls == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("up nowhere", "Pulumi.nowhere.yaml does not exist"),
+        ("destroy nowhere tpu", "Pulumi.nowhere.yaml does not exist"),
+        ("settle nowhere", "Pulumi.nowhere.yaml does not exist"),
+        ("up dev tpus", "no layer tpus\n    fix: one of storage, network, data, tpu"),
+        ("destroy dev tpus", "no layer tpus"),
+        ("settle dev tpus", "no layer tpus"),
+    ],
+)
+def test_a_wrong_environment_or_layer_asks_pulumi_nothing(
+    line: str, said: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 1
+    assert capfd.readouterr().err.startswith(f"error: {said}")
+    assert pulumi_cli.calls == []
+
+
+def test_without_a_login_the_command_that_logs_in_is_named(
+    pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
+    pulumi_cli.answer("whoami", status=255, err="error: PULUMI_ACCESS_TOKEN must be set for login")
+    assert main(["up", "dev", "storage"]) == 1
+    assert "isn't logged in\n    fix: pulumi login gs://BUCKET" in capfd.readouterr().err
 
 
 def test_the_empty_state_has_the_same_projects_and_settings(tmp_path: Path, pulumi_cli: FakePulumi) -> None:
