@@ -97,26 +97,32 @@ def delete(options: argparse.Namespace) -> int:
     zones, options.zones = options.zones, []  # where they are, whatever the file says by now
     fleet = opened(options)
     look = fleet.watcher().step(may=())
+    silent = _complain(look)  # what lives there isn't deleted, and its fleet isn't forgotten
     there = [one for one in look.members if _is_there(one, look, fleet) and one.zone in (zones or [one.zone])]
     strays = [one for one in look.orphans if options.orphans and one.zone in (zones or [one.zone])]
     meant: list[Node | Seen] = [*there, *strays]
     saved = AdHoc(fleet.google, fleet.stack.id)
-    whole = {one.slice for one in fleet.members} & saved.read().keys() if not zones else set[str]()
+    whole = set[str]() if zones or silent else {one.slice for one in fleet.members} & saved.read().keys()
     whole -= {one.slice for one in nodes(fleet.settings) if one not in fleet.members}
     shown = [f"  delete  {one.name} in {one.zone}" for one in meant]
     shown += [f"  forget  {name}, which stands in no file" for name in sorted(whole)]
     nothing = "neither the stack nor Google has any of them: nothing to delete"
     if not _is_to_do(options, shown, shown, nothing):
-        return _done(options, "deleted", meant, None)
+        return max(silent, _done(options, "deleted", meant, None))
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
     memory = store.read()  # refuses beside a monitor, which would bring them back
     memory.deleted([one.key for one in there])
     store.write(memory)
+
+    def end(one: Node | Seen) -> None:
+        store.sign(memory)  # who has lost the lease deletes nothing more
+        fleet.google.delete(one.zone, one.name)
+
     try:
-        failed = _each(meant, lambda one: fleet.google.delete(one.zone, one.name))
+        failed = _each(meant, end)
         gone = [one for one in meant if one.name not in failed]
-        _wait_gone(fleet, gone, _out(options))
+        _wait_gone(fleet, gone, _out(options), lambda: store.sign(memory))
     finally:
         with suppress(InfraError):
             store.write(memory, sign=False)
@@ -127,14 +133,17 @@ def delete(options: argparse.Namespace) -> int:
     if held := [one.name for one in there if one.member is None and one in gone]:
         what = f"pulumi refresh -s {options.environment}"
         print(f"the stack still holds {', '.join(held)}: `{what}`", file=_out(options))
-    return _done(options, "deleted", meant, failed)
+    return max(silent, _done(options, "deleted", meant, failed))
 
 
-def _wait_gone(fleet: Environment, nodes: Sequence[Node | Seen], out: TextIO) -> None:
-    """Until Google lists none of them; how many are left is said when it changes."""
+def _wait_gone(
+    fleet: Environment, nodes: Sequence[Node | Seen], out: TextIO, sign: Callable[[], None]
+) -> None:
+    """Until Google lists none of them; how many are left is said when it changes. `sign` renews the lease."""
     left = len(nodes)
     while left:
         time.sleep(_POLL_S)
+        sign()
         view = fleet.google.look(sorted({one.zone for one in nodes}))
         before, left = left, sum(_maybe_there(one, view) for one in nodes)
         if left != before:

@@ -20,10 +20,6 @@ class BundleError(InfraError):
     """The bundle that the hosts would install isn't in the bucket, or can't be looked up."""
 
 
-class NetworkError(InfraError):
-    """An existing network isn't as the settings say."""
-
-
 class CommandError(InfraError):
     """The Pulumi CLI is missing or failed."""
 

@@ -5,6 +5,7 @@ Errors are as https://cloud.google.com/apis/design/errors says; pages as https:/
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
@@ -14,7 +15,7 @@ from urllib.parse import quote
 
 import google.auth
 import requests
-from google.auth.exceptions import GoogleAuthError, RefreshError
+from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 from requests.adapters import HTTPAdapter
@@ -30,8 +31,9 @@ NO_QUERY: Query = MappingProxyType({})
 TPU, STORAGE = "https://tpu.googleapis.com", "https://storage.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _TIMEOUT_S = (5.0, 30.0)  # to connect, and for an answer
-NOBODY = "no Google credentials|invalid_grant"
+NOBODY = "no Google credentials|no token"
 """What a failure says where nobody is logged in, and not only somebody who may not."""
+_PASSING = re.compile(r'"code": *(429|5\d\d)')  # in an answer that impersonation quotes
 _TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
 _CONNECTIONS = 128  # kept to one API: more than a controller of all of v6e's zones has threads
 
@@ -127,7 +129,10 @@ class Client:
                     method, url, params=query, data=content, headers=headers, timeout=_TIMEOUT_S
                 )
             except RefreshError as error:
-                raise AskedError(classify(f"invalid_grant: {error}", 401)) from None
+                failure = _no_token(error)
+                if failure.kind is Kind.LOGIN:
+                    raise AskedError(failure) from None
+                continue
             except (requests.RequestException, GoogleAuthError) as error:
                 failure = classify(f"{method} {url}: connection: {error}")
                 continue
@@ -164,12 +169,19 @@ def _login() -> requests.Session | Failure:
     try:
         token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
         credentials = Credentials(token) if token else google.auth.default(scopes=[_SCOPE])[0]  # type: ignore[no-untyped-call]
-    except GoogleAuthError as error:
+    except Exception as error:  # what a file that is no login raises isn't GoogleAuthError alone
         return Failure(Kind.LOGIN, f"no Google credentials ({error})")
     session: requests.Session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
     return session
+
+
+def _no_token(error: RefreshError) -> Failure:
+    """Why there is no token. The words of who refused it are of another API, and say nothing of ours."""
+    # The metadata server of a VM, or the API that impersonates, didn't answer: that passes.
+    passing = error.retryable or isinstance(error.__cause__, TransportError) or _PASSING.search(str(error))
+    return Failure(Kind.TRANSIENT if passing else Kind.LOGIN, f"no token: {error}")
 
 
 def _words(answer: requests.Response) -> str:

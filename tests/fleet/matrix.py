@@ -244,7 +244,7 @@ def _live_with_it(patient: Patient, rule: str, looks: list[Look]) -> Failure | N
     seen = 0
     while seen < 3 and len(looks) < 60:
         looks.append(controller.step())
-        controller._actor.wait()  # type: ignore[attr-defined]
+        controller.actor.wait()  # type: ignore[attr-defined]
         lab.settle()
         if failure := patient.trouble(looks[-1]):
             return failure

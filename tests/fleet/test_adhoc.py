@@ -109,6 +109,23 @@ def test_it_is_forgotten_once_all_of_it_is_deleted(world: Cloud) -> None:
     assert sorted(name for name, state in world.states.items() if state and name in MADE) == []
 
 
+@pytest.mark.parametrize("silent", [{"us-east5-b"}, {"us-east5-a", "us-east5-b"}])
+def test_it_is_not_forgotten_while_a_zone_that_may_hold_a_member_is_silent(
+    silent: set[str], world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*CREATE, "--yes"]) == 0
+    lives = {name for name in MADE if world.zones[name] in silent}
+    world.silent = silent
+    assert command.main(["delete", "dev", "--slice", "adhoc", "--yes"]) == 1
+    assert "us-east5-b didn't answer: transient" in capsys.readouterr().err
+    assert {name for name in MADE if world.states[name]} == lives
+    assert {*AdHoc(world, OWNER.stack).read()} == {"adhoc"}, "who lives there would be nobody's"  # type: ignore[arg-type]
+    world.silent = set()
+    assert command.main(["delete", "dev", "--slice", "adhoc", "--yes"]) == 0
+    assert AdHoc(world, OWNER.stack).read() == {}  # type: ignore[arg-type]
+    assert not [name for name in MADE if world.states[name]]
+
+
 def test_one_that_got_no_chips_can_be_forgotten_too(world: Cloud) -> None:
     world.dry = {"us-east5-a", "us-east5-b"}
     assert command.main([*CREATE, "--yes"]) == 1

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fleet import __main__ as command
-from fleet import controller, environment
+from fleet import controller, environment, store
 from fleet.environment import Environment
 from fleet.errors import FleetError
 from fleet.google import Google
@@ -344,6 +344,36 @@ def test_a_controller_that_waits_long_between_looks_renews_its_lease(
     command._rest(one, 600)
     assert now[0] == 600
     assert max(after - before for before, after in pairwise([0.0, *signs])) <= RENEW_S
+
+
+@pytest.mark.parametrize("at", ["delete", "look"])
+def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_taken_it(
+    at: str, world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a monitor begins after three minutes, and makes again what is still being deleted."""
+    ask, name, taken = getattr(world, at), object_of(OWNER.stack), list[bool]()
+
+    def take(*arguments: Any) -> Any:
+        if world.kept and not taken:  # in the midst of it
+            taken.append(True)
+            text, generation = world.objects[name]
+            kept = json.loads(text)
+            world.objects[name] = json.dumps(kept | {"leader": {**kept["leader"], "id": "2"}}), generation + 1
+        return ask(*arguments)
+
+    def begin(_: str, node: str) -> None:
+        world.asked.append(("delete", node))
+        world.states[node] = "DELETING"
+
+    monkeypatch.setattr(store, "RENEW_S", -1.0)
+    if at == "look":
+        monkeypatch.setattr(world, "delete", begin)
+    monkeypatch.setattr(world, at, take)
+    assert command.main(["delete", "dev", "--slice", "extract", "--yes"]) == 1
+    assert taken
+    assert len(world.asked) == (1 if at == "delete" else 4)
+    assert "another `fleet` acts" in capsys.readouterr().err
+    assert json.loads(world.kept or "")["leader"]["id"] == "2"
 
 
 def test_an_interrupted_delete_gives_its_lease_up(world: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:

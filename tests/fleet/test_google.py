@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import requests
+from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 
 from fleet import google
 from fleet.google import Google, spoken
@@ -19,7 +21,7 @@ from fleet.proof import Attested
 from fleet.state import Word, ZoneView, together
 from infra.gcp import client
 from infra.gcp.client import AskedError
-from infra.gcp.failures import Kind
+from infra.gcp.failures import FOR_PEOPLE, Kind
 
 ZONES = ["us-east5-a", "us-east5-b"]
 
@@ -387,3 +389,32 @@ def test_as_many_connections_are_kept_as_a_controller_has_threads(
         found = list(pool.map(lambda n: asker.node("us-east5-a", f"n-{n}"), range(together.parties)))
     assert all(found)
     assert "pool is full" not in caplog.text
+
+
+def refused_by(error: GoogleAuthError) -> RefreshError:
+    """As credentials of a VM raise it."""
+    refused = RefreshError(error)  # type: ignore[no-untyped-call]
+    refused.__cause__ = error
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (refused_by(TransportError("metadata server unavailable")), Kind.TRANSIENT),  # type: ignore[no-untyped-call]
+        (RefreshError("Unable", '{"error": {\n "code": 503, "message": "?"}}'), Kind.TRANSIENT),  # type: ignore[no-untyped-call]
+        (RefreshError("internal_failure", retryable=True), Kind.TRANSIENT),  # type: ignore[no-untyped-call]
+        (RefreshError("invalid_grant: Bad Request"), Kind.LOGIN),  # type: ignore[no-untyped-call]
+        (RefreshError("Unable", '{"error": {"code": 403, "message": "denied"}}'), Kind.LOGIN),  # type: ignore[no-untyped-call]
+    ],
+)  # fmt: skip
+def test_a_token_that_cannot_be_had_for_a_moment_holds_nothing_until_somebody_acts(
+    error: RefreshError, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller's own account gets a token each hour, of a metadata server or of an API that fails too."""
+    session = mock.Mock(**{"request.side_effect": error})
+    asker = Google("p", "b", session=session, sleep=lambda _: None)
+    with pytest.raises(AskedError) as failed:
+        asker.node("us-east5-a", "n")
+    assert (failed.value.failure.kind, kind in FOR_PEOPLE) == (kind, kind is Kind.LOGIN)
+    assert session.request.call_count == (3 if kind is Kind.TRANSIENT else 1)

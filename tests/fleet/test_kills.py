@@ -117,7 +117,7 @@ def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
     except KilledError:
         done = False
     if controller:
-        controller._actor.wait()  # type: ignore[attr-defined]  # what was sent is carried out
+        controller.actor.wait()  # type: ignore[attr-defined]  # what was sent is carried out
     lab.settle()
     second = lab.fleet(scenario.meant)
     there = of_members(lab)

@@ -88,9 +88,9 @@ def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab)
         keeper.step()
         requests = [call.args[1].verb for call in begin.call_args_list]
         for call in begin.call_args_list:
-            keeper._actor._zones.begin(call.args[1])  # type: ignore[attr-defined]
+            keeper.actor._zones.begin(call.args[1])  # type: ignore[attr-defined]
     assert requests == [Verb.DELETE]
-    keeper._actor._zones.wait()  # type: ignore[attr-defined]
+    keeper.actor._zones.wait()  # type: ignore[attr-defined]
     lab.until(lambda: not lab.state("train"))
     later = controller(lab)
     look = later.step(may=())

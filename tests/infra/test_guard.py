@@ -6,10 +6,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from google.auth.exceptions import RefreshError
 
 from infra.gcp import client
 from infra.guard import LivingMembersError, refuse
@@ -81,6 +84,30 @@ def test_without_the_api_there_are_no_nodes(api: Api) -> None:
     api.answers = [(403, {"error": {"message": "Cloud TPU API has not been used in project p before"}})]
     refuse("p", "dev", LABELS)
     assert len(api.asked) == 1
+
+
+def test_that_another_api_is_off_says_nothing_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Impersonation quotes why it was refused: without its API there is no token, whatever lives."""
+    said = "IAM Service Account Credentials API has not been used in project p before or it is disabled"
+    body = json.dumps({"error": {"code": 403, "message": said, "details": [{"reason": "SERVICE_DISABLED"}]}})
+    session = mock.Mock(**{"request.side_effect": RefreshError("Unable to acquire", body)})  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(client, "_login", lambda: session)
+    with pytest.raises(LivingMembersError, match="login: no token"):
+        refuse("p", "dev", LABELS)
+    assert session.request.call_count == 1
+
+
+@pytest.mark.parametrize("text", [None, "[]", '{"type": "impersonated_service_account"}'])
+def test_a_login_that_is_none_is_a_sentence(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of google-auth's own errors, and of what a folder or another program's file makes it raise."""
+    path = tmp_path / "login"
+    path.mkdir() if text is None else path.write_text(text)
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    with pytest.raises(LivingMembersError, match="fix: gcloud auth application-default login; then again"):
+        refuse("p", "dev", LABELS)
 
 
 @pytest.mark.parametrize(
