@@ -81,13 +81,10 @@ def decide(
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
         word = view.word(seen, names.command_id(member.run or "")) if seen else None
-        wish = replace(_wish(member, seen, word, heard, now_s, limits), word=word)
-        if seen and member.member is not None and seen.zone not in (
-            member.home, *member.others, *member.spread,
-        ):  # fmt: skip
+        wish = _wish(member, seen, word, heard, now_s, limits)
+        wish = replace(wish, word=word, instance=seen.instance if seen else "")
+        if seen and seen.zone not in (member.home, *member.others, *member.spread):
             wish = replace(wish, why="; ".join(filter(None, [wish.why, _left_behind(member, owner)])))
-        if seen and wish.action is Action.REPLACE:
-            wish = replace(wish, instance=seen.instance)
         if wish.action is Action.CREATE and (owed := memory.owed(member.key)):
             wish = replace(wish, cause=owed)
         if member.member is None and owner.held is None and wish.action in (Action.CREATE, Action.REPLACE):
@@ -101,7 +98,7 @@ def _unanswered(member: Node, view: View, memory: Memory) -> str:
     """Why nobody can say where a member is. One that isn't seen, and that wasn't deleted just now, may live
     in any of its fleet's zones, and where it was made last."""
     back = memory.last_back(member.key)
-    known = member.member is None or view.seen(member.name, member.zone) or memory.open(member.key)
+    known = view.seen(member.name, member.zone) or memory.open(member.key)
     asked = [member.zone] if known else [*member.places, *member.spread, *([back.zone] if back else [])]
     for place in dict.fromkeys(asked):
         zone = view.zones.get(place)
@@ -151,7 +148,7 @@ def _wish(
         return _of(member, Action.LEAVE, Condition.UNKNOWN, f"Google says {seen.state or 'nothing'}")
     if word is None:
         since_min = (now_s - seen.created_s) / 60
-        if 0 < seen.created_s < now_s - limits.silence_s and member.run:
+        if 0 < seen.created_s < now_s - limits.silence_s:
             why = f"READY for {since_min:.0f} min, and no word of its workers: see its boot's log"
             return _of(member, Action.LEAVE, Condition.UNKNOWN, why)
         return _of(member, Action.LEAVE, Condition.STARTING, "no word yet")
@@ -164,8 +161,8 @@ def _of_word(member: Node, word: Word, heard: frozenset[str], now_s: float, limi
     rerun = (
         f"its startup script was run again and failed at {word.stage}" if word.boot == RERUN_FAILED else ""
     )
-    # Whose job reports is never replaced, whatever its boot says.
-    if word.worked_s > now_s - 2 * HEARTBEAT_S and word.work in ("running", "older"):
+    reports = word.worked_s > now_s - 2 * HEARTBEAT_S  # a slice whose job reports is never replaced
+    if reports and word.work in ("running", "older"):
         if word.work == "older":
             why = "its hosts run an older command until they boot again, or their startup script is run"
             return _of(member, Action.LEAVE, Condition.STARTING, rerun or why)
@@ -176,6 +173,7 @@ def _of_word(member: Node, word: Word, heard: frozenset[str], now_s: float, limi
         why = f"its work failed: {word.why or 'see its log'}"
         if full:  # the host's fault, as far as anybody can tell; another's disk has room
             why = f"{full}, and {why}"
+        if full and not reports:
             return _claimed(member, Claim.WORK_FAILED, why)
         return _of(member, Action.LEAVE, Condition.FAILED, why)
     if word.boot == "failed":
@@ -240,7 +238,7 @@ def _allowed(
             return replace(wish, action=Action.HOLD, why=why)
         why = f"{wish.why}; no chips in {wish.zone}, made in {zone}"
         wish = replace(wish, member=replace(member, zone=zone), why=why)
-    if wish.action is Action.CREATE and memory.owed(member.key):
+    if memory.goes_on(member.key, wish.instance):
         return wish
     if (
         wish.cause is Cause.FAILURE
@@ -284,7 +282,7 @@ def _within_budget(found: list[Decision], memory: Memory, limits: Limits, now_s:
     def held(wishes: Sequence[Decision]) -> Iterator[Decision]:
         nonlocal left
         for wish in wishes:
-            begins = wish.action is Action.REPLACE and not memory.owed(wish.member.key)
+            begins = wish.action is Action.REPLACE and not memory.goes_on(wish.member.key, wish.instance)
             if begins and wish.cause is Cause.PREEMPTION:
                 left -= 1
                 if left < 0:

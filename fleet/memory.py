@@ -100,13 +100,17 @@ class Memory:
         one = self.open(key)
         return one.cause if one and one.cause is not Cause.NEW else None
 
+    def goes_on(self, key: str, instance: str) -> bool:
+        """Whether a creation, or the deletion of this instance, is a step of the open attempt."""
+        last = self.open(key)
+        return bool(last and (not instance or last.instance == instance))
+
     def attempted(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
         """Opens an attempt, or goes on with the one that is open; forgets what is older than a day.
 
         `instance` is that of a node that is to be deleted first: the creation after it is the same attempt.
         """
-        last = self.open(key)
-        if last and (not instance or last.instance == instance):
+        if self.goes_on(key, instance):
             return
         self._close(key)
         kept = [one for one in self.attempts.get(key, ()) if one.at_s > now_s - DAY_S]

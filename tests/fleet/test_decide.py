@@ -9,7 +9,7 @@ import pytest
 from fleet.decide import Limits, decide
 from fleet.memory import Memory
 from fleet.state import Action, Cause, Claim, Condition, Decision, Seen, View, Word, ZoneView
-from infra.gcp.failures import FOR_PEOPLE, Failure, Kind
+from infra.gcp.failures import Failure, Kind
 from infra.names import command_id
 from tests.fleet.conftest import OWNER, fleet, labels
 
@@ -18,6 +18,13 @@ STATES = [  # every state of the TPU API, and one that it may have tomorrow
     "STATE_UNSPECIFIED", "CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPED",
     "STOPPING", "STARTING", "PREEMPTED", "TERMINATED", "HIDING", "HIDDEN", "UNHIDING", "UNKNOWN", "", "NEW",
 ]  # fmt: skip
+COMING = ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "UNHIDING")
+MEANS = {  # all others: left, and unknown
+    "READY": (Action.LEAVE, Condition.STARTING),
+    **dict.fromkeys(("PREEMPTED", "TERMINATED"), (Action.REPLACE, Condition.RECOVERING)),
+    **dict.fromkeys(COMING, (Action.WAIT, Condition.STARTING)),
+    **dict.fromkeys(("DELETING", "STOPPING", "HIDING"), (Action.WAIT, Condition.RECOVERING)),
+}
 
 
 def view(*seen: Seen, words: dict[str, list[Word]] | None = None, silent: tuple[str, ...] = ()) -> View:
@@ -35,23 +42,16 @@ def seen(n: int, state: str = "READY", age_s: float = 100.0) -> Seen:
     return Seen(member.name, member.zone, state, str(n), NOW_S - age_s, labels(member))
 
 
-def brought_back(memory: Memory, n: int, cause: Cause, at_s: float, took_s: float = 30.0) -> None:
-    """A member was, by an attempt of then."""
-    member = fleet(4)[n]
-    memory.attempted(member.key, cause, at_s)
-    memory.asked(member.key, member.zone, member.name)
-    memory.succeeded(member.key, member.zone, at_s + took_s)
-
-
 def one(n: int, found: View, memory: Memory | None = None) -> Decision:
     return decide(fleet(4), found, memory or Memory(), Limits(), OWNER)[n]
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_two_states_lead_to_a_replacement(state: str) -> None:
-    found = one(0, view(seen(0, state)))
-    assert (found.action is Action.REPLACE) == (state in ("PREEMPTED", "TERMINATED"))
-    assert found.action is not Action.CREATE
+    """Of a node that isn't READY, whatever its workers said."""
+    words = {} if state == "READY" else {fleet(4)[0].name: [Word(NOW_S - 5, "failed", "bundle")]}
+    found = one(0, view(seen(0, state), words=words))
+    assert (found.action, found.condition) == MEANS.get(state, (Action.LEAVE, Condition.UNKNOWN))
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
@@ -80,6 +80,7 @@ def test_whether_work_is_done_is_waited_for_while_the_bucket_does_not_answer_and
     assert "Google says PREEMPTED; whether its work is done isn't known" in found.why
     assert "the bucket didn't answer for 10 min, made again after 30" in found.why
     assert one(0, replace(lost, words={}), memory).action is Action.REPLACE, "it says nothing of work"
+    assert one(1, lost, memory).action is Action.CREATE, "where there is no node, none was taken away"
     without = [replace(member, run=None) for member in fleet(4)]
     assert decide(without, lost, memory, Limits(), OWNER)[0].action is Action.REPLACE
     assert one(0, lost, Memory(heard_s=NOW_S - 1800)).action is Action.REPLACE
@@ -107,6 +108,9 @@ def test_silence_counts_only_while_others_speak() -> None:
     found = one(0, view(*both, words=spoken))
     assert (found.action, found.cause) == (Action.REPLACE, Cause.FAILURE)
     assert one(0, replace(view(*both), words=None)).action is Action.LEAVE
+    for age_s, action in ((1800.0, Action.LEAVE), (1801.0, Action.REPLACE)):
+        young = {**spoken, fleet(4)[0].name: [Word(NOW_S - age_s, work="running")]}
+        assert one(0, view(*both, words=young)).action is action
 
 
 def test_the_words_of_the_node_before_it_say_nothing_of_a_new_one() -> None:
@@ -152,78 +156,6 @@ def test_why_a_boot_failed_is_said() -> None:
     assert one(0, view(seen(0), words=words)).why == "its boot failed at bundle: no manifest"
 
 
-def test_a_member_that_keeps_failing_is_left_to_people() -> None:
-    memory, name = Memory(), fleet(4)[0].name
-    words = {name: [Word(NOW_S - 1, boot="failed", stage="bundle")]}
-    for hour in range(3):
-        assert one(0, view(seen(0), words=words), memory).action is Action.REPLACE
-        brought_back(memory, 0, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
-    found = one(0, view(seen(0), words=words), memory)
-    assert found.action is Action.HOLD
-    assert "3 times" in found.why
-
-
-def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
-    memory = Memory()
-    for hour in range(5, 0, -1):
-        brought_back(memory, 0, Cause.FAILURE, NOW_S - 3600 * hour - 7200)
-    assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.REPLACE
-    limits = Limits(preemptions_a_day=1)
-    gone = view(seen(0, "PREEMPTED"), seen(1, "PREEMPTED"))
-    assert [found.action for found in decide(fleet(2), gone, memory, limits, OWNER)] == [
-        Action.REPLACE,
-        Action.HOLD,
-    ]
-
-
-def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour() -> None:
-    memory = Memory()
-    for minute in (20, 15, 10):
-        brought_back(memory, 0, Cause.PREEMPTION, NOW_S - 60 * minute)
-    found = one(0, view(seen(0, "PREEMPTED")), memory)
-    assert found.action is Action.HOLD
-    assert "held an hour" in found.why
-    later = replace(view(seen(0, "PREEMPTED")), at_s=NOW_S + 3600)
-    assert one(0, later, memory).action is Action.REPLACE
-
-
-def test_requests_that_gave_no_node_are_one_attempt_and_no_churn() -> None:
-    memory, key, dice = Memory(), fleet(4)[0].key, random.Random(0)
-    for minute in range(200, 0, -10):
-        cause = Cause.PREEMPTION if minute == 200 else Cause.NEW  # the first one deleted it
-        memory.attempted(key, cause, NOW_S - 60 * minute)
-        memory.asked(key, "z", "n")
-        memory.failed(key, "z", Failure(Kind.STOCK_OUT, "none"), NOW_S - 60 * minute + 30, dice)
-    assert memory.owed(key) is Cause.PREEMPTION, "what it is for in the end"
-    assert memory.placements(NOW_S, 120.0) == {}, "refused: it isn't being made"
-    memory.asked(key, "z", "n")
-    memory.succeeded(key, "z", NOW_S + 60)
-    assert memory.spent(Cause.PREEMPTION, NOW_S) == 1
-    assert not memory.refusals
-
-
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_creation_that_may_have_come_about_is_asked_for_again_where_it_was(kind: Kind) -> None:
-    """A connection that broke says nothing of the node; elsewhere would be a second one."""
-    memory, key = Memory(), fleet(4)[0].key
-    memory.attempted(key, Cause.NEW, NOW_S)
-    memory.asked(key, "z", "n")
-    memory.failed(key, "z", Failure(kind, "no"), NOW_S, random.Random(0))
-    asked = memory.placements(NOW_S, 120.0).get(key)
-    assert asked == (("z", "n") if kind in (Kind.UNKNOWN, Kind.TRANSIENT) else None)
-
-
-@pytest.mark.parametrize("kind", list(Kind))
-def test_what_is_wrong_with_one_holds_no_neighbour(kind: Kind) -> None:
-    memory, dice = Memory(), random.Random(0)
-    first, neighbour = (one for one in fleet(4) if one.zone == fleet(4)[0].zone)
-    memory.attempted(first.key, Cause.PREEMPTION, NOW_S)
-    memory.failed(first.key, first.zone, Failure(kind, "no"), NOW_S, dice)
-    held = memory.refusal(neighbour.key, neighbour.zone).not_before_s > NOW_S
-    assert held == (kind not in (Kind.INVALID, Kind.EXISTS))
-    assert bool(memory.refusal(first.key, first.zone).stopped) == (kind in FOR_PEOPLE)
-
-
 def test_an_old_failure_of_one_worker_says_nothing_of_a_new_boot_or_of_work() -> None:
     """Objects of several workers, and of the node before, lie side by side."""
     old, new = NOW_S - 5000, NOW_S - 10
@@ -242,6 +174,9 @@ def test_hosts_that_never_spoke_are_shown_to_people_and_left() -> None:
     found = one(0, view(seen(0, age_s=99_000), seen(1, age_s=99_000), words=others))
     assert (found.action, found.condition) == (Action.LEAVE, Condition.UNKNOWN)
     assert "no word of its workers" in found.why
+    for node in (seen(0, age_s=1800.0), seen(0, age_s=NOW_S)):
+        found = one(0, view(node, words=others))
+        assert (found.condition, found.why) == (Condition.STARTING, "no word yet")
 
 
 def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> None:
@@ -252,9 +187,9 @@ def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> Non
     assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.WAIT
     assert one(0, view(), memory).action is Action.WAIT
     assert one(0, view(replace(seen(0, "PREEMPTED"), instance="8")), memory).action is Action.REPLACE
-    later = replace(view(seen(0, "PREEMPTED")), at_s=NOW_S + 120)
-    assert one(0, later, memory).action is Action.REPLACE, "no list is as old as that"
-    assert one(0, replace(view(), at_s=NOW_S + 120), memory).action is Action.CREATE
+    for later_s, actions in ((60, [Action.WAIT] * 2), (61, [Action.REPLACE, Action.CREATE])):
+        looks = [replace(found, at_s=NOW_S + later_s) for found in (view(seen(0, "PREEMPTED")), view())]
+        assert [one(0, found, memory).action for found in looks] == actions, "no list is older than 120 s"
 
 
 def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> None:
@@ -281,12 +216,18 @@ def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> No
 def test_a_slice_whose_job_reported_within_two_heartbeats_is_never_replaced() -> None:
     """Whatever its boot says, and whichever command the job is of."""
     node = seen(0, age_s=9000)
-    for age_s, command in product((1.0, 119.0, 121.0), (command_id("extract tiny.toml"), "0" * 12, "")):
+    for age_s, command in product((1.0, 119.0, 120.0), (command_id("extract tiny.toml"), "0" * 12, "")):
         job = Word(NOW_S - age_s, work="running", command=command)
         for boot in ("failed", "rerun-failed", "booting", "rerunning", "ready"):
             words = {node.name: [job, Word(NOW_S - 0.5, boot, "bundle")]}
             found = one(0, view(node, words=words))
-            assert found.action is (Action.REPLACE if age_s > 120 and boot == "failed" else Action.LEAVE)
+            assert found.action is (Action.REPLACE if age_s >= 120 and boot == "failed" else Action.LEAVE)
+            working = Condition.STARTING if command == "0" * 12 else Condition.WORKING
+            assert found.condition is (Condition.FAILED if found.action is Action.REPLACE else working)
+        full = Word(NOW_S - 5, work="failed", disk_full=True)
+        found = one(0, view(node, words={node.name: [job, full]}))
+        action = Action.REPLACE if age_s >= 120 else Action.LEAVE
+        assert (found.action, found.condition) == (action, Condition.FAILED), "another worker's work failed"
 
 
 def test_a_report_is_as_old_as_googles_clock_says_where_this_machines_is_behind() -> None:
@@ -338,6 +279,48 @@ def test_a_node_of_another_stack_is_left_alone_whatever_its_state() -> None:
         assert "python -m fleet take-over" in found.why
 
 
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (OWNER.labels, "it is of another stack, without an id"),
+        ({**OWNER.labels, "stack": "another"}, "it is of another stack, another"),
+        ({"environment": "dev"}, "a node of this name is there without our labels"),
+    ],
+)
+def test_whose_a_foreign_node_is_is_said(found: dict[str, str], why: str) -> None:
+    held = one(0, view(replace(seen(0), labels=found)))
+    assert (held.action, held.why.split("\n")[0]) == (Action.HOLD, why)
+
+
+HELD = {"train": fleet(1)[0].zone}
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "action", "why"),
+    [
+        ("PREEMPTED", HELD, Action.REPLACE, "Google says PREEMPTED"),
+        ("", HELD, Action.CREATE, "there is no such node"),
+        ("READY", {}, Action.HOLD, "settle dev tpu"),
+        ("PREEMPTED", {}, Action.HOLD, "settle dev tpu"),
+        ("DELETING", {}, Action.WAIT, "Google says DELETING"),
+        ("", {}, Action.CREATE, "there is no such node"),
+        ("PREEMPTED", None, Action.HOLD, "fix: make recover"),
+        ("", None, Action.HOLD, "fix: make recover"),
+        ("READY", None, Action.LEAVE, "no word yet"),
+    ],
+)
+def test_a_named_slice_is_made_again_only_where_pulumi_is_there_and_holds_what_is_there(
+    state: str, held: dict[str, str] | None, action: Action, why: str
+) -> None:
+    """With whichever bundle: named slices' nodes don't say with which one they booted."""
+    member, memory = replace(fleet(1)[0], name="train", member=None, spread=()), Memory()
+    memory.boot_failed("b1", "on a fleet's member")
+    there = view(Seen("train", member.zone, state, "7", NOW_S - 100, OWNER.labels)) if state else view()
+    (found,) = decide([member], there, memory, Limits(), replace(OWNER, held=held), "b1")
+    assert (found.action, why in found.why) == (action, True), found
+    assert "zone of its fleet no more" not in found.why, "it has none"
+
+
 def test_a_bundle_that_booted_nowhere_is_not_rolled_to_the_next() -> None:
     memory = Memory()
     memory.boot_failed("b1", "tpu-x-0: its boot failed at bundle")
@@ -367,6 +350,11 @@ def test_a_member_in_a_zone_that_its_fleet_left_stays_and_says_how_to_go() -> No
     gone = {**zones, member.zone: ZoneView({node.name: replace(node, state="PREEMPTED")})}
     (found,) = decide([member], View(NOW_S, gone, words), Memory(), Limits(), OWNER)
     assert (found.action, found.cause) == (Action.REPLACE, Cause.PREEMPTION), "it is kept"
+    for named in (
+        replace(member, spread=(*member.spread, member.zone)),
+        replace(member, others=(member.zone,)),
+    ):
+        assert decide([named], View(NOW_S, zones, words), Memory(), Limits(), OWNER)[0].why == ""
 
 
 def test_a_member_that_is_not_seen_is_created_only_once_every_zone_it_may_be_in_has_answered() -> None:
@@ -374,6 +362,8 @@ def test_a_member_that_is_not_seen_is_created_only_once_every_zone_it_may_be_in_
     assert one(0, view()).action is Action.CREATE
     for zone in {member.zone for member in fleet(4)}:
         assert one(0, view(silent=(zone,))).action is Action.WAIT
+        lost = next(n for n, member in enumerate(fleet(4)) if member.zone != zone)
+        assert one(lost, view(seen(lost, "PREEMPTED"), silent=(zone,))).action is Action.REPLACE, "it is seen"
     memory, member = Memory(), replace(fleet(4)[0], zone="us-south1-ai1b")
     memory.attempted(member.key, Cause.NEW, NOW_S - 9000)
     memory.asked(member.key, member.zone, member.name)
