@@ -26,7 +26,7 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) 
         asked: creations that Google's list may not show yet.
     """
     there = _by_member(view, owner)
-    taken = {(seen.zone, seen.name) for seen in view.all()}
+    taken = {(seen.zone, seen.name) for seen in view.all()} | {*asked.values()}
     found: list[Node] = []
     dealt = dict(asked)
     for node in wanted:
@@ -40,7 +40,6 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) 
             if (node.zone, node.name) in taken:
                 node = in_zone(node, node.zone, view, wanted, dealt)
             found.append(node)
-            taken.add((node.zone, node.name))
             dealt[node.key] = node.zone, node.name
     return found
 
@@ -51,7 +50,7 @@ def _at(node: Node, zone: str, name: str) -> Node:
 
 def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Placements) -> Node:
     """A member in a zone, by a name that nobody has there, is to have there, or has been asked for."""
-    taken = {seen.name for seen in view.all() if seen.zone == zone}
+    taken = {seen.name for seen in view.all()}
     taken |= {one.name for one in wanted if one.key != node.key} | {name for _, name in asked.values()}
     home = next((one for one in wanted if one.key == node.key and one.zone == zone), None)
     if home and home.name not in taken:
@@ -75,7 +74,7 @@ def _by_member(view: View, owner: Owner) -> dict[tuple[str, int], Seen]:
     found: dict[tuple[str, int], Seen] = {}
     ours = [seen for seen in view.all() if owner.labels.items() <= seen.labels.items()]
     for seen in sorted(ours, key=lambda one: (not owner.owns(one), one.state in TAKEN_AWAY, one.created_s)):
-        fleet, number = seen.labels.get("fleet"), seen.labels.get("member", "")
-        if fleet and number.isdecimal():
-            found.setdefault((fleet, int(number)), seen)
+        number = seen.labels.get("member", "")
+        if number.isdecimal():
+            found.setdefault((seen.labels.get("fleet", ""), int(number)), seen)
     return found

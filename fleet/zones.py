@@ -179,7 +179,8 @@ class Zones:
             if error.failure.kind is not Kind.EXISTS:
                 raise
         seen = self._api.node(node.zone, node.name)
-        if seen is None or (self._owner.owns(seen) and seen.labels.get("member") == str(node.member)):
+        member = {"fleet": node.slice, "member": str(node.member)}
+        if seen is None or (self._owner.owns(seen) and member.items() <= seen.labels.items()):
             return Answer(request)  # an earlier request of ours whose answer was lost
         why = f"{node.name} is there, and isn't this member: left alone"
         return Answer(request, Failure(Kind.EXISTS, why))

@@ -52,7 +52,8 @@ def test_a_member_in_another_zone_takes_a_name_that_nobody_has_or_is_to_have() -
     stranger = Seen("tpu-us-east1-d-2", "us-east1-d", "READY")
     asked = {"other/0": ("us-east1-d", "tpu-us-east1-d-3")}
     assert in_zone(members[0], "us-east1-d", view(stranger), members, asked).name == "tpu-us-east1-d-4"
-    assert in_zone(moved, members[0].zone, view(), members, {}).name == members[0].name, "home again"
+    members[2] = replace(members[2], name="tpu-us-central1-b-7")
+    assert in_zone(members[2], "us-central1-b", view(), members, {}).name == members[2].name, "home again"
 
 
 def test_a_name_that_somebody_else_has_is_not_taken() -> None:
@@ -62,21 +63,41 @@ def test_a_name_that_somebody_else_has_is_not_taken() -> None:
     assert (found.zone, found.name) == (first.zone, "tpu-us-central1-b-1")
 
 
+def test_a_name_that_was_asked_for_is_not_taken_before_a_list_shows_it() -> None:
+    first, second = fleet(2)
+    found = placed([first, second], view(), OWNER, {second.key: (first.zone, first.name)})
+    assert where(found) == [(0, first.zone, "tpu-us-central1-b-1"), (1, first.zone, first.name)]
+
+
 def test_a_member_that_another_stack_has_is_left_to_it_and_none_is_made_beside_it() -> None:
     first, moved = fleet(2)
     away = replace(moved, zone="us-east5-a", name="tpu-us-east5-a-0")
     theirs = [node(first, stack="another"), node(away, stack="")]
     assert where(placed(fleet(2), view(*theirs), OWNER, {})) == where([first, away])
     ours = node(replace(first, zone="us-east5-b", name="tpu-us-east5-b-0"))
-    (found, _) = placed(fleet(2), view(*theirs, ours), OWNER, {})
-    assert (found.zone, found.name) == (ours.zone, ours.name)
+    for state in ("READY", "PREEMPTED"):
+        (found, _) = placed(fleet(2), view(*theirs, replace(ours, state=state)), OWNER, {})
+        assert (found.zone, found.name) == (ours.zone, ours.name)
+
+
+def test_labels_of_another_environment_or_without_a_number_make_no_node_a_member() -> None:
+    (first,) = fleet(1)
+    away = node(replace(first, zone="us-east5-a", name="tpu-us-east5-a-0"))
+    for other in ({"environment": "prod"}, {"fleet": "other"}, {"member": "x"}, {"member": ""}):
+        strange = replace(away, labels={**away.labels, **other})
+        assert placed([first], view(strange), OWNER, {}) == [first]
 
 
 def test_of_two_nodes_that_are_one_member_the_one_that_lives_then_the_older_is_it() -> None:
     first = fleet(1)[0]
     twin = replace(first, zone="us-east5-a", name="tpu-us-east5-a-0")
     old, young = node(first, created_s=1.0), node(twin, created_s=2.0)
-    for nodes, it in (([old, young], old), ([replace(old, state="PREEMPTED"), young], young)):
+    gone = replace(old, state="PREEMPTED")
+    for nodes, it in (
+        ([old, young], old),
+        ([gone, young], young),
+        ([replace(old, created_s=3.0), young], young),
+    ):
         (found,) = placed([first], view(*nodes), OWNER, {})
         assert (found.zone, found.name) == (it.zone, it.name)
         assert [one.name for one in orphans([found], view(*nodes), OURS)] == [
@@ -102,3 +123,6 @@ def test_a_named_slice_and_the_slices_of_one_job_are_where_the_settings_say() ->
     together = replace(first, together=(first.name, "other"))
     elsewhere = node(replace(first, zone="us-east5-a", name="tpu-us-east5-a-9"))
     assert placed([named, together], view(elsewhere), OWNER, {}) == [named, together]
+    there = Seen("train", first.zone, "READY", labels=OWNER.labels)
+    asked = {"train": ("us-east5-a", "train")}
+    assert placed([named], view(there), OWNER, {}) == placed([named], view(), OWNER, asked) == [named]

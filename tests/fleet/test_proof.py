@@ -1,5 +1,6 @@
 """What costs a node that lives: its own guest attributes or Google's health, never an object alone."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -49,14 +50,15 @@ def test_googles_health_proves_silence_and_nothing_else(health: str) -> None:
 
 def test_whose_job_reports_is_not_replaced_whatever_else_is_attested() -> None:
     boot = Attested("failed", NOW_S - 1)
-    for age_s, claim in product((0.0, 60.0, 119.0, 121.0), CLAIMS):
+    for age_s, claim in product((0.0, 60.0, 119.0, 120.0), CLAIMS):
         job = Attested("failed", NOW_S - 1, "running", NOW_S - age_s)
-        told = why(claim, boot, job, health="TIMEOUT")
+        told = why(claim, boot, job, replace(job, job_s=OLD_S), health="TIMEOUT")
         assert ("its job reported" in told) == (age_s < 120)
 
 
 def test_workers_that_never_spoke_have_not_fallen_silent() -> None:
     assert why(Claim.SILENT, Attested())
+    assert why(Claim.SILENT, Attested("ready", NOW_S - SILENCE_S))
     assert why(Claim.SILENT, Attested("booting", NOW_S - 60), Attested("ready", OLD_S))
 
 

@@ -27,6 +27,9 @@ class Api:
             MEMBER.name, MEMBER.zone, state, instance, 1.0, labels(MEMBER, stack), "HEALTHY"
         )
         self.workers: list[Attested] = []
+        self.then: list[Seen | None] = []  # what it is from the second question on
+        self.body: Mapping[str, Any] = {}
+        self.ended = True
         self.fails: dict[str, Failure] = {}
         self.asked: list[str] = []
 
@@ -37,10 +40,12 @@ class Api:
 
     def node(self, zone: str, name: str) -> Seen | None:
         self._ask("node")
-        return self.seen
+        seen, self.seen = self.seen, self.then.pop(0) if self.then else self.seen
+        return seen
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
         self._ask("create")
+        self.body = body
         return "operations/1"
 
     def delete(self, zone: str, name: str) -> None:
@@ -48,10 +53,11 @@ class Api:
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
         self._ask("update")
+        self.body = body
 
     def operation(self, name: str) -> tuple[bool, Failure | None]:
         self._ask("operation")
-        return True, None
+        return self.ended, None
 
     def attested(self, zone: str, name: str) -> list[Attested]:
         self._ask("attested")
@@ -64,7 +70,7 @@ def zones(api: Any) -> Zones:
 
 def ask(api: Api, verb: Verb, node: Node = MEMBER, claim: Claim = Claim.NONE, instance: str = "7") -> Answer:
     one = zones(api)
-    one.begin(Request(verb, node, instance, claim, "operations/1"))
+    one.begin(Request(verb, node, instance, claim, "operations/1", generation=5))
     one.wait()
     (answer,) = one.ended()
     assert one.ended() == [], "each answer once"
@@ -75,8 +81,40 @@ def ask(api: Api, verb: Verb, node: Node = MEMBER, claim: Claim = Claim.NONE, in
 @pytest.mark.parametrize("instance", ["7", "8", ""])
 def test_what_google_took_away_is_deleted_whatever_it_was_decided_about(state: str, instance: str) -> None:
     api = Api(state)
-    assert ask(api, Verb.DELETE, instance=instance).failure is None
+    answer = ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED, instance=instance)
+    assert (answer.failure, answer.done) == (None, False), "it doesn't go for the claim"
     assert "delete" in api.asked
+
+
+@pytest.mark.parametrize("instance", ["6", "8", ""])
+@pytest.mark.parametrize("later", [True, False])
+def test_a_node_that_was_made_anew_while_its_workers_were_asked_stays(instance: str, later: bool) -> None:
+    """What they attest may be of either."""
+    api = Api()
+    api.workers, node = [Attested("failed", NOW_S - 9)], api.seen
+    assert node is not None
+    other = replace(node, instance=instance) if instance else None
+    api.seen, api.then = (node, [other]) if later else (other, [node])
+    answer = ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED)
+    assert "delete" not in api.asked
+    assert answer.spared == bool(instance or later), "or it is gone"
+
+
+def test_a_named_slice_is_deleted_without_a_label_of_the_stack_that_holds_it() -> None:
+    api = Api("PREEMPTED", stack="")
+    assert ask(api, Verb.DELETE, replace(MEMBER, member=None)).failure is None
+    assert api.asked == ["node", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("health", "silent_s", "goes"),
+    [("TIMEOUT", 600.0, True), ("HEALTHY", 600.0, False), ("HEALTHY", 1801.0, True)],
+)
+def test_silence_is_proven_by_googles_health_or_by_time(health: str, silent_s: float, goes: bool) -> None:
+    api = Api()
+    assert api.seen is not None
+    api.seen, api.workers = replace(api.seen, health=health), [Attested("ready", NOW_S - silent_s)]
+    assert ask(api, Verb.DELETE, claim=Claim.SILENT).done == goes == ("delete" in api.asked)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +128,7 @@ def test_what_lives_is_not_deleted_without_a_claim(state: str) -> None:
     assert answer.spared
     assert answer.failure is not None
     assert "lives, and is left alone" in answer.failure.message
+    assert answer.failure.kind is Kind.TRANSIENT, "it is asked again"
 
 
 def test_a_proven_claim_deletes_that_node_and_no_newer_one() -> None:
@@ -136,18 +175,21 @@ def test_a_node_of_another_stack_is_not_deleted_even_if_it_was_taken_away(state:
 def test_what_is_gone_or_going_needs_no_deletion() -> None:
     for state in ("DELETING", "STOPPING", "HIDING"):
         api = Api(state)
-        assert ask(api, Verb.DELETE) == Answer(Request(Verb.DELETE, MEMBER, "7", Claim.NONE, "operations/1"))
+        assert ask(api, Verb.DELETE) == Answer(
+            Request(Verb.DELETE, MEMBER, "7", Claim.NONE, "operations/1", 5)
+        )
         assert api.asked == ["node"]
     api.seen = None
     assert ask(api, Verb.DELETE).failure is None
 
 
-@pytest.mark.parametrize("left", ["PREEMPTED", "DELETING", ""])
+@pytest.mark.parametrize("left", ["PREEMPTED", "DELETING", "", "newer"])
 def test_a_deletion_whose_answer_was_lost_is_under_way_where_the_node_goes_or_is_gone(left: str) -> None:
     class Lossy(Api):
         def delete(self, zone: str, name: str) -> None:
             assert self.seen is not None
-            self.seen = replace(self.seen, state=left) if left else None
+            newer = replace(self.seen, state="READY", instance="8")
+            self.seen = newer if left == "newer" else replace(self.seen, state=left) if left else None
             super().delete(zone, name)
 
     api = Lossy("PREEMPTED")
@@ -160,6 +202,7 @@ def test_a_deletion_whose_answer_was_lost_is_under_way_where_the_node_goes_or_is
 def test_a_creation_whose_answer_was_lost_finds_its_own_node_there() -> None:
     api = Api()
     assert ask(api, Verb.CREATE).operation == "operations/1"
+    assert api.body["labels"]["generation"] == "5"
     api.fails["create"] = Failure(Kind.EXISTS, "already exists")
     answer = ask(api, Verb.CREATE)
     assert (answer.failure, answer.operation) == (None, "")
@@ -168,11 +211,13 @@ def test_a_creation_whose_answer_was_lost_finds_its_own_node_there() -> None:
 
 
 def test_a_creation_that_finds_somebody_elses_node_there_fails() -> None:
-    for other in (Api(stack="another"), Api()):
+    for found in (
+        labels(MEMBER, "another"), labels(NEIGHBOUR), {**labels(MEMBER), "fleet": "other"},
+    ):  # fmt: skip
+        other = Api()
         other.fails["create"] = Failure(Kind.EXISTS, "already exists")
         assert other.seen is not None
-        if other.seen.labels["stack"] == OWNER.stack:
-            other.seen = replace(other.seen, labels=labels(NEIGHBOUR))
+        other.seen = replace(other.seen, labels=found)
         failure = ask(other, Verb.CREATE).failure
         assert failure is not None
         assert (failure.kind, "isn't this member" in failure.message) == (Kind.EXISTS, True)
@@ -189,7 +234,29 @@ def test_a_creation_that_cannot_be_asked_about_is_neither_over_nor_refused() -> 
     api.fails["operation"] = Failure(Kind.TRANSIENT, "unavailable")
     assert not ask(api, Verb.CHECK).done
     del api.fails["operation"]
-    assert ask(api, Verb.CHECK).done
+    for over in (True, False):
+        api.ended = over
+        assert ask(api, Verb.CHECK).done == over
+
+
+def test_a_creation_that_failed_is_over_with_what_it_failed_with() -> None:
+    class Failed(Api):
+        def operation(self, name: str) -> tuple[bool, Failure | None]:
+            return True, Failure(Kind.STOCK_OUT, "none")
+
+    answer = ask(Failed(), Verb.CHECK)
+    assert (answer.done, answer.failure) == (True, Failure(Kind.STOCK_OUT, "none"))
+
+
+def test_new_settings_reach_our_node_alone_and_keep_its_generation() -> None:
+    api = Api()
+    assert api.seen is not None
+    api.seen = replace(api.seen, labels={**api.seen.labels, "generation": "3"})
+    assert ask(api, Verb.UPDATE).failure is None
+    assert (api.asked, api.body["labels"]["generation"]) == (["node", "update"], "3")
+    other = Api(stack="another")
+    assert ask(other, Verb.UPDATE).failure is None
+    assert other.asked == ["node"]
 
 
 def test_a_zone_that_does_not_answer_keeps_no_other_waiting() -> None:
