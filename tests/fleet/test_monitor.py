@@ -1,0 +1,107 @@
+"""`fleet monitor`, against a cloud and a stack that answer as they are told."""
+
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fleet import __main__ as command
+from fleet import environment
+from fleet.errors import FleetError
+from fleet.store import BucketStore
+from infra.settings import Settings
+from tests.fleet.conftest import OWNER
+from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
+
+
+def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
+    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = world
+    cloud.states["train"] = "PREEMPTED"
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while ("up", "train") not in cloud.asked and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(3)  # for what the looks after it say
+        signal.raise_signal(signal.SIGINT)
+
+    # Whoever began these tests with & made them ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt).start()
+    assert command.main(["monitor", "dev", "--monitor-interval", "1"]) == 130
+    signal.signal(signal.SIGINT, before)
+    said = capsys.readouterr()
+    assert cloud.asked == [("delete", "train"), ("up", "train")]
+    assert "train: replace (Google says PREEMPTED)" in said.out
+    assert "train: created" in said.out
+    assert "to come back: python -m fleet monitor dev" in said.err
+
+
+def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(command.time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        command.main(["monitor", "dev"])
+    signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]
+
+
+def test_monitor_follows_the_settings_unless_they_are_wrong(
+    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, dear = settings(), settings(dollarsPerHour=1)
+    other = settings([{"name": "other", "acceleratorType": "v6e-8", "zones": ["us-east5-a"], "count": 1}])
+    files: list[Settings | Exception] = [before, FleetError("no YAML"), FleetError("no YAML"), dear, other]
+
+    def read(_: str, slices: Any = ()) -> Settings:
+        file = files.pop(0) if len(files) > 1 else files[0]
+        if isinstance(file, Exception):
+            raise file
+        return file
+
+    def end(*_: Any) -> None:
+        if world.asked and world.states.get("tpu-us-east5-a-2") == "READY":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(environment, "from_file", read)
+    monkeypatch.setattr(command.time, "sleep", end)
+    assert command.main(["monitor", "dev"]) == 130
+    said = capsys.readouterr().out
+    assert said.count("the settings aren't followed: no YAML") == 1
+    assert "fleet:dollarsPerHour allows $1" in said
+    assert "the settings changed: other/0 is new, extract/0 is asked for no more" in said
+    assert world.asked == [("create", "tpu-us-east5-a-2")], "by a name that no orphan has"
+
+
+def test_a_monitor_makes_and_updates_nodes_by_the_settings_of_now(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle that is published while it runs is what hosts boot with from then on."""
+    lost, later = "tpu-us-east5-b-1", settings(**{"tpu:bundle": "cd" * 32})
+    files, naps, pause = [settings(), settings(), settings(), later], [0], threading.Event()
+
+    def fresh() -> bool:
+        carried = {world.labels[name]["bundle"] for name in world.states if name != "train"}
+        return carried == {"cdcdcdcdcdcd"} and world.states[lost] == "READY"
+
+    def nap(*_: Any) -> None:
+        naps[0] += 1
+        if naps[0] == 2:
+            world.states[lost] = "PREEMPTED"
+        if naps[0] > 100 or (naps[0] > 3 and fresh()):
+            raise KeyboardInterrupt
+        pause.wait(0.01)
+
+    monkeypatch.setattr(environment, "from_file", lambda *_: files.pop(0) if len(files) > 1 else files[0])
+    monkeypatch.setattr(command.time, "sleep", nap)
+    assert command.main(["monitor", "dev"]) == 130
+    assert fresh()
+    assert world.asked == [("delete", lost), ("create", lost)]
+    assert sorted(world.updated) == sorted(name for name in world.states if name not in ("train", lost))
