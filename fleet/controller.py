@@ -216,7 +216,7 @@ class Controller:
         changed |= self._judge_bundles(found, view)
         found = [self._in_hand(one) for one in found]
         events += self._changes(found)
-        leftovers = orphans([*members, *self._placed(view, self._others)], view, self._ours)
+        leftovers = orphans([*members, *self._placed(view, self._others)], view, self.owner)
         due = [
             one
             for one in found
@@ -256,10 +256,6 @@ class Controller:
         """Gives the lease up."""
         with suppress(UnreachableError):
             self._store.write(self.memory, sign=False)
-
-    @property
-    def _ours(self) -> dict[str, str]:
-        return {**self.owner.labels, "stack": self.owner.stack}
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
         asked = self.memory.placements(view.at_s, LIST_LAG_S)

@@ -42,12 +42,13 @@ def _orphans(settings: Settings, google: Google, what: str) -> Iterator[Finding]
     for seen in there:
         zones.setdefault(seen.zone, {})[seen.name] = seen
     view = View(time.time(), {zone: ZoneView(listed) for zone, listed in zones.items()}, None)
-    members = placed(nodes(settings), view, Owner(labels, stack.id), {})
+    owner = Owner(labels, stack.id)
+    members = placed(nodes(settings), view, owner, {})
     saved = AdHoc(google, stack.id).read()
     delete = f"python -m fleet delete {settings.environment} --orphans"
     found = [
         (seen, "asked for by nobody, and paid for", delete)
-        for seen in orphans(members, view, {**labels, "stack": stack.id})
+        for seen in orphans(members, view, owner)
         if seen.labels.get("fleet") not in saved
     ]
     leave = "leave it to whose it is; python -m fleet take-over, if nobody's"

@@ -63,8 +63,8 @@ class Environment:
     @cached_property
     def everywhere(self) -> list[Seen]:
         """Nodes of this stack in any zone, the ones that the settings don't name too. Raises AskedError."""
-        ours = {**self.labels, "stack": self.stack.id}
-        return [seen for seen in self.google.everywhere() if ours.items() <= seen.labels.items()]
+        owner = self.owner
+        return [seen for seen in self.google.everywhere() if owner.owns(seen)]
 
     def follow(self, controller: Controller) -> None:
         """Has a controller keep what is asked for here from now on, by these settings."""

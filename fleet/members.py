@@ -59,14 +59,10 @@ def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Pl
     return replace(node, zone=zone, name=next(name for name in free if name not in taken))
 
 
-def orphans(members: Collection[Node], view: View, ours: Mapping[str, str]) -> list[Seen]:
-    """Nodes with all of our labels that no member is; of two nodes that are one member, the younger."""
+def orphans(members: Collection[Node], view: View, owner: Owner) -> list[Seen]:
+    """Nodes of ours that no member is; of two nodes that are one member, the younger."""
     meant = {(one.zone, one.name) for one in members}
-    return [
-        seen
-        for seen in view.all()
-        if ours.items() <= seen.labels.items() and (seen.zone, seen.name) not in meant
-    ]
+    return [seen for seen in view.all() if owner.owns(seen) and (seen.zone, seen.name) not in meant]
 
 
 def _by_member(view: View, owner: Owner) -> dict[tuple[str, int], Seen]:

@@ -100,7 +100,7 @@ def test_of_two_nodes_that_are_one_member_the_one_that_lives_then_the_older_is_i
     ):
         (found,) = placed([first], view(*nodes), OWNER, {})
         assert (found.zone, found.name) == (it.zone, it.name)
-        assert [one.name for one in orphans([found], view(*nodes), OURS)] == [
+        assert [one.name for one in orphans([found], view(*nodes), OWNER)] == [
             one.name for one in nodes if one.name != it.name
         ]
 
@@ -113,7 +113,7 @@ def test_orphans_are_ours_by_label_and_asked_for_by_nobody() -> None:
         replace(stray, name="b", labels={**OURS, "environment": "prod"}),
         replace(stray, name="c", labels={}),
     ]
-    assert orphans(members, view(*map(node, members), stray, *others), OURS) == [stray]
+    assert orphans(members, view(*map(node, members), stray, *others), OWNER) == [stray]
 
 
 def test_a_named_slice_and_the_slices_of_one_job_are_where_the_settings_say() -> None:
