@@ -25,7 +25,16 @@ from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import planned_failure
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.schema import Violation, refusal
-from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, Method, Service, World
+from rehearsal.cloud.service import (
+    Answer,
+    ApiError,
+    Call,
+    JsonObject,
+    Method,
+    NotEmulatedError,
+    Service,
+    World,
+)
 
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
@@ -221,8 +230,7 @@ class FrontDoor:
         method = self._methods.get(call.method_id)
         if method is None:
             passage.reason = "unimplemented"
-            text = f"{call.method_id} is not emulated."
-            raise ApiError(501, "UNIMPLEMENTED", text, reason="notImplemented")
+            raise NotEmulatedError(call.method_id)
         self._enabled.require(call.api)
         if method.permission is not None:
             resource = method.resource(call) if method.resource else f"projects/{self._world.project}"

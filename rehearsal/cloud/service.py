@@ -84,6 +84,13 @@ def already_exists(what: str) -> ApiError:
     return ApiError(409, "ALREADY_EXISTS", f"The resource '{what}' already exists")
 
 
+class NotEmulatedError(ApiError):
+    """What Google does and this cloud doesn't. It is counted, and fails a rehearsal."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(501, "UNIMPLEMENTED", f"{what} is not emulated.", reason="notImplemented")
+
+
 @dataclass(frozen=True)
 class Call:
     """One authenticated, validated request.
