@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from infra.catalog import CATALOG, SliceType  # noqa: E402
+from infra.layers import section_classes  # noqa: E402
 from infra.settings.rules import Rule  # noqa: E402
-from infra.settings.schema import SECTIONS, SliceSettings, keys_of  # noqa: E402
+from infra.settings.schema import keys_of, records  # noqa: E402
 from infra.settings.table import default_of  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 
@@ -58,10 +59,9 @@ def prices() -> str:
 def settings() -> str:
     """Every setting with its default; docs/settings.md has types, meanings and rules."""
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    for prefix, kind in [
-        *((f"{name}:", kind) for name, kind in SECTIONS.items()),
-        ("slices[].", SliceSettings),
-    ]:
+    sections = section_classes()
+    items = {f"{key}[].": item for kind in sections.values() for key, item in records(kind).items()}
+    for prefix, kind in ({f"{name}:": kind for name, kind in sections.items()} | items).items():
         for key, item in keys_of(kind).items():
             rule: Rule | None = item.metadata["rule"]
             about = item.metadata["about"] + (f" ({rule.text})" if rule and len(rule.text) < 40 else "")

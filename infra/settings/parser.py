@@ -4,16 +4,18 @@ Pulumi gives every value as text, structures as JSON; `sources.py` makes the sam
 file. So there is one way in, with or without Pulumi.
 """
 
+from __future__ import annotations
+
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from infra import layers
 from infra.errors import Problem, SettingsError
-from infra.settings import one_slice, relations
-from infra.settings.schema import SECTIONS, Settings, SliceSettings, keys_of
+from infra.settings.schema import Settings, keys_of, record_of
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 80
@@ -30,7 +32,9 @@ class _WrongTypeError(Exception):
 class Parser:
     """Reads one environment's settings; `problems` grows, `broken` holds the paths that have no value."""
 
-    def __init__(self) -> None:
+    def __init__(self, record_rules: Mapping[type, layers.RecordRule]) -> None:
+        """`record_rules`: see `Layer`, of all layers."""
+        self.record_rules = record_rules
         self.problems: list[Problem] = []
         self.broken: set[str] = set()
 
@@ -64,7 +68,7 @@ class Parser:
         rule = "only the settings in docs/settings.md exist"
         self.problems.append(Problem(f"{prefix}{separator}{key}", shown(found), rule, fix))
 
-    def value(self, path: str, item: "Field[Any]", hint: Any, raw: Any) -> Any:
+    def value(self, path: str, item: Field[Any], hint: Any, raw: Any) -> Any:
         """One field's value; where it breaks a rule, that is reported and the default returned."""
         before = len(self.problems)
         try:
@@ -72,31 +76,35 @@ class Parser:
         except _WrongTypeError as wrong:
             self.report(path, raw, wrong.rule, wrong.fix)
         else:
-            # Of the slices the good ones stay, so that rules between layers can be checked with them.
-            if len(self.problems) == before or get_args(hint)[:1] == (SliceSettings,):
+            # Of records the good ones stay, so that rules between layers can be checked with them.
+            if len(self.problems) == before or record_of(hint):
                 return parsed
             self.broken.add(path)
         if item.default is not MISSING:
             return item.default
         return empty(hint)
 
-    def typed(self, path: str, item: "Field[Any]", hint: Any, raw: Any) -> Any:
+    def typed(self, path: str, item: Field[Any], hint: Any, raw: Any) -> Any:
         """The value as `hint` says, its rule checked."""
         if get_origin(hint) in (Union, types.UnionType):
             hint = next(choice for choice in get_args(hint) if choice is not type(None))
         rule, key_rule = item.metadata["rule"], item.metadata["key_rule"]
         origin = get_origin(hint)
         if origin is tuple:
-            element = get_args(hint)[0]
+            record = record_of(hint)
             items = decoded(raw, list, "a list", f"write it as a list: {item.metadata['example'] or '[…]'}")
-            if element is SliceSettings:
-                return self.slices(path, items)
+            if record:
+                return self.records(path, record, items)
             return tuple(self.element(f"{path}[{i}]", one, rule) for i, one in enumerate(items))
         if origin is not None:
             pairs = decoded(raw, dict, "keys with values", "write one `key: value` a line under it")
             for key, one in pairs.items():
                 self.checked(f"{path}.{key}", key, key_rule, key)
                 self.element(f"{path}.{key}", one, rule)
+                if key in item.metadata["reserved"]:
+                    found = shown(one) if isinstance(one, str) else str(one)
+                    rule_, fix = "the program sets this label itself", "remove it"
+                    self.problems.append(Problem(f"{path}.{key}", found, rule_, fix))
             return dict(pairs)
         return self.checked(path, SCALARS[hint](raw), rule, raw)
 
@@ -114,18 +122,22 @@ class Parser:
             self.report(path, raw, wrong.rule, wrong.fix)
             return ""
 
-    def slices(self, path: str, items: list[Any]) -> tuple[SliceSettings, ...]:
-        """The slices without a problem; the others are reported and left out."""
-        good: list[SliceSettings] = []
+    def records(self, path: str, kind: type[T], items: list[Any]) -> tuple[T, ...]:
+        """The items without a problem; the others are reported and left out."""
+        good: list[T] = []
+        required = [key for key, item in keys_of(kind).items() if item.default is item.default_factory]
+        hints = get_type_hints(kind)
         for i, raw in enumerate(items):
             before = len(self.problems)
             if not isinstance(raw, dict):
-                self.report(
-                    f"{path}[{i}]", raw, "each slice is keys with values", "write {name: …, zones: […], …}"
-                )
+                some = [f"{key}: {'[…]' if get_origin(hints[key]) is tuple else '…'}" for key in required]
+                what = kind.__name__.removesuffix("Settings").lower()
+                fix = f"write {{{', '.join([*some, '…'])}}}"
+                self.report(f"{path}[{i}]", raw, f"each {what} is keys with values", fix)
                 continue
-            one = self.section(f"{path}[{i}]", SliceSettings, raw, separator=".")
-            self.problems.extend(one_slice.within_slice(f"{path}[{i}]", one, raw, self.broken))
+            one = self.section(f"{path}[{i}]", kind, raw, separator=".")
+            if rule := self.record_rules.get(kind):
+                self.problems.extend(rule(f"{path}[{i}]", one, raw, self.broken))
             if len(self.problems) == before:
                 good.append(one)
             else:
@@ -134,25 +146,54 @@ class Parser:
 
 
 def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
-    """Settings from `values` ("storage:bucketName" → text). Raises SettingsError with every problem."""
-    parser = Parser()
-    raw: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
+    """Settings from `values` ("storage:bucketName" → text). Raises SettingsError with every problem.
+
+    A layer that isn't always on is on where the file has a setting of it, good or not.
+    """
+    classes, every = layers.section_classes(), layers.layers()
+    parser = Parser({kind: rule for layer in every for kind, rule in layer.record_rules.items()})
+    raw: dict[str, dict[str, str]] = {name: {} for name in classes}
     for path, value in sorted(values.items()):
-        namespace, _, key = path.partition(":")
-        if namespace in raw:
+        namespace, colon, key = path.partition(":")
+        if namespace in raw and not key:
+            rule = "a section is its keys, each with a value"
+            fix = f"write e.g. {namespace}:{next(iter(keys_of(classes[namespace])))}: …, or remove it"
+            parser.report(f"{namespace}{colon}", value, rule, fix)
+        elif namespace in raw:
             raw[namespace][key] = value
         elif namespace != "pulumi":  # Pulumi's own, such as pulumi:disable-default-providers
-            near = nearest(namespace, list(SECTIONS))
+            near = nearest(namespace, list(classes))
             fix = f"perhaps {near}:{key} was meant" if near else "remove it"
-            parser.report(path, value, f"a setting belongs to one of {', '.join(SECTIONS)}", fix)
-    sections: dict[str, Any] = {
-        name: parser.section(name, kind, raw[name]) for name, kind in SECTIONS.items()
+            parser.report(path, value, f"a setting belongs to one of {', '.join(classes)}", fix)
+    off = {layer.name for layer in every if not layer.always_on and not raw[layer.name]}
+    sections: dict[type, Any] = {
+        kind: parser.section(name, kind, raw[name]) for name, kind in classes.items() if name not in off
     }
-    settings = Settings(environment=environment, **sections)
-    parser.problems.extend(relations.between_sections(settings, parser.broken, set(values)))
+    settings = Settings(environment, sections)
+    for layer in (layer for layer in every if layer.name not in off):
+        for name in sorted(off & set(layer.reads)):
+            found, fix = (
+                f"on, and {name} is off",
+                f"add the settings of {name}, or remove those of {layer.name}",
+            )
+            parser.problems.append(Problem(f"{layer.name}:", found, f"{layer.name} reads {name}", fix))
+        if not off & set(layer.reads):
+            parser.problems.extend(_relations(layer, settings, parser.broken, set(values)))
     if parser.problems:
         raise SettingsError(source, sorted(parser.problems))
+    layers.services(settings)  # what is wrong with one is seen before anything is asked of Google
     return settings
+
+
+def _relations(
+    layer: layers.Layer, settings: Settings, broken: set[str], given: set[str]
+) -> Iterator[Problem]:
+    """What is wrong by a layer's rules. One whose inputs are broken is silent: it would only repeat that."""
+    for reads, rule in layer.rules:
+        if not any(
+            path == read or path.startswith((f"{read}.", f"{read}[")) for path in broken for read in reads
+        ):
+            yield from rule(settings, given)
 
 
 def nearest(key: str, known: list[str]) -> str | None:

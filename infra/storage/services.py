@@ -3,7 +3,7 @@
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import names
+from infra import layers
 from infra.settings import Settings
 
 
@@ -22,6 +22,6 @@ class ProjectServices(pulumi.ComponentResource):
                 disable_dependent_services=False,
                 opts=pulumi.ResourceOptions(parent=self),
             )
-            for service in names.services(settings)
+            for service in layers.services(settings)
         ]
         self.register_outputs({})

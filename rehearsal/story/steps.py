@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
+from rehearsal.world.program import PROJECTS
 
-Layer = Literal["storage", "network", "data", "tpu"]
+if TYPE_CHECKING:
+    Layer: TypeAlias = str
+else:
+    Layer = Literal[*PROJECTS]
 
 
 @dataclass(frozen=True)
 class Preview:
-    """Print the plan and the price of all four stacks, before anything exists."""
+    """Print the plan and the price of all stacks, before anything exists."""
 
     def __str__(self) -> str:
-        return "preview all four stacks, with prices"
+        return "preview all stacks, with prices"
 
 
 @dataclass(frozen=True)

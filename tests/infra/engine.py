@@ -200,7 +200,7 @@ def execute(layer: str, values: dict[str, Any], recording: Recording) -> None:
 
 
 def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
-    upstream._outputs.cache_clear()
+    upstream._stack.cache_clear()
     logger = logging.Logger("pulumi-program", logging.INFO)
     logger.addHandler(_Log(recording.log))
     loop = asyncio.new_event_loop()

@@ -1,17 +1,12 @@
 """Rules between the settings of one slice."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from infra.catalog import CATALOG, chips_of
 from infra.errors import Problem
-from infra.settings.schema import SliceSettings
-
-OURS = frozenset(
-    {"environment", "layer", "slice", "stack", "fleet", "member", "generation", "bundle", "spec"}
-)
-"""Labels of nodes that the program sets."""
+from infra.tpu.settings import SliceSettings
 
 
 def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
@@ -51,8 +46,6 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
         yield from _other_zones(path, one)
     if one.multislice and fine("count", "zones"):
         yield from _together(path, one)
-    if fine("labels"):
-        yield from set_by_us(f"{path}.labels", one.labels, OURS)
     if one.runtime_version in CATALOG.refused_runtimes:
         yield wrong_runtime(f"{path}.runtimeVersion", one.runtime_version)
 
@@ -154,9 +147,3 @@ def wrong_runtime(path: str, found: str) -> Problem:
         "this image is for older chips than v6e",
         f"write {CATALOG.default_runtime}, or remove the line",
     )
-
-
-def set_by_us(path: str, labels: Mapping[str, str], ours: Collection[str]) -> Iterator[Problem]:
-    """Labels that the program sets itself."""
-    for key in sorted(labels.keys() & ours):
-        yield Problem(f"{path}.{key}", f'"{labels[key]}"', "the program sets this label itself", "remove it")
