@@ -91,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         epilog = f"example:\n  {example}" if example else None
         raw = argparse.RawDescriptionHelpFormatter
-        return commands.add_parser(name, help=text, description=text, epilog=epilog, formatter_class=raw)
+        return commands.add_parser(
+            name, help=text, description=text, epilog=epilog, formatter_class=raw, allow_abbrev=False
+        )
 
     parser = argparse.ArgumentParser(
         prog="workload",
