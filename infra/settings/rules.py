@@ -87,6 +87,11 @@ PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.
 
 NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 PROJECT = "[a-z][-a-z0-9]{4,28}[a-z0-9]"
+# The words of which regions are named: https://cloud.google.com/about/locations
+PLACE = (
+    "(africa|asia|australia|europe|me|northamerica|southamerica|us)"
+    r"-(central|(north|south)(east|west)?|east|west)[1-9]\d?"
+)
 KEY = "[A-Za-z0-9_-]{1,63}"
 
 PROJECT_ID = pattern(
@@ -166,10 +171,8 @@ LABEL_VALUE = pattern(
     "a label's value is 1 to 63 lowercase letters, digits, - and _ (an empty one is a diff at every up)",
     "change the value, or remove the label",
 )
-REGION = pattern(
-    r"[a-z]+-[a-z]+\d+", "one region, such as us-east5 (no multi-region, no zone)", "write the zones' region"
-)
-ZONE = pattern(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone, such as us-east5-b", "write a zone, not a region")
+REGION = pattern(PLACE, "one region, such as us-east5 (no multi-region, no zone)", "write the zones' region")
+ZONE = pattern(f"{PLACE}-[a-z0-9]+", "a zone, such as us-east5-b", "write a zone, not a region")
 SHA256 = pattern("[0-9a-f]{64}", "64 lowercase hex digits", "run `make publish`, which writes it")
 SSH = Rule(
     is_ssh,
