@@ -30,8 +30,10 @@ _SERVICE = re.compile(r"[a-z][a-z0-9-]*\.googleapis\.com")
 _RESERVED = ("pulumi", *SHARED)
 
 Program = Callable[[Settings, Mapping[str, "pulumi.ProviderResource"]], Outputs]
-RecordRule = Callable[[str, Any, dict[str, Any], set[str]], Iterable[Problem]]
-"""What is wrong between the fields of one item of a list: of its path, the item, its text, broken paths."""
+RecordRule = Callable[[str, Any, dict[str, Any], set[str]], tuple[Any, Sequence[Problem]]]
+"""An item of a list as other rules can read it, and what is wrong between its fields; of its path, the item,
+its text, and the paths that are broken, to which it adds.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

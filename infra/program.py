@@ -2,7 +2,7 @@
 
 import pulumi
 
-from infra import layers, names, settings, stacks
+from infra import layers, names, prices, settings, stacks
 from infra.errors import InfraError
 from infra.guard import LivingMembers
 from infra.layers import Layer
@@ -19,6 +19,7 @@ def run() -> None:
     pulumi.runtime.register_stack_transformation(lambda args: made.append(args.resource))
     try:
         checked = settings.from_pulumi(pulumi.get_stack())
+        prices.within_budget(checked)
         layer = _of_the_project(checked)
         stacks.refuse_interrupted(pulumi.get_stack(), layer.name)
         providers = {name: make(checked, layer.name) for name, make in layer.providers.items()}

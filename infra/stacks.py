@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infra import layers as declared
+from infra import prices
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.interrupted import interrupted
@@ -27,7 +28,9 @@ def up(
 
     `options` go to each `pulumi up`. Raises InfraError where one fails; those before it are up then.
     """
-    on = [layer.name for layer in declared.on(from_file(environment, root))]
+    checked = from_file(environment, root)
+    prices.within_budget(checked)
+    on = [layer.name for layer in declared.on(checked)]
     ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root)
     if not layers:
         ordered = on[on.index(after) + 1 if after in on else 0 :]

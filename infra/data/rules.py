@@ -8,6 +8,7 @@ from infra.catalog import CATALOG
 from infra.data.settings import DataSettings
 from infra.errors import Problem
 from infra.settings.schema import Relation, Settings
+from infra.settings.slice_paths import HOSTS
 
 
 def _throughput(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -61,6 +62,6 @@ def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 RULES: tuple[Relation, ...] = (
     (("data:sizeGib", "data:throughputMibps"), _throughput),
-    (("data:throughputMibps",), _throughput_each),
-    ((), _readers),
+    (("data:throughputMibps", "data:snapshot", *HOSTS), _throughput_each),
+    (("data:snapshot", *HOSTS), _readers),
 )

@@ -1,6 +1,7 @@
 """Rules between the network layer's settings, and with the regions of the slices."""
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterator
 
 from infra import names, nodes
@@ -8,6 +9,10 @@ from infra.catalog import region_of
 from infra.errors import Problem
 from infra.network.settings import NetworkSettings
 from infra.settings.schema import Relation, Settings
+from infra.settings.slice_paths import HOSTS, ZONES
+
+# https://cloud.google.com/vpc/docs/subnets#unusable-ip-addresses-in-every-subnet
+_ADDRESSES_KEPT = 4
 
 
 def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -24,6 +29,25 @@ def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
                     f"ranges of one network don't overlap; {other} has {another}",
                     "choose another range",
                 )
+
+
+def _room(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings[NetworkSettings].existing_network:
+        return
+    hosts: Counter[str] = Counter()
+    for node in nodes.nodes(settings):
+        for region in {region_of(zone) for zone in node.places}:
+            hosts[region] += node.kind.hosts
+    for region, text in sorted(names.subnet_ranges(settings, nodes.regions(settings)).items()):
+        room = ipaddress.IPv4Network(text).num_addresses - _ADDRESSES_KEPT
+        if hosts[region] > room:
+            bits = (hosts[region] + _ADDRESSES_KEPT - 1).bit_length()
+            yield Problem(
+                f"network:subnetRanges.{region}",
+                f'"{text}" for {hosts[region]} hosts',
+                f"each host has an address, and Google keeps {_ADDRESSES_KEPT} of a subnet: {room} are left",
+                f"write a range of /{32 - bits} or larger",
+            )
 
 
 def _range_regions(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -102,10 +126,38 @@ def _subnet_ids(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
+def _host_project(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    network = settings[NetworkSettings].existing_network
+    for region, subnet in settings[NetworkSettings].existing_subnets.items() if network else ():
+        if network and subnet.split("/")[1] != network.split("/")[1]:
+            yield Problem(
+                f"network:existingSubnets.{region}",
+                f'"{subnet}"',
+                f"a subnet is in its network's project, {network.split('/')[1]}",
+                "write a subnet of that network",
+            )
+
+
+def _ssh_ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    ranges = ipaddress.collapse_addresses(
+        map(ipaddress.IPv4Network, settings[NetworkSettings].ssh_source_ranges)
+    )
+    if (number := sum(one.num_addresses for one in ranges)) > 1 << 24:
+        yield Problem(
+            "network:sshSourceRanges",
+            f"{number:,} addresses",
+            "together as many as a /8 at most; SSH is never open to the world",
+            "write 35.235.240.0/20 (Identity-Aware Proxy) or your office's range",
+        )
+
+
 RULES: tuple[Relation, ...] = (
     (("network:subnetRanges", "network:existingNetwork"), _ranges),
     (("network:subnetRanges", "network:existingNetwork"), _no_range),
-    (("network:subnetRanges", "network:existingSubnets", "tpu:slices"), _range_regions),
+    (("network:subnetRanges", "network:existingNetwork", *HOSTS), _room),
+    (("network:subnetRanges", "network:existingSubnets", *ZONES), _range_regions),
     (("network:existingNetwork", "network:existingSubnets"), _existing),
     (("network:existingSubnets",), _subnet_ids),
+    (("network:existingSubnets", "network:existingNetwork"), _host_project),
+    (("network:sshSourceRanges",), _ssh_ranges),
 )

@@ -6,10 +6,13 @@ may import the other.
 
 import re
 import shlex
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
+TRAIN_OPTIONS = ("--dir", "--name", "--set")
 
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
@@ -36,6 +39,42 @@ def split(run: str) -> list[str]:
 def is_path(word: str) -> bool:
     """Whether `word` names a program's file: from the root, or from the folder of the user's code."""
     return _PATH.fullmatch(word) is not None
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a `train …` asks of the trainer; `folder` is None where the run is kept in the bucket."""
+
+    config: str
+    name: str
+    folder: str | None
+    changes: tuple[str, ...]
+
+
+def training(run: str) -> Training | None:
+    """What `run` trains; None if it doesn't. Raises ValueError with what the trainer would refuse."""
+    program, *words = split(run) or [""]
+    if program != "train":
+        return None
+    configs: list[str] = []
+    options: dict[str, list[str]] = {option: [] for option in TRAIN_OPTIONS}
+    rest = iter(words)
+    for word in rest:
+        option, given, value = word.partition("=")
+        if not word.startswith("-"):
+            configs.append(word)
+        elif option not in options:
+            raise ValueError(f"{option} isn't an option of train: {', '.join(TRAIN_OPTIONS)}")
+        elif not (value := value if given else next(rest, "")):
+            raise ValueError(f"{option} has no value")
+        else:
+            options[option].append(value)
+    if len(configs) != 1:
+        raise ValueError(f"train takes one config, not {len(configs)}")
+    name = [PurePosixPath(configs[0]).stem, *options["--name"]][-1]
+    return Training(
+        configs[0], name, options["--dir"][-1] if options["--dir"] else None, tuple(options["--set"])
+    )
 
 
 def own_file(run: str) -> str | None:

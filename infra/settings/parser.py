@@ -7,7 +7,9 @@ file. So there is one way in, with or without Pulumi.
 from __future__ import annotations
 
 import json
+import re
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field
 from difflib import get_close_matches
@@ -15,6 +17,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from infra import layers
 from infra.errors import Problem, SettingsError
+from infra.settings import labels, rules
 from infra.settings.schema import Settings, keys_of, record_of
 
 T = TypeVar("T")
@@ -48,7 +51,9 @@ class Parser:
         known = keys_of(section)
         hints = get_type_hints(section)
         for key in sorted(raw.keys() - known.keys()):
-            self.unknown(prefix, key, raw[key], list(known), separator)
+            near = self.unknown(prefix, key, raw[key], list(known), separator)
+            if near and near not in raw:  # its default isn't what was meant
+                self.broken.add(f"{prefix}{separator}{near}")
         values: dict[str, Any] = {}
         for key, item in known.items():
             path = f"{prefix}{separator}{key}"
@@ -61,12 +66,13 @@ class Parser:
                 values[item.name] = empty(hints[item.name])
         return section(**values)
 
-    def unknown(self, prefix: str, key: str, found: Any, known: list[str], separator: str) -> None:
-        """Refuse a key that no layer reads, and say which one was probably meant."""
+    def unknown(self, prefix: str, key: str, found: Any, known: list[str], separator: str) -> str | None:
+        """Refuse a key that no layer reads, and say which one was probably meant; that is returned."""
         near = nearest(key, known)
         fix = f"perhaps {prefix}{separator}{near} was meant" if near else "remove it"
         rule = "only the settings in docs/settings.md exist"
         self.problems.append(Problem(f"{prefix}{separator}{key}", shown(found), rule, fix))
+        return near
 
     def value(self, path: str, item: Field[Any], hint: Any, raw: Any) -> Any:
         """One field's value; where it breaks a rule, that is reported and the default returned."""
@@ -76,10 +82,15 @@ class Parser:
         except _WrongTypeError as wrong:
             self.report(path, raw, wrong.rule, wrong.fix)
         else:
-            # Of records the good ones stay, so that rules between layers can be checked with them.
-            if len(self.problems) == before or record_of(hint):
+            if record_of(hint):  # which fields of which item, is noted there
                 return parsed
-            self.broken.add(path)
+            if len(self.problems) > before:
+                self.broken.add(path)
+            # The good items stay, so that rules between settings can be checked with them.
+            if get_origin(hint) is tuple:
+                return self.once(path, parsed)
+            if len(self.problems) == before or get_origin(hint) is Mapping:
+                return parsed
         if item.default is not MISSING:
             return item.default
         return empty(hint)
@@ -95,40 +106,46 @@ class Parser:
             items = decoded(raw, list, "a list", f"write it as a list: {item.metadata['example'] or '[…]'}")
             if record:
                 return self.records(path, record, items)
-            return tuple(self.element(f"{path}[{i}]", one, rule) for i, one in enumerate(items))
+            good = (self.element(f"{path}[{i}]", one, rule) for i, one in enumerate(items))
+            return tuple(one for one in good if one is not None)
         if origin is not None:
             pairs = decoded(raw, dict, "keys with values", "write one `key: value` a line under it")
-            for key, one in pairs.items():
-                self.checked(f"{path}.{key}", key, key_rule, key)
-                self.element(f"{path}.{key}", one, rule)
-                if key in item.metadata["reserved"]:
-                    found = shown(one) if isinstance(one, str) else str(one)
-                    rule_, fix = "the program sets this label itself", "remove it"
-                    self.problems.append(Problem(f"{path}.{key}", found, rule_, fix))
-            return dict(pairs)
-        return self.checked(path, SCALARS[hint](raw), rule, raw)
-
-    def checked(self, path: str, value: T, rule: Any, raw: Any) -> T:
-        """`value`, reported where it breaks `rule`."""
-        if rule is not None and not rule.ok(str(value)):
-            self.report(path, raw, rule.text, rule.fix)
+            good_keys = {key for key in pairs if self.obeys(f"{path}.{key}", key, key_rule)}
+            values = {key: self.element(f"{path}.{key}", one, rule) for key, one in pairs.items()}
+            return {key: one for key, one in values.items() if one is not None and key in good_keys}
+        value = SCALARS[hint](raw)
+        self.obeys(path, value, rule, raw)
         return value
 
-    def element(self, path: str, raw: Any, rule: Any) -> str:
-        """One text of a list or of keys with values."""
+    def obeys(self, path: str, value: Any, rule: Any, raw: Any = None) -> bool:
+        """Whether `value` obeys `rule`; reported where not."""
+        if rule is None or rule.ok(str(value)):
+            return True
+        self.report(path, value if raw is None else raw, rule.text, rule.fix)
+        return False
+
+    def element(self, path: str, raw: Any, rule: Any) -> str | None:
+        """One text of a list or of keys with values; None where it breaks a rule, which is reported."""
         try:
-            return self.checked(path, text(raw), rule, raw)
+            return raw if self.obeys(path, text(raw), rule) else None
         except _WrongTypeError as wrong:
             self.report(path, raw, wrong.rule, wrong.fix)
-            return ""
+            return None
+
+    def once(self, path: str, items: tuple[str, ...]) -> tuple[str, ...]:
+        """The items of a list, each once; a repetition is reported."""
+        for value, times in Counter(items).items():
+            if times > 1:
+                said = Problem(path, f'"{value}" {times} times', "each item once", "remove the repetition")
+                self.problems.append(said)
+        return tuple(dict.fromkeys(items))
 
     def records(self, path: str, kind: type[T], items: list[Any]) -> tuple[T, ...]:
-        """The items without a problem; the others are reported and left out."""
-        good: list[T] = []
+        """The items. A field with a problem holds what breaks no further rule; `broken` names it."""
+        found: list[T] = []
         required = [key for key, item in keys_of(kind).items() if item.default is item.default_factory]
         hints = get_type_hints(kind)
         for i, raw in enumerate(items):
-            before = len(self.problems)
             if not isinstance(raw, dict):
                 some = [f"{key}: {'[…]' if get_origin(hints[key]) is tuple else '…'}" for key in required]
                 what = kind.__name__.removesuffix("Settings").lower()
@@ -137,12 +154,10 @@ class Parser:
                 continue
             one = self.section(f"{path}[{i}]", kind, raw, separator=".")
             if rule := self.record_rules.get(kind):
-                self.problems.extend(rule(f"{path}[{i}]", one, raw, self.broken))
-            if len(self.problems) == before:
-                good.append(one)
-            else:
-                self.broken.add(path)
-        return tuple(good)
+                one, problems = rule(f"{path}[{i}]", one, raw, self.broken)
+                self.problems.extend(problems)
+            found.append(one)
+        return tuple(found)
 
 
 def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
@@ -169,7 +184,12 @@ def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
     sections: dict[type, Any] = {
         kind: parser.section(name, kind, raw[name]) for name, kind in classes.items() if name not in off
     }
+    if not rules.LABEL_VALUE.ok(environment):
+        fix = "rename its file, Pulumi.NAME.yaml"
+        rule = "an environment's name is a label: 1 to 63 lowercase letters, digits, - and _"
+        parser.problems.append(Problem("environment", shown(environment), rule, fix))
     settings = Settings(environment, sections)
+    parser.problems.extend(labels.problems(settings, classes, parser.broken))
     for layer in (layer for layer in every if layer.name not in off):
         for name in sorted(off & set(layer.reads)):
             found, fix = (
@@ -189,11 +209,15 @@ def _relations(
     layer: layers.Layer, settings: Settings, broken: set[str], given: set[str]
 ) -> Iterator[Problem]:
     """What is wrong by a layer's rules. One whose inputs are broken is silent: it would only repeat that."""
+    anywhere = {re.sub(r"\[\d+\]", "[]", path) for path in broken}
     for reads, rule in layer.rules:
-        if not any(
-            path == read or path.startswith((f"{read}.", f"{read}[")) for path in broken for read in reads
-        ):
+        if not any(_within(path, read) or _within(read, path) for path in anywhere for read in reads):
             yield from rule(settings, given)
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether `path` is `other`, or a part of it."""
+    return path == other or path.startswith((f"{other}.", f"{other}["))
 
 
 def nearest(key: str, known: list[str]) -> str | None:

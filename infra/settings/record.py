@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from infra.errors import InfraError
+from infra.settings import yaml_file
 
 
 def record(environment: str, key: str, value: str | dict[str, str], root: Path) -> bool:
@@ -23,7 +24,7 @@ def record(environment: str, key: str, value: str | dict[str, str], root: Path) 
     """
     path = (root / f"Pulumi.{environment}.yaml").resolve()
     before = path.read_bytes().decode()  # as text its line ends would become this machine's
-    plain = isinstance(value, str) and yaml.safe_load(value) == value
+    plain = isinstance(value, str) and yaml_file.load(value) == value
     line = f"{key}: {value if plain else json.dumps(value, sort_keys=True)}"
     there = re.compile(rf"(?m)^([ ]+){re.escape(key)}:[^\r\n]*(\r?\n|\Z)")
     if not value:
@@ -98,8 +99,8 @@ def _replace(path: Path, text: str) -> None:
 
 def _mapping(text: str) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
+        found = yaml_file.load(text)
+    except (yaml.YAMLError, ValueError, LookupError):
         return {}
     return found if isinstance(found, dict) else {}
 

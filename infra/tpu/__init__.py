@@ -10,7 +10,7 @@ from infra.layers import Layer, deferred
 from infra.outputs import Outputs, output
 from infra.providers import GOOGLE
 from infra.settings.schema import Settings
-from infra.tpu.one_slice import within_slice
+from infra.tpu.one_slice import checked
 from infra.tpu.rules import RULES
 from infra.tpu.settings import SliceSettings, TpuSettings
 
@@ -53,7 +53,7 @@ LAYER = Layer(
     always_on=True,
     settings=TpuSettings,
     rules=RULES,
-    record_rules={SliceSettings: within_slice},
+    record_rules={SliceSettings: checked},
     services=lambda _: ("tpu.googleapis.com",),
     providers=GOOGLE,
     outputs=TpuOutputs,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -11,8 +10,8 @@ from infra.catalog import CATALOG, region_of
 from infra.errors import Problem
 from infra.settings import commands
 from infra.settings.schema import FleetSettings, Relation, Settings
+from infra.settings.slice_paths import HOSTS
 from infra.storage.settings import StorageSettings
-from infra.tpu.one_slice import wrong_runtime
 from infra.tpu.settings import TpuSettings
 
 _SHORTEST_WAIT_S = 180  # systemd gives a job up that starts more than 20 times an hour
@@ -49,7 +48,7 @@ def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
-def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
     times = Counter(one.name for one in settings[TpuSettings].slices)
     for name in sorted(name for name in times if times[name] > 1):
         yield Problem(
@@ -58,6 +57,9 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "each slice has its own name",
             "rename one",
         )
+
+
+def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
     owners: dict[str, set[str]] = defaultdict(set)
     fixed = set()  # another fleet's member gets the next free id
     for node in nodes.nodes(settings):
@@ -80,8 +82,9 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
     writers: dict[str, list[nodes.Node]] = defaultdict(list)
     for node in nodes.nodes(settings):
-        if run := _trained(node.run or ""):
-            writers[run].append(node)
+        asked = commands.training(node.run or "")
+        if asked and not asked.folder:
+            writers[asked.name].append(node)
     for run, several in writers.items():
         if len({node.slice if node.together else node.name for node in several}) > 1:
             slices = sorted({node.slice for node in several})
@@ -94,7 +97,7 @@ def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
-def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _barrier(settings: Settings, given: set[str]) -> Iterator[Problem]:
     several = [one for one in settings[TpuSettings].slices if one.multislice]
     if several and settings[TpuSettings].barrier_timeout_s < _SHORTEST_WAIT_S:
         yield Problem(
@@ -103,7 +106,10 @@ def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "a slice that waits for another to come back is started at most 20 times an hour",
             f"write {_SHORTEST_WAIT_S} or more",
         )
-    for one in several:
+
+
+def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for one in (one for one in settings[TpuSettings].slices if one.multislice):
         hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if node.slice == one.name)
         if hosts > _MOST_WORKERS:
             yield Problem(
@@ -139,26 +145,14 @@ def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )
 
 
-def _trained(run: str) -> str | None:
-    """What the trainer calls the run of these words in the bucket; None where it keeps none there."""
-    if not re.match(r"train\s", run) or re.search(r"\s--dir[\s=]", run):
-        return None
-    named = re.search(r"\s--name[\s=]+(\S+)", run) or re.search(r"\s(?:\S*/)?([^\s/=]+)\.toml(?=\s|$)", run)
-    return named and named[1]
-
-
-def _default_runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    if settings[TpuSettings].runtime_version in CATALOG.refused_runtimes:
-        yield wrong_runtime("tpu:runtimeVersion", settings[TpuSettings].runtime_version)
-
-
 RULES: tuple[Relation, ...] = (
     (("storage:location", "storage:allowCrossRegion"), _location),
     (("tpu:additionalZones",), _known_zones),
-    ((), _unique_nodes),
-    ((), _one_writer),
-    (("tpu:barrierTimeoutS", "tpu:slices"), _together),
-    (("tpu:code", "tpu:slices"), _own_code),
+    ((), _unique_names),
+    (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
+    (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),
+    (("tpu:barrierTimeoutS",), _barrier),
+    (HOSTS, _together),
+    (("tpu:code",), _own_code),
     (("fleet:silenceS", "tpu:barrierTimeoutS"), _silence),
-    (("tpu:runtimeVersion",), _default_runtime),
 )

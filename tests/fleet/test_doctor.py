@@ -209,7 +209,7 @@ def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: p
         **{
             "storage:kmsKey": f"projects/{PROJECT}/locations/us-east5/keyRings/r/cryptoKeys/k",
             "storage:serviceAccountId": "tpu-others", "tpu:bundle": "cd" * 32,
-            "tpu:runtimeVersion": "v2-alpha-tpuv7",
+            "tpu:runtimeVersion": "my-image",
         }
     )  # fmt: skip
     found = clinic.look(ill)
