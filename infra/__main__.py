@@ -50,7 +50,7 @@ def _run(arguments: list[str] | None, root: Path) -> int:
     options = [f"--{one}" for one in ("yes", "skip-preview") if getattr(parsed, one.replace("-", "_"), False)]
     match parsed.command:
         case "prices":
-            return show(environment, as_json=parsed.json)
+            return show(environment, root, as_json=parsed.json)
         case "settle":
             return stacks.settle_layers(environment, parsed.layers, root)
         case "up":
@@ -58,7 +58,7 @@ def _run(arguments: list[str] | None, root: Path) -> int:
         case "destroy":
             return stacks.destroy(environment, parsed.layers, root, options)
         case _:
-            return preview(environment)
+            return preview(environment, root)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from infra import layers
 from infra.catalog import CATALOG
@@ -12,6 +13,7 @@ from infra.errors import InfraError
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
 from infra.settings.schema import FleetSettings
+from infra.settings.sources import ROOT
 
 HOURS_PER_DAY = 24
 UNKNOWN = "unknown"
@@ -101,9 +103,9 @@ def _row(same: Sequence[Node]) -> Row:
     )
 
 
-def show(environment: str, *, as_json: bool) -> int:
+def show(environment: str, root: Path = ROOT, *, as_json: bool) -> int:
     """Print the prices of an environment's layers. Raises SettingsError."""
-    found = of(from_file(environment))
+    found = of(from_file(environment, root))
     dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
     print(json.dumps({**dated, "rows": [asdict(row) for row in found]}) if as_json else table(found))
     return 0
