@@ -17,6 +17,7 @@ from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.customroles import RoleService
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
@@ -54,7 +55,8 @@ class Cloud:
         self._quotas = Quotas()
         usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
         oauth = OAuth(self.iam, {config.refresh_token: config.owner})
-        self._storage = StorageService(self.world, self.iam, config.directory / "storage")
+        self._doorway = Doorway(self.world, self.faults, self.requests)
+        self._storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
         self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
         self.front_door = FrontDoor(
             self.world,
@@ -74,8 +76,7 @@ class Cloud:
                 self.nodes,
             ],
             endpoints=oauth.endpoints(),
-            faults=self.faults,
-            requests=self.requests,
+            doorway=self._doorway,
         )
         self._runners: list[web.AppRunner] = []
 
@@ -84,7 +85,8 @@ class Cloud:
         await self._storage.start()
         await self._front_site(await self._runner(self.front_door.app())).start()
         if self._config.metadata:
-            metadata = await self._runner(MetadataServer(self.world, self.nodes, self.iam).app())
+            server = MetadataServer(self.world, self.nodes, self.iam, self._doorway)
+            metadata = await self._runner(server.app())
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
         control = ControlServer(

@@ -20,6 +20,7 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.customroles import RoleService
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
@@ -130,8 +131,7 @@ class CloudFront:
             usage,
             services,
             endpoints=oauth.endpoints(),
-            faults=self.faults,
-            requests=self.requests,
+            doorway=Doorway(self.world, self.faults, self.requests),
         )
         self._runner = web.AppRunner(self.door.app(), shutdown_timeout=1)
         await self._runner.setup()
@@ -147,6 +147,7 @@ class CloudFront:
         self.call(stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
+        assert self.world.mistakes == []
 
     def token(self, principal: str = OWNER, lifetime_s: float = 3600) -> str:
         async def mint() -> str:

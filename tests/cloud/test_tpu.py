@@ -385,6 +385,7 @@ async def test_a_creation_that_breaks_in_our_code_leaves_no_node(
     done = await lab.finish(await lab.create())
     assert done["error"] == {"code": 13, "message": "Internal error encountered."}
     assert (await lab.get())[0] == 404
+    assert "no space left" in lab.world.mistakes.pop()
 
 
 async def test_disk_and_network_in_use_cannot_be_deleted(lab: Lab) -> None:
