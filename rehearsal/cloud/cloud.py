@@ -46,8 +46,9 @@ class Cloud:
 
     def __init__(self, config: CloudConfig, hosts: Hosts, durations: Durations | None = None) -> None:
         self._config = config
-        self.world = World(config.project, config.number, VirtualClock(config.clock_rate))
-        self.iam = Iam(self.world, config.owner, config.iam_propagation_s)
+        clock = VirtualClock(config.clock_rate)
+        self.world = World(config.project, config.number, clock, lags=config.lags)
+        self.iam = Iam(self.world, config.owner, config.token_lifetime_s)
         operations = Operations(self.world)
         self.faults = Faults(self.world.clock, config.seed)
         config.directory.mkdir(parents=True, exist_ok=True)

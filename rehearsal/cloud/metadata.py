@@ -25,8 +25,9 @@ from rehearsal.cloud.service import ApiError, NotEmulatedError, World
 _ROOT = "/computeMetadata/v1/"
 _GUEST_ATTRIBUTES = f"{_ROOT}instance/guest-attributes/"
 _FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
-# A token is handed out again until so little is left of it, as Google's server does.
-_TOKEN_RESERVE_S = 300
+# A token is handed out again until so little is left of it: five minutes of Google's hour.
+# https://cloud.google.com/compute/docs/access/authenticate-workloads#applications
+_TOKEN_RESERVE = 300 / 3600
 _HOST = "metadata.google.internal"
 # Of an instance's entries, those that Google's server has and this one hasn't
 # (https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys).
@@ -191,10 +192,11 @@ class MetadataServer:
         if alias not in ("default", guest.service_account):
             return _page(404, _NOT_FOUND, f"{_ROOT}instance/service-accounts/{alias}/token")
         token = self._tokens.get(guest.name)
-        fresh = token is not None and token.expires_in_s() > _TOKEN_RESERVE_S
+        reserve_s = _TOKEN_RESERVE * self._iam.token_lifetime_s
+        fresh = token is not None and self._iam.left_s(token) > reserve_s
         if token is None or not fresh or token.principal != guest.service_account:
             token = self._tokens[guest.name] = self._iam.mint(guest.service_account)
-        answer = {"access_token": token.value, "expires_in": token.expires_in_s(), "token_type": "Bearer"}
+        answer = {"access_token": token.value, "expires_in": self._iam.left_s(token), "token_type": "Bearer"}
         return _text(json.dumps(answer), "application/json")
 
     def _tree(self, guest: Guest) -> Tree:

@@ -30,13 +30,12 @@ from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
-from rehearsal.cloud.service import Call, Method, Service, World
+from rehearsal.cloud.service import Call, Lags, Method, Service, World
 from rehearsal.cloud.serviceusage import NEW_PROJECT, ServiceUsage
 
 PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
 REFRESH_TOKEN = "1//refresh"
 ZONES = ("us-east5-a", "us-east5-b", "us-central1-b")
-PROPAGATION_S = 7.0
 
 
 class Media:
@@ -87,10 +86,17 @@ class Reply:
 
 
 class CloudFront:
-    """Virtual time runs 1,000 times as fast as real time, so that operations take milliseconds."""
+    """Virtual time runs 1,000 times as fast as real time, so that operations take milliseconds.
 
-    def __init__(self, *, enabled: tuple[str, ...] | None = None, log: Path | None = None) -> None:
+    With lags, the clock that they count in is `real_s`, and moves when a test moves it.
+    """
+
+    def __init__(
+        self, *, enabled: tuple[str, ...] | None = None, log: Path | None = None, lags: Lags | None = None
+    ) -> None:
         self._enabled = enabled
+        self._lags = lags
+        self.real_s = 0.0
         self._log = log
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -104,7 +110,9 @@ class CloudFront:
 
     async def _start(self) -> None:
         self.world = World(PROJECT, NUMBER, VirtualClock(1000.0))
-        self.iam = Iam(self.world, OWNER, PROPAGATION_S)
+        if self._lags is not None:
+            self.world.lags, self.world.monotonic_s = self._lags, lambda: self.real_s
+        self.iam = Iam(self.world, OWNER)
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
         self.requests = RequestLog(self._log)

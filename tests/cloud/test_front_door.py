@@ -81,8 +81,8 @@ def test_an_api_that_is_off_is_refused_until_it_is_enabled() -> None:
         info = reply.json["error"]["details"][0]
         assert (info["reason"], info["metadata"]["service"]) == ("SERVICE_DISABLED", "compute.googleapis.com")
         assert reply.json["error"]["errors"][0]["reason"] == "accessNotConfigured"
-        url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services:batchEnable"
-        started = front.request("POST", url, {"serviceIds": ["compute.googleapis.com"]}).json
+        url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/compute.googleapis.com:enable"
+        started = front.request("POST", url, {}).json
         front.until_done("serviceusage.googleapis.com/v1beta1", started["name"])
         assert front.request("GET", NETWORKS).status == 200
     finally:

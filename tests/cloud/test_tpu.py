@@ -235,7 +235,6 @@ async def test_unfit_disks_are_refused(lab: Lab, disk: dict[str, Any], message: 
 
 async def test_caller_must_be_allowed_to_act_as_the_account(lab: Lab) -> None:
     admin = "admin@example.com"
-    lab.iam.propagation_s = 0.0
     policy = lab.iam.policy(P)
     policy["bindings"].append({"role": "roles/tpu.admin", "members": [f"user:{admin}"]})
     lab.iam.set_policy(P, policy)

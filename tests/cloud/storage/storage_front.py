@@ -51,7 +51,7 @@ class Front:
 
     async def _start(self) -> None:
         self.world = World(PROJECT, NUMBER, VirtualClock())
-        self.iam = Iam(self.world, OWNER, propagation_s=0)
+        self.iam = Iam(self.world, OWNER)
         self.faults, self.requests = Faults(self.world.clock), RequestLog()
         doorway = Doorway(self.world, self.faults, self.requests)
         self.service = StorageService(self.world, self.iam, self.root, doorway)
