@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import copy
+import hashlib
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Iterable
@@ -16,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rehearsal.cloud.conditions import compile_condition
-from rehearsal.cloud.roles import ROLES, grants
-from rehearsal.cloud.service import ApiError, JsonObject, World, bad_request, not_found
+from rehearsal.cloud.roles import check, grants, named
+from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, World, bad_request, not_found
 
 T = TypeVar("T")
 
@@ -29,6 +31,7 @@ _CONVENIENCE = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
+_PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
 _MEMBER_KINDS = (
     *_CONVENIENCE,
     "user",
@@ -63,6 +66,7 @@ class Iam:
     def __init__(self, world: World, owner: str, token_lifetime_s: float = TOKEN_LIFETIME_S) -> None:
         self._world = world
         self.token_lifetime_s = token_lifetime_s
+        self.asked: set[str] = set()  # permissions that some method asks for
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
         # Custom roles: permissions by the real time from which they hold, oldest first.
@@ -137,6 +141,22 @@ class Iam:
             return self.create(resource)
         return copy.deepcopy(self._policies[resource].versions[-1][1])
 
+    def shown(self, resource: str, version: int) -> JsonObject:
+        """The newest policy in this version: before 3, conditions are left out and their roles renamed.
+
+        https://cloud.google.com/iam/docs/troubleshooting-withcond
+        """
+        policy = self.policy(resource)
+        if version not in (0, 1, 3):
+            raise bad_request(f"Requested policy version {version} is invalid: it must be 0, 1 or 3.")
+        if version == 3 or policy["version"] < 3:
+            return policy
+        for binding in policy["bindings"]:
+            if condition := binding.pop("condition", None):
+                digest = hashlib.sha256(repr(sorted(condition.items())).encode()).hexdigest()[:20]
+                binding["role"] += f"_withcond_{digest}"
+        return policy | {"version": 1}
+
     def set_policy(self, resource: str, policy: JsonObject) -> JsonObject:
         """Replace the policy if its etag (where given) is the newest one; holds after `Lags.grant_s`."""
         resource = self._canonical(resource)
@@ -175,8 +195,10 @@ class Iam:
         custom = self._world.directory.get(role, {"deleted": True})
         if role.startswith("projects/") and custom.get("deleted") and role not in there:
             raise bad_request(f"Role ({role}) does not exist in the resource's hierarchy.")
-        if not role.startswith("projects/") and role not in ROLES:
-            raise bad_request(f"Role {role} is not supported for this resource.")
+        if role.startswith("organizations/"):
+            raise NotEmulatedError(f"A custom role of an organization ({role})")
+        if not role.startswith("projects/"):
+            check(role)
         if "condition" in binding:
             compile_condition(binding["condition"].get("expression", ""))
         for name in binding["members"]:
@@ -243,7 +265,17 @@ class Iam:
             raise denied(principal, permission, resource)
 
     def test(self, principal: str, permissions: Iterable[str], resource: str) -> list[str]:
-        """Those of the permissions that the principal has, for testIamPermissions."""
+        """Those of the permissions that the principal has, for testIamPermissions.
+
+        ApiError 400 for what can't be a permission; of others that nothing here asks for, nobody can say
+        whether Google has them.
+        """
+        permissions = list(permissions)
+        for permission in permissions:
+            if not _PERMISSION.fullmatch(permission):
+                raise bad_request(f"Permission {permission} is not valid for this resource.")
+            if permission not in self.asked and permission not in named():
+                raise NotEmulatedError(f"Permission {permission}")
         return [permission for permission in permissions if self.allowed(principal, permission, resource)]
 
     def _effective(self, resource: str) -> list[JsonObject]:

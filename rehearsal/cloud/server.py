@@ -79,6 +79,7 @@ class FrontDoor:
         self._methods: dict[str, Method] = {}
         for service in services:
             self._methods.update(service.methods())
+        iam.asked.update(method.permission for method in self._methods.values() if method.permission)
         self._endpoints = endpoints
         self._doorway = doorway
 

@@ -181,10 +181,10 @@ def test_every_request_is_in_the_file(logged: CloudFront, tmp_path: Path) -> Non
 
 
 def test_a_compressed_body_is_read(cloud: CloudFront) -> None:
-    body = gzip.compress(json.dumps({"permissions": ["tpu.nodes.create"]}).encode())
+    body = gzip.compress(json.dumps({"permissions": ["compute.networks.create"]}).encode())
     url = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}:testIamPermissions"
     assert cloud.request("POST", url, body, headers={"Content-Encoding": "gzip"}).json == {
-        "permissions": ["tpu.nodes.create"]
+        "permissions": ["compute.networks.create"]
     }
 
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from google.auth.compute_engine import Credentials, _metadata
-from tpu_lab import ACCOUNT, OWNER, Lab, node_body, open_lab
+from tpu_lab import ACCOUNT, OWNER, Lab, P, node_body, open_lab
 
 from rehearsal.cloud.metadata import Guest, MetadataServer
 from rehearsal.cloud.tpu.node import LATE_KEYS
@@ -203,6 +203,32 @@ async def test_token_is_the_accounts_and_is_handed_out_again(machine: Machine) -
     token = machine.lab.iam.find_token(answers[0]["access_token"])
     assert token is not None
     assert token.principal == ACCOUNT
+
+
+async def test_work_goes_on_when_tokens_end(machine: Machine) -> None:
+    """The old one is refused, and Google's own client asks for a new one in time."""
+    world, iam = machine.lab.world, machine.lab.iam
+    ahead_s, real_s = 0.0, world.monotonic_s
+    world.monotonic_s = lambda: real_s() + ahead_s
+    url = f"tpu.googleapis.com/v2/{P}/locations/us-east5-b/nodes/tpu-dev"
+    policy = iam.policy(P)
+    viewer = {"role": "roles/tpu.viewer", "members": [f"serviceAccount:{ACCOUNT}"]}
+    iam.set_policy(P, policy | {"bindings": [*policy["bindings"], viewer]})
+
+    async def token() -> str:
+        text = await machine.text("instance/service-accounts/default/token")
+        return str(json.loads(text)["access_token"])
+
+    first = await token()
+    assert await machine.lab.ask("GET", url, first) == 200
+    ahead_s = 3600 - 310
+    assert await token() == first, "more than five minutes are left of it"
+    ahead_s = 3600 - 290
+    second = await token()
+    assert second != first
+    assert await machine.lab.ask("GET", url, first) == 200, "it is good to its end"
+    ahead_s = 3601
+    assert [await machine.lab.ask("GET", url, one) for one in (first, second)] == [401, 200]
 
 
 async def test_no_token_for_an_account_that_is_gone_or_foreign(machine: Machine) -> None:

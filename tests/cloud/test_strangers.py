@@ -23,7 +23,13 @@ from rehearsal.cloud.discovery import APIS
 
 PROJECT, OWNER, STRANGER = "wire-test", "owner@example.com", "stranger@example.com"
 THING = "thing"  # whatever has a name that nothing is known of; the bucket of this name exists
-PLACES = {"project": PROJECT, "projectId": PROJECT, "zone": "us-east5-b", "region": "us-east5"}
+VALUES = {
+    "project": PROJECT,
+    "projectId": PROJECT,
+    "zone": "us-east5-b",
+    "region": "us-east5",
+    "permissions": "storage.objects.get",
+}
 
 # Methods that anybody may call who has logged in, with why.
 OPEN = {
@@ -115,7 +121,7 @@ def filled(name: str, parameter: dict[str, Any]) -> str:
     if parameter.get("format") in ("int64", "int32"):
         return "1"
     text = pattern.replace("projects/[^/]+", f"projects/{PROJECT}").replace("[^/]+", THING)
-    return text if pattern and re.fullmatch(pattern, text) else PLACES.get(name, THING)
+    return text if pattern and re.fullmatch(pattern, text) else VALUES.get(name, THING)
 
 
 def request(method_id: str) -> tuple[str, str, Any]:

@@ -110,6 +110,13 @@ class Lab:
         async with self.client.request(method, f"/{path}", json=body, headers=headers) as response:
             return response.status, await response.json()
 
+    async def ask(self, method: str, url: str, token: str) -> int:
+        """The status of a request with this token."""
+        host, _, path = url.partition("/")
+        headers = {"Host": host, "Authorization": f"Bearer {token}"}
+        async with self.client.request(method, f"/{path}", headers=headers) as response:
+            return response.status
+
     async def furnish(self) -> None:
         """What a node needs."""
         net = {"name": "wire-net", "autoCreateSubnetworks": False, "mtu": 8896}

@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rehearsal.cloud.policies import requested_version
 from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.storage import bucket_rules
 from rehearsal.cloud.storage.conditions import failed, integer
@@ -106,7 +107,7 @@ class Buckets:
         """storage.buckets.getIamPolicy."""
         name = call.path["bucket"]
         self._store.bucket(name)
-        return _policy(name, self._store.iam.policy(bucket_resource(name)))
+        return _policy(name, self._store.iam.shown(bucket_resource(name), requested_version(call)))
 
     async def set_policy(self, call: Call) -> JsonObject:
         """storage.buckets.setIamPolicy."""
