@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from tpu_lab import NETWORK, ZONE, P, node_body, open_lab
 
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.discovery import APIS
+from rehearsal.cloud.roles import named
 
 PROJECT, OWNER, STRANGER = "wire-test", "owner@example.com", "stranger@example.com"
 THING = "thing"  # whatever has a name that nothing is known of; the bucket of this name exists
@@ -170,3 +172,53 @@ async def test_a_stranger_is_refused_with_the_permissions_name(api: str, tmp_pat
             if not refused:
                 wrong[method_id] = (status, text)
     assert not wrong, json.dumps(wrong, indent=1)
+
+
+COMPUTE = f"compute.googleapis.com/compute/v1/{P}"
+SECOND = [
+    (
+        "compute.networks.updatePolicy",
+        f"{COMPUTE}/global/firewalls",
+        {"name": "f", "network": NETWORK, "allowed": [{"IPProtocol": "tcp"}]},
+    ),
+    (
+        "compute.networks.updatePolicy",
+        f"{COMPUTE}/regions/us-east5/subnetworks",
+        {"name": "s", "network": NETWORK, "ipCidrRange": "10.200.0.0/24"},
+    ),
+    (
+        "compute.networks.updatePolicy",
+        f"{COMPUTE}/regions/us-east5/routers",
+        {"name": "r", "network": NETWORK},
+    ),
+    (
+        "compute.snapshots.useReadOnly",
+        f"{COMPUTE}/zones/{ZONE}/disks",
+        {
+            "name": "d",
+            "type": f"{P}/zones/{ZONE}/diskTypes/pd-balanced",
+            "sourceSnapshot": "global/snapshots/corpus",
+        },
+    ),
+    ("compute.snapshots.create", f"{COMPUTE}/zones/{ZONE}/disks/wire-data-ml/createSnapshot", {"name": "s"}),
+    (
+        "iam.serviceAccounts.actAs",
+        f"tpu.googleapis.com/v2/{P}/locations/{ZONE}/nodes?nodeId=n",
+        node_body(),
+    ),
+]
+
+
+@pytest.mark.parametrize(("second", "url", "body"), SECOND)
+async def test_who_lacks_what_a_request_needs_besides_is_refused(
+    second: str, url: str, body: Any, tmp_path: Path
+) -> None:
+    role = f"{P}/roles/all_but_one"
+    async with open_lab(tmp_path) as lab:
+        lab.iam.create(P, [{"role": role, "members": [f"user:{STRANGER}"]}])
+        every = lab.iam.asked | named() | {one for one, *_ in SECOND}
+        lab.iam.define_role(role, every - {second})
+        status, answer = await lab.request("POST", url, body, STRANGER)
+        assert (status, second in answer["error"]["message"]) == (403, True), answer
+        lab.iam.define_role(role, every)
+        assert (await lab.request("POST", url, body, STRANGER))[0] == 200
