@@ -17,7 +17,7 @@ _EVERYONE = ("allUsers", "allAuthenticatedUsers")
 
 
 class Buckets:
-    """Bucket configuration is kept here whole; fake-gcs-server never sees it."""
+    """Bucket configuration and the small resources around it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -21,12 +21,12 @@ from rehearsal.cloud.storage.uploads import Uploads
 
 
 class StorageService:
-    """Cloud Storage. `await start()` before the first request, `await close()` at the end."""
+    """Cloud Storage, with its content under `root`. `start` opens its gRPC door, `close` shuts it."""
 
     api = "storage"
 
-    def __init__(self, world: World, iam: Iam, root: Path, program: str = "fake-gcs-server") -> None:
-        self._blobs = BlobStore(root, world.blame, program)
+    def __init__(self, world: World, iam: Iam, root: Path) -> None:
+        self._blobs = BlobStore(root / "content")
         self._store = Store(world, iam, self._blobs)
         self._uploads = Uploads(self._store)
         self._objects = Objects(self._store)
@@ -34,15 +34,13 @@ class StorageService:
         self._control = StorageControl(self._store, iam, root / "grpc.sock")
 
     async def start(self) -> None:
-        """Start fake-gcs-server, which keeps the content under `root`, and the gRPC side."""
-        await self._blobs.start()
+        """Open the gRPC door."""
+        self._control.path.parent.mkdir(parents=True, exist_ok=True)
         await self._control.start()
 
     async def close(self) -> None:
-        """Abandon unfinished uploads and end fake-gcs-server."""
+        """Shut the gRPC door."""
         await self._control.close()
-        await self._uploads.close()
-        await self._blobs.close()
 
     @property
     def grpc_socket(self) -> Path:

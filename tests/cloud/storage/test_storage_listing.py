@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,10 @@ _names = st.text(alphabet="ab/é", min_size=1, max_size=6)
 
 
 class _NoBlobs(BlobStore):
-    """Counts nothing and stores nothing: listings never look at content."""
+    """Counts nothing: listings never look at content."""
 
     def __init__(self) -> None:
-        pass
+        super().__init__(Path())
 
     def release(self, blob: Blob) -> None:
         pass
