@@ -18,7 +18,7 @@ from aiohttp import web
 
 from rehearsal.cloud.guestattributes import DISABLED, GuestAttributes
 from rehearsal.cloud.iam import Iam, Token
-from rehearsal.cloud.service import ApiError, World
+from rehearsal.cloud.service import ApiError, NotEmulatedError, World
 
 _ROOT = "/computeMetadata/v1/"
 _GUEST_ATTRIBUTES = f"{_ROOT}instance/guest-attributes/"
@@ -124,7 +124,7 @@ class MetadataServer:
         if _is_secret(parts, "token"):
             return self._token(guest, parts[2])
         if _is_secret(parts, "identity"):
-            raise ApiError(501, "UNIMPLEMENTED", "Identity tokens are not emulated.")
+            raise NotEmulatedError("An identity token")
         found = self._find(guest, parts)
         if found is None:
             return _page(404, _NOT_FOUND, request.path)

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from rehearsal.cloud.operations import Operations
-from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, World, bad_request
+from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, NotEmulatedError, World, bad_request
 from rehearsal.cloud.tpu.quotas import SERVICE, Quotas
 
 # Of what is emulated, what a new project has on
@@ -125,7 +125,7 @@ class ServiceUsage:
         """The limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
         name = self._named(call.path["parent"])
         if name != SERVICE:
-            raise ApiError(501, "UNIMPLEMENTED", f"Quotas of {name} are not emulated.")
+            raise NotEmulatedError(f"A quota of {name}")
         return _page(call, "metrics", self._quotas.metrics(f"projects/{self._world.number}"))
 
     async def _get(self, call: Call) -> JsonObject:

@@ -271,4 +271,4 @@ async def test_googles_own_client_finds_account_project_and_token(
 
 async def test_identity_tokens_are_refused_and_not_empty(machine: Machine) -> None:
     response = await machine.get("instance/service-accounts/default/identity?audience=x")
-    assert (response.status, await response.text()) == (501, "Identity tokens are not emulated.")
+    assert (response.status, await response.text()) == (501, "An identity token is not emulated.")

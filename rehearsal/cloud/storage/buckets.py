@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rehearsal.cloud.service import ApiError, Call, JsonObject, bad_request
+from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.storage import bucket_rules
 from rehearsal.cloud.storage.conditions import failed, integer
 from rehearsal.cloud.storage.listing import truth
@@ -184,4 +184,4 @@ def _check_metageneration(call: Call, bucket: JsonObject) -> None:
 
 def _refuse_soft_deleted(call: Call) -> None:
     if truth(call.query, "softDeleted"):
-        raise bad_request("Soft delete of whole buckets is not emulated; soft delete of objects is.")
+        raise NotEmulatedError("Soft delete of whole buckets")
