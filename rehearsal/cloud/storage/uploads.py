@@ -11,17 +11,25 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from aiohttp import web
 
 from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, bad_request
+from rehearsal.cloud.storage import encryption
 from rehearsal.cloud.storage.blobs import Blob, BlobWriter
 from rehearsal.cloud.storage.conditions import Conditions
 from rehearsal.cloud.storage.multipart import RelatedParts
-from rehearsal.cloud.storage.resources import base_url, object_body, refuse_acls, settable, storage_class
+from rehearsal.cloud.storage.resources import (
+    base_url,
+    check_name,
+    object_body,
+    refuse_acls,
+    settable,
+    storage_class,
+)
 from rehearsal.cloud.storage.store import Store
 from rehearsal.cloud.storage.versions import Version
 
@@ -38,20 +46,9 @@ class _Intent:
     name: str
     fields: JsonObject
     storage_class: str | None
-    md5: str | None
-    crc32c: str | None
+    hashes: list[tuple[str, str]]
     conditions: Conditions
     principal: str
-
-    def verify(self, blob: Blob) -> None:
-        """ApiError 400 if a declared hash is not that of the content."""
-        for kind, declared, actual in (
-            ("MD5 hash", self.md5, blob.md5),
-            ("CRC32C", self.crc32c, blob.crc32c),
-        ):
-            if declared and declared != actual:
-                text = f'Provided {kind} "{declared}" doesn\'t match calculated {kind} "{actual}".'
-                raise bad_request(text)
 
 
 @dataclass
@@ -91,38 +88,29 @@ class Uploads:
             return await self._begin(call)
         else:
             raise bad_request(f"Invalid uploadType: {kind!r}; it must be media, multipart or resumable.")
-        return object_body(version, base_url(call))
+        return object_body(version, call, written=True)
 
     def _intent(self, call: Call, body: JsonObject) -> _Intent:
         bucket = call.path["bucket"]
         name = call.query.get("name") or body.get("name") or ""
-        if not name:
-            raise bad_request("Required parameter: name")
-        if len(name.encode()) > 1024 or "\n" in name or "\r" in name or name in (".", ".."):
-            raise bad_request(f"Invalid object name: {name!r}")
+        check_name(name, call.raw.raw_path)
         fields = settable(body)
         if call.query.get("contentEncoding"):
             fields["contentEncoding"] = call.query["contentEncoding"]
-        if call.query.get("kmsKeyName"):
-            fields["kmsKeyName"] = call.query["kmsKeyName"]
-        hashes = dict(
-            part.strip().split("=", 1)
-            for header in call.raw.headers.getall("X-Goog-Hash", [])
-            for part in header.split(",")
-            if "=" in part
-        )
+        named = call.query.get("kmsKeyName") or body.get("kmsKeyName")
+        declared = [("md5", body.get("md5Hash", "")), ("crc32c", body.get("crc32c", ""))]
         intent = _Intent(
             bucket=bucket,
             name=name,
             fields=fields,
             storage_class=storage_class(body),
-            md5=body.get("md5Hash") or hashes.get("md5") or call.raw.headers.get("Content-MD5"),
-            crc32c=body.get("crc32c") or hashes.get("crc32c"),
-            conditions=Conditions.of(call.query),
+            hashes=[*declared, *_declared(call.raw)],
+            conditions=Conditions.of(call),
             principal=call.principal,
         )
         # Asked before the content flows, to refuse early, and again when the object is made.
         self._authorize(intent)
+        fields |= encryption.for_new(self._store, call, bucket, named)
         return intent
 
     def _authorize(self, intent: _Intent) -> None:
@@ -133,9 +121,9 @@ class Uploads:
         if current is not None:
             objects.require_unprotected(current)
 
-    def _finish(self, intent: _Intent, blob: Blob) -> Version:
+    def _finish(self, intent: _Intent, blob: Blob, hashes: Iterable[tuple[str, str]] = ()) -> Version:
         try:
-            intent.verify(blob)
+            _verify([*intent.hashes, *hashes], blob)
             self._authorize(intent)
         except ApiError:
             self._store.blobs.release(blob)
@@ -185,12 +173,13 @@ class Uploads:
                 if not await self._receive(session, call):
                     return _incomplete(call, session.writer.size)
                 try:
-                    session.finished = self._finish(session.intent, await session.writer.finish())
+                    blob = await session.writer.finish()
+                    session.finished = self._finish(session.intent, blob, _declared(call.raw))
                 except ApiError:  # what came was refused: nothing to resume
                     del self._sessions[upload_id]
                     raise
                 self._remember(upload_id)
-            return object_body(session.finished, base_url(call))
+            return object_body(session.finished, call, written=True)
 
     def _remember(self, upload_id: str) -> None:
         """Keep the newest finished sessions, for clients whose last answer got lost."""
@@ -247,6 +236,21 @@ def _incomplete(call: Call, received: int) -> web.Response:
     if call.raw.headers.get("X-GUploader-No-308"):
         return web.Response(status=200, headers=headers | {"X-HTTP-Status-Code-Override": "308"})
     return web.Response(status=308, reason="Resume Incomplete", headers=headers)
+
+
+def _declared(request: web.Request) -> list[tuple[str, str]]:
+    """(kind, hash) of the headers: of a whole upload, or of a resumable one at its beginning or end."""
+    listed = [part.strip() for text in request.headers.getall("X-Goog-Hash", []) for part in text.split(",")]
+    listed += [f"md5={text}" for text in request.headers.getall("Content-MD5", [])]
+    return [(kind, value) for kind, _, value in (part.partition("=") for part in listed)]
+
+
+def _verify(hashes: Iterable[tuple[str, str]], blob: Blob) -> None:
+    """ApiError 400 if a declared hash is not that of the content."""
+    for kind, declared in hashes:
+        shown, actual = {"md5": ("MD5 hash", blob.md5), "crc32c": ("CRC32C", blob.crc32c)}.get(kind, ("", ""))
+        if shown and declared and declared != actual:
+            raise bad_request(f'Provided {shown} "{declared}" doesn\'t match calculated {shown} "{actual}".')
 
 
 async def _pieces(request: web.Request) -> AsyncIterator[bytes]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
+import ssl
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -14,6 +18,9 @@ from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from multidict import CIMultiDict
 
 from rehearsal.cloud.clock import VirtualClock
@@ -22,7 +29,7 @@ from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import World
-from rehearsal.cloud.storage import StorageService
+from rehearsal.cloud.storage import HttpOrGrpcSite, StorageService
 
 PROJECT, NUMBER = "wire-test", "123456789012"
 OWNER = "owner@example.com"
@@ -52,6 +59,7 @@ class Front:
         self.world = World(PROJECT, NUMBER, VirtualClock())
         self.iam = Iam(self.world, OWNER, propagation_s=0)
         self.service = StorageService(self.world, self.iam, self.root)
+        self.limit = self.service.limit
         await self.service.start()
         self.requests = RequestLog()
         self._owner = self.iam.mint(OWNER, lifetime_s=1e9).value  # proofs run for hours
@@ -73,7 +81,20 @@ class Front:
         self.port = self.runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{self.port}"
 
+    @contextmanager
+    def tls(self, ca: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+        """Also on TLS, with gRPC, as in the rehearsal's network; writes the certificate, yields the URL."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate(ca))
+        site = HttpOrGrpcSite(self.runner, host, port, context, self.service.grpc_socket)
+        self.call(site.start())
+        yield f"https://{host}:{self.runner.addresses[-1][1]}"
+        self.call(site.stop())
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/token":
+            token = self.iam.mint(request.query["principal"])
+            return web.json_response({"access_token": token.value, "expires_in": token.expires_in_s()})
         headers = CIMultiDict(request.headers)
         if not headers.get("Authorization", "").startswith("Bearer ya29."):
             headers["Authorization"] = f"Bearer {self._owner}"
@@ -162,3 +183,30 @@ def object_path(bucket: str, name: str) -> str:
 
 def _text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def certificate(path: Path) -> Path:
+    """A self-signed certificate with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "storage")])
+    names = [x509.DNSName("storage.googleapis.com"), x509.IPAddress(ip_address("127.0.0.1"))]
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
