@@ -106,7 +106,7 @@ class FrontDoor:
     def app(self) -> web.Application:
         """The aiohttp application; the caller chooses the sockets and TLS."""
         app = web.Application(client_max_size=_MAX_JSON_BYTES)
-        app.router.add_route("*", "/{path:.*}", self.handle)
+        app.router.add_route("*", "/{path:(?s:.*)}", self.handle)
         app.on_response_prepare.append(break_stream)
         return app
 

@@ -41,7 +41,7 @@ class _AllEnabled:
 
 
 class Front:
-    """The real front door, in a thread. Requests without a token count as the project owner's."""
+    """The real front door, in a thread. Requests without a token count as the owner's, unless it is empty."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -96,13 +96,17 @@ class Front:
             token = self.iam.mint(request.query["principal"])
             return web.json_response({"access_token": token.value, "expires_in": token.expires_in_s()})
         headers = CIMultiDict(request.headers)
-        if not headers.get("Authorization", "").startswith("Bearer ya29."):
+        if headers.get("Authorization") != "" and not headers.get("Authorization", "").startswith(
+            "Bearer ya29."
+        ):
             headers["Authorization"] = f"Bearer {self._owner}"
         # tensorstore adds this parameter to defeat caches; Google's servers ignore it.
         url = request.rel_url.without_query_params("tensorstore")
         if url.query_string == request.rel_url.query_string:
             url = request.rel_url
-        clone = request.clone(headers=headers, host="storage.googleapis.com", rel_url=url)
+        clone = request.clone(
+            headers=headers, host=headers.pop("X-Test-Host", "storage.googleapis.com"), rel_url=url
+        )
         return await self._door.handle(clone)
 
     def close(self) -> None:
