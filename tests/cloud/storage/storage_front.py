@@ -73,7 +73,7 @@ class Front:
             requests=self.requests,
         )
         app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.router.add_route("*", "/{path:(?s:.*)}", self._handle)
         self.runner = web.AppRunner(app, shutdown_timeout=1)
         await self.runner.setup()
         site = web.TCPSite(self.runner, "127.0.0.1", 0)
@@ -96,17 +96,15 @@ class Front:
             token = self.iam.mint(request.query["principal"])
             return web.json_response({"access_token": token.value, "expires_in": token.expires_in_s()})
         headers = CIMultiDict(request.headers)
-        if headers.get("Authorization") != "" and not headers.get("Authorization", "").startswith(
-            "Bearer ya29."
-        ):
+        sent = headers.get("Authorization", "anonymous")
+        if sent and not sent.startswith("Bearer ya29."):
             headers["Authorization"] = f"Bearer {self._owner}"
         # tensorstore adds this parameter to defeat caches; Google's servers ignore it.
         url = request.rel_url.without_query_params("tensorstore")
         if url.query_string == request.rel_url.query_string:
             url = request.rel_url
-        clone = request.clone(
-            headers=headers, host=headers.pop("X-Test-Host", "storage.googleapis.com"), rel_url=url
-        )
+        host = headers.pop("X-Test-Host", "storage.googleapis.com")
+        clone = request.clone(headers=headers, host=host, rel_url=url)
         return await self._door.handle(clone)
 
     def close(self) -> None:
