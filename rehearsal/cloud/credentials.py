@@ -43,7 +43,7 @@ class CredentialsService:
         if int(lifetime[1]) > TOKEN_LIFETIME_S:
             raise bad_request(f"The lifetime is more than {TOKEN_LIFETIME_S:.0f} s.")
         token = self._iam.mint(self._account(call).rpartition("/")[2], int(lifetime[1]))
-        ends = time.gmtime(time.time() + token.expires_in_s())
+        ends = time.gmtime(time.time() + self._iam.left_s(token))
         return {"accessToken": token.value, "expireTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", ends)}
 
     async def _allowed(self, call: Call) -> JsonObject:

@@ -8,7 +8,7 @@ import pytest
 
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.roles import ROLES
-from rehearsal.cloud.service import ApiError, NotEmulatedError, World
+from rehearsal.cloud.service import ApiError, Lags, NotEmulatedError, World
 
 PROJECT, OWNER, ALICE = "wire-test", "owner@example.com", "alice@example.com"
 BUCKET = "projects/_/buckets/b"
@@ -40,8 +40,8 @@ def clock() -> StillClock:
 
 @pytest.fixture
 def iam(clock: StillClock) -> Iam:
-    world = World(PROJECT, "123", clock)
-    iam = Iam(world, OWNER, propagation_s=7)
+    world = World(PROJECT, "123", clock, lags=Lags(grant_s=7, account_s=0), monotonic_s=clock.now)
+    iam = Iam(world, OWNER)
     for name in ("sa-one", "sa-two"):
         email = account(name)
         world.directory[f"projects/{PROJECT}/serviceAccounts/{email}"] = {"email": email}
@@ -195,11 +195,12 @@ def test_a_deleted_accounts_memberships_end_with_it(iam: Iam, clock: StillClock)
     iam.set_policy(BUCKET, iam.policy(BUCKET))
 
 
-def test_tokens_end(iam: Iam, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_end(iam: Iam, clock: StillClock) -> None:
     token = iam.mint(OWNER, lifetime_s=60)
-    assert iam.find_token(token.value) == token
+    clock.time += 59
+    assert (iam.find_token(token.value), iam.left_s(token)) == (token, 1)
     assert iam.find_token("ya29.forged") is None
-    monkeypatch.setattr("time.monotonic", lambda: token.expires_at + 1)
+    clock.time += 1
     assert iam.find_token(token.value) is None
 
 

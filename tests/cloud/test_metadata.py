@@ -70,7 +70,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     async with open_lab(tmp_path) as lab:
         await lab.ready()
         vantage = Vantage(lab)
-        server = MetadataServer(lab.world, vantage, lab.iam)
+        server = MetadataServer(lab.world, vantage, lab.iam, lab.doorway)
         async with asyncio.timeout(5):
             while not all(_knows_itself(lab, worker) for worker in range(4)):
                 await lab.tpu.changed()
@@ -269,6 +269,22 @@ async def test_googles_own_client_finds_account_project_and_token(
     assert known.principal == ACCOUNT
 
 
-async def test_identity_tokens_are_refused_and_not_empty(machine: Machine) -> None:
-    response = await machine.get("instance/service-accounts/default/identity?audience=x")
-    assert (response.status, await response.text()) == (501, "An identity token is not emulated.")
+@pytest.mark.parametrize("path", ["instance/service-accounts/default/identity", "instance/disks/"])
+async def test_what_google_has_and_this_server_lacks_fails_the_rehearsal(machine: Machine, path: str) -> None:
+    response = await machine.get(path)
+    assert (response.status, (await response.text())[-16:]) == (501, "is not emulated.")
+    counted = machine.lab.requests.counts()["methods"][f"metadata.computeMetadata/v1/{path.rstrip('/')}"]
+    assert counted["refused"] == 1
+
+
+async def test_a_fault_strikes_a_machines_request_and_is_logged(machine: Machine) -> None:
+    method = "metadata.computeMetadata/v1/instance/service-accounts/default/token"
+    rule = {"match": {"method": method, "principal": ACCOUNT}, "times": 1, "what": {"status": 503}}
+    rule_id = machine.lab.faults.add(rule)
+    statuses = [(await machine.get("instance/service-accounts/default/token")).status for _ in range(2)]
+    assert statuses == [503, 200]
+    (report,) = machine.lab.faults.report()
+    assert (report["matched"], report["observed"]) == (2, 1)
+    log = machine.lab.requests.since(0)["requests"]
+    entries = [(one["reason"], one["status"]) for one in log if one["method_id"] == method]
+    assert entries == [(rule_id, 503), ("", 200)]

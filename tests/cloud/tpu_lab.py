@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.compute.disks import add_snapshot
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import Operations
@@ -79,6 +80,8 @@ class Lab:
         self.hosts = PretendedHosts()
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
+        self.requests = RequestLog()
+        self.doorway = Doorway(self.world, self.faults, self.requests)
         self.quotas = Quotas()
         self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, quotas=self.quotas)
         zones = (ZONE, "us-east5-c", "us-central1-b")
@@ -90,8 +93,7 @@ class Lab:
             usage,
             [self._compute, self.tpu, usage],
             endpoints={},
-            faults=self.faults,
-            requests=RequestLog(None),
+            doorway=self.doorway,
         )
         self.client = TestClient(TestServer(self.door.app()))
         self.world.directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}
@@ -193,3 +195,4 @@ async def open_lab(tmp_path: Path) -> AsyncIterator[Lab]:
         yield lab
         for task in list(lab.world.tasks):
             task.cancel()
+    assert lab.world.mistakes == []

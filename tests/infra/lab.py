@@ -28,7 +28,7 @@ from infra.settings.sources import ROOT
 from infra.tpu import startup
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.compute.disks import add_snapshot
-from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.serviceusage import NEW_PROJECT
 from rehearsal.standin.install import install
 from tests.cloud.tpu_lab import PretendedHosts
@@ -79,7 +79,7 @@ class Lab:
         self._kill_at, self._victim, self.asked, self.killed_at = 0, 0, 0, ""
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
-            metadata="", clock_rate=rate, enabled_apis=apis,
+            metadata="", clock_rate=rate, enabled_apis=apis, **NO_LAGS,
         )  # fmt: skip
         self._call(self._open(config))
         image = folder / "corpus.img"

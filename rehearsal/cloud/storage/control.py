@@ -23,8 +23,10 @@ from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 from google.protobuf import empty_pb2, json_format
 from google.protobuf.message import Message
 
+from rehearsal.cloud.doorway import Doorway
+from rehearsal.cloud.grpcdoor import CALLER, GrpcDoor
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, Method, bad_request
+from rehearsal.cloud.service import Answer, Call, JsonObject, Method, bad_request
 from rehearsal.cloud.storage.store import bucket_resource
 
 _CONTROL, _OPERATIONS = "google.storage.control.v2.StorageControl", "google.longrunning.Operations"
@@ -49,15 +51,16 @@ _NAME = re.compile(
 class StorageControl:
     """A gRPC server on a Unix socket at `path`; what `_METHODS` lacks is UNIMPLEMENTED."""
 
-    def __init__(self, methods: Mapping[str, Method], iam: Iam, path: Path) -> None:
+    def __init__(self, methods: Mapping[str, Method], iam: Iam, path: Path, doorway: Doorway) -> None:
         self._methods = methods
         self._iam = iam
+        self._door = GrpcDoor("storage.googleapis.com", iam, doorway)
         self.path = path
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
         """Begin to answer."""
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(interceptors=(self._door,))
         for service, methods in _METHODS.items():
             handlers = {
                 name: grpc.unary_unary_rpc_method_handler(
@@ -76,21 +79,11 @@ class StorageControl:
         if self._server is not None:
             await self._server.stop(grace=None)
 
-    async def _serve(
-        self, method_id: str, request: Message, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> Message:
-        metadata = {str(key).lower(): str(value) for key, value in context.invocation_metadata() or ()}
-        token = self._iam.find_token(metadata.get("authorization", "").removeprefix("Bearer "))
-        try:
-            if token is None:
-                raise ApiError(401, "UNAUTHENTICATED", "Request had invalid authentication credentials.")
-            call, method = _call(method_id, request, token.principal), self._methods[method_id]
-            if method.permission is not None and method.resource is not None:
-                self._iam.require(token.principal, method.permission, method.resource(call))
-            return _message(await method.handler(call))
-        except ApiError as error:
-            await context.abort(grpc.StatusCode[error.status], error.message)
-            raise
+    async def _serve(self, method_id: str, request: Message, _context: Any) -> Message:
+        call, method = _call(method_id, request, CALLER.get()), self._methods[method_id]
+        if method.permission is not None and method.resource is not None:
+            self._iam.require(call.principal, method.permission, method.resource(call))
+        return _message(await method.handler(call))
 
 
 def _call(method_id: str, request: Message, principal: str) -> Call:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.service import Call, Method, World
 from rehearsal.cloud.storage.blobs import BlobStore
@@ -26,7 +27,7 @@ class StorageService:
 
     api = "storage"
 
-    def __init__(self, world: World, iam: Iam, root: Path) -> None:
+    def __init__(self, world: World, iam: Iam, root: Path, doorway: Doorway) -> None:
         self._blobs = BlobStore(root / "content")
         self._store = Store(world, iam, self._blobs)
         self.limit = self._store.limit
@@ -34,7 +35,7 @@ class StorageService:
         self._objects = Objects(self._store)
         self._buckets = Buckets(self._store)
         self._folders = Folders(self._store)
-        self._control = StorageControl(self.methods(), iam, root / "grpc.sock")
+        self._control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway)
 
     async def start(self) -> None:
         """Open the gRPC door."""

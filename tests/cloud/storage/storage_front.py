@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from multidict import CIMultiDict
 
 from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.requestlog import RequestLog
@@ -57,11 +58,12 @@ class Front:
 
     async def _start(self) -> None:
         self.world = World(PROJECT, NUMBER, VirtualClock())
-        self.iam = Iam(self.world, OWNER, propagation_s=0)
-        self.service = StorageService(self.world, self.iam, self.root)
+        self.iam = Iam(self.world, OWNER)
+        self.faults, self.requests = Faults(self.world.clock), RequestLog()
+        doorway = Doorway(self.world, self.faults, self.requests)
+        self.service = StorageService(self.world, self.iam, self.root, doorway)
         self.limit = self.service.limit
         await self.service.start()
-        self.requests = RequestLog()
         self._owner = self.iam.mint(OWNER, lifetime_s=1e9).value  # proofs run for hours
         self._door = FrontDoor(
             self.world,
@@ -69,8 +71,7 @@ class Front:
             _AllEnabled(),
             [self.service],
             endpoints={},
-            faults=Faults(self.world.clock),
-            requests=self.requests,
+            doorway=doorway,
         )
         app = web.Application()
         app.router.add_route("*", "/{path:(?s:.*)}", self._handle)
@@ -94,7 +95,7 @@ class Front:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/token":
             token = self.iam.mint(request.query["principal"])
-            return web.json_response({"access_token": token.value, "expires_in": token.expires_in_s()})
+            return web.json_response({"access_token": token.value, "expires_in": 3600})
         headers = CIMultiDict(request.headers)
         sent = headers.get("Authorization", "anonymous")
         if sent and not sent.startswith("Bearer ya29."):
@@ -115,6 +116,7 @@ class Front:
         self.call(stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
+        assert self.world.mistakes == []
 
     def request(
         self,
