@@ -6,6 +6,7 @@ client, for scripts.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -20,6 +21,7 @@ from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
 from rehearsal.cloud.tpu.quotas import Quotas
+from rehearsal.cloud.vpc import Enforcer
 from rehearsal.errors import RehearsalError
 
 _TIMEOUT_S = 60.0
@@ -58,6 +60,7 @@ class ControlServer:
         requests: RequestLog,
         mistakes: Sequence[str],
         add_snapshot: Callable[[str, Path, int], None],
+        firewall: Enforcer | None = None,
     ) -> None:
         self._clock = clock
         self._nodes = nodes
@@ -66,6 +69,7 @@ class ControlServer:
         self._requests = requests
         self._mistakes = mistakes
         self._add_snapshot = add_snapshot
+        self._firewall = firewall
 
     def app(self) -> web.Application:
         """The application for the socket."""
@@ -93,6 +97,7 @@ class ControlServer:
                 "requests": self._requests.counts(),
                 "faults": self._faults.report(),
                 "mistakes": list(self._mistakes),
+                "dropped": await asyncio.to_thread(self._firewall.dropped) if self._firewall else [],
             }
         )
 
@@ -177,7 +182,9 @@ class Control:
         self._path = path
 
     def status(self) -> JsonObject:
-        """Clock, nodes with hosts, deletions, request counts, fault rules, the emulation's own mistakes."""
+        """Clock, nodes with hosts, deletions, request counts, fault rules, the emulation's own mistakes, and
+        what the firewall has dropped.
+        """
         answer: JsonObject = self._call("GET", "/status")
         return answer
 

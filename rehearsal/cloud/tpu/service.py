@@ -319,6 +319,10 @@ class TpuService:
             raise not_found(host)
         await self._hosts.pull(host)
 
+    def all(self) -> list[Node]:
+        """Every node, oldest first."""
+        return self._nodes.all()
+
     def deletions(self) -> dict[str, int]:
         """Deletions that were begun, by the state in which they found the node."""
         return dict(self._nodes.deleted)
