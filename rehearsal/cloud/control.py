@@ -38,6 +38,9 @@ class Nodes(Protocol):
     async def preempt(self, node: str, notice: bool) -> None:
         """Take the node's machines away; ApiError 404 if there is no such node."""
 
+    async def maintain(self, node: str, ends: str) -> None:
+        """Google's maintenance of a node, and how it ends; ApiError 404 if there is no such node."""
+
     async def pull(self, host: str) -> None:
         """Pull one host's plug; ApiError 404 if there is no such host."""
 
@@ -79,6 +82,7 @@ class ControlServer:
         app.router.add_get("/faults", self._list_faults)
         for path, action in (
             ("/preempt", self._preempt),
+            ("/maintain", self._maintain),
             ("/pull", self._pull),
             ("/clock", self._set_clock),
             ("/faults", self._add_fault),
@@ -112,6 +116,10 @@ class ControlServer:
 
     async def _preempt(self, body: JsonObject) -> JsonObject:
         await self._nodes.preempt(body["node"], bool(body["notice"]))
+        return {}
+
+    async def _maintain(self, body: JsonObject) -> JsonObject:
+        await self._nodes.maintain(body["node"], body["ends"])
         return {}
 
     async def _pull(self, body: JsonObject) -> JsonObject:
@@ -191,6 +199,10 @@ class Control:
     def preempt(self, node: str, *, notice: bool) -> None:
         """Take a node away: with notice 30 s before, or at once."""
         self._call("POST", "/preempt", {"node": node, "notice": notice})
+
+    def maintain(self, node: str, *, ends: str) -> None:
+        """Google's maintenance: REPAIRING, then `ends` (READY, TERMINATED, UNKNOWN; PENDING: a notice)."""
+        self._call("POST", "/maintain", {"node": node, "ends": ends})
 
     def pull(self, host: str) -> None:
         """Pull the plug of one host."""
