@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from rehearsal.world import dial
 from tests.hosts.wire import Wire, open_wire
 
 pytestmark = pytest.mark.root
@@ -89,3 +91,21 @@ def test_no_machine_sends_a_frame_past_the_gateway(wire: Wire) -> None:
     show = ["bridge", "-details", "link", "show"]
     shown = wire(subprocess.run, show, capture_output=True, text=True).stdout
     assert shown.count("isolated on") == len(wire.nodes)
+
+
+def test_people_dial_from_the_range_of_identity_aware_proxy(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = {"name": "w0", "address": "10.128.0.2", "running": True}
+    monkeypatch.setattr(dial.Control, "status", lambda _: {"nodes": [{"hosts": [host]}]})
+    monkeypatch.setattr(dial, "join", lambda connection: print(connection.getsockname()[0]))
+    monkeypatch.setattr(dial, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("sys.argv", ["dial", "w0", "22"])
+    monkeypatch.setenv("REHEARSAL_CONTROL", "")
+    with wire.machines["w0"](socket.create_server, ("10.128.0.2", 22)):
+        wire.enforce(SSH)
+        assert wire(dial.main) == 0
+        assert capsys.readouterr().out.startswith("35.235.240.")
+        wire.enforce()
+        assert wire(dial.main) == 1
+        assert "4003: 'failed to connect to backend'" in capsys.readouterr().err
