@@ -59,7 +59,7 @@ def _rule(body: JsonObject, members: Sequence[Node]) -> Rule:
     sources, destinations = (targets, peers) if egress else (peers, targets)
     allow, priority = bool(body.get("allowed")), int(body["priority"])
     entries = body["allowed" if allow else "denied"]
-    traffic = [(one["IPProtocol"].lower(), tuple(one.get("ports", ()))) for one in entries]
+    traffic = [(one["IPProtocol"], tuple(one.get("ports", ()))) for one in entries]
     return Rule(egress, allow, priority, tuple(sources), tuple(destinations), tuple(traffic))
 
 

@@ -16,7 +16,7 @@ from rehearsal.hosts.commands import run
 
 METADATA = "169.254.169.254"
 ANYWHERE = ("0.0.0.0/0",)
-_WITH_PORTS = ("tcp", "udp", "sctp")
+_PROTOCOLS = {"icmp": "1", "ipip": "4", "tcp": "6", "udp": "17", "esp": "50", "ah": "51", "sctp": "132"}
 _FLOW = "ip saddr . ip daddr . meta l4proto"
 # Counters outlive a change of the rules: the table is flushed of its rules, not of its set.
 _TABLE = """\
@@ -153,10 +153,9 @@ def _chain(name: str, rules: Iterable[Rule], allowed: str, implied: str) -> Iter
 def _matches(protocol: str, ports: tuple[str, ...]) -> Iterator[str]:
     if protocol == "all":
         yield ""
-    elif protocol in _WITH_PORTS and ports:
-        yield from (f"{protocol} dport {one} " for one in ports)
-    else:
-        yield f"meta l4proto {protocol} "
+        return
+    match = f"meta l4proto {_PROTOCOLS.get(protocol, protocol)} "
+    yield from (f"{match}th dport {one} " for one in ports) if ports else (match,)
 
 
 def _addresses(ranges: Iterable[str]) -> str:

@@ -114,10 +114,17 @@ async def test_announced_maintenance_stops_nothing(lab: Lab) -> None:
     assert sorted(lab.hosts.on) == HOSTS
 
 
-async def test_a_node_can_be_deleted_while_it_is_repaired(lab: Lab) -> None:
+@pytest.mark.parametrize("booting", [False, True])
+async def test_a_node_can_be_deleted_while_it_is_repaired(lab: Lab, booting: bool) -> None:
     await lab.ready()
+    lab.hosts.may_boot.clear()
     await lab.tpu.maintain("tpu-dev", "READY")
-    assert "error" not in await lab.finish(await lab.api("DELETE", "nodes/tpu-dev"))
+    (node,) = lab.tpu.all()
+    if booting:
+        await until(lambda: "upcomingMaintenance" not in node.body)
+    deleting = await lab.api("DELETE", "nodes/tpu-dev")
+    lab.hosts.may_boot.set()
+    assert "error" not in await lab.finish(deleting)
     await lab.world.clock.jump(1000.0)
     assert (await lab.get())[0] == 404
     assert lab.hosts.on == {}
