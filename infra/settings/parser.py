@@ -7,7 +7,7 @@ file. So there is one way in, with or without Pulumi.
 import json
 import types
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -32,9 +32,9 @@ class _WrongTypeError(Exception):
 class Parser:
     """Reads one environment's settings; `problems` grows, `broken` holds the paths that have no value."""
 
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self.broken: set[str] = set()
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = [*problems]
+        self.broken = {problem.path for problem in problems}
 
     def report(self, path: str, found: Any, rule: str, fix: str) -> None:
         """Note a problem at `path`."""
@@ -55,10 +55,12 @@ class Parser:
             if key in raw:
                 values[item.name] = self.value(path, item, hints[item.name], raw[key])
             elif item.default is MISSING and item.default_factory is MISSING:
+                values[item.name] = empty(hints[item.name])
+                if any(problem.path == path for problem in self.problems):
+                    continue
                 rule = f"required ({item.metadata['about']})"
                 written = path if separator == ":" else key
                 self.report(path, None, rule, f"add {written}: {item.metadata['example']}")
-                values[item.name] = empty(hints[item.name])
         return section(**values)
 
     def unknown(self, prefix: str, key: str, found: Any, known: list[str], separator: str) -> str | None:
@@ -155,9 +157,14 @@ class Parser:
         return tuple(found)
 
 
-def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
-    """Settings from `values` ("storage:bucketName" → text). Raises SettingsError with every problem."""
-    parser = Parser()
+def parse(
+    environment: str, values: Mapping[str, str], source: str, problems: Sequence[Problem] = ()
+) -> Settings:
+    """Settings from `values` ("storage:bucketName" → text), whose `problems` of reading are known.
+
+    Raises SettingsError with every problem.
+    """
+    parser = Parser(problems)
     raw: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
     for path, value in sorted(values.items()):
         namespace, _, key = path.partition(":")

@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from difflib import get_close_matches
 
 from infra import names, nodes
 from infra.catalog import CATALOG, region_of
@@ -339,12 +340,16 @@ def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
         return
     for number, one in enumerate(settings.tpu.slices):
         if one.run and (file := commands.own_file(one.run)):
+            packaged = commands.PACKAGED.get(commands.split(one.run)[0], [])
+            near = get_close_matches(file, packaged, 1)
             yield Problem(
                 f"tpu:slices[{number}].run",
                 f'"{one.run}" without tpu:code',
                 f"nothing brings {file} to the hosts, whose disks are new after every preemption",
-                "write tpu:code: and the folder that holds it, then make publish; or name a program by its"
-                " absolute path",
+                f"perhaps {near[0]} was meant"
+                if near
+                else f"write tpu:code: and the folder that holds it, then make publish; or name "
+                f"{'one of ' + ', '.join(packaged) if packaged else 'a program by its absolute path'}",
             )
 
 
