@@ -465,7 +465,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("network:existingSubnets", "network:existingNetwork"), _host_project),
     (("network:sshSourceRanges",), _ssh_ranges),
     (("tpu:additionalZones",), _known_zones),
-    ((), _unique_names),
+    (("tpu:slices[].name",), _unique_names),
     (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
     (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),
     (("tpu:barrierTimeoutS",), _barrier),
