@@ -69,7 +69,8 @@ def _up(files: Sequence[Mutant], say: Callable[[str], None]) -> dict[str, int]:
 
 def _bring_up(lab: Lab, values: Values) -> None:
     there = {"gcp:project": PROJECT, **({"data:snapshot": "corpus"} if values.get("data:snapshot") else {})}
-    lab.settings.write_text(json.dumps({"config": values | there}, indent=2) + "\n")
+    lines = (f"  {key}: {json.dumps(value)}\n" for key, value in {**values, **there}.items())
+    lab.settings.write_text(f"config:\n{''.join(lines)}")
     lab.infra("up", "dev", "storage", "--yes", "--skip-preview")
     url = f"storage.googleapis.com/upload/storage/v1/b/{values['storage:bucketName']}/o"
     bundle = names.bundle_manifest(str(values["tpu:bundle"]))
