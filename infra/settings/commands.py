@@ -7,6 +7,7 @@ may import the other.
 import re
 import shlex
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import PurePosixPath
 
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
@@ -14,6 +15,12 @@ PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
 TRAIN_OPTIONS = ("--dir", "--name", "--set")
 
+_WORKLOAD = resources.files("workload")
+# Configs that hosts have without anybody's code.
+PACKAGED = {
+    command: sorted(one.name for one in folder.iterdir() if one.name.endswith(".toml"))
+    for command, folder in (("train", _WORKLOAD / "configs"), ("extract", _WORKLOAD / "extract" / "configs"))
+}
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
 
@@ -78,8 +85,10 @@ def training(run: str) -> Training | None:
 
 
 def own_file(run: str) -> str | None:
-    """The file of `tpu:code` that `run` starts, e.g. "start.sh" of `./start.sh`; None if it needs none."""
+    """The file of `tpu:code` that `run` needs, e.g. "start.sh" of `./start.sh`; None if it needs none."""
     words = split(run)
+    if len(words) > 1 and words[0] in PACKAGED and not words[1].startswith(("-", "/")):
+        return None if words[1] in PACKAGED[words[0]] else words[1].removeprefix("./")
     if words and words[0].startswith("./"):
         return words[0].removeprefix("./")
     if len(words) > 1 and words[0] in PROGRAMS and not words[1].startswith(("-", "/")):

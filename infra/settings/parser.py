@@ -10,7 +10,7 @@ import json
 import re
 import types
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -35,11 +35,11 @@ class _WrongTypeError(Exception):
 class Parser:
     """Reads one environment's settings; `problems` grows, `broken` holds the paths that have no value."""
 
-    def __init__(self, record_rules: Mapping[type, layers.RecordRule]) -> None:
-        """`record_rules`: see `Layer`, of all layers."""
+    def __init__(self, record_rules: Mapping[type, layers.RecordRule], problems: Sequence[Problem]) -> None:
+        """`record_rules`: see `Layer`, of all layers. `problems` are known from reading."""
         self.record_rules = record_rules
-        self.problems: list[Problem] = []
-        self.broken: set[str] = set()
+        self.problems = [*problems]
+        self.broken = {problem.path for problem in problems}
 
     def report(self, path: str, found: Any, rule: str, fix: str) -> None:
         """Note a problem at `path`."""
@@ -60,10 +60,12 @@ class Parser:
             if key in raw:
                 values[item.name] = self.value(path, item, hints[item.name], raw[key])
             elif item.default is MISSING and item.default_factory is MISSING:
+                values[item.name] = empty(hints[item.name])
+                if any(problem.path == path for problem in self.problems):
+                    continue
                 rule = f"required ({item.metadata['about']})"
                 written = path if separator == ":" else key
                 self.report(path, None, rule, f"add {written}: {item.metadata['example']}")
-                values[item.name] = empty(hints[item.name])
         return section(**values)
 
     def unknown(self, prefix: str, key: str, found: Any, known: list[str], separator: str) -> str | None:
@@ -160,13 +162,17 @@ class Parser:
         return tuple(found)
 
 
-def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
-    """Settings from `values` ("storage:bucketName" → text). Raises SettingsError with every problem.
+def parse(
+    environment: str, values: Mapping[str, str], source: str, problems: Sequence[Problem] = ()
+) -> Settings:
+    """Settings from `values` ("storage:bucketName" → text), whose `problems` of reading are known.
 
-    A layer that isn't always on is on where the file has a setting of it, good or not.
+    A layer that isn't always on is on where the file has a setting of it, good or not. Raises SettingsError
+    with every problem.
     """
     classes, every = layers.section_classes(), layers.layers()
-    parser = Parser({kind: rule for layer in every for kind, rule in layer.record_rules.items()})
+    rules_of = {kind: rule for layer in every for kind, rule in layer.record_rules.items()}
+    parser = Parser(rules_of, problems)
     raw: dict[str, dict[str, str]] = {name: {} for name in classes}
     for path, value in sorted(values.items()):
         namespace, colon, key = path.partition(":")
@@ -180,7 +186,8 @@ def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
             near = nearest(namespace, list(classes))
             fix = f"perhaps {near}:{key} was meant" if near else "remove it"
             parser.report(path, value, f"a setting belongs to one of {', '.join(classes)}", fix)
-    off = {layer.name for layer in every if not layer.always_on and not raw[layer.name]}
+    written = {path.partition(":")[0] for path in (*values, *parser.broken)}
+    off = {layer.name for layer in every if not layer.always_on and layer.name not in written}
     sections: dict[type, Any] = {
         kind: parser.section(name, kind, raw[name]) for name, kind in classes.items() if name not in off
     }

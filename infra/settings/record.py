@@ -66,7 +66,7 @@ def formatting_kept(environment: str, root: Path) -> Iterator[None]:
 
 
 def _merged(before: str, after: str) -> str | None:
-    """The text of before with the keys of after; None where their settings differ."""
+    """The text of before with the keys of after; None where their settings differ, or it takes none."""
     old, new = _mapping(before), _mapping(after)
     if _as_pulumi_writes(_config(before)) != _as_pulumi_writes(_config(after)):
         return None
@@ -75,7 +75,9 @@ def _merged(before: str, after: str) -> str | None:
         before = re.sub(rf"(?m)^{re.escape(key)}:.*\n?", "", before)
     newline = "\r\n" if "\r\n" in before else "\n"
     end = "" if before.endswith("\n") else newline
-    return before + end + "".join(f"{key}: {value}{newline}" for key, value in keys.items())
+    merged = before + end + "".join(f"{key}: {value}{newline}" for key, value in keys.items())
+    # A file in braces takes no further line.
+    return merged if _mapping(merged) == {**old, **keys} else None
 
 
 def _as_pulumi_writes(config: dict[str, Any]) -> dict[str, Any]:

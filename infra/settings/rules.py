@@ -189,7 +189,7 @@ COMMAND = Rule(
     "python train.py",
 )
 FOLDER = pattern(
-    r"(?!/)(?!.*\.\.)[^\0\n]{1,200}",
+    r"(?!/)(?!.*\.\.)[^\0\n\[\]{}\"]{1,200}",
     "a path below the project's own folder",
     "put it there, and write e.g. training",
 )

@@ -56,14 +56,7 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
         raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
     if slices:
         values["tpu:slices"] = json.dumps([*json.loads(values.get("tpu:slices", "[]")), *slices])
-    try:
-        settings = parse(environment, values, name)
-    except SettingsError as error:
-        told = {problem.path for problem in problems}
-        problems += [problem for problem in error.problems if problem.path not in told]
-    if problems:
-        raise SettingsError(name, sorted(problems))
-    return settings
+    return parse(environment, values, name, problems)
 
 
 def _beside_config(key: str, near: str) -> Problem:

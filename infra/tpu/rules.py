@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from infra import nodes
 from infra.catalog import CATALOG, region_of
@@ -125,12 +126,16 @@ def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
         return
     for number, one in enumerate(settings[TpuSettings].slices):
         if one.run and (file := commands.own_file(one.run)):
+            packaged = commands.PACKAGED.get(commands.split(one.run)[0], [])
+            near = get_close_matches(file, packaged, 1)
             yield Problem(
                 f"tpu:slices[{number}].run",
                 f'"{one.run}" without tpu:code',
                 f"nothing brings {file} to the hosts, whose disks are new after every preemption",
-                "write tpu:code: and the folder that holds it, then make publish; or name a program by its"
-                " absolute path",
+                f"perhaps {near[0]} was meant"
+                if near
+                else f"write tpu:code: and the folder that holds it, then make publish; or name "
+                f"{'one of ' + ', '.join(packaged) if packaged else 'a program by its absolute path'}",
             )
 
 
@@ -148,7 +153,7 @@ def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
 RULES: tuple[Relation, ...] = (
     (("storage:location", "storage:allowCrossRegion"), _location),
     (("tpu:additionalZones",), _known_zones),
-    ((), _unique_names),
+    (("tpu:slices[].name",), _unique_names),
     (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
     (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),
     (("tpu:barrierTimeoutS",), _barrier),

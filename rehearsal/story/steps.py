@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
-from rehearsal.world.program import PROJECTS
-
-if TYPE_CHECKING:
-    Layer: TypeAlias = str
-else:
-    Layer = Literal[*PROJECTS]
+from rehearsal.world.program import Layer
 
 
 @dataclass(frozen=True)
@@ -155,11 +150,13 @@ class Done:
         return f"wait: {self.run} done"
 
 
-Kind = Literal["notice", "plug", "crash"]
+Kind = Literal["notice", "plug", "crash", "maintenance"]
+MENDS_ITSELF = ("crash", "maintenance")
 _KINDS = {
     "notice": "preempted with 30 s notice",
     "plug": "preempted without notice",
     "crash": "one worker's job killed with SIGKILL",
+    "maintenance": "under maintenance, and back with its boot disks",
 }
 
 
@@ -168,7 +165,8 @@ class Kill:
     """Strike a node at a random moment: once `run` is at a step drawn from `between`, plus up to `jitter_s`.
 
     `notice` and `plug` preempt it, with 30 s of notice and without; `crash` sends SIGKILL to the job on one
-    worker, drawn too. What was preempted must be recovered by a later step; a crash mends itself.
+    worker, drawn too; `maintenance` is Google's. What was preempted must be recovered by a later step; the
+    other two mend themselves.
     """
 
     node: str

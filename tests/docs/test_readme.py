@@ -24,6 +24,7 @@ RUN_BY_CI = {"make test", "make rehearse"}
 RUN_BY_THE_STORY = {
     "make preview ENV=dev": "preview",
     "make up ENV=dev": "up",
+    "make up ENV=dev YES=1": "up",
     "make publish ENV=dev": "publish",
     "make recover ENV=dev": "recover",
     "pulumi -C infra/storage up -s dev": "up",
@@ -163,7 +164,7 @@ def test_doctor_blames_the_kernel_for_nothing_that_is_kept_from_a_user(
     found = {finding.what: (finding.found, finding.fix) for finding in doctor.machine()}
     assert found.pop("root") == ("uid 1000", "sudo make rehearse")
     del found["disk"]
-    assert set(found) == {"/dev/fuse", "loop devices", "control groups", "namespaces"}
+    assert set(found) == {"/dev/fuse", "loop devices", "control groups", "namespaces", "firewall"}
     assert set(found.values()) == {("only root can tell", "sudo make doctor")}
 
 
