@@ -21,8 +21,8 @@ from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
 from rehearsal.cloud.tpu.quotas import Quotas
-from rehearsal.cloud.vpc import Enforcer
 from rehearsal.errors import RehearsalError
+from rehearsal.hosts.firewall import Firewall
 
 _TIMEOUT_S = 60.0
 Action = Callable[[JsonObject], Awaitable[JsonObject]]
@@ -63,7 +63,7 @@ class ControlServer:
         requests: RequestLog,
         mistakes: Sequence[str],
         add_snapshot: Callable[[str, Path, int], None],
-        firewall: Enforcer | None = None,
+        firewall: Firewall | None = None,
     ) -> None:
         self._clock = clock
         self._nodes = nodes
