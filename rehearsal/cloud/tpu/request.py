@@ -174,7 +174,7 @@ class Requests:
             mode = body.get("accessMode", "READ_WRITE_SINGLE")
             raise refusal(f"disk {name} has access mode {mode}; many hosts need READ_ONLY_MANY")
         if name not in self._world.images:
-            raise NotEmulatedError(f"A blank data disk, as {name} is,")
+            raise NotEmulatedError(f"A data disk without data ({name})")
         return {**sent, "sourceDisk": name}
 
     def _service_account(self, principal: str, sent: JsonObject) -> JsonObject:

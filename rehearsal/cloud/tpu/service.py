@@ -113,7 +113,7 @@ class TpuService:
             if other.name == node.name:
                 raise already_exists(node.name)
             if other.id == node.id:
-                raise NotEmulatedError(f"A second node of one name, beside {other.name},")
+                raise NotEmulatedError(f"A second node with the machine names of {other.name}")
         self._quotas.require(node, nodes.all())
         nodes.add(node)
         return self._start(
@@ -398,7 +398,7 @@ def _wrong_state(node: Node, what: str) -> ApiError:
 def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
     """A page of a list; the token is the number of the item that comes next."""
     if call.query.get("filter") or call.query.get("orderBy"):
-        raise NotEmulatedError("A filter or an order of TPU lists")
+        raise NotEmulatedError("A list with filter or orderBy")
     token = str(call.query.get("pageToken") or "0")
     if not token.isdigit():
         raise bad_request(f"Invalid page token '{token}'.")
