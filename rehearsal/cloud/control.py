@@ -12,7 +12,7 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
@@ -20,6 +20,7 @@ from aiohttp import web
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
+from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.errors import RehearsalError
 from rehearsal.hosts.firewall import Firewall
@@ -32,32 +33,13 @@ class ControlError(RehearsalError):
     """The cloud can't be reached by its control socket, or refuses what it is asked for."""
 
 
-class Nodes(Protocol):
-    """The TPU service, as far as it is controlled from outside."""
-
-    async def preempt(self, node: str, notice: bool) -> None:
-        """Take the node's machines away; ApiError 404 if there is no such node."""
-
-    async def maintain(self, node: str, ends: str) -> None:
-        """Google's maintenance of a node, and how it ends; ApiError 404 if there is no such node."""
-
-    async def pull(self, host: str) -> None:
-        """Pull one host's plug; ApiError 404 if there is no such host."""
-
-    def nodes_status(self) -> list[JsonObject]:
-        """Name, zone, state and hosts of every node."""
-
-    def deletions(self) -> dict[str, int]:
-        """Deletions that were begun, by the state in which they found the node."""
-
-
 class ControlServer:
     """The server's side."""
 
     def __init__(
         self,
         clock: Clock,
-        nodes: Nodes,
+        nodes: TpuService,
         faults: Faults,
         quotas: Quotas,
         requests: RequestLog,
