@@ -172,9 +172,7 @@ class Control:
         self._path = path
 
     def status(self) -> JsonObject:
-        """Clock, nodes with hosts, deletions, request counts, fault rules, the emulation's own mistakes, and
-        what the firewall has dropped.
-        """
+        """Clock, nodes, deletions, requests, faults, mistakes of the emulation's own, dropped packets."""
         answer: JsonObject = self._call("GET", "/status")
         return answer
 
