@@ -19,6 +19,7 @@ class AccountService:
     """The iam API, as far as it is about service accounts."""
 
     api = "iam"
+    versions = ("v1",)
 
     def __init__(self, world: World, iam: Iam) -> None:
         self._world = world

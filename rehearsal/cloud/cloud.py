@@ -28,6 +28,7 @@ from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import World
+from rehearsal.cloud.services import services
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.storage import StorageService
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
@@ -70,6 +71,7 @@ class Cloud:
                 KmsService(self.world, self.iam),
                 LoggingService(self.world, self.iam),
                 ComputeService(self.world, operations, self.iam, config.zones),
+                *services(self.world, operations, self.iam),
                 self._storage,
                 self.nodes,
             ],

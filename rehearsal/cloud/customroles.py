@@ -27,6 +27,7 @@ class RoleService:
     """The iam API, as far as it is about custom roles."""
 
     api = "iam"
+    versions = ("v1",)
 
     def __init__(self, world: World, iam: Iam) -> None:
         self._world = world

@@ -25,6 +25,7 @@ class KmsService:
     """The cloudkms API. Rings and keys can't be deleted, as at Google."""
 
     api = "cloudkms"
+    versions = ("v1",)
 
     def __init__(self, world: World, iam: Iam) -> None:
         self._world = world

@@ -131,7 +131,13 @@ class Method:
 class Service(Protocol):
     """One Google API."""
 
-    api: str  # as in the discovery document: "compute", "tpu"
+    @property
+    def api(self) -> str:
+        """As in the discovery document: `compute`, `tpu`."""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Those that are served (`("v1", "beta")`), each with the same methods."""
 
     def methods(self) -> Mapping[str, Method]:
         """Method id → method. Ids that are missing here are answered with 501 and fail the rehearsal."""
@@ -161,7 +167,8 @@ class World:
 
     `directory` maps full resource names (without API host and version) to their API bodies; it is how a
     node finds its disk and a disk its snapshot. `images` maps a snapshot's or disk's full name to the file
-    with its content, where it has one. `project` and `number` name the one project that exists.
+    with its content, where it has one. `project` and `number` name the one project that exists. `above` says
+    what a project, folder or billing account is in, for access; the billing account is the project's.
     """
 
     project: str
@@ -171,6 +178,12 @@ class World:
     images: dict[str, Path] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     mistakes: list[str] = field(default_factory=list)
+    billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"
+    organization: str = "organizations/433637338589"
+    above: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.above |= {f"projects/{self.project}": self.organization, self.billing_account: self.organization}
 
     def blame(self, where: str, why: BaseException | str) -> None:
         """A mistake of the emulation's own, which proves nothing about a program: it fails a rehearsal."""

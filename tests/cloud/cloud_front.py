@@ -30,6 +30,8 @@ from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import Call, Method, Service, World
+from rehearsal.cloud.services import entries
+from rehearsal.cloud.services import services as entered
 from rehearsal.cloud.serviceusage import NEW_PROJECT, ServiceUsage
 
 PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
@@ -42,6 +44,7 @@ class Media:
     """Two storage methods: one that streams, one that answers whole; for faults and batches."""
 
     api = "storage"
+    versions = ("v1",)
 
     def __init__(self) -> None:
         self.deleted: list[str] = []
@@ -107,7 +110,8 @@ class CloudFront:
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
         self.requests = RequestLog(self._log)
-        every = (*NEW_PROJECT, *(f"{api}.googleapis.com" for api in ("compute", "iam", "cloudkms", "tpu")))
+        apis = ("compute", "iam", "cloudkms", "tpu", *(entry.api for entry in entries()))
+        every = (*NEW_PROJECT, *(f"{api}.googleapis.com" for api in apis))
         usage = ServiceUsage(self.world, self.operations, every if self._enabled is None else self._enabled)
         oauth = OAuth(self.iam, {REFRESH_TOKEN: OWNER})
         self.media = Media()
@@ -122,6 +126,7 @@ class CloudFront:
             KmsService(self.world, self.iam),
             LoggingService(self.world, self.iam),
             ComputeService(self.world, self.operations, self.iam, ZONES),
+            *entered(self.world, self.operations, self.iam),
             self.media,
         ]
         self.door = FrontDoor(

@@ -18,6 +18,7 @@ class ComputeService:
     """Networks, subnetworks, routers, firewalls, disks and snapshots in the given zones."""
 
     api = "compute"
+    versions = ("v1", "beta")
 
     def __init__(self, world: World, operations: Operations, iam: Iam, zones: Iterable[str]) -> None:
         found(world, zones)

@@ -24,6 +24,7 @@ class StorageService:
     """Cloud Storage. `await start()` before the first request, `await close()` at the end."""
 
     api = "storage"
+    versions = ("v1",)
 
     def __init__(self, world: World, iam: Iam, root: Path, program: str = "fake-gcs-server") -> None:
         self._blobs = BlobStore(root, world.blame, program)

@@ -1,0 +1,86 @@
+"""How a change is answered: at once with the resource, or with an operation of the method's style."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from rehearsal.cloud.collections.entry import Change, Verb
+from rehearsal.cloud.collections.reads import shown
+from rehearsal.cloud.collections.resources import busy_name, plain
+from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, NONE
+from rehearsal.cloud.service import ApiError, JsonObject
+
+_VERBS = {"insert": "create", "patch": "update"}
+
+
+def answer(
+    method: JsonObject,
+    change: Change,
+    work: Callable[[], None],
+    undo: Callable[[ApiError], None],
+    *,
+    verb: Verb | None = None,
+    scope: str | None = None,
+) -> JsonObject:
+    """Do the work, now or in an operation; `undo` takes back what had begun before one that fails."""
+    shape, resources, name = change.shape, change.resources, change.name
+    did = change.call.method_id.rpartition(".")[2]
+    busy, style = busy_name(name), shape.style(method)
+    seconds = shape.collection.seconds if verb is None or verb.seconds is None else verb.seconds
+
+    def run() -> None:
+        for step in change.finish:
+            step()
+        work()
+        resources.operations.busy.discard(busy)
+
+    def failed(error: ApiError) -> None:
+        resources.operations.busy.discard(busy)
+        undo(error)
+
+    if style == NONE:
+        run()
+        shows = method.get("response", {}).get("$ref") == shape.schema and name in resources.world.directory
+        return shown(resources, shape, change.call, name) if shows else {}
+    resources.operations.busy.add(busy)
+    if style == COMPUTE:
+        return resources.operations.compute(
+            change.call,
+            verb=did,
+            target=plain(name),
+            target_id=(change.old or change.body).get("id", ""),
+            duration_s=seconds,
+            work=run,
+            on_error=failed,
+            scope=scope,
+        )
+    if style == CONTAINER:
+        thing = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", shape.schema).upper()
+        kind = verb.operation if verb and verb.operation else f"{did.upper()}_{thing}"
+        return resources.operations.container(
+            kind=kind, target=name, duration_s=seconds, work=run, on_error=failed
+        )
+
+    async def longrunning() -> JsonObject | None:
+        await resources.world.clock.sleep(seconds)
+        run()
+        there = name in resources.world.directory
+        return shown(resources, shape, change.call, name) if there else None
+
+    package = shape.entry.package
+    prefix = "".join(part[:1].upper() + part[1:] for part in package.split("."))
+    message = f"{package}.{shape.schema.removeprefix(prefix)}"
+    return resources.operations.longrunning(
+        parent="/".join(plain(name).split("/")[:4]),
+        metadata={
+            "@type": f"type.googleapis.com/{package}.{shape.entry.metadata}",
+            "createTime": resources.world.clock.rfc3339(),
+            "target": plain(name),
+            "verb": _VERBS.get(did, did),
+            "apiVersion": change.call.version,
+        },
+        response_type="google.protobuf.Empty" if did == "delete" else message,
+        work=longrunning,
+        on_error=failed,
+    )
