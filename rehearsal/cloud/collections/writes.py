@@ -18,7 +18,6 @@ from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, Shape, values
 from rehearsal.cloud.operations import compute_link
 from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, bad_request
 
-_LABELS = ("labels", "resourceLabels", "userLabels")
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 
@@ -58,7 +57,13 @@ def insert(method: JsonObject, change: Change, scope: str | None = None) -> Json
         _stamp(shape, body)
         collection.created(change)
 
-    return answer(method, change, work, lambda error: resources.drop(name), scope=scope)
+    def undo(error: ApiError) -> None:
+        if collection.failed is None:
+            resources.drop(name)
+        else:
+            collection.failed(change, error)
+
+    return answer(method, change, work, undo, scope=scope)
 
 
 def update(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
@@ -150,7 +155,8 @@ def _changed(method: JsonObject, change: Change, verb: Verb | None = None) -> Js
 
 def _check(change: Change) -> None:
     """Complete a draft; ApiError for what the API refuses."""
-    for field in _LABELS:
+    # A schema with user labels has others that aren't the user's to choose.
+    for field in ("userLabels",) if "userLabels" in change.shape.fields else ("labels", "resourceLabels"):
         _check_labels(change.shape, field, change.body.get(field))
     _refer(change)
     change.collection.check(change)
@@ -214,7 +220,7 @@ def _target(change: Change, reference: Reference, value: str) -> str:
     """The full name behind a reference; ApiError 400 if the text can't be one."""
     project, references = change.world.project, change.resources.references
     if "/" not in value and reference.short:
-        value = reference.short.format(project=project, id=value)
+        value = reference.short.format(project=project, id=value, location=_location(change.name))
     name = references.full(value, f"projects/{project}" if change.shape.dialect == COMPUTE else "")
     collection = references.collection(name)
     if collection is None or collection.method not in reference.to:
@@ -222,6 +228,11 @@ def _target(change: Change, reference: Reference, value: str) -> str:
             raise words.invalid(f"resource.{reference.field}", value, "The URL is malformed.")
         raise bad_request(f"Invalid resource name in field {reference.field}: '{value}'.")
     return name
+
+
+def _location(name: str) -> str:
+    parts = name.split("/")
+    return parts[parts.index("locations") + 1] if "locations" in parts else ""
 
 
 def _check_labels(shape: Shape, field: str, labels: Any) -> None:
