@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -148,17 +148,21 @@ class Document:
         for name in (*_SYSTEM_QUERY, *_TOLERATED_QUERY.get(api, ())):
             common.setdefault(name, {"type": "string"})
         self._common_query = {name: _parameter(p) for name, p in common.items()}
-        self._root = _Node()
-        self.methods: dict[str, JsonObject] = {}
-        for method in _methods(document):
-            self.methods[method["id"]] = method
-            self._add(method, self._base, method["httpMethod"])
+        self.methods: dict[str, JsonObject] = {method["id"]: method for method in _methods(document)}
+
+    @cached_property
+    def _root(self) -> _Node:
+        """The tree of paths: built for the first request, since services look at methods alone."""
+        root = _Node()
+        for method in self.methods.values():
+            self._add(root, method, self._base, method["httpMethod"])
             for protocol in method.get("mediaUpload", {}).get("protocols", {}).values():
                 prefix = protocol["path"].removesuffix(method["path"])
                 for http_method in (method["httpMethod"], "PUT", "DELETE"):
-                    self._add(method, prefix, http_method)
+                    self._add(root, method, prefix, http_method)
             if method.get("useMediaDownloadService"):
-                self._add(method, f"/download{self._base}", method["httpMethod"])
+                self._add(root, method, f"/download{self._base}", method["httpMethod"])
+        return root
 
     def find(self, http_method: str, raw_path: str) -> Route | None:
         """The route of this percent-encoded path, or None."""
@@ -173,8 +177,7 @@ class Document:
             None,
         )
 
-    def _add(self, method: JsonObject, prefix: str, http_method: str) -> None:
-        node = self._root
+    def _add(self, node: _Node, method: JsonObject, prefix: str, http_method: str) -> None:
         for segment in f"{prefix}{method.get('flatPath') or method['path']}".split("/"):
             if not segment.startswith("{"):
                 node = node.literals.setdefault(segment, _Node())

@@ -15,14 +15,10 @@ from typing import Any
 
 from aiohttp import web
 
-from rehearsal.cloud.accounts import AccountService
 from rehearsal.cloud.clock import VirtualClock
-from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.credentials import CredentialsService
-from rehearsal.cloud.customroles import RoleService
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.kms import KmsService
 from rehearsal.cloud.logs import LoggingService
 from rehearsal.cloud.oauth import OAuth
 from rehearsal.cloud.operations import Operations
@@ -110,7 +106,7 @@ class CloudFront:
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
         self.requests = RequestLog(self._log)
-        apis = ("compute", "iam", "cloudkms", "tpu", *(entry.api for entry in entries()))
+        apis = ("tpu", *(entry.api for entry in entries()))
         every = (*NEW_PROJECT, *(f"{api}.googleapis.com" for api in apis))
         usage = ServiceUsage(self.world, self.operations, every if self._enabled is None else self._enabled)
         oauth = OAuth(self.iam, {REFRESH_TOKEN: OWNER})
@@ -120,13 +116,9 @@ class CloudFront:
             usage,
             oauth,
             ProjectService(self.world, self.iam),
-            AccountService(self.world, self.iam),
-            RoleService(self.world, self.iam),
             CredentialsService(self.world, self.iam),
-            KmsService(self.world, self.iam),
             LoggingService(self.world, self.iam),
-            ComputeService(self.world, self.operations, self.iam, ZONES),
-            *entered(self.world, self.operations, self.iam),
+            *entered(self.world, self.operations, self.iam, ZONES),
             self.media,
         ]
         self.door = FrontDoor(

@@ -52,9 +52,9 @@ def test_a_malformed_request_is_refused_and_counted(logged: CloudFront) -> None:
 
 def test_unknown_methods_are_refused_and_counted(logged: CloudFront) -> None:
     assert logged.request("GET", f"{NETWORKS}x").status == 404
-    instances = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones/us-east5-b/instances"
+    instances = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones/us-east5-b/machineTypes"
     reply = logged.request("GET", instances)
-    assert (reply.status, reply.error) == (501, "compute.instances.list is not emulated.")
+    assert (reply.status, reply.error) == (501, "compute.machineTypes.list is not emulated.")
     reasons = [entry["reason"] for entry in logged.requests.since(0)["requests"]]
     assert reasons == ["unknown-method", "unimplemented"]
     assert logged.requests.counts()["refused"] == 2

@@ -11,14 +11,14 @@ from typing import Any, cast
 from aiohttp.test_utils import TestClient, TestServer
 
 from rehearsal.cloud.clock import VirtualClock
-from rehearsal.cloud.compute import ComputeService
-from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import Call, World
+from rehearsal.cloud.services import services
+from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.quotas import Quotas
@@ -82,7 +82,8 @@ class Lab:
         self.quotas = Quotas()
         self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, quotas=self.quotas)
         zones = (ZONE, "us-east5-c", "us-central1-b")
-        self._compute = ComputeService(self.world, self.operations, self.iam, zones)
+        entered = services(self.world, self.operations, self.iam, zones)
+        self._compute = next(service for service in entered if service.api == "compute")
         usage = ServiceUsage(self.world, self.operations, APIS, self.quotas)
         self.door = FrontDoor(
             self.world,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from rehearsal.cloud.collections.entry import Change, Verb
+from rehearsal.cloud.collections.entry import Change, Collection, Verb
 from rehearsal.cloud.collections.reads import shown
 from rehearsal.cloud.collections.resources import busy_name, plain
 from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, NONE
@@ -14,6 +14,13 @@ from rehearsal.cloud.service import ApiError, JsonObject
 _VERBS = {"insert": "create", "patch": "update"}
 # What an operation's metadata has where the document doesn't describe it.
 _COMMON = ("createTime", "target", "verb", "apiVersion")
+
+
+def _seconds(collection: Collection, did: str, verb: Verb | None) -> float:
+    if verb is not None and verb.seconds is not None:
+        return verb.seconds
+    changes = did not in ("create", "insert", "delete") and collection.change_seconds is not None
+    return collection.change_seconds if changes else collection.seconds  # type: ignore[return-value]
 
 
 def answer(
@@ -29,7 +36,7 @@ def answer(
     shape, resources, name = change.shape, change.resources, change.name
     did = change.call.method_id.rpartition(".")[2]
     busy, style = busy_name(name), shape.style(method)
-    seconds = shape.collection.seconds if verb is None or verb.seconds is None else verb.seconds
+    seconds = _seconds(shape.collection, did, verb)
 
     def run() -> None:
         for step in change.finish:

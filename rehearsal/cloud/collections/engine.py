@@ -34,7 +34,7 @@ _HANDLERS: dict[str, Handler] = {
 
 
 class Engine:
-    """The entered services over one world. EntryError for an entry that contradicts a document or another."""
+    """The entered services over one world. EntryError for an entry that contradicts its document."""
 
     def __init__(self, world: World, operations: Operations, iam: Iam, entries: Iterable[Entry]) -> None:
         entries = list(entries)

@@ -73,7 +73,7 @@ class Reference:
         permission: what the caller needs on the resource named.
         on_delete: REFUSE to delete the resource named, KEEP the name as it is, or the text that replaces it.
         missing: whether a name that leads nowhere is refused (404).
-        short: the full name of a value without a slash, with `{project}`, `{location}` and `{id}`.
+        short: the full name of a value without a slash, of {project}, {region} and {id}.
     """
 
     field: str
@@ -114,14 +114,16 @@ class Collection:
         kind: what Google's messages call the resource; by default its schema.
         pattern: the regex of ids.
         id_field: the dotted field of the body that has the id, where no `…Id` parameter has it.
-        new_id: makes the id where the server does, from a number that is never the same.
+        new_id: makes the id where the server does, for the collection's full name.
+        named: the full name that a new one gets, for its collection's and the id that was sent.
         qualified: keep these names apart from those of an API that has the same ones (Run's and Scheduler's
             `projects/…/locations/…/jobs`).
         alias: the full name that another spelling of it stands for.
         defaults: what the API sets where the request doesn't; merged below what is sent.
         creating, ready: fields while the operation runs that creates the resource, and after it.
         ending: fields while it is being deleted.
-        seconds: how long creating, changing and deleting take, in virtual seconds, where they are operations.
+        seconds: how long creating and deleting take, in virtual seconds, where they are operations.
+        change_seconds: how long changing takes, if not as long.
         required, immutable: dotted fields, beside those that the document says.
         mutable: if given, the only fields that an update may change.
         mask_required: whether an update without a mask is refused.
@@ -134,7 +136,7 @@ class Collection:
         shown: the resource as it is read; gets a copy.
         listed: whether a list has the resource.
         verbs: methods that aren't plain, or differ from the plain ones, by the last word of their ids.
-        not_found, exists: Google's words, with `{name}`, `{id}`, `{kind}`.
+        not_found, exists: Google's words, of {name}, {id}, {kind}, {parent} and {local}, the id up to an @.
         children: what becomes of resources below a deleted one: they go as well, or REFUSE.
     """
 
@@ -145,7 +147,8 @@ class Collection:
     kind: str = ""
     pattern: str = ""
     id_field: str = ""
-    new_id: Callable[[int], str] = str
+    new_id: Callable[[Resources, str], str] = lambda resources, collection: str(next(resources.numbers))
+    named: Callable[[World, str], str] = lambda world, name: name
     qualified: bool = False
     alias: Callable[[World, str], str] = lambda world, name: name
     defaults: JsonObject = field(default_factory=dict)
@@ -153,6 +156,7 @@ class Collection:
     ready: JsonObject = field(default_factory=dict)
     ending: JsonObject = field(default_factory=dict)
     seconds: float = 10.0
+    change_seconds: float | None = None
     required: tuple[str, ...] = ()
     immutable: tuple[str, ...] = ()
     mutable: tuple[str, ...] | None = None

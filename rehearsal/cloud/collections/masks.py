@@ -51,8 +51,7 @@ def _paths(shape: Shape, change: Change) -> list[str] | None:
         resolved, frozen = found
         top = resolved.partition(".")[0]
         if collection.mutable is not None and top not in collection.mutable:
-            known = ", ".join(collection.mutable)
-            raise bad_request(f"Update mask path '{path}' is not supported; {known} are.")
+            raise words.not_mutable(shape, path, collection.mutable)
         if not frozen:
             paths.append(resolved)
     return paths
@@ -84,7 +83,7 @@ def check_etag(shape: Shape, change: Change, raw: JsonObject) -> None:
 
     Where a compute schema has a fingerprint, an update needs it.
     """
-    if raw.get("etag") and raw["etag"] != change.old.get("etag"):
+    if "etag" in shape.stamped and raw.get("etag") and raw["etag"] != change.old.get("etag"):
         raise words.changed_meanwhile()
     if shape.dialect == COMPUTE and "fingerprint" in shape.fields and change.sent:
         check_fingerprint(change.old, raw)

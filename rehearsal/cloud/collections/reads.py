@@ -36,9 +36,10 @@ def list_(resources: Resources, shape: Shape, method: JsonObject, call: Call) ->
     items = [item for _, item in _chosen(resources, shape, call, resources.key(shape, prefix))]
     fields = shape.properties(method["response"]["$ref"])
     found, token = listing.page(call, items)
-    answer: JsonObject = {shape.list_key: found} if found else {}
+    answer: JsonObject = {}
     if shape.dialect == COMPUTE:
-        answer |= {"kind": fields["kind"]["default"], "id": prefix, "selfLink": compute_link(prefix)}
+        answer = {"kind": fields["kind"]["default"], "id": prefix, "selfLink": compute_link(prefix)}
+    answer |= {shape.list_key: found} if found else {}
     if "totalSize" in fields:
         answer["totalSize"] = len(items)
     return answer | ({"nextPageToken": token} if token else {})

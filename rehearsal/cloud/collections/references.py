@@ -10,7 +10,7 @@ from rehearsal.cloud.collections.entry import Collection, Reference
 from rehearsal.cloud.collections.shape import values
 from rehearsal.cloud.service import JsonObject, World
 
-_LINK = re.compile(r"(?:https?:)?//[\w.-]+\.googleapis\.com/(?:compute/)?(?:(?:v\d\w*|beta|alpha)/)?")
+LINK = re.compile(r"(?:https?:)?//[\w.-]+\.googleapis\.com/(?:compute/)?(?:(?:v\d\w*|beta|alpha)/)?")
 # Collections that are served by hand: what their resources name.
 _NODE = Collection(
     "tpu.projects.locations.nodes",
@@ -23,9 +23,6 @@ _NODE = Collection(
 BY_HAND: dict[tuple[str, ...], Collection] = {
     ("projects", "{}", "locations", "{}", "nodes", "{}"): _NODE,
     ("projects", "_", "buckets", "{}"): Collection("storage.buckets"),
-    ("projects", "{}", "serviceAccounts", "{}"): Collection("iam.projects.serviceAccounts"),
-    ("projects", "{}", "global", "networks", "{}"): Collection("compute.networks"),
-    ("projects", "{}", "regions", "{}", "subnetworks", "{}"): Collection("compute.subnetworks"),
 }
 
 
@@ -51,7 +48,7 @@ class References:
 
     def full(self, value: str, relative: str = "") -> str:
         """The full name behind a link, a name with the project's number, or one relative to `relative`."""
-        name = _LINK.sub("", value, count=1)
+        name = LINK.sub("", value, count=1)
         if relative and not name.startswith("projects/"):
             name = f"{relative}/{name}"
         number = f"projects/{self._world.number}/"

@@ -26,7 +26,7 @@ class Resources:
     def __init__(self, world: World, operations: Operations, iam: Iam, entries: Iterable[Entry]) -> None:
         self.world, self.operations, self.iam = world, operations, iam
         self.private: dict[str, dict[str, Any]] = {}
-        self.numbers = itertools.count(int(time.time() * 1e9))
+        self.numbers: itertools.count[int] = itertools.count(int(time.time() * 1e9))
         self._shapes: dict[str, Shape] = {}
         items: dict[tuple[str, ...], Collection] = {}
         for entry in entries:
@@ -128,13 +128,13 @@ class Resources:
         elif field := shape.collection.id_field or ("name" if shape.dialect else ""):
             found = values(body.get(shape.wrapped(method), body), field)
             given = str(found[0]).removeprefix("/".join(path) + "/") if found else ""
-        return self.key(shape, shape.collection.alias(self.world, f"{'/'.join(path)}/{given}"))
+        return self.key(shape, shape.collection.named(self.world, f"{'/'.join(path)}/{given}"))
 
     def with_id(self, shape: Shape, method: JsonObject, name: str) -> str:
         """A new name with the server's id where there is none; ApiError 400 for a bad one."""
         collection, short = shape.collection, name.rpartition("/")[2]
         if not short and not shape.id_parameter(method)[0] and (not shape.dialect):
-            return f"{name}{collection.new_id(next(self.numbers))}"
+            return f"{name}{collection.new_id(self, name[:-1])}"
         if not short or (collection.pattern and not re.fullmatch(collection.pattern, short)):
             pattern = f" It must match {collection.pattern}." if collection.pattern else ""
             raise bad_request(f"Invalid {shape.kind} id '{short}'.{pattern}")

@@ -16,7 +16,7 @@ NONE, LONGRUNNING, COMPUTE, CONTAINER = "none", "longrunning", "compute", "conta
 _NO_IDS = ("requestId", "projectId", "zone", "clusterId", "nodePoolId", "operationId")
 _OUTPUT_ONLY = re.compile(r"\[?Output[ -]only", re.IGNORECASE)
 _REQUIRED = re.compile(r"^(?:\w+\. )?Required\.")
-_IMMUTABLE = re.compile(r"^(?:[\w ]+\. )*Immutable\.")
+_IMMUTABLE = re.compile(r"^(?:[\w ]+\. )*Immutable\.|can be set only at resource creation")
 
 
 class EntryError(ValueError):
@@ -104,6 +104,12 @@ class Shape:
     def fields(self) -> dict[str, JsonObject]:
         """The fields of the resource."""
         return self.properties(self.schema)
+
+    @cached_property
+    def stamped(self) -> tuple[str, ...]:
+        """The fields of the resource that tell one state of it from another."""
+        both = (key for key in ("etag", "fingerprint") if key in self.fields)
+        return tuple(k for k in both if not self.fields[k].get("description", "").startswith("Deprecated"))
 
     def style(self, method: JsonObject) -> str:
         """How the method answers: with what it made, or with an operation of one of three kinds."""

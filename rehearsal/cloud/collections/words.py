@@ -36,7 +36,8 @@ def exists(shape: Shape, name: str) -> ApiError:
 
 
 def _said(words: str, shape: Shape, name: str) -> str:
-    return words.format(name=name, id=name.rpartition("/")[2], kind=shape.kind)
+    last, parent = name.rpartition("/")[2], "/".join(name.split("/")[:-2])
+    return words.format(name=name, id=last, kind=shape.kind, parent=parent, local=last.partition("@")[0])
 
 
 def busy(shape: Shape | None, name: str) -> ApiError:
@@ -74,6 +75,13 @@ def immutable(shape: Shape, field: str, value: object) -> ApiError:
     if shape.dialect == COMPUTE:
         return invalid(f"resource.{field}", value, f"The {field} of a {shape.kind} cannot be changed.")
     return bad_request(f"The field '{field}' is immutable and can't be updated.")
+
+
+def not_mutable(shape: Shape, path: str, known: tuple[str, ...]) -> ApiError:
+    """400 for a path of an update mask that isn't one of the known ones."""
+    if shape.dialect == COMPUTE:
+        return bad_request(f"The field '{path}' of a {shape.kind} cannot be updated; {', '.join(known)} can.")
+    return bad_request(f"Update mask path '{path}' is not supported; {', '.join(known)} are.")
 
 
 def invalid(field: str, value: object, why: str) -> ApiError:

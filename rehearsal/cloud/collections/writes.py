@@ -31,7 +31,10 @@ def create(resources: Resources, shape: Shape, method: JsonObject, call: Call) -
     name = resources.with_id(shape, method, name)
     if name in resources.world.directory:
         raise words.exists(shape, name)
-    sent = shape.writable(_sent(shape, method, call))
+    raw = _sent(shape, method, call)
+    if shape.dialect == COMPUTE:
+        _check_scope(name, raw)
+    sent = shape.writable(raw)
     if missing := shape.missing(sent):
         raise words.required(shape, missing)
     body = copy.deepcopy(shape.collection.defaults)
@@ -77,7 +80,7 @@ def update(resources: Resources, shape: Shape, method: JsonObject, call: Call) -
     change = Change(resources, shape, call, name, shape.writable(raw), copy.deepcopy(old), old)
     masks.check_etag(shape, change, raw)
     masks.apply(shape, method, change, raw)
-    return _changed(method, change)
+    return _changed(method, change, None)
 
 
 def special(verb: Verb, resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
@@ -137,10 +140,11 @@ def _sent(shape: Shape, method: JsonObject, call: Call) -> JsonObject:
     return (body.get(wrapped) or {}) if wrapped else body
 
 
-def _changed(method: JsonObject, change: Change, verb: Verb | None = None) -> JsonObject:
-    """Make the draft of a change the resource, and answer as the method does."""
+def _changed(method: JsonObject, change: Change, verb: Verb | None) -> JsonObject:
+    """Make the draft of a change the resource, and answer as the method does. A verb may change all."""
     _check(change)
-    masks.check_immutable(change)
+    if verb is None:
+        masks.check_immutable(change)
     if "updateTime" in change.shape.fields:
         change.body["updateTime"] = change.world.clock.rfc3339()
 
@@ -191,10 +195,9 @@ def _identify(change: Change) -> None:
 
 def _stamp(shape: Shape, body: JsonObject) -> None:
     """The etag and the fingerprints of what the body is now."""
-    for key in ("etag", "fingerprint"):
-        if key in shape.fields:
-            body.pop(key, None)
-            body[key] = fingerprint(body)
+    for key in shape.stamped:
+        body.pop(key, None)
+        body[key] = fingerprint(body)
     if "labelFingerprint" in shape.fields:
         body["labelFingerprint"] = fingerprint(body.get("labels") or {})
 
@@ -220,7 +223,8 @@ def _target(change: Change, reference: Reference, value: str) -> str:
     """The full name behind a reference; ApiError 400 if the text can't be one."""
     project, references = change.world.project, change.resources.references
     if "/" not in value and reference.short:
-        value = reference.short.format(project=project, id=value, location=_location(change.name))
+        region = "-".join(change.name.split("/")[3].split("-")[:2])
+        value = reference.short.format(project=project, region=region, id=value)
     name = references.full(value, f"projects/{project}" if change.shape.dialect == COMPUTE else "")
     collection = references.collection(name)
     if collection is None or collection.method not in reference.to:
@@ -230,9 +234,12 @@ def _target(change: Change, reference: Reference, value: str) -> str:
     return name
 
 
-def _location(name: str) -> str:
-    parts = name.split("/")
-    return parts[parts.index("locations") + 1] if "locations" in parts else ""
+def _check_scope(name: str, raw: JsonObject) -> None:
+    """ApiError 400 if the body of a compute resource names another zone or region than the path."""
+    kind, place = name.split("/")[2].removesuffix("s"), name.split("/")[3]
+    if kind != "global" and raw.get(kind) and raw[kind].rpartition("/")[2] != place:
+        why = f"Cross-{kind} references for this resource are not allowed."
+        raise words.invalid(f"resource.{kind}", raw[kind], why)
 
 
 def _check_labels(shape: Shape, field: str, labels: Any) -> None:

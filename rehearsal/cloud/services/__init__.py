@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 
 from rehearsal.cloud.collections import Engine, Entry
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.service import Service, World
+from rehearsal.cloud.services.compute.places import found
 
 
 def entries() -> list[Entry]:
@@ -17,6 +19,7 @@ def entries() -> list[Entry]:
     return [importlib.import_module(f"{__name__}.{name}").ENTRY for name in names]
 
 
-def services(world: World, operations: Operations, iam: Iam) -> list[Service]:
-    """All of them over one world. EntryError if an entry doesn't agree with its document or another entry."""
+def services(world: World, operations: Operations, iam: Iam, zones: Iterable[str] = ()) -> list[Service]:
+    """All of them over one world, which gets these zones. EntryError for an entry that can't be served."""
+    found(world, zones)
     return list(Engine(world, operations, iam, entries()).services)

@@ -40,7 +40,7 @@ ENTRY = Entry(
         Collection(
             "billingbudgets.billingAccounts.budgets",
             permission="billing.budgets",
-            new_id=lambda number: str(uuid.uuid4()),
+            new_id=lambda *_: str(uuid.uuid4()),
             references=(
                 Reference("notificationsRule.pubsubTopic", ("pubsub.projects.topics",), on_delete=KEEP),
                 Reference(

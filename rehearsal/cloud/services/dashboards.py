@@ -20,7 +20,7 @@ ENTRY = Entry(
             "monitoring.projects.dashboards",
             id_field="name",
             pattern=r"[-\w.~%]{1,100}",
-            new_id=lambda number: str(uuid.uuid4()),
+            new_id=lambda *_: str(uuid.uuid4()),
             check=one_of(*_LAYOUTS),
         ),
     ),

@@ -54,7 +54,7 @@ ENTRY = Entry(
                 Reference(
                     f"{_RUN}.subnetworkUri",
                     ("compute.subnetworks",),
-                    short="projects/{project}/regions/{location}/subnetworks/{id}",
+                    short="projects/{project}/regions/{region}/subnetworks/{id}",
                 ),
             ),
             check=every(

@@ -47,7 +47,7 @@ ENTRY = Entry(
         Collection(
             "workflowexecutions.projects.locations.workflows.executions",
             permission="workflows.executions",
-            new_id=lambda number: str(uuid.uuid4()),
+            new_id=lambda *_: str(uuid.uuid4()),
             ready={"state": "ACTIVE"},
             check=_begin,
             shown=_shown,
