@@ -108,13 +108,15 @@ class Operations:
         work: Work,
         on_error: Cleanup | None = None,
         name: str | None = None,
+        ends: str = "endTime",
     ) -> JsonObject:
         """Start a google.longrunning.Operation and return its first body.
 
         `work` runs in the background, takes its virtual time itself and returns the response, to which
         `response_type` (`google.cloud.tpu.v2.Node`) is added as `@type`. An ApiError that it raises, or that
         a fault rule plans, becomes the operation's error after `on_error` has undone what was begun.
-        `parent` is `projects/P/locations/Z`, or "" for `operations/…`.
+        `parent` is `projects/P/locations/Z`, or "" for `operations/…`; `ends` is the metadata's field
+        for the time of the end.
         """
         name = name or f"{parent}/operations/operation-{uuid.uuid4()}".removeprefix("/")
         first: JsonObject = {"name": name, "metadata": dict(metadata), "done": False}
@@ -125,8 +127,8 @@ class Operations:
                 body["response"] = {"@type": f"type.googleapis.com/{response_type}", **(answer or {})}
             else:
                 body["error"] = rpc_status(error)
-            if "createTime" in body["metadata"]:
-                body["metadata"]["endTime"] = self._world.clock.rfc3339()
+            if "createTime" in body["metadata"] and ends:
+                body["metadata"][ends] = self._world.clock.rfc3339()
             operation.body = body
 
         return self._start(name, first, _no_time, work, end, on_error)

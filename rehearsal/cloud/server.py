@@ -17,7 +17,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from rehearsal.cloud import batch, discovery, partial
+from rehearsal.cloud import batch, discovery, enums, partial
 from rehearsal.cloud.breakage import FAULT, abort, break_stream, send_half
 from rehearsal.cloud.discovery import Match
 from rehearsal.cloud.faults import Fault, Faults
@@ -258,6 +258,8 @@ class FrontDoor:
             if not match.media:
                 body = _parse_json(await request.read(), expected=route.body_check is not None)
             if body is not None:
+                if str(query.get("$alt", "")).endswith("enum-encoding=int"):
+                    body = enums.by_name(route.api, route.version, route.method_id, body)
                 route.check_body(body)
         except ApiError:
             passage.reason = "invalid-request"

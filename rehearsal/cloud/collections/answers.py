@@ -12,6 +12,8 @@ from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, NONE
 from rehearsal.cloud.service import ApiError, JsonObject
 
 _VERBS = {"insert": "create", "patch": "update"}
+# What an operation's metadata has where the document doesn't describe it.
+_COMMON = ("createTime", "target", "verb", "apiVersion")
 
 
 def _seconds(collection: Collection, did: str, verb: Verb | None) -> float:
@@ -84,23 +86,39 @@ def _begun(
     async def work() -> JsonObject | None:
         await resources.world.clock.sleep(seconds)
         run()
-        there = name in resources.world.directory
-        return shown(resources, shape, call, name) if there else None
+        if did == "delete":
+            return gone
+        return shown(resources, shape, change.call, name)
 
-    package, target = shape.entry.package, plain(name)
-    prefix = "".join(part[:1].upper() + part[1:] for part in package.split("."))
-    message = f"{package}.{shape.schema.removeprefix(prefix)}"
-    metadata = {
-        "@type": f"type.googleapis.com/{package}.{shape.entry.metadata}",
-        "createTime": resources.world.clock.rfc3339(),
-        "target": target,
-        "verb": _VERBS.get(did, did),
-        "apiVersion": call.version,
-    }
-    return resources.operations.longrunning(
-        parent="/".join(target.split("/")[:4]),
-        metadata=metadata,
-        response_type="google.protobuf.Empty" if did == "delete" else message,
+    gone = shown(resources, shape, change.call, name) if shape.collection.shows_deleted else None
+
+    operation = resources.operations.longrunning(
+        parent="/".join(plain(name).split("/")[:4]),
+        metadata=_metadata(change, _VERBS.get(did, did)),
+        response_type="google.protobuf.Empty" if did == "delete" and gone is None else shape.message,
         work=work,
         on_error=failed,
+        ends="endTime" if shape.entry.metadata == "OperationMetadata" else "",
     )
+    if "operation" in shape.fields and not change.old:
+        resources.world.directory[name]["operation"] = operation["name"]
+    return operation
+
+
+def _metadata(change: Change, verb: str) -> JsonObject:
+    """What the message of the entry has, of what most have; official clients refuse a field more."""
+    shape, name = change.shape, plain(change.name)
+    if not shape.entry.metadata:
+        shows = shown(change.resources, shape, change.call, change.name)
+        return {"@type": f"type.googleapis.com/{shape.message}", **shows}
+    found: JsonObject = {
+        "createTime": change.world.clock.rfc3339(),
+        "target": name,
+        "verb": verb,
+        "apiVersion": change.call.version,
+        "batch": name,
+        "operationType": "BATCH",
+    }
+    known = shape.document.definitions.get(shape.entry.metadata, {}).get("properties", _COMMON)
+    typed = {"@type": f"type.googleapis.com/{shape.entry.package}.{shape.entry.metadata}"}
+    return typed | {key: value for key, value in found.items() if key in known}

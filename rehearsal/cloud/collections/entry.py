@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rehearsal.cloud.service import Call, JsonObject, World
+from rehearsal.cloud.service import ApiError, Call, JsonObject, World
 
 if TYPE_CHECKING:
     from rehearsal.cloud.collections.resources import Resources
@@ -130,6 +130,8 @@ class Collection:
         upsert: whether an update makes what isn't there.
         references: fields that name other resources.
         check: refuses a new or changed resource by an ApiError, or completes it; runs with the whole draft.
+        shows_deleted: whether the operation that deletes a resource ends with it, and not with nothing.
+        failed: what becomes of a resource whose creation failed; by default it goes.
         created, deleted: run when that has happened. `deleting` may refuse a deletion.
         shown: the resource as it is read; gets a copy.
         listed: whether a list has the resource.
@@ -162,6 +164,8 @@ class Collection:
     upsert: bool = False
     references: tuple[Reference, ...] = ()
     check: Hook = nothing
+    shows_deleted: bool = False
+    failed: Callable[[Change, ApiError], None] | None = None
     created: Hook = nothing
     deleting: Hook = nothing
     deleted: Hook = nothing
@@ -180,7 +184,7 @@ class Entry:
     Attributes:
         api, versions: as the discovery documents are called.
         package: the Protocol Buffers package of its messages; an operation's `@type` begins so.
-        metadata: the message of its operations' metadata.
+        metadata: the message of its operations' metadata; "" where that is the resource itself.
         roles: what its predefined roles grant, of the permissions that its methods ask for.
         location_unknown: Google's words for a location that isn't; `{location}`.
     """

@@ -22,10 +22,13 @@ _OLD_PATHS = "container.projects.zones."
 
 def operation_methods(resources: Resources, entry: Entry) -> Iterable[tuple[str, Method]]:
     """By method id."""
+    entered = {collection.method for collection in entry.collections}
     for version in entry.versions:
         for method_id, method in discovery.document(entry.api, version).methods.items():
             collection, _, verb = method_id.rpartition(".")
             word = collection.rpartition(".")[2]
+            if collection.count(".") > 3 and collection.rpartition(".")[0] not in entered:
+                continue
             if _COLLECTION.fullmatch(word) and verb in _VERBS and not method_id.startswith(_OLD_PATHS):
                 permission = f"{entry.api}.{word}.{'get' if verb == 'wait' else verb}"
                 name = partial(_name, resources, method)

@@ -20,7 +20,10 @@ _NODE = Collection(
         Reference("networkConfig.subnetwork", ("compute.subnetworks",)),
     ),
 )
-_BY_HAND: dict[tuple[str, ...], Collection] = {("projects", "{}", "locations", "{}", "nodes", "{}"): _NODE}
+BY_HAND: dict[tuple[str, ...], Collection] = {
+    ("projects", "{}", "locations", "{}", "nodes", "{}"): _NODE,
+    ("projects", "_", "buckets", "{}"): Collection("storage.buckets"),
+}
 
 
 class References:
@@ -29,7 +32,7 @@ class References:
     def __init__(self, world: World, items: Mapping[tuple[str, ...], Collection]) -> None:
         self._world = world
         self._by_word: dict[str, list[tuple[tuple[str, ...], Collection]]] = {}
-        for item, collection in (_BY_HAND | dict(items)).items():
+        for item, collection in (BY_HAND | dict(items)).items():
             if len(item) > 1:
                 self._by_word.setdefault(item[-2], []).append((item, collection))
 

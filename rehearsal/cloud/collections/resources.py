@@ -11,7 +11,7 @@ from typing import Any
 from rehearsal.cloud import discovery
 from rehearsal.cloud.collections import words
 from rehearsal.cloud.collections.entry import Collection, Entry
-from rehearsal.cloud.collections.references import References
+from rehearsal.cloud.collections.references import BY_HAND, References
 from rehearsal.cloud.collections.shape import COMPUTE, EntryError, Shape, segments, values
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import Operations
@@ -41,9 +41,10 @@ class Resources:
                 if other is not collection:
                     why = f"has the names of {other.method}; let one be `qualified`."
                     raise EntryError(f"{collection.method}: {why}")
+        known = {*self._shapes, *(collection.method for collection in BY_HAND.values())}
         for collection in (shape.collection for shape in self._shapes.values()):
             for reference in collection.references:
-                if unknown := [to for to in reference.to if to not in self._shapes]:
+                if unknown := [to for to in reference.to if to not in known]:
                     raise EntryError(f"{collection.method}: {reference.field} names {unknown[0]}: no entry.")
         self.references = References(world, items)
 
@@ -72,7 +73,7 @@ class Resources:
         return body
 
     def check_idle(self, name: str) -> None:
-        """What Google answers if an operation is changing the resource, or the cluster that a node pool is of."""
+        """What Google answers if an operation is changing the resource, or a node pool's cluster."""
         if (operation := self.operations.busy.get(busy_name(name))) is not None:
             raise words.busy(self.shape_of(name), name, operation)
 

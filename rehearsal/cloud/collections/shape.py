@@ -61,6 +61,12 @@ class Shape:
         return self.collection.kind or self.schema
 
     @cached_property
+    def message(self) -> str:
+        """The full name of the resource's message in Protocol Buffers."""
+        prefix = "".join(part[:1].upper() + part[1:] for part in self.entry.package.split("."))
+        return f"{self.entry.package}.{self.schema.removeprefix(prefix)}"
+
+    @cached_property
     def methods(self) -> dict[str, JsonObject]:
         """The document's methods of this collection, by the last word of their ids."""
         prefix = f"{self.collection.method}."
@@ -159,7 +165,8 @@ class Shape:
         for key, field in self.properties(schema or self.schema).items():
             if key in sent and (output or not output_only(field)):
                 value = self._kept(sent[key], field, output)
-                if value not in (None, [], {}):
+                # A message is there also when it is empty: the fields of a oneof are told apart so.
+                if value not in (None, []) and (value != {} or ("$ref" in field and not self.dialect)):
                     kept[key] = value
         return kept
 

@@ -18,7 +18,6 @@ from rehearsal.cloud.collections.shape import COMPUTE, CONTAINER, Shape, values
 from rehearsal.cloud.operations import compute_link
 from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, bad_request
 
-_LABELS = ("labels", "resourceLabels", "userLabels")
 _LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 
@@ -62,7 +61,13 @@ def insert(method: JsonObject, change: Change, scope: str | None = None) -> Json
         _stamp(shape, body)
         collection.created(change)
 
-    return answer(method, change, work, lambda error: resources.drop(name), scope=scope)
+    def undo(error: ApiError) -> None:
+        if collection.failed is None:
+            resources.drop(name)
+        else:
+            collection.failed(change, error)
+
+    return answer(method, change, work, undo, scope=scope)
 
 
 def update(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
@@ -155,7 +160,8 @@ def _changed(method: JsonObject, change: Change, verb: Verb | None) -> JsonObjec
 
 def _check(change: Change) -> None:
     """Complete a draft; ApiError for what the API refuses."""
-    for field in _LABELS:
+    # A schema with user labels has others that aren't the user's to choose.
+    for field in ("userLabels",) if "userLabels" in change.shape.fields else ("labels", "resourceLabels"):
         _check_labels(change.shape, field, change.body.get(field))
     _refer(change)
     change.collection.check(change)
