@@ -27,7 +27,14 @@ BILLING = "billingAccounts/01D4EE-079462-DFD6EC"
 TOPIC, NO_TOPIC = f"{P}/topics/topic-of-tests", f"{P}/topics/none"
 EMAIL, NOBODY = (f"{name}@{PROJECT}.iam.gserviceaccount.com" for name in ("worker", "nobody"))
 METRIC = 'metric.type="tpu.googleapis.com/cpu/utilization" AND resource.type="tpu_worker"'
+DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
 IMAGE = "us-docker.pkg.dev/cloudrun/container/hello"
+MACHINE = {
+    "disks": [{"boot": True, "initializeParams": {"sourceImage": DEBIAN}}],
+    "networkInterfaces": [
+        {"network": f"{P}/global/networks/net", "subnetwork": f"{P}/regions/us-east5/subnetworks/subnet"}
+    ],
+}
 IAM = frozenset({"getIamPolicy", "setIamPolicy", "testIamPermissions"})
 MADE = Callable[[Door, str], Client]
 
@@ -46,6 +53,7 @@ class Row:
         viewer: the role on one resource that lets somebody get it.
         absent: the methods that the API doesn't have, `nextPageToken` where its lists have no pages, and
             `name` where the server makes the names.
+        unserved: methods of the API that the emulation doesn't have.
     """
 
     method: str
@@ -59,6 +67,7 @@ class Row:
     missing: Any = None
     viewer: str = "roles/viewer"
     absent: frozenset[str] = field(default_factory=frozenset)
+    unserved: frozenset[str] = field(default_factory=frozenset)
 
 
 def gapic(package: Any, client: Any, noun: str, host: str, collection: str, **more: Any) -> MADE:
@@ -411,5 +420,43 @@ ROWS = (
         wrong={"labels": {"a": "kept nowhere"}},
         missing={"topics": [{"name": NO_TOPIC}]},
         viewer="roles/secretmanager.viewer",
+    ),
+    Row(
+        "compute.addresses",
+        "v1",
+        discovered("compute.addresses", "v1"),
+        f"{P}/regions/us-east5",
+        {"description": "one"},
+        {},
+        "compute.addresses.create",
+        wrong={"descriptoin": "one"},
+        missing={"addressType": "INTERNAL", "subnetwork": f"{P}/regions/us-east5/subnetworks/none"},
+        absent=frozenset({"patch", "getIamPolicy", "setIamPolicy"}),
+    ),
+    Row(
+        "compute.instanceTemplates",
+        "v1",
+        discovered("compute.instanceTemplates", "v1"),
+        f"{P}/global",
+        {"properties": MACHINE | {"machineType": "n2-standard-2"}},
+        {},
+        "compute.instanceTemplates.create",
+        wrong={"properites": {}},
+        viewer="roles/compute.viewer",
+        missing={"properties": MACHINE | {"networkInterfaces": [{"network": f"{P}/global/networks/none"}]}},
+        absent=frozenset({"patch"}),
+    ),
+    Row(
+        "compute.instances",
+        "v1",
+        discovered("compute.instances", "v1"),
+        f"{P}/zones/us-east5-b",
+        MACHINE | {"machineType": "zones/us-east5-b/machineTypes/n2-standard-2"},
+        {},
+        "compute.instances.create",
+        wrong={"machineTyp": "n2-standard-2"},
+        viewer="roles/compute.viewer",
+        missing={"networkInterfaces": [{"subnetwork": f"{P}/regions/us-east5/subnetworks/none"}]},
+        unserved=frozenset({"patch"}),
     ),
 )
