@@ -62,11 +62,11 @@ class _Operation:
 class Operations:
     """All operations of the cloud, by full name (`projects/P/zones/Z/operations/operation-…`).
 
-    `busy` are the resources that an operation is changing, by full name.
+    `busy`: which operation is changing a resource, by full names.
     """
 
     def __init__(self, world: World) -> None:
-        self.busy: set[str] = set()
+        self.busy: dict[str, str] = {}
         self._world = world
         self._operations: dict[str, _Operation] = {}
         self._ids = itertools.count(int(time.time()) * 1_000_000)

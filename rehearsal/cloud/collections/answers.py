@@ -19,8 +19,9 @@ _COMMON = ("createTime", "target", "verb", "apiVersion")
 def _seconds(collection: Collection, did: str, verb: Verb | None) -> float:
     if verb is not None and verb.seconds is not None:
         return verb.seconds
-    changes = did not in ("create", "insert", "delete") and collection.change_seconds is not None
-    return collection.change_seconds if changes else collection.seconds  # type: ignore[return-value]
+    if did in ("create", "insert", "delete") or collection.change_seconds is None:
+        return collection.seconds
+    return collection.change_seconds
 
 
 def answer(
@@ -42,28 +43,39 @@ def answer(
         for step in change.finish:
             step()
         work()
-        resources.operations.busy.discard(busy)
+        resources.operations.busy.pop(busy, None)
 
     def failed(error: ApiError) -> None:
-        resources.operations.busy.discard(busy)
+        resources.operations.busy.pop(busy, None)
         undo(error)
 
     if style == NONE:
         run()
         shows = method.get("response", {}).get("$ref") == shape.schema and name in resources.world.directory
         return shown(resources, shape, change.call, name) if shows else {}
-    resources.operations.busy.add(busy)
+    begun = _begun(style, change, verb, seconds, run, failed, scope)
+    resources.operations.busy[busy] = begun["name"]
+    return begun
+
+
+def _begun(
+    style: str,
+    change: Change,
+    verb: Verb | None,
+    seconds: float,
+    run: Callable[[], None],
+    failed: Callable[[ApiError], None],
+    scope: str | None,
+) -> JsonObject:
+    """The operation that does the work."""
+    shape, resources, name, call = change.shape, change.resources, change.name, change.call
+    did = call.method_id.rpartition(".")[2]
     if style == COMPUTE:
+        target_id = (change.old or change.body)["id"]
         return resources.operations.compute(
-            change.call,
-            verb=did,
-            target=plain(name),
-            target_id=(change.old or change.body).get("id", ""),
-            duration_s=seconds,
-            work=run,
-            on_error=failed,
+            call, verb=did, target=name, target_id=target_id, duration_s=seconds, work=run, on_error=failed,
             scope=scope,
-        )
+        )  # fmt: skip
     if style == CONTAINER:
         thing = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", shape.schema).upper()
         kind = verb.operation if verb and verb.operation else f"{did.upper()}_{thing}"
@@ -71,20 +83,17 @@ def answer(
             kind=kind, target=name, duration_s=seconds, work=run, on_error=failed
         )
 
-    async def longrunning() -> JsonObject | None:
+    async def work() -> JsonObject | None:
         await resources.world.clock.sleep(seconds)
         run()
-        if did == "delete":
-            return gone
-        return shown(resources, shape, change.call, name)
+        return gone if did == "delete" else shown(resources, shape, call, name)
 
-    gone = shown(resources, shape, change.call, name) if shape.collection.shows_deleted else None
-
+    gone = shown(resources, shape, call, name) if shape.collection.shows_deleted else None
     operation = resources.operations.longrunning(
         parent="/".join(plain(name).split("/")[:4]),
         metadata=_metadata(change, _VERBS.get(did, did)),
         response_type="google.protobuf.Empty" if did == "delete" and gone is None else shape.message,
-        work=longrunning,
+        work=work,
         on_error=failed,
         ends="endTime" if shape.entry.metadata == "OperationMetadata" else "",
     )

@@ -54,13 +54,23 @@ class References:
         number = f"projects/{self._world.number}/"
         return f"projects/{self._world.project}/{name[len(number) :]}" if name.startswith(number) else name
 
+    def target(self, reference: Reference, user: str, value: str) -> str:
+        """The full name behind the value of a reference of `user`, if it is one."""
+        project = f"projects/{self._world.project}"
+        if "/" not in value and reference.short:
+            region = "-".join(user.split("/")[3].split("-")[:2]) if user.count("/") > 2 else ""
+            value = reference.short.format(project=self._world.project, region=region, id=value)
+        return self.full(
+            value, project if reference.to[:1] and reference.to[0].startswith("compute.") else ""
+        )
+
     def users(self, name: str) -> Iterator[tuple[str, Reference]]:
         """Every resource that names this one, with the field by which it does."""
         for other, body in self._world.directory.items():
             collection = self.collection(other) if other != name else None
             for reference in collection.references if collection else ():
-                named = (self.full(v) for v in values(body, reference.field) if isinstance(v, str))
-                if name in named:
+                named = (v for v in values(body, reference.field) if isinstance(v, str))
+                if any(self.target(reference, other, value) == name for value in named):
                     yield other, reference
 
 

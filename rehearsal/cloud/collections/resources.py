@@ -69,9 +69,13 @@ class Resources:
     def ready(self, name: str) -> JsonObject:
         """The body of a resource that no operation is changing; ApiError 404, or what Google answers then."""
         body = self.find(name)
-        if busy_name(name) in self.operations.busy:
-            raise words.busy(self.shape_of(name), name)
+        self.check_idle(name)
         return body
+
+    def check_idle(self, name: str) -> None:
+        """What Google answers if an operation is changing the resource, or the cluster of a node pool."""
+        if (operation := self.operations.busy.get(busy_name(name))) is not None:
+            raise words.busy(self.shape_of(name), name, operation)
 
     def below(self, prefix: str) -> list[tuple[str, JsonObject]]:
         """Resources directly in a collection (`projects/P/global/networks`), by name; `-` is any segment."""

@@ -40,15 +40,14 @@ def _said(words: str, shape: Shape, name: str) -> str:
     return words.format(name=name, id=last, kind=shape.kind, parent=parent, local=last.partition("@")[0])
 
 
-def busy(shape: Shape | None, name: str) -> ApiError:
+def busy(shape: Shape | None, name: str, operation: str) -> ApiError:
     """For a resource that an operation is changing."""
     if shape is None or not shape.dialect:
         return ApiError(409, "ABORTED", "unable to queue the operation", reason="aborted")
     if shape.dialect == COMPUTE:
         text = f"The resource '{name}' is not ready"
         return ApiError(400, "FAILED_PRECONDITION", text, reason="resourceNotReady")
-    cluster = name.partition("/clusters/")[2].partition("/")[0]
-    text = f"An operation is running on cluster {cluster}. Please wait and try again once it is done."
+    text = f"Cluster is running incompatible operation {operation}."
     return ApiError(400, "FAILED_PRECONDITION", text, reason="failedPrecondition")
 
 

@@ -31,6 +31,7 @@ def create(resources: Resources, shape: Shape, method: JsonObject, call: Call) -
     name = resources.with_id(shape, method, name)
     if name in resources.world.directory:
         raise words.exists(shape, name)
+    resources.check_idle(name)
     raw = _sent(shape, method, call)
     if shape.dialect == COMPUTE:
         _check_scope(name, raw)
@@ -221,11 +222,8 @@ def _refer(change: Change) -> None:
 
 def _target(change: Change, reference: Reference, value: str) -> str:
     """The full name behind a reference; ApiError 400 if the text can't be one."""
-    project, references = change.world.project, change.resources.references
-    if "/" not in value and reference.short:
-        region = "-".join(change.name.split("/")[3].split("-")[:2])
-        value = reference.short.format(project=project, region=region, id=value)
-    name = references.full(value, f"projects/{project}" if change.shape.dialect == COMPUTE else "")
+    references = change.resources.references
+    name = references.target(reference, change.name, value)
     collection = references.collection(name)
     if collection is None or collection.method not in reference.to:
         if change.shape.dialect == COMPUTE:
