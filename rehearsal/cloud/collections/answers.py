@@ -86,12 +86,9 @@ def _begun(
     async def work() -> JsonObject | None:
         await resources.world.clock.sleep(seconds)
         run()
-        if did == "delete":
-            return gone
-        return shown(resources, shape, change.call, name)
+        return gone if did == "delete" else shown(resources, shape, call, name)
 
-    gone = shown(resources, shape, change.call, name) if shape.collection.shows_deleted else None
-
+    gone = shown(resources, shape, call, name) if shape.collection.shows_deleted else None
     operation = resources.operations.longrunning(
         parent="/".join(plain(name).split("/")[:4]),
         metadata=_metadata(change, _VERBS.get(did, did)),

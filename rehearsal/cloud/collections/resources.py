@@ -73,7 +73,7 @@ class Resources:
         return body
 
     def check_idle(self, name: str) -> None:
-        """What Google answers if an operation is changing the resource, or a node pool's cluster."""
+        """What Google answers if an operation is changing the resource, or the cluster of a node pool."""
         if (operation := self.operations.busy.get(busy_name(name))) is not None:
             raise words.busy(self.shape_of(name), name, operation)
 

@@ -91,7 +91,7 @@ def _update_cluster(change: Change) -> None:
 
 
 def _update_pool(change: Change) -> None:
-    """nodePools.update: what is the nodes' config goes there, out of its wrapping (`{labels: {labels}}`)."""
+    """nodePools.update: what nodes share goes into `config`, out of its wrapping (`{labels: {labels}}`)."""
     config = change.shape.properties("NodeConfig")
     for key, value in change.sent.items():
         if key in _PATH_FIELDS:

@@ -85,6 +85,9 @@ class Services(Door):
         workflow = {"sourceContents": "- end: {return: 1}"}
         self.request("POST", f"workflows.googleapis.com/v1/{LOCATION}/workflows?workflowId=base", workflow)
 
+        cluster = {"name": "base", "initialNodeCount": 1, "network": "net", "subnetwork": "subnet"}
+        self.request("POST", f"container.googleapis.com/v1/{LOCATION}/clusters", {"cluster": cluster})
+
     def wait_for_grants(self) -> None:
         """Until what was granted holds."""
         self._call(self.cloud.world.clock.sleep(self.cloud.iam.propagation_s))

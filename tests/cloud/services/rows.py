@@ -9,6 +9,7 @@ from typing import Any
 from google import pubsub_v1
 from google.cloud import (
     artifactregistry_v1,
+    container_v1,
     dataproc_v1,
     eventarc_v1,
     functions_v2,
@@ -27,7 +28,13 @@ BILLING = "billingAccounts/01D4EE-079462-DFD6EC"
 TOPIC, NO_TOPIC = f"{P}/topics/topic-of-tests", f"{P}/topics/none"
 EMAIL, NOBODY = (f"{name}@{PROJECT}.iam.gserviceaccount.com" for name in ("worker", "nobody"))
 METRIC = 'metric.type="tpu.googleapis.com/cpu/utilization" AND resource.type="tpu_worker"'
+DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
+NET, SUBNET = f"{P}/global/networks/net", f"{P}/regions/us-east5/subnetworks/subnet"
 IMAGE = "us-docker.pkg.dev/cloudrun/container/hello"
+MACHINE = {
+    "disks": [{"boot": True, "initializeParams": {"sourceImage": DEBIAN}}],
+    "networkInterfaces": [{"network": NET, "subnetwork": SUBNET}],
+}
 IAM = frozenset({"getIamPolicy", "setIamPolicy", "testIamPermissions"})
 MADE = Callable[[Door, str], Client]
 
@@ -46,6 +53,7 @@ class Row:
         viewer: the role on one resource that lets somebody get it.
         absent: the methods that the API doesn't have, `nextPageToken` where its lists have no pages, and
             `name` where the server makes the names.
+        unserved: methods of the API that the emulation doesn't have.
     """
 
     method: str
@@ -59,10 +67,13 @@ class Row:
     missing: Any = None
     viewer: str = "roles/viewer"
     absent: frozenset[str] = field(default_factory=frozenset)
+    unserved: frozenset[str] = field(default_factory=frozenset)
 
 
-def gapic(package: Any, client: Any, noun: str, host: str, collection: str, **more: Any) -> MADE:
-    return lambda door, principal: Gapic(package, client, noun, host, collection, door, principal, **more)
+def gapic(
+    package: Any, client: Any, noun: str, host: str, collection: str, kind: type[Gapic] = Gapic, **more: Any
+) -> MADE:
+    return lambda door, principal: kind(package, client, noun, host, collection, door, principal, **more)
 
 
 def discovered(method: str, version: str, host: str = "") -> MADE:
@@ -97,6 +108,14 @@ class Jobs(Discovered):
         super().delete(name)
 
 
+class Pools(Gapic):
+    """Changes of clusters and node pools are messages of their own."""
+
+    def update(self, name: str, change: Any, body: Any) -> None:
+        self._call("update", {"name": name, **change})
+
+
+CONTAINER = frozenset({"nextPageToken", *IAM})
 ROWS = (
     Row(
         "artifactregistry.projects.locations.repositories",
@@ -411,5 +430,74 @@ ROWS = (
         wrong={"labels": {"a": "kept nowhere"}},
         missing={"topics": [{"name": NO_TOPIC}]},
         viewer="roles/secretmanager.viewer",
+    ),
+    Row(
+        "compute.addresses",
+        "v1",
+        discovered("compute.addresses", "v1"),
+        f"{P}/regions/us-east5",
+        {"description": "one"},
+        {},
+        "compute.addresses.create",
+        wrong={"descriptoin": "one"},
+        missing={"addressType": "INTERNAL", "subnetwork": f"{P}/regions/us-east5/subnetworks/none"},
+        absent=frozenset({"patch", "getIamPolicy", "setIamPolicy"}),
+    ),
+    Row(
+        "compute.instanceTemplates",
+        "v1",
+        discovered("compute.instanceTemplates", "v1"),
+        f"{P}/global",
+        {"properties": MACHINE | {"machineType": "n2-standard-2"}},
+        {},
+        "compute.instanceTemplates.create",
+        wrong={"properites": {}},
+        viewer="roles/compute.viewer",
+        missing={"properties": MACHINE | {"networkInterfaces": [{"network": f"{P}/global/networks/none"}]}},
+        absent=frozenset({"patch"}),
+    ),
+    Row(
+        "compute.instances",
+        "v1",
+        discovered("compute.instances", "v1"),
+        f"{P}/zones/us-east5-b",
+        MACHINE | {"machineType": "zones/us-east5-b/machineTypes/n2-standard-2"},
+        {},
+        "compute.instances.create",
+        wrong={"machineTyp": "n2-standard-2"},
+        viewer="roles/compute.viewer",
+        missing={"networkInterfaces": [{"subnetwork": f"{P}/regions/us-east5/subnetworks/none"}]},
+        unserved=frozenset({"patch"}),
+    ),
+    Row(
+        "container.projects.locations.clusters",
+        "v1",
+        lambda door, who: Pools(
+            container_v1, container_v1.ClusterManagerClient, "cluster", "container", "clusters", door, who
+        ),
+        L,
+        {
+            "initial_node_count": 1,
+            "network": f"{P}/global/networks/net",
+            "subnetwork": f"{P}/regions/us-east5/subnetworks/subnet",
+        },
+        {"update": {"desired_logging_service": "none"}},
+        "container.clusters.create",
+        wrong={"network": NET, "subnetwork": SUBNET},
+        missing={"subnetwork": f"{P}/regions/us-east5/subnetworks/none"},
+        absent=CONTAINER,
+    ),
+    Row(
+        "container.projects.locations.clusters.nodePools",
+        "v1",
+        lambda door, who: Pools(
+            container_v1, container_v1.ClusterManagerClient, "node_pool", "container", "nodePools", door, who
+        ),
+        f"{L}/clusters/base",
+        {"initial_node_count": 1},
+        {"tags": {"tags": ["two"]}},
+        "container.clusters.update",
+        missing=None,
+        absent=CONTAINER,
     ),
 )

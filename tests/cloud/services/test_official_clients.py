@@ -15,6 +15,7 @@ from rows import IAM, ROWS, Row
 
 STRANGER, READER = "stranger@example.com", "reader@example.com"
 _EXCEPTIONS = {400: BadRequest, 403: Forbidden, 404: NotFound, 409: Conflict}
+_INPUT_ONLY = ("initializeParams",)
 _numbers = itertools.count()
 
 
@@ -39,7 +40,9 @@ def filled(body: Any, id_: str) -> Any:
 def holds(shown: Any, sent: Any) -> bool:
     """Whether what is shown has what was sent: numbers by their text, names by their ends."""
     if isinstance(sent, dict):
-        return isinstance(shown, dict) and all(holds(shown.get(key), value) for key, value in sent.items())
+        return isinstance(shown, dict) and all(
+            holds(shown.get(key), value) for key, value in sent.items() if key not in _INPUT_ONLY
+        )
     if isinstance(sent, list):
         return len(shown) == len(sent) and all(map(holds, shown, sent))
     return isinstance(sent, bytes) or str(shown) == str(sent) or str(shown).endswith(f"/{sent}")
@@ -71,7 +74,7 @@ def test_a_resource_lives_as_at_google(services: Services, row: Row) -> None:
     assert len(last) == len(set(last))
     assert "nextPageToken" in row.absent or all(len(page) <= 1 for page in pages)
 
-    if "patch" not in row.absent:
+    if "patch" not in row.absent | row.unserved:
         client.update(name, row.change, filled(row.body, ids[0]))
         if not row.method.startswith("container."):
             assert holds(client.get(name), {**row.body, **row.change})
