@@ -359,6 +359,7 @@ def test_an_attached_disk_stays(cloud: CloudFront, snapshot: str) -> None:
     assert cloud.compute("GET", f"zones/{ZONE}/disks/{name}").json["users"][0].endswith(user)
     reply = cloud.compute("DELETE", f"zones/{ZONE}/disks/{name}")
     del cloud.world.directory[user]
+    assert "users" not in cloud.compute("GET", f"zones/{ZONE}/disks/{name}").json
     assert reply.error == f"The disk resource '{full}' is already being used by '{user}'"
 
 
