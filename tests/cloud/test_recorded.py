@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cloud_front import OWNER, PROJECT, CloudFront
 
-from rehearsal.cloud.compute.disks import add_snapshot
+from rehearsal.cloud.services.compute.disks import add_snapshot
 
 FOLDERS = (Path(__file__).parent / "recordings", Path(__file__).parents[1] / "standin" / "recordings")
 POLL = re.compile(r"/operations/(operation-|acat)")

@@ -48,6 +48,7 @@ class TpuService:
     """The API, and the nodes for the control socket and the metadata server."""
 
     api = "tpu"
+    versions = ("v2", "v2alpha1")
 
     def __init__(
         self,
