@@ -17,6 +17,7 @@ NUMBERS = {
     ("artifactregistry", "format"): "0 1 2 3 5 6 - 8 9 10 11 12 -",
     ("artifactregistry", "legacyRedirectionState"): "0 1 2 3 5 6",
     ("container", "channel"): "0 1 3 4",
+    ("container", "code"): "0 1 2 3 4 7 9 10 11",
     ("container", "enableComponents"): "",  # Logging's and Monitoring's have the name and not the numbers
     ("container", "gpuDirectStrategy"): "0 2",
     ("container", "relayMode"): "0 1 3 4",
@@ -24,12 +25,14 @@ NUMBERS = {
     ("container", "strategy"): "0 2 3 5",
     ("dataproc", "optionalComponents"): "0 - 5 20 13 9 14 11 3 18 19 1 21 6 17 12 10 4 8 22",
     ("dataproc", "scenarios"): "0 2 3 4 5 6",
+    ("eventarc", "code"): "0 1 2 3 4 5 6 7 16 8 9 10 11 12 13 14 15",
     ("monitoring", "color"): "0 4 6",
     ("monitoring", "crossSeriesReducer"): "0 1 2 3 4 5 6 7 15 8 9 10 11 12",
     ("monitoring", "perSeriesAligner"): "0 1 2 3 4 10 11 12 13 14 15 16 24 17 18 19 20 21 23",
     ("run", "launchStage"): "0 6 7 1 2 3 4 5",
     ("run", "releaseTrack"): "0 6 7 1 2 3 4 5",
     ("secretmanager", "secretType"): "0 1 2 3 4 50",
+    ("tpu", "health"): "0 1 3 4 5",
     ("tpu", "type"): "0 2 4 7 9 10 11",
 }
 

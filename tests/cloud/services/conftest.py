@@ -92,6 +92,9 @@ class Services(Door):
         """Until what was granted holds."""
         self._call(self.cloud.world.clock.sleep(self.cloud.iam.propagation_s))
 
+    def preempt(self, node: str) -> None:
+        self._call(self.cloud.nodes.preempt(node, notice=False))
+
     def close(self) -> None:
         self._call(self.cloud.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
