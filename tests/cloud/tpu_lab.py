@@ -141,6 +141,14 @@ class Lab:
         done = await self.operations.wait(name)
         assert "error" not in done, done
 
+    async def users(self, disk: str) -> list[str]:
+        """Who uses a disk, by its full name."""
+        _, _, _, zone, _, name = disk.split("/")
+        path = {"project": PROJECT, "zone": zone, "disk": name}
+        call = Call("compute", "v1", "compute.disks.get", path, {}, None, OWNER, cast(Any, None))
+        body: Any = await self._compute.methods()["compute.disks.get"].handler(call)
+        return list(body.get("users", ()))
+
     async def api(
         self, method: str, path: str, body: Any = None, *, version: str = "v2alpha1", principal: str = OWNER
     ) -> tuple[int, Any]:

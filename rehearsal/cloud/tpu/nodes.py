@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.service import ApiError, JsonObject, World, not_found
 from rehearsal.cloud.tpu.node import LATE_KEYS, Node
-from rehearsal.cloud.tpu.request import disk_user
 from rehearsal.hosts.errors import HostError
 from rehearsal.hosts.machine import Hosts
 
@@ -75,18 +74,9 @@ class Nodes:
         """Enter a new node; its disks and its network are in use from here on."""
         self._nodes[node.name] = node
         self._world.directory[node.name] = node.body
-        self.use_disks(node, node.body.get("dataDisks", []))
 
     def use_disks(self, node: Node, disks: list[JsonObject]) -> None:
-        """Make these the node's disks, in its body and in the `users` of the disks."""
-        user = disk_user(node.name)
-        for disk in node.body.get("dataDisks", []):
-            body = self._world.directory[disk["sourceDisk"]]
-            body["users"] = [each for each in body.get("users", []) if each != user]
-            if not body["users"]:
-                del body["users"]
-        for disk in disks:
-            self._world.directory[disk["sourceDisk"]].setdefault("users", []).append(user)
+        """Make these the node's disks; the `users` of a disk are read from that."""
         node.body["dataDisks"] = disks
         if not disks:
             del node.body["dataDisks"]
@@ -203,7 +193,6 @@ class Nodes:
         await asyncio.gather(*(self._hosts.discard(name) for name in node.host_names))
 
     def _remove(self, node: Node) -> None:
-        self.use_disks(node, [])
         self._nodes.pop(node.name, None)
         self._world.directory.pop(node.name, None)
 

@@ -74,9 +74,8 @@ def _check_limits(body: JsonObject, kind: str, limits: DiskType) -> None:
 
 
 def _show_users(change: Change) -> None:
-    """Nodes are named as they are, machines by links."""
-    users = change.resources.users(change.name)
-    change.body["users"] = [user if "/locations/" in user else compute_link(user) for user in users]
+    """Read from what refers to the disk, so that nothing can be left over."""
+    change.body["users"] = [compute_link(user) for user in change.resources.users(change.name)]
 
 
 def _resize(change: Change) -> None:
