@@ -30,7 +30,7 @@ from infra.nodes import Node
 from infra.settings import parse
 from infra.tpu.request import member_request
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.control import Control
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.hosts.machine import HostSpec
@@ -204,7 +204,7 @@ async def serve(folder: Path, durations: Durations) -> None:
     config = CloudConfig(
         project=PROJECT, directory=folder / "cloud", control=folder / "control.sock", owner=OWNER,
         refresh_token=REFRESH_TOKEN, front_door="127.0.0.1:0", metadata="", clock_rate=0.0,
-        enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS), iam_propagation_s=0.0,
+        enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS), **NO_LAGS,
     )  # fmt: skip
     cloud = Cloud(config, Imagined(), durations)
     try:

@@ -13,6 +13,7 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.logs import LoggingService
@@ -43,8 +44,9 @@ class Cloud:
 
     def __init__(self, config: CloudConfig, hosts: Hosts, durations: Durations | None = None) -> None:
         self._config = config
-        self.world = World(config.project, config.number, VirtualClock(config.clock_rate))
-        self.iam = Iam(self.world, config.owner, config.iam_propagation_s)
+        clock = VirtualClock(config.clock_rate)
+        self.world = World(config.project, config.number, clock, lags=config.lags)
+        self.iam = Iam(self.world, config.owner, config.token_lifetime_s)
         operations = Operations(self.world)
         self.faults = Faults(self.world.clock, config.seed)
         config.directory.mkdir(parents=True, exist_ok=True)
@@ -52,7 +54,8 @@ class Cloud:
         self._quotas = Quotas()
         usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
         oauth = OAuth(self.iam, {config.refresh_token: config.owner})
-        self._storage = StorageService(self.world, self.iam, config.directory / "storage")
+        self._doorway = Doorway(self.world, self.faults, self.requests)
+        self._storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
         self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
         self.front_door = FrontDoor(
             self.world,
@@ -69,8 +72,7 @@ class Cloud:
                 self.nodes,
             ],
             endpoints=oauth.endpoints(),
-            faults=self.faults,
-            requests=self.requests,
+            doorway=self._doorway,
         )
         self._runners: list[web.AppRunner] = []
 
@@ -79,7 +81,8 @@ class Cloud:
         await self._storage.start()
         await self._front_site(await self._runner(self.front_door.app())).start()
         if self._config.metadata:
-            metadata = await self._runner(MetadataServer(self.world, self.nodes, self.iam).app())
+            server = MetadataServer(self.world, self.nodes, self.iam, self._doorway)
+            metadata = await self._runner(server.app())
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
         control = ControlServer(

@@ -43,6 +43,8 @@ _TOLERATED = (
 _TOLERATED_QUERY = {"storage": ("tensorstore",), "compute": ("returnPartialSuccess",)}
 # https://cloud.google.com/apis/docs/system-parameters, where the documents have other spellings.
 _SYSTEM_QUERY = ("$alt", "$fields", "$prettyPrint", "$userProject", "userProject")
+# Of what is wrong in one answer.
+_MOST_SHOWN = 3
 _MEDIA_PREFIXES = ("/upload", "/resumable/upload", "/download")
 
 
@@ -61,6 +63,7 @@ class Route:
     body_check: Check | None
     body_field: str
     required_body: tuple[str, ...]
+    answer_check: Check | None
 
     def path_parameters(self, raw_path: str) -> dict[str, str]:
         """Decoded path parameters; ApiError 400 if one is not of its pattern."""
@@ -95,6 +98,13 @@ class Route:
         if found:
             raise refusal(found)
         return values
+
+    def wrong_in_answer(self, answer: JsonObject) -> str:
+        """What the method's response schema says against an answer of ours; "" if nothing."""
+        found: list[Violation] = []
+        if self.answer_check is not None:
+            self.answer_check(answer, "", found)
+        return "; ".join(violation.description for violation in found[:_MOST_SHOWN])
 
     def check_body(self, body: Any) -> None:
         """ApiError 400 unless the body is one of the method's request schema."""
@@ -143,6 +153,7 @@ class Document:
         self.definitions: dict[str, JsonObject] = document.get("schemas", {})
         # Where there are endpoints in a region: for compute, all of Google's regions.
         self.locations = frozenset(str(each["location"]) for each in document.get("endpoints", ()))
+        self._answers = Schemas(document.get("schemas", {}), answers=True)
         self._base = f"/{document['servicePath']}"
         common: JsonObject = document.get("parameters", {})
         for name in (*_SYSTEM_QUERY, *_TOLERATED_QUERY.get(api, ())):
@@ -213,6 +224,7 @@ class Document:
             required_query=tuple(name for name, p in query.items() if p.get("required")),
             body_check=self.schemas.compile(method["request"]) if schema else None,
             body_field="" if not schema or schema.endswith("Request") else snake(schema),
+            answer_check=self._answers.compile(method["response"]) if "response" in method else None,
             required_body=tuple(self.schemas.required(schema, method["id"])) if schema else (),
         )
 

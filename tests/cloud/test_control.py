@@ -146,7 +146,7 @@ def test_snapshots_are_added(control: Socket) -> None:
 def test_requests_are_read_from_a_number_on(control: Socket) -> None:
     for n in range(3):
         entry = Entry("t", f"m{n}", "GET", "h", "/p", "a", "10.0.0.2", 200, "", "", 0.0)
-        control.requests.add(entry, validated=True)
+        control.requests.add(entry, validated=True, refused=False)
     answer = control.client.requests(1)
     assert answer["next"] == 3
     assert [(each["n"], each["method_id"]) for each in answer["requests"]] == [(1, "m1"), (2, "m2")]

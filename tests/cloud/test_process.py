@@ -21,7 +21,7 @@ import requests
 from aiohttp import ClientSession, TCPConnector
 
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import CloudConfig, ConfigError, address, parse
+from rehearsal.cloud.config import NO_LAGS, CloudConfig, ConfigError, address, parse
 from rehearsal.cloud.control import Control
 from rehearsal.hosts.machine import HostSpec
 from rehearsal.world import authority
@@ -43,6 +43,7 @@ def document(folder: Path, port: int, **more: Any) -> dict[str, Any]:
         "certificate": str(tls.certificate),
         "key": str(tls.key),
         "clock_rate": 1000,
+        **NO_LAGS,
         **more,
     }
 

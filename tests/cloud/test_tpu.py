@@ -235,7 +235,6 @@ async def test_unfit_disks_are_refused(lab: Lab, disk: dict[str, Any], message: 
 
 async def test_caller_must_be_allowed_to_act_as_the_account(lab: Lab) -> None:
     admin = "admin@example.com"
-    lab.iam.propagation_s = 0.0
     policy = lab.iam.policy(P)
     policy["bindings"].append({"role": "roles/tpu.admin", "members": [f"user:{admin}"]})
     lab.iam.set_policy(P, policy)
@@ -385,6 +384,7 @@ async def test_a_creation_that_breaks_in_our_code_leaves_no_node(
     done = await lab.finish(await lab.create())
     assert done["error"] == {"code": 13, "message": "Internal error encountered."}
     assert (await lab.get())[0] == 404
+    assert "no space left" in lab.world.mistakes.pop()
 
 
 async def test_disk_and_network_in_use_cannot_be_deleted(lab: Lab) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from aiohttp.test_utils import TestClient, TestServer
 
 from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import Operations
@@ -79,6 +80,8 @@ class Lab:
         self.hosts = PretendedHosts()
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
+        self.requests = RequestLog()
+        self.doorway = Doorway(self.world, self.faults, self.requests)
         self.quotas = Quotas()
         self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, quotas=self.quotas)
         zones = (ZONE, "us-east5-c", "us-central1-b")
@@ -91,8 +94,7 @@ class Lab:
             usage,
             [self._compute, self.tpu, usage],
             endpoints={},
-            faults=self.faults,
-            requests=RequestLog(None),
+            doorway=self.doorway,
         )
         self.client = TestClient(TestServer(self.door.app()))
         self.world.directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}
@@ -108,6 +110,13 @@ class Lab:
         headers = {"Host": host, "Authorization": f"Bearer {self.iam.mint(principal).value}"}
         async with self.client.request(method, f"/{path}", json=body, headers=headers) as response:
             return response.status, await response.json()
+
+    async def ask(self, method: str, url: str, token: str) -> int:
+        """The status of a request with this token."""
+        host, _, path = url.partition("/")
+        headers = {"Host": host, "Authorization": f"Bearer {token}"}
+        async with self.client.request(method, f"/{path}", headers=headers) as response:
+            return response.status
 
     async def furnish(self) -> None:
         """What a node needs."""
@@ -202,3 +211,4 @@ async def open_lab(tmp_path: Path) -> AsyncIterator[Lab]:
         yield lab
         for task in list(lab.world.tasks):
             task.cancel()
+    assert lab.world.mistakes == []

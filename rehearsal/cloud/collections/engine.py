@@ -45,6 +45,7 @@ class Engine:
                 held = roles.ROLES.get(role, ())
                 roles.ROLES[role] = (*held, *(each for each in permissions if each not in held))
         roles.grants.cache_clear()
+        roles.named.cache_clear()
 
 
 class CollectionService:

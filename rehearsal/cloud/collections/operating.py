@@ -27,7 +27,8 @@ def operation_methods(resources: Resources, entry: Entry) -> Iterable[tuple[str,
         for method_id, method in discovery.document(entry.api, version).methods.items():
             collection, _, verb = method_id.rpartition(".")
             word = collection.rpartition(".")[2]
-            if collection.count(".") > 3 and collection.rpartition(".")[0] not in entered:
+            elsewhere = not collection.startswith((f"{entry.api}.projects.", f"{COMPUTE}."))
+            if elsewhere or (collection.count(".") > 3 and collection.rpartition(".")[0] not in entered):
                 continue
             if _COLLECTION.fullmatch(word) and verb in _VERBS and not method_id.startswith(_OLD_PATHS):
                 permission = f"{entry.api}.{word}.{'get' if verb == 'wait' else verb}"

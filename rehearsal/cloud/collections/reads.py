@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from rehearsal.cloud.collections import listing, words
+from rehearsal.cloud.collections import listing
 from rehearsal.cloud.collections.entry import Change
 from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.collections.shape import COMPUTE, Shape
@@ -23,8 +23,7 @@ def shown(resources: Resources, shape: Shape, call: Call, name: str) -> JsonObje
 def get(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
     """ApiError 404 for what isn't there."""
     name = resources.name(shape, method, call)
-    if name not in resources.world.directory:
-        raise words.not_found(shape, name)
+    resources.find(name, shape)
     return shown(resources, shape, call, name)
 
 

@@ -60,15 +60,16 @@ class Resources:
 
     # Resources
 
-    def find(self, name: str) -> JsonObject:
+    def find(self, name: str, shape: Shape | None = None) -> JsonObject:
         """The body of a resource; ApiError 404 in its API's words."""
-        if name not in self.world.directory:
-            raise words.not_found(self.shape_of(name), name)
-        return self.world.directory[name]
+        body = self.world.find(name)
+        if body is None:
+            raise words.not_found(shape or self.shape_of(name), name)
+        return body
 
-    def ready(self, name: str) -> JsonObject:
+    def ready(self, name: str, shape: Shape | None = None) -> JsonObject:
         """The body of a resource that no operation is changing; ApiError 404, or what Google answers then."""
-        body = self.find(name)
+        body = self.find(name, shape)
         self.check_idle(name)
         return body
 

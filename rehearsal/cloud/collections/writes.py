@@ -73,11 +73,9 @@ def insert(method: JsonObject, change: Change, scope: str | None = None) -> Json
 def update(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
     """What the mask names, or all that is sent."""
     name, raw = resources.name(shape, method, call), _sent(shape, method, call)
-    if name not in resources.world.directory:
-        if shape.collection.upsert:
-            return create(resources, shape, method, call)
-        raise words.not_found(shape, name)
-    old = resources.ready(name)
+    if shape.collection.upsert and name not in resources.world.directory:
+        return create(resources, shape, method, call)
+    old = resources.ready(name, shape)
     change = Change(resources, shape, call, name, shape.writable(raw), copy.deepcopy(old), old)
     masks.check_etag(shape, change, raw)
     masks.apply(shape, method, change, raw)
@@ -87,7 +85,7 @@ def update(resources: Resources, shape: Shape, method: JsonObject, call: Call) -
 def special(verb: Verb, resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
     """A method that the entry has a hook for."""
     name = resources.name(shape, method, call)
-    old = resources.ready(name) if verb.exists else {}
+    old = resources.ready(name, shape) if verb.exists else {}
     change = Change(resources, shape, call, name, call.body or {}, copy.deepcopy(old), old)
     shown = verb.act(change)
     if shown is not None or not verb.exists:
@@ -98,11 +96,9 @@ def special(verb: Verb, resources: Resources, shape: Shape, method: JsonObject, 
 def delete(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
     """ApiError 400 for what another resource names, unless the entry says what becomes of that."""
     name, collection = resources.name(shape, method, call), shape.collection
-    if name not in resources.world.directory:
-        if call.query.get("allowMissing"):
-            raise NotEmulatedError(f"allowMissing of {call.method_id}")
-        raise words.not_found(shape, name)
-    old = resources.ready(name)
+    if call.query.get("allowMissing"):
+        raise NotEmulatedError(f"allowMissing of {call.method_id}")
+    old = resources.ready(name, shape)
     change = Change(resources, shape, call, name, {}, copy.deepcopy(old), old)
     masks.check_etag(shape, change, {"etag": call.query.get("etag")})
     inside = [other for other in resources.world.directory if other.startswith(f"{name}/")]

@@ -48,6 +48,10 @@ def _check_account(change: Change) -> None:
     change.body |= {"projectId": change.world.project, "email": change.id, **unique}
 
 
+def _show_later(change: Change) -> None:
+    change.world.show_later(change.name, change.world.lags.account_s)
+
+
 def _graves(change: Change) -> dict[str, JsonObject]:
     """The bodies of deleted accounts, by unique id."""
     return change.resources.private.setdefault(_ACCOUNT, {})
@@ -150,6 +154,7 @@ ENTRY = Entry(
             omit=("update",),
             mutable=("displayName", "description"),
             check=_check_account,
+            created=_show_later,
             deleted=_bury,
             verbs={"undelete": Verb(_undelete_account, exists=False)},
             not_found="Unknown service account: {id}",

@@ -6,7 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from rehearsal.cloud.service import ApiError, Call, JsonObject, bad_request
+from rehearsal.cloud.policies import requested_version
+from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.storage import bucket_rules
 from rehearsal.cloud.storage.conditions import failed, integer
 from rehearsal.cloud.storage.listing import truth
@@ -106,7 +107,7 @@ class Buckets:
         """storage.buckets.getIamPolicy."""
         name = call.path["bucket"]
         self._store.bucket(name)
-        return _policy(name, self._store.iam.policy(bucket_resource(name)))
+        return _policy(name, self._store.iam.shown(bucket_resource(name), requested_version(call)))
 
     async def set_policy(self, call: Call) -> JsonObject:
         """storage.buckets.setIamPolicy."""
@@ -184,4 +185,4 @@ def _check_metageneration(call: Call, bucket: JsonObject) -> None:
 
 def _refuse_soft_deleted(call: Call) -> None:
     if truth(call.query, "softDeleted"):
-        raise bad_request("Soft delete of whole buckets is not emulated; soft delete of objects is.")
+        raise NotEmulatedError("Soft delete of whole buckets")

@@ -17,24 +17,21 @@ import grpc  # type: ignore[import-untyped]
 from aiohttp import web
 from google.cloud.storage_control_v2.types import GetStorageLayoutRequest, StorageLayout
 
+from rehearsal.cloud.doorway import Doorway
+from rehearsal.cloud.grpcdoor import CALLER, GrpcDoor
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.service import ApiError
 from rehearsal.cloud.storage.store import Store, bucket_resource
 
 _SERVICE = "google.storage.control.v2.StorageControl"
-_CODES = {
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-}
 
 
 class StorageControl:
-    """A gRPC server on a Unix socket at `path`; methods other than GetStorageLayout are UNIMPLEMENTED."""
+    """A gRPC server on a Unix socket at `path`."""
 
-    def __init__(self, store: Store, iam: Iam, path: Path) -> None:
+    def __init__(self, store: Store, iam: Iam, path: Path, doorway: Doorway) -> None:
         self._store = store
         self._iam = iam
+        self._door = GrpcDoor("storage.googleapis.com", iam, doorway)
         self.path = path
         self._server: grpc.aio.Server | None = None
 
@@ -46,7 +43,7 @@ class StorageControl:
             response_serializer=StorageLayout.serialize,
         )
         handler = grpc.method_handlers_generic_handler(_SERVICE, {"GetStorageLayout": layout})
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(interceptors=(self._door,))
         self._server.add_generic_rpc_handlers((handler,))
         self._server.add_insecure_port(f"unix:{self.path}")
         await self._server.start()
@@ -56,20 +53,11 @@ class StorageControl:
         if self._server is not None:
             await self._server.stop(grace=None)
 
-    async def _get_storage_layout(
-        self, request: GetStorageLayoutRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> StorageLayout:
-        metadata = {str(key).lower(): str(value) for key, value in context.invocation_metadata() or ()}
-        token = self._iam.find_token(metadata.get("authorization", "").removeprefix("Bearer "))
+    async def _get_storage_layout(self, request: GetStorageLayoutRequest, _context: Any) -> StorageLayout:
         # projects/_/buckets/B/storageLayout
         name = request.name.removeprefix(bucket_resource("")).removesuffix("/storageLayout")
-        try:
-            if token is None:
-                raise ApiError(401, "UNAUTHENTICATED", "Request had invalid authentication credentials.")
-            bucket = self._store.bucket(name)
-            self._iam.require(token.principal, "storage.objects.list", bucket_resource(name))
-        except ApiError as error:
-            await context.abort(_CODES[error.code], error.message)
+        bucket = self._store.bucket(name)
+        self._iam.require(CALLER.get(), "storage.objects.list", bucket_resource(name))
         hierarchical = bool(bucket.get("hierarchicalNamespace", {}).get("enabled"))
         return StorageLayout(
             name=request.name,

@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.service import NotEmulatedError, bad_request
 from rehearsal.cloud.storage.versions import Objects, Version
 
 MAX_RESULTS = 1000
@@ -102,11 +102,11 @@ def _options(query: Mapping[str, Any]) -> _Options:
     if versions and soft:
         raise bad_request("Only one of versions and softDeleted may be true.")
     if glob and delimiter:
-        raise bad_request("matchGlob together with delimiter is not emulated.")
+        raise NotEmulatedError("matchGlob together with delimiter")
     if truth(query, "includeFoldersAsPrefixes") and delimiter != "/":
         raise bad_request("includeFoldersAsPrefixes requires that delimiter is '/'.")
     if query.get("filter"):
-        raise bad_request("The filter parameter (object contexts) is not emulated.")
+        raise NotEmulatedError("The filter parameter (object contexts)")
     return _Options(
         prefix=query.get("prefix") or "",
         delimiter=delimiter,

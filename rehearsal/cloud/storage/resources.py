@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from rehearsal.cloud.service import Call, JsonObject, bad_request
+from rehearsal.cloud.service import Call, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.storage.versions import Version
 
 SETTABLE = (
@@ -66,20 +66,17 @@ def base_url(call: Call) -> str:
 
 
 def refuse_acls(call: Call) -> None:
-    """ApiError 400 if the request asks for an ACL."""
+    """NotEmulatedError if the request asks for an ACL."""
     for name in ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"):
         if call.query.get(name):
-            raise bad_request(f"{name}: ACLs are not emulated; use uniform bucket-level access and IAM.")
+            raise NotEmulatedError(f"An ACL ({name})")
 
 
 def settable(body: JsonObject) -> JsonObject:
-    """The settable fields of a client's object body; ApiError 400 for those that are not emulated."""
+    """The settable fields of a client's object body; NotEmulatedError for the others."""
     for key, value in body.items():
         if key not in SETTABLE and key not in _OUTPUT and value:
-            raise bad_request(
-                f"Object field '{key}' is not emulated by the rehearsal's Cloud Storage: ACLs, contexts, "
-                "object retention and customer-supplied keys are left out."
-            )
+            raise NotEmulatedError(f"Object field '{key}'")
     storage_class(body)
     return {key: body[key] for key in SETTABLE if body.get(key) is not None}
 

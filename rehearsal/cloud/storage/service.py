@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.service import Call, Method, World
 from rehearsal.cloud.storage.blobs import BlobStore
@@ -26,13 +27,15 @@ class StorageService:
     api = "storage"
     versions = ("v1",)
 
-    def __init__(self, world: World, iam: Iam, root: Path, program: str = "fake-gcs-server") -> None:
+    def __init__(
+        self, world: World, iam: Iam, root: Path, doorway: Doorway, program: str = "fake-gcs-server"
+    ) -> None:
         self._blobs = BlobStore(root, world.blame, program)
         self._store = Store(world, iam, self._blobs)
         self._uploads = Uploads(self._store)
         self._objects = Objects(self._store)
         self._buckets = Buckets(self._store)
-        self._control = StorageControl(self._store, iam, root / "grpc.sock")
+        self._control = StorageControl(self._store, iam, root / "grpc.sock", doorway)
 
     async def start(self) -> None:
         """Start fake-gcs-server, which keeps the content under `root`, and the gRPC side."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.service import ApiError, Call, JsonObject, World, not_found
+from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, World, not_found
 from rehearsal.cloud.tpu.catalog import (
     ACCELERATOR,
     DISK_TYPES,
@@ -63,7 +63,7 @@ class Requests:
             )
         for name in _NOT_EMULATED:
             if sent.get(name):
-                raise ApiError(501, "UNIMPLEMENTED", f"Node.{name} is not emulated.")
+                raise NotEmulatedError(f"Node.{name}")
         piece = _slice(sent, zone)
         _check_runtime(sent.get("runtimeVersion", ""))
         place = self._place(sent.get("networkConfig") or {}, zone)
@@ -165,12 +165,12 @@ class Requests:
         if sent.get("mode", "READ_WRITE") != "READ_ONLY":
             if hosts > 1:
                 raise refusal(f"disk {name}: a multi-host node attaches disks in READ_ONLY mode only")
-            raise ApiError(501, "UNIMPLEMENTED", "Data disks in READ_WRITE mode are not emulated.")
+            raise NotEmulatedError("A data disk in READ_WRITE mode")
         if hosts > 1 and body.get("accessMode") != "READ_ONLY_MANY":
             mode = body.get("accessMode", "READ_WRITE_SINGLE")
             raise refusal(f"disk {name} has access mode {mode}; many hosts need READ_ONLY_MANY")
         if name not in self._world.images:
-            raise ApiError(501, "UNIMPLEMENTED", f"Disk {name} is blank; only disks with data are emulated.")
+            raise NotEmulatedError(f"A data disk without data ({name})")
         return {**sent, "sourceDisk": name}
 
     def _service_account(self, principal: str, sent: JsonObject) -> JsonObject:

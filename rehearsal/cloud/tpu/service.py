@@ -19,6 +19,7 @@ from rehearsal.cloud.service import (
     Call,
     JsonObject,
     Method,
+    NotEmulatedError,
     World,
     already_exists,
     bad_request,
@@ -125,8 +126,7 @@ class TpuService:
             if other.name == node.name:
                 raise already_exists(node.name)
             if other.id == node.id:
-                text = f"Machines are called after their node, and {other.name} exists: not emulated."
-                raise ApiError(501, "UNIMPLEMENTED", text)
+                raise NotEmulatedError(f"A second node with the machine names of {other.name}")
         self._quotas.require(node, nodes.all())
         return node
 
@@ -376,7 +376,7 @@ def _wrong_state(node: Node, what: str) -> ApiError:
 def _page(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
     """A page of a list; the token is the number of the item that comes next."""
     if call.query.get("filter") or call.query.get("orderBy"):
-        raise ApiError(501, "UNIMPLEMENTED", "filter and orderBy are not emulated.")
+        raise NotEmulatedError("A list with filter or orderBy")
     token = str(call.query.get("pageToken") or "0")
     if not token.isdigit():
         raise bad_request(f"Invalid page token '{token}'.")

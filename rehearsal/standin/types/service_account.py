@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from rehearsal.standin import mapping
+from rehearsal.standin.errors import ApiError
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import DELETION_POLICY, IAM, PROJECT, Field, Kind, Table, Update
 
 _DESCRIPTIVE = (Field("displayName"), Field("description"))
+_NOT_YET = (403, 404)
 _LOOKS = 2  # before the read that counts: a new account takes a moment to show everywhere
 
 
@@ -31,9 +34,15 @@ class Account(Resource):
         self.call(context, "POST", f"projects/{planned['project']}/serviceAccounts", planned, body=content)
 
     def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Look until the account shows, then read it."""
-        for _ in range(_LOOKS):
-            self.get(context, planned)
+        """Look until the account shows, then read it; until then Google answers 404, or 403."""
+        seen = 0
+        while seen < _LOOKS:
+            try:
+                self.call(context, "GET", self.item(planned), planned)
+                seen += 1
+            except ApiError as error:
+                if error.status not in _NOT_YET or time.monotonic() > context.deadline:
+                    raise
             context.client.pause(context.poll_s)
         return self.read(context, id_, planned)
 

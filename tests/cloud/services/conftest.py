@@ -16,7 +16,7 @@ from official import OWNER, PROJECT, Door
 from tpu_lab import PretendedHosts
 
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.config import NO_LAGS, CloudConfig
 
 LOCATION = f"projects/{PROJECT}/locations/us-east5"
 APIS = (
@@ -36,6 +36,7 @@ class Services(Door):
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
             metadata="", clock_rate=1000.0, enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS),
+            **NO_LAGS,
         )  # fmt: skip
         self._call(self._open(config))
         super().__init__(self.cloud.port)
@@ -90,7 +91,7 @@ class Services(Door):
 
     def wait_for_grants(self) -> None:
         """Until what was granted holds."""
-        self._call(self.cloud.world.clock.sleep(self.cloud.iam.propagation_s))
+        assert self.cloud.world.lags.grant_s == 0
 
     def preempt(self, node: str) -> None:
         self._call(self.cloud.nodes.preempt(node, notice=False))

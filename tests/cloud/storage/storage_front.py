@@ -17,6 +17,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.requestlog import RequestLog
@@ -50,10 +51,11 @@ class Front:
 
     async def _start(self) -> None:
         self.world = World(PROJECT, NUMBER, VirtualClock())
-        self.iam = Iam(self.world, OWNER, propagation_s=0)
-        self.service = StorageService(self.world, self.iam, self.root)
+        self.iam = Iam(self.world, OWNER)
+        self.faults, self.requests = Faults(self.world.clock), RequestLog()
+        doorway = Doorway(self.world, self.faults, self.requests)
+        self.service = StorageService(self.world, self.iam, self.root, doorway)
         await self.service.start()
-        self.requests = RequestLog()
         self._owner = self.iam.mint(OWNER, lifetime_s=1e9).value  # proofs run for hours
         self._door = FrontDoor(
             self.world,
@@ -61,8 +63,7 @@ class Front:
             _AllEnabled(),
             [self.service],
             endpoints={},
-            faults=Faults(self.world.clock),
-            requests=self.requests,
+            doorway=doorway,
         )
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
@@ -92,6 +93,7 @@ class Front:
         self.call(stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
+        assert self.world.mistakes == []
 
     def request(
         self,

@@ -69,13 +69,16 @@ class TestInsert:
                 },
                 "versioning",
             ),
-            ({"website": {"mainPageSuffix": "index.html"}}, "not emulated"),
         ],
     )
     def test_refusals(self, front: Front, body: dict[str, Any], word: str) -> None:
         refused = insert(front, "refused", **body)
         assert refused.status == 400
         assert word in refused.json["error"]["message"]
+
+    def test_what_is_not_emulated_is_no_mistake_of_the_callers(self, front: Front) -> None:
+        refused = insert(front, "refused", website={"mainPageSuffix": "index.html"})
+        assert (refused.status, refused.json["error"]["status"]) == (501, "UNIMPLEMENTED")
 
     def test_another_project(self, front: Front) -> None:
         assert front.request("POST", "b", {"name": "elsewhere"}, project="other").status in (400, 403)

@@ -184,9 +184,9 @@ class TestMetadata:
         front.put(bucket, "a", b"1")
         retention = {"mode": "Locked", "retainUntilTime": "2030-01-01T00:00:00Z"}
         refused = front.request("PATCH", object_path(bucket, "a"), {"retention": retention})
-        assert refused.status == 400
+        assert refused.status == 501
         assert "retention" in refused.json["error"]["message"]
-        assert front.put(bucket, "b", b"1", predefinedAcl="publicRead").status == 400
+        assert front.put(bucket, "b", b"1", predefinedAcl="publicRead").status == 501
 
 
 class TestVersions:
