@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rehearsal.standin.table import Field, Kind, Table
+from rehearsal.standin.field import Field, Kind
+from rehearsal.standin.table import Table
 from rehearsal.standin.values import UNKNOWN, Asset
 
 _SHAPES: dict[Kind, tuple[type[Any], ...]] = {
@@ -27,6 +28,7 @@ _SHAPES: dict[Kind, tuple[type[Any], ...]] = {
     Kind.BLOCKS: (list,),
     Kind.BLOCK_SET: (list,),
     Kind.ASSET: (Asset,),
+    Kind.ANY: (object,),
 }
 
 

@@ -14,6 +14,7 @@ from rehearsal.standin import mapping
 from rehearsal.standin.api import DEFAULT_TIMEOUT_S, FIRST_BACKOFF_S, Client
 from rehearsal.standin.batch import Batches
 from rehearsal.standin.difference import Difference
+from rehearsal.standin.differences import NOT_CARRIED_OUT
 from rehearsal.standin.errors import UnsupportedError
 from rehearsal.standin.invokes import INVOKES
 from rehearsal.standin.lifecycle import Context, Resource
@@ -64,11 +65,16 @@ class Provider:
         return checking.check(_type(token).table, news, olds, name, seed)
 
     def diff(
-        self, token: str, state: Mapping[str, Any], news: Mapping[str, Any], ignored: Sequence[str] = ()
+        self,
+        token: str,
+        state: Mapping[str, Any],
+        news: Mapping[str, Any],
+        ignored: Sequence[str] = (),
+        before: Mapping[str, Any] | None = None,
     ) -> Change:
-        """What an update from `state` (outputs) to `news` (checked inputs) would change."""
+        """What an update from `state` (outputs, made by `before`) to `news` (checked inputs) would change."""
         resource = _type(token)
-        found = resource.differences(news, state, self._settings, ignored)
+        found = resource.differences(news, state, self._settings, ignored, before)
         replaces = {d.name for d in found if d.replaces}
         # A fixed name can't be taken twice: then the old one has to go first.
         named = (
@@ -100,16 +106,17 @@ class Provider:
         news: Mapping[str, Any],
         *,
         ignored: Sequence[str] = (),
+        before: Mapping[str, Any] | None = None,
         preview: bool = False,
         timeout_s: float = 0,
     ) -> dict[str, Any]:
         """Change a resource from `state` (outputs) to `news` (checked inputs): its outputs after it."""
         resource = _type(token)
         if preview:
-            planned = mapping.plan(resource.table, news, state, self._settings)
+            planned = mapping.plan(resource.table, news, state, self._settings, before)
             return mapping.preview(resource.table, planned, state)
-        changed = {d.name for d in resource.differences(news, state, self._settings, ignored)}
-        return resource.update(self._context(timeout_s), id_, news, state, changed)
+        changed = {d.name for d in resource.differences(news, state, self._settings, ignored, before)}
+        return resource.update(self._context(timeout_s), id_, news, state, changed, before)
 
     def delete(self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0) -> None:
         """Remove a resource."""
@@ -138,6 +145,8 @@ class Provider:
 
 
 def _type(token: str) -> Resource:
+    if token in NOT_CARRIED_OUT:
+        raise UnsupportedError(f"the stand-in doesn't carry out {token}: {NOT_CARRIED_OUT[token]}")
     if token not in TYPES:
         known = ", ".join(TYPES)
         raise UnsupportedError(f"the stand-in doesn't know the resource type {token!r}; it knows {known}")

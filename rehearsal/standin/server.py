@@ -105,6 +105,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
                 from_struct(request.olds),
                 from_struct(request.news),
                 request.ignoreChanges,
+                from_struct(request.old_inputs),
             )
             some = bool(change.differences)
             response = provider_pb2.DiffResponse
@@ -160,6 +161,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
                 from_struct(request.olds),
                 from_struct(request.news),
                 ignored=request.ignoreChanges,
+                before=from_struct(request.old_inputs),
                 preview=request.preview,
                 timeout_s=request.timeout,
             )

@@ -16,7 +16,7 @@ from rehearsal.standin.api import Client
 from rehearsal.standin.errors import ApiError, StandInError
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import TPU
+from rehearsal.standin.types.tpu import TPU
 
 DONE = {"name": "projects/p/locations/us-east5-b/operations/1", "done": True}
 NODE = "projects/p/locations/us-east5-b/nodes/vm"

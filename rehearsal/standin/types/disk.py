@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rehearsal.standin.errors import ApiError
 from rehearsal.standin.lifecycle import NOT_FOUND, Context, Resource
-from rehearsal.standin.table import (
-    COMPUTE,
-    CREATED,
-    DELETION_POLICY,
-    NAME,
-    PROJECT,
-    SELF_LINK,
-    Field,
-    Kind,
-    Table,
-    Update,
-    basename,
-    same_basename,
-    same_link,
-)
-from rehearsal.standin.types.places import ZONE, optional_v1_link
+from rehearsal.standin.table import COMPUTE, REFUSED, Update, at, basename, same_basename, same_link
+from rehearsal.standin.types.compute import LINK, ONLY_FALSE, SET_LABELS, compute
 
 
 def _disk_type(value: str, planned: Mapping[str, Any]) -> str:
@@ -62,72 +49,38 @@ class Disk(Resource):
 
 
 DISK = Disk(
-    Table(
-        token="gcp:compute/disk:Disk",
-        service=COMPUTE,
-        collection="projects/{project}/zones/{zone}/disks",
-        item="projects/{project}/zones/{zone}/disks/{name}",
-        read_before_delete=True,
-        fields=(
-            NAME,
-            PROJECT,
-            DELETION_POLICY,
-            ZONE,
-            Field("description", replaces=True),
-            Field("labels", Kind.LABELS),
-            Field(
-                "type",
-                default="pd-standard",
-                replaces=True,
-                same=same_basename,
-                encode=_disk_type,
-                decode=basename,
-            ),
-            Field("size", Kind.INT, rest="sizeGb", computed=True),
-            Field("snapshot", rest="sourceSnapshot", replaces=True, same=same_link, decode=optional_v1_link),
-            Field("image", rest="sourceImage", replaces=True, same=_same_image),
-            Field("accessMode", computed=True),
-            Field("physicalBlockSizeBytes", Kind.INT, computed=True, replaces=True),
-            Field("provisionedIops", Kind.INT, computed=True),
-            Field("provisionedThroughput", Kind.INT, computed=True),
-            Field("enableConfidentialCompute", Kind.BOOL, computed=True, replaces=True),
-            Field("eraseWindowsVssSignature", Kind.BOOL, rest=None, default=False, only=False),
-            Field("createSnapshotBeforeDestroy", Kind.BOOL, rest=None, only=False),
-            SELF_LINK,
-            CREATED,
-            Field("diskId", rest="id", output=True),
-            Field("labelFingerprint", output=True),
-            Field("lastAttachTimestamp", output=True),
-            Field("lastDetachTimestamp", output=True),
-            Field("sourceDisk", output=True),
-            Field("sourceDiskId", output=True),
-            Field("sourceImageId", output=True),
-            Field("sourceSnapshotId", output=True),
-            Field("sourceInstantSnapshot", output=True),
-            Field("sourceInstantSnapshotId", output=True),
-            Field("storagePool", output=True),
-            Field("multiWriter", Kind.BOOL, output=True),
-            Field("licenses", Kind.LIST, output=True),
-            Field("resourcePolicies", Kind.LIST, output=True),
-            Field("users", Kind.LIST, output=True),
-            Field("guestOsFeatures", Kind.BLOCKS, output=True, fields=(Field("type"),)),
-        ),
-        updates=(
+    compute(
+        "disk:Disk",
+        "zones/{zone}/disks",
+        (
+            replace(SET_LABELS, extra={"name": "{name}", **SET_LABELS.extra}),
+            Update("size", "POST", "/resize"),
             Update(
-                ("labels",),
-                method="POST",
-                suffix="/setLabels",
-                extra={"name": "{name}", "labelFingerprint": "{labelFingerprint}"},
-            ),
-            Update(("size",), method="POST", suffix="/resize"),
-            Update(
-                ("provisionedIops", "provisionedThroughput"),
+                "provisionedIops provisionedThroughput",
                 changed_only=True,
                 mask="paths",
                 mask_repeats=True,
                 extra={"name": "{name}"},
             ),
-            Update(("accessMode",), mask="paths", mask_repeats=True, extra={"name": "{name}"}),
+            Update("accessMode", mask="paths", mask_repeats=True, extra={"name": "{name}"}),
         ),
+        {
+            "type": {
+                "default": "pd-standard",
+                "same": same_basename,
+                "encode": _disk_type,
+                "decode": basename,
+            },
+            "size": {**at("sizeGb"), "text": False},
+            "snapshot": {**at("sourceSnapshot"), **LINK},
+            "image": {**at("sourceImage"), "same": _same_image},
+            "provisionedIops provisionedThroughput": {"text": False},
+            "physicalBlockSizeBytes": {"text": False},
+            "eraseWindowsVssSignature": {**ONLY_FALSE, "default": False},
+            "createSnapshotBeforeDestroy createSnapshotBeforeDestroyPrefix": ONLY_FALSE,
+            "architecture": REFUSED,
+            "diskId": at("id"),
+        },
+        read_before_delete=True,
     )
 )
