@@ -50,7 +50,7 @@ def check(
     """
     failures: list[tuple[str, str]] = []
     inputs = _check_fields(table.inputs, given, "", failures)
-    if table.auto_name and inputs.get("name") is None:
+    if table.auto_name and inputs.get("name") is None and inputs.get("namePrefix") is None:
         automatic = "name" in before.get("__defaults", []) and before.get("name")
         inputs["name"] = automatic or f"{name}-{hashlib.sha256(seed + name.encode()).hexdigest()[:7]}"
         inputs["__defaults"] = sorted([*inputs["__defaults"], "name"])

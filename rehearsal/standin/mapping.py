@@ -94,28 +94,36 @@ def parameters(planned: Mapping[str, Any]) -> dict[str, str]:
 
 
 def body(
-    fields: Iterable[Field], planned: Mapping[str, Any], given: Mapping[str, Any], *, update: bool = False
+    fields: Iterable[Field],
+    planned: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    update: bool = False,
+    whole: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A request's JSON from `planned` values; `given` are the program's own, for Send.GIVEN."""
+    """A request's JSON from `planned` values; `given` are the program's own, for Send.GIVEN.
+
+    `whole`: the resource's values where `planned` are a block's.
+    """
     result: dict[str, Any] = {}
     for f in fields:
         rule = f.send_update if update and f.send_update is not None else f.send
         value = planned.get("effectiveLabels" if f.kind is Kind.LABELS else f.name)
         if f.place is None or not _is_sent(f, value, given.get(f.name) is not None, rule):
             continue
-        encoded = encode(f, value, planned)
+        encoded = encode(f, value, whole or planned)
         if encoded is not OMITTED:
             _put(result, f.place, encoded)
     return result
 
 
 def encode(f: Field, value: Any, planned: Mapping[str, Any]) -> Any:
-    """One value in Google's form."""
+    """One value in Google's form; `planned`: the resource's."""
     if value is not None:
         if f.kind is Kind.BLOCK:
-            value = body(f.fields, value, value)
+            value = body(f.fields, value, value, whole=planned)
         elif f.kind in (Kind.BLOCKS, Kind.BLOCK_SET):
-            value = [body(f.fields, item, item) for item in value]
+            value = [body(f.fields, item, item, whole=planned) for item in value]
     elif f.encode is None:
         value = f.kind.zero
     if f.encode:

@@ -78,7 +78,9 @@ class Provider:
         replaces = {d.name for d in found if d.replaces}
         # A fixed name can't be taken twice: then the old one has to go first.
         named = (
-            resource.table.auto_name and "name" not in news.get("__defaults", ()) and "name" not in replaces
+            resource.table.auto_name
+            and news.get("name") is not None
+            and ("name" not in news.get("__defaults", ()) and "name" not in replaces)
         )
         return Change(found, bool(replaces) and (named or resource.table.delete_before_replace))
 

@@ -10,6 +10,7 @@ from rehearsal.standin.types import (
     compute,
     disk,
     iam_member,
+    instance,
     kms,
     project_service,
     records,
@@ -19,8 +20,8 @@ from rehearsal.standin.types import (
 )
 
 _MODULES = (
-    accounts, bucket, bucket_object, compute, disk, iam_member, kms, project_service, records, router_nat,
-    services, tpu,
+    accounts, bucket, bucket_object, compute, disk, iam_member, instance, kms, project_service, records,
+    router_nat, services, tpu,
 )  # fmt: skip
 
 TYPES: dict[str, Resource] = {

@@ -18,9 +18,27 @@ def _disk_type(value: str, planned: Mapping[str, Any]) -> str:
     return f"projects/{planned['project']}/zones/{basename(planned['zone'])}/diskTypes/{value}"
 
 
-def _same_image(wanted: Any, current: Any) -> bool:
+def same_image(wanted: Any, current: Any) -> bool:
     """An image family is the same as any image in it: `debian-12` and `debian-12-v20260801`."""
-    return same_link(wanted, current) or str(basename(current)).startswith(f"{basename(wanted)}-")
+    name, there = basename(wanted), str(basename(current))
+    return same_link(wanted, current) or there == name or there.startswith(f"{name}-")
+
+
+def resolve_image(context: Context, image: str, planned: Mapping[str, Any]) -> str:
+    """The full path of an image or of a family's newest: which of the two the name is, is asked."""
+    if "/images/" in image:
+        return image
+    project, _, name = image.rpartition("/")
+    images = f"projects/{project or planned['project']}/global/images"
+    for path in (f"{images}/{name}", f"{images}/family/{name}"):
+        try:
+            context.client.send(COMPUTE, "GET", path, library=True, deadline=context.deadline)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+        else:
+            return path
+    raise ApiError(NOT_FOUND, f"no image and no image family {image!r}")
 
 
 class Disk(Resource):
@@ -29,23 +47,8 @@ class Disk(Resource):
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Make the disk, with its image spelt out."""
         if image := planned.get("image"):
-            planned = {**planned, "image": self._resolve(context, image, planned)}
+            planned = {**planned, "image": resolve_image(context, image, planned)}
         super().insert(context, planned, inputs)
-
-    def _resolve(self, context: Context, image: str, planned: Mapping[str, Any]) -> str:
-        if "/images/" in image:
-            return image
-        project, _, name = image.rpartition("/")
-        images = f"projects/{project or planned['project']}/global/images"
-        for path in (f"{images}/{name}", f"{images}/family/{name}"):
-            try:
-                context.client.send(COMPUTE, "GET", path, library=True, deadline=context.deadline)
-            except ApiError as error:
-                if error.status != NOT_FOUND:
-                    raise
-            else:
-                return path
-        raise ApiError(NOT_FOUND, f"no image and no image family {image!r}")
 
 
 DISK = Disk(
@@ -73,7 +76,7 @@ DISK = Disk(
             },
             "size": {**at("sizeGb"), "text": False},
             "snapshot": {**at("sourceSnapshot"), **LINK},
-            "image": {**at("sourceImage"), "same": _same_image},
+            "image": {**at("sourceImage"), "same": same_image},
             "provisionedIops provisionedThroughput": {"text": False},
             "physicalBlockSizeBytes": {"text": False},
             "eraseWindowsVssSignature": {**ONLY_FALSE, "default": False},
