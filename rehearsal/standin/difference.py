@@ -6,21 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rehearsal.plugin.provider import Difference
+from rehearsal.plugin.values import UNKNOWN, has_unknown, is_empty
 from rehearsal.standin.field import Field, Kind
 from rehearsal.standin.mapping import LOCATIONS, plan
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import Table
-from rehearsal.standin.values import UNKNOWN, has_unknown, is_empty
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One property that differs: `path` as Pulumi spells it, `name` of the top-level property."""
-
-    path: str
-    name: str
-    kind: str  # "ADD", "UPDATE" or "DELETE"
-    replaces: bool
 
 
 def differences(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from rehearsal.plugin.provider import Checked
+from rehearsal.plugin.values import UNKNOWN, Asset
 from rehearsal.standin.field import Field, Kind
 from rehearsal.standin.table import Table
-from rehearsal.standin.values import UNKNOWN, Asset
 
 _SHAPES: dict[Kind, tuple[type[Any], ...]] = {
     Kind.STRING: (str,),
@@ -30,14 +30,6 @@ _SHAPES: dict[Kind, tuple[type[Any], ...]] = {
     Kind.ASSET: (Asset,),
     Kind.ANY: (object,),
 }
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Inputs with defaults filled in, and what is wrong with them: pairs of property and sentence."""
-
-    inputs: dict[str, Any]
-    failures: list[tuple[str, str]]
 
 
 def check(

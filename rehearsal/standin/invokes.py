@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rehearsal.standin.errors import StandInError, UnsupportedError
+from rehearsal.plugin.errors import StandInError, UnsupportedError
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.table import RESOURCE_MANAGER
 from rehearsal.standin.types.bucket_object import BUCKET_OBJECT

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from rehearsal.plugin.errors import ApiError, CreatedButError, OperationError, StandInError
+from rehearsal.plugin.provider import Difference
+from rehearsal.plugin.values import has_unknown
 from rehearsal.standin import difference, mapping, operations
 from rehearsal.standin.api import DEFAULT_TIMEOUT_S, Client
 from rehearsal.standin.batch import Batches
-from rehearsal.standin.difference import Difference
-from rehearsal.standin.errors import ApiError, CreatedButError, OperationError, StandInError
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import Table, Update
-from rehearsal.standin.values import has_unknown
 
 NOT_FOUND = 404
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rehearsal.plugin.values import UNKNOWN, has_unknown, is_empty
 from rehearsal.standin.field import Field, Kind, Send
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import Table
-from rehearsal.standin.values import UNKNOWN, has_unknown, is_empty
 
 OMITTED = object()  # what a field's `encode` returns for a value that isn't sent
 LOCATIONS = ("project", "region", "zone")

@@ -6,40 +6,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from rehearsal.plugin.errors import UnsupportedError
+from rehearsal.plugin.provider import Change, Checked
 from rehearsal.standin import inputs as checking
 from rehearsal.standin import mapping
 from rehearsal.standin.api import DEFAULT_TIMEOUT_S, FIRST_BACKOFF_S, Client
 from rehearsal.standin.batch import Batches
-from rehearsal.standin.difference import Difference
 from rehearsal.standin.differences import NOT_CARRIED_OUT
-from rehearsal.standin.errors import UnsupportedError
+from rehearsal.standin.install import installed_version
 from rehearsal.standin.invokes import INVOKES
 from rehearsal.standin.lifecycle import Context, Resource
-from rehearsal.standin.settings import Settings
+from rehearsal.standin.settings import Settings, unknown_settings
 from rehearsal.standin.types import TYPES
 
 POLL_S = 0.5  # the official provider: 10 s
 WINDOW_S = 0.3  # the official provider: 3 s
 
 
-@dataclass(frozen=True)
-class Change:
-    """The engine's question "what would an update do?" answered."""
-
-    differences: list[Difference]
-    delete_first: bool
-
-    @property
-    def replaces(self) -> list[str]:
-        """Properties that can't be changed in place."""
-        return sorted({d.name for d in self.differences if d.replaces})
-
-
 class Provider:
-    """A configured provider. Creating or updating needs `configure` first."""
+    """A configured provider (`rehearsal.plugin.provider`). Creating or updating needs `configure` first."""
+
+    package = "gcp"
 
     def __init__(
         self, *, poll_s: float = POLL_S, window_s: float = WINDOW_S, first_backoff_s: float = FIRST_BACKOFF_S
@@ -47,7 +36,16 @@ class Provider:
         self._poll_s = poll_s
         self._first_backoff_s = first_backoff_s
         self._batches = Batches(window_s)
+        self.version = installed_version()
         self.configure(Settings())
+
+    def unknown_settings(self, given: Mapping[str, Any]) -> list[str]:
+        """Names of settings that would have no effect, and so are refused."""
+        return unknown_settings(given)
+
+    def configure_from(self, given: Mapping[str, Any]) -> None:
+        """Take the provider's settings from its inputs and the environment."""
+        self.configure(Settings.of(given))
 
     def configure(self, settings: Settings) -> None:
         """Take the provider's settings; connections are made when the first request is sent."""
@@ -60,7 +58,7 @@ class Provider:
 
     def check(
         self, token: str, news: Mapping[str, Any], olds: Mapping[str, Any], name: str, seed: bytes
-    ) -> checking.Checked:
+    ) -> Checked:
         """Inputs with their defaults, and what is wrong with them."""
         return checking.check(_type(token).table, news, olds, name, seed)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rehearsal.plugin.values import UNKNOWN
 from rehearsal.standin.table import Service
-from rehearsal.standin.values import UNKNOWN
 
 ATTRIBUTION_LABEL = {"goog-pulumi-provisioned": "true"}
 

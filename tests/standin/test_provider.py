@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from rehearsal.standin.errors import StandInError, UnsupportedError
+from rehearsal.plugin.errors import StandInError, UnsupportedError
+from rehearsal.plugin.values import UNKNOWN, from_struct, to_struct
 from rehearsal.standin.field import Field
 from rehearsal.standin.lifecycle import Resource
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings, unknown_settings
 from rehearsal.standin.types import TYPES
 from rehearsal.standin.types.compute import EXCEPTIONS
-from rehearsal.standin.values import UNKNOWN, from_struct, to_struct
 from tests.standin.small_cloud import small_cloud
 
 NETWORK = "gcp:compute/network:Network"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rehearsal.plugin.errors import StandInError, UnsupportedError
 from rehearsal.standin import sdk
 from rehearsal.standin.differences import NOT_CARRIED_OUT
-from rehearsal.standin.errors import StandInError, UnsupportedError
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.types import TYPES
 from tests.standin.replay import RECORDINGS, Google, Recording, Request, google, load, momentless

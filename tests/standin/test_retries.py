@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from rehearsal.plugin.errors import ApiError, StandInError
 from rehearsal.standin.api import Client
-from rehearsal.standin.errors import ApiError, StandInError
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.types.tpu import TPU

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rehearsal.plugin.errors import StandInError
 from rehearsal.standin import mapping
-from rehearsal.standin.errors import StandInError
 from rehearsal.standin.field import Field
 from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.settings import Settings

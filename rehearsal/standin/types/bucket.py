@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from rehearsal.standin.errors import StandInError
+from rehearsal.plugin.errors import StandInError
 from rehearsal.standin.field import Kind, Send
 from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.table import ALWAYS, COMPUTE, FIXED, LOCAL, NEVER, REFUSED, STORAGE, Table, Update, at

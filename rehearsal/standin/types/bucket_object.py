@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rehearsal.plugin.errors import StandInError
+from rehearsal.plugin.provider import Difference
+from rehearsal.plugin.values import UNKNOWN, Asset
 from rehearsal.standin import mapping
-from rehearsal.standin.difference import Difference
-from rehearsal.standin.errors import StandInError
 from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import FREE, LOCAL, NEVER, STORAGE, Table, Update, at
-from rehearsal.standin.values import UNKNOWN, Asset
 
 
 def _never_differs(_one: Any, _other: Any) -> bool:

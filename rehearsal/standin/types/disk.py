@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rehearsal.standin.errors import ApiError
+from rehearsal.plugin.errors import ApiError
 from rehearsal.standin.lifecycle import NOT_FOUND, Context, Resource
 from rehearsal.standin.table import COMPUTE, REFUSED, Update, at, basename, same_basename, same_link
 from rehearsal.standin.types.compute import LINK, ONLY_FALSE, SET_LABELS, compute

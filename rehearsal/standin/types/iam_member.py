@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rehearsal.plugin.errors import ApiError, OperationError, StandInError
 from rehearsal.standin import mapping
-from rehearsal.standin.errors import ApiError, OperationError, StandInError
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import FIXED, IAM, LOCAL, RESOURCE_MANAGER, STORAGE, Service, Table

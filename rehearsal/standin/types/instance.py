@@ -8,18 +8,7 @@ from typing import Any
 
 from rehearsal.standin.field import Send
 from rehearsal.standin.lifecycle import Change, Context, Resource
-from rehearsal.standin.table import (
-    ALWAYS,
-    COMPUTE,
-    FIXED,
-    LOCAL,
-    REFUSED,
-    SET,
-    Table,
-    Update,
-    at,
-    basename,
-)
+from rehearsal.standin.table import ALWAYS, COMPUTE, FIXED, LOCAL, REFUSED, SET, Table, Update, at, basename
 from rehearsal.standin.types.compute import EXCEPTIONS, LINK, ONLY_FALSE, SET_LABELS, compute
 from rehearsal.standin.types.disk import resolve_image, same_image
 
@@ -149,10 +138,7 @@ INSTANCE = Instance(
     compute(
         "instance:Instance",
         "zones/{zone}/instances",
-        (
-            Update("metadata metadataStartupScript", "POST", "/setMetadata"),
-            SET_LABELS,
-        ),
+        (Update("metadata metadataStartupScript", "POST", "/setMetadata"), SET_LABELS),
         {
             **_MACHINE,
             "zone": {"rest": "zone", "send": Send.NEVER},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rehearsal.standin.errors import StandInError
+from rehearsal.plugin.errors import StandInError
 from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import FIXED, KMS, LOCAL, Table, Update
@@ -90,9 +90,6 @@ CRYPTO_KEY = CryptoKey(
             "versionTemplate.protectionLevel": FIXED,
         },
         schema="CryptoKey",
-        create_query={
-            "cryptoKeyId": "{name}",
-            "skipInitialVersionCreation": "{skipInitialVersionCreation}",
-        },
+        create_query={"cryptoKeyId": "{name}", "skipInitialVersionCreation": "{skipInitialVersionCreation}"},
     )
 )

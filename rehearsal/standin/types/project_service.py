@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rehearsal.plugin.errors import ApiError
 from rehearsal.standin import mapping
-from rehearsal.standin.errors import ApiError
 from rehearsal.standin.lifecycle import NOT_FOUND, Context, Resource
 from rehearsal.standin.table import LOCAL, RESOURCE_MANAGER, SERVICE_USAGE, Table, Update, basename
 

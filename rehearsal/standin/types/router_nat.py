@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rehearsal.plugin.errors import ApiError
 from rehearsal.standin import mapping
-from rehearsal.standin.errors import ApiError
 from rehearsal.standin.field import Send
 from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.table import (

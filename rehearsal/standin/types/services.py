@@ -103,7 +103,7 @@ SUBSCRIPTION = Resource(
             "topic": {
                 "encode": lambda topic, planned: (
                     topic if "/" in topic else f"projects/{planned['project']}/topics/{topic}"
-                ),
+                )
             },
             "deadLetterPolicy expirationPolicy retryPolicy": ALWAYS,
         },
@@ -265,11 +265,7 @@ CHANNEL = Resource(
         MONITORING,
         "v3/{name}",
         (Update(),),
-        {
-            "name": {"decode": None},
-            "forceDelete": {**LOCAL, "default": False},
-            "enabled": {"default": True},
-        },
+        {"name": {"decode": None}, "forceDelete": {**LOCAL, "default": False}, "enabled": {"default": True}},
         collection="v3/projects/{project}/notificationChannels",
         id="{name}",
         assigned={"name": "name"},
