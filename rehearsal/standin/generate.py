@@ -19,8 +19,28 @@ from typing import Any
 from rehearsal.standin import sdk
 from rehearsal.standin.field import Field, Kind, Send
 
-# Attributes of `Field` by the paths of properties: `"a b.c *.d"` are three of them.
-Exceptions = Mapping[str, Mapping[str, Any]]
+# What is otherwise, by the paths of properties (`"a b.c *.d"` are three): words, or attributes of `Field`
+# with words under `is`. A word is one of these, or `default=…`, `only=…`, `at=…`: the place in the JSON.
+Exceptions = Mapping[str, str | Mapping[str, Any]]
+_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "always": {"send": Send.ALWAYS},  # sent, zero or not
+    "given": {"send": Send.GIVEN},  # sent if the program gave it, zero or not
+    "own": {"send": Send.OWN},  # sent only if the program gave it
+    "never": {"send": Send.NEVER},
+    "updated": {"send_update": Send.ALWAYS},  # as always, but in updates alone
+    "fixed": {"replaces": True},
+    "free": {"replaces": False},
+    "computed": {"computed": True},
+    "local": {"rest": None, "replaces": False},  # the provider's own, of which Google isn't told
+    "nameless": {"rest": None},  # stands in the path alone
+    "refused": {"rest": None, "output": True},  # not recorded, so not taken from a program
+    "output": {"output": True},
+    "no-output": {"output": False},
+    "text": {"text": True},
+    "no-text": {"text": False},
+    "set": {"kind": Kind.SET},
+    "blocks": {"kind": Kind.BLOCK_SET},
+}
 Schema = Mapping[str, Any]
 
 _KINDS = {"str": Kind.STRING, "int": Kind.INT, "float": Kind.NUMBER, "bool": Kind.BOOL, "Any": Kind.ANY}
@@ -32,6 +52,20 @@ _EVERYWHERE: Exceptions = {
     },
     "effectiveAnnotations": {"rest": "annotations"},
 }  # fmt: skip
+
+
+def expanded(exception: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of `Field`; raises KeyError for a word that isn't one."""
+    words = exception if isinstance(exception, str) else exception.get("is", "")
+    found: dict[str, Any] = {}
+    for word in words.split():
+        key, equals, value = word.partition("=")
+        found |= {"rest" if key == "at" else key: value} if equals else _WORDS[word]
+    return (
+        found
+        if isinstance(exception, str)
+        else {**found, **{k: v for k, v in exception.items() if k != "is"}}
+    )
 
 
 def fields(
@@ -85,12 +119,15 @@ class _Maker:
         self, about: sdk.Property, shape: Schema | None, path: str, *, output: bool, unplaced: bool
     ) -> dict[str, Any] | None:
         """A field's attributes, or None if the property has no place in `shape` and need not have one."""
-        more = {**_EVERYWHERE.get(path, {}), **self._excepted(path)}
+        more = {**expanded(_EVERYWHERE.get(path, "")), **self._excepted(path)}
         place = more["rest"] if "rest" in more else _place(shape, about.name)
         if place is None and "rest" not in more and not unplaced:
             return None
         at = self._at(shape, place)
         kind = _kind(about)
+        more |= {
+            key: _value(more[key], kind) for key in ("default", "only") if isinstance(more.get(key), str)
+        }
         listed = at is not None and at.get("type") == "array"
         attributes: dict[str, Any] = {
             "kind": kind,
@@ -121,7 +158,7 @@ class _Maker:
             key: value
             for paths, more in self.exceptions.items()
             if any(fnmatchcase(path, pattern) for pattern in paths.split())
-            for key, value in more.items()
+            for key, value in expanded(more).items()
         }
 
     def named(self, name: str) -> Schema:

@@ -54,9 +54,10 @@ class Change:
 class Resource:
     """One resource type at work; holds nothing but its table."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.label = table.label
+    def __init__(self, *table: Any, **more: Any) -> None:
+        """What makes a Table: its token, service, item, updates and exceptions, and the rest by name."""
+        self.table = Table(*table, **more)
+        self.label = self.table.label
 
     # The four steps --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rehearsal.standin import generate
-from rehearsal.standin.field import Field, Kind, Send
+from rehearsal.standin.field import Field, Kind
 from rehearsal.standin.generate import Exceptions
 
 
@@ -163,23 +163,6 @@ IAM = Service("IAM", "https://iam.googleapis.com/v1/")
 KMS = Service("KMS", "https://cloudkms.googleapis.com/v1/")
 RESOURCE_MANAGER = Service("RESOURCE_MANAGER", "https://cloudresourcemanager.googleapis.com/v1/")
 SERVICE_USAGE = Service("SERVICE_USAGE", "https://serviceusage.googleapis.com/v1/")
-
-# What exceptions are often made of.
-ALWAYS: Mapping[str, Any] = {"send": Send.ALWAYS}
-GIVEN: Mapping[str, Any] = {"send": Send.GIVEN}
-NEVER: Mapping[str, Any] = {"send": Send.NEVER}
-FIXED: Mapping[str, Any] = {"replaces": True}
-COMPUTED: Mapping[str, Any] = {"computed": True}
-FREE: Mapping[str, Any] = {"replaces": False}
-LOCAL: Mapping[str, Any] = {"rest": None, "replaces": False}  # the provider's own, of which Google isn't told
-REFUSED: Mapping[str, Any] = {"rest": None, "output": True}  # not recorded, so not taken from a program
-SET: Mapping[str, Any] = {"kind": Kind.SET}
-BLOCK_SET: Mapping[str, Any] = {"kind": Kind.BLOCK_SET}
-
-
-def at(place: str) -> dict[str, Any]:
-    """The property is called otherwise in Google's JSON."""
-    return {"rest": place}
 
 
 def basename(link: Any) -> Any:

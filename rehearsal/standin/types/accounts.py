@@ -10,7 +10,7 @@ from rehearsal.standin import mapping
 from rehearsal.standin.field import Field
 from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import FIXED, IAM, LOCAL, SET, Table, Update, at
+from rehearsal.standin.table import IAM, Update
 
 
 class Account(Resource):
@@ -57,19 +57,13 @@ class Account(Resource):
 
 
 ACCOUNT = Account(
-    Table(
-        "gcp:serviceaccount/account:Account",
-        IAM,
-        "projects/{project}/serviceAccounts/{email}",
-        (Update("displayName description"),),
-        {
-            "accountId": {**LOCAL, **FIXED},
-            "createIgnoreAlreadyExists": {**LOCAL, "only": False},
-            "member": LOCAL,
-        },
-        client_library=True,
-        looks=2,  # a new account takes a moment to show everywhere
-    )
+    "gcp:serviceaccount/account:Account",
+    IAM,
+    "projects/{project}/serviceAccounts/{email}",
+    (Update("displayName description"),),
+    {"accountId": "local fixed", "createIgnoreAlreadyExists": "local only=false", "member": "local"},
+    client_library=True,
+    looks=2,  # a new account takes a moment to show everywhere
 )
 
 
@@ -108,19 +102,13 @@ class CustomRole(Resource):
 
 
 CUSTOM_ROLE = CustomRole(
-    Table(
-        "gcp:projects/iAMCustomRole:IAMCustomRole",
-        IAM,
-        "projects/{project}/roles/{roleId}",
-        (Update("title description stage permissions"),),
-        {
-            "permissions": {
-                **SET,
-                **at("includedPermissions"),
-                "encode": lambda value, _: sorted(value or ()),
-            },
-            "stage": {"default": "GA"},
-        },
-        client_library=True,
-    )
+    "gcp:projects/iAMCustomRole:IAMCustomRole",
+    IAM,
+    "projects/{project}/roles/{roleId}",
+    (Update("title description stage permissions"),),
+    {
+        "permissions": {"is": "set at=includedPermissions", "encode": lambda value, _: sorted(value or ())},
+        "stage": "default=GA",
+    },
+    client_library=True,
 )

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from rehearsal.plugin.errors import StandInError
-from rehearsal.standin.field import Kind, Send
+from rehearsal.standin.field import Kind
 from rehearsal.standin.lifecycle import Change, Context, Resource
-from rehearsal.standin.table import ALWAYS, COMPUTE, FIXED, LOCAL, NEVER, REFUSED, STORAGE, Table, Update, at
+from rehearsal.standin.table import COMPUTE, STORAGE, Update
 
 _STATES = {"LIVE": True, "ARCHIVED": False}  # ANY is left out
 _ACCESS = {"uniformBucketLevelAccess", "publicAccessPrevention"}
@@ -73,41 +73,39 @@ def _rules(rules: list[dict[str, Any]] | None, _planned: Mapping[str, Any]) -> l
 
 
 BUCKET = Bucket(
-    Table(
-        "gcp:storage/bucket:Bucket",
-        STORAGE,
-        "b/{name}",
-        (Update(changed_only=True),),
-        {
-            "location": {**FIXED, "same": lambda one, other: str(one).upper() == str(other).upper()},
-            "forceDestroy": LOCAL,
-            "lifecycleRules": {**at("lifecycle.rule"), **ALWAYS, "encode": _rules},
-            "*.withState": {
-                **at("isLive"),
-                "one_of": ("LIVE", "ARCHIVED", "ANY"),
-                "encode": lambda state, _: _STATES.get(state),
-                "decode": lambda live: "ANY" if live is None else "LIVE" if live else "ARCHIVED",
-            },
-            "*.sendAgeIfZero *.sendDaysSince* *.sendNumNewerVersionsIfZero": {**LOCAL, "only": False},
-            "storageClass": {"default": "STANDARD"},
-            "versioning.enabled autoclass.enabled hierarchicalNamespace.enabled": ALWAYS,
-            "softDeletePolicy.retentionDurationSeconds": ALWAYS,
-            "softDeletePolicy.effectiveTime": NEVER,
-            "uniformBucketLevelAccess": {**at("iamConfiguration.uniformBucketLevelAccess.enabled"), **ALWAYS},
-            "publicAccessPrevention": {
-                **at("iamConfiguration.publicAccessPrevention"),
-                "one_of": ("inherited", "enforced"),
-            },
-            "defaultEventBasedHold": {"send_update": Send.ALWAYS},
-            "requesterPays": {**at("billing.requesterPays"), "send_update": Send.ALWAYS},
-            "hierarchicalNamespace": {**FIXED, "decode": lambda raw: raw or {"enabled": False}},
-            "projectNumber": {"kind": Kind.INT},
-            "url": LOCAL,
-            "cors customPlacementConfig enableObjectRetention ipFilter retentionPolicy website": REFUSED,
+    "gcp:storage/bucket:Bucket",
+    STORAGE,
+    "b/{name}",
+    (Update(changed_only=True),),
+    {
+        "location": {"is": "fixed", "same": lambda one, other: str(one).upper() == str(other).upper()},
+        "forceDestroy": "local",
+        "lifecycleRules": {"is": "at=lifecycle.rule always", "encode": _rules},
+        "*.withState": {
+            "is": "at=isLive",
+            "one_of": ("LIVE", "ARCHIVED", "ANY"),
+            "encode": lambda state, _: _STATES.get(state),
+            "decode": lambda live: "ANY" if live is None else "LIVE" if live else "ARCHIVED",
         },
-        id="{name}",
-        create_query={"project": "{project}"},
-        client_library=True,
-        looks=1,
-    )
+        "*.sendAgeIfZero *.sendDaysSince* *.sendNumNewerVersionsIfZero": "local only=false",
+        "storageClass": "default=STANDARD",
+        "versioning.enabled autoclass.enabled hierarchicalNamespace.enabled": "always",
+        "softDeletePolicy.retentionDurationSeconds": "always",
+        "softDeletePolicy.effectiveTime": "never",
+        "uniformBucketLevelAccess": "at=iamConfiguration.uniformBucketLevelAccess.enabled always",
+        "publicAccessPrevention": {
+            "is": "at=iamConfiguration.publicAccessPrevention",
+            "one_of": ("inherited", "enforced"),
+        },
+        "defaultEventBasedHold": "updated",
+        "requesterPays": "at=billing.requesterPays updated",
+        "hierarchicalNamespace": {"is": "fixed", "decode": lambda raw: raw or {"enabled": False}},
+        "projectNumber": {"kind": Kind.INT},
+        "url": "local",
+        "cors customPlacementConfig enableObjectRetention ipFilter retentionPolicy website": "refused",
+    },
+    id="{name}",
+    create_query={"project": "{project}"},
+    client_library=True,
+    looks=1,
 )

@@ -15,7 +15,7 @@ from rehearsal.plugin.values import UNKNOWN, Asset
 from rehearsal.standin import mapping
 from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import FREE, LOCAL, NEVER, STORAGE, Table, Update, at
+from rehearsal.standin.table import STORAGE, Update
 
 
 def _never_differs(_one: Any, _other: Any) -> bool:
@@ -109,29 +109,27 @@ def _md5(content: bytes) -> str:
 _SAME = {"rest": None, "same": _never_differs}
 
 BUCKET_OBJECT = BucketObject(
-    Table(
-        "gcp:storage/bucketObject:BucketObject",
-        STORAGE,
-        "b/{bucket}/o/{name}",
-        (
-            Update(
-                "content source contentType cacheControl contentDisposition contentEncoding contentLanguage"
-                " metadata storageClass"
-            ),
+    "gcp:storage/bucketObject:BucketObject",
+    STORAGE,
+    "b/{bucket}/o/{name}",
+    (
+        Update(
+            "content source contentType cacheControl contentDisposition contentEncoding contentLanguage"
+            " metadata storageClass"
         ),
-        {
-            "name": {**NEVER, "decode": None},
-            "content": {**_SAME, "conflicts": ("source",)},
-            "source": {**_SAME, "conflicts": ("content",)},
-            "detectMd5hash": {**_SAME, **at("md5Hash"), "default": "different hash", **NEVER, **FREE},
-            "md5hash": at("md5Hash"),
-            "md5hexhash": LOCAL,
-            "outputName": at("name"),
-            # Not recorded, so not taken from a program.
-            "kmsKeyName eventBasedHold temporaryHold": {"output": True},
-        },
-        id="{bucket}-{name}",
-        quoted=("name",),
-        client_library=True,
-    )
+    ),
+    {
+        "name": {"is": "never", "decode": None},
+        "content": {**_SAME, "conflicts": ("source",)},
+        "source": {**_SAME, "conflicts": ("content",)},
+        "detectMd5hash": {"is": "at=md5Hash never free", "same": _never_differs, "default": "different hash"},
+        "md5hash": "at=md5Hash",
+        "md5hexhash": "local",
+        "outputName": "at=name",
+        # Not recorded, so not taken from a program.
+        "kmsKeyName eventBasedHold temporaryHold": "output",
+    },
+    id="{bucket}-{name}",
+    quoted=("name",),
+    client_library=True,
 )

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from rehearsal.standin.field import Send
-from rehearsal.standin.generate import Exceptions
+from rehearsal.standin.generate import Exceptions, expanded
 from rehearsal.standin.lifecycle import Change, Context, Resource
-from rehearsal.standin.table import (
-    ALWAYS,
-    BLOCK_SET,
-    COMPUTE,
-    COMPUTED,
-    FIXED,
-    GIVEN,
-    LOCAL,
-    SET,
-    Table,
-    Update,
-    at,
-    basename,
-    same_basename,
-    same_link,
-)
+from rehearsal.standin.table import COMPUTE, Update, basename, same_basename, same_link
+
+R = TypeVar("R", bound=Resource)
 
 
 def v1_link(link: str | None) -> str | None:
@@ -43,11 +29,10 @@ def path_to(collection: str) -> Any:
 
 
 def _place(collection: str) -> dict[str, Any]:
-    return {"encode": path_to(collection), "decode": basename, "same": same_basename, **COMPUTED}
+    return {"encode": path_to(collection), "decode": basename, "same": same_basename, "is": "computed"}
 
 
 LINK: Mapping[str, Any] = {"same": same_link, "decode": v1_link}
-ONLY_FALSE: Mapping[str, Any] = {**LOCAL, "only": False}
 EXCEPTIONS: Exceptions = {
     "selfLink": {"decode": v1_link},
     "region": _place("regions"),
@@ -57,11 +42,13 @@ EXCEPTIONS: Exceptions = {
 }
 
 
-def compute(token: str, item: str, updates: tuple[Update, ...], exceptions: Exceptions, **more: Any) -> Table:
+def compute(
+    kind: type[R], token: str, item: str, updates: tuple[Update, ...], exceptions: Exceptions, **more: Any
+) -> R:
     """A type of Compute Engine's; `item` stands under its project."""
     item = f"projects/{{project}}/{item}/{{name}}"
-    both = {**EXCEPTIONS, **{key: {**EXCEPTIONS.get(key, {}), **one} for key, one in exceptions.items()}}
-    return Table(f"gcp:compute/{token}", COMPUTE, item, updates, both, **more)
+    own = {key: {**expanded(EXCEPTIONS.get(key, "")), **expanded(one)} for key, one in exceptions.items()}
+    return kind(f"gcp:compute/{token}", COMPUTE, item, updates, {**EXCEPTIONS, **own}, **more)
 
 
 SET_LABELS = Update("labels", "POST", "/setLabels", extra={"labelFingerprint": "{labelFingerprint}"})
@@ -73,8 +60,10 @@ def _log_config(block: dict[str, Any] | None, _planned: Mapping[str, Any]) -> di
 
 
 LOG_CONFIG = {
-    **ALWAYS, "encode": _log_config, "decode": lambda raw: raw if raw and raw.get("enable", True) else None,
-}  # fmt: skip
+    "is": "always",
+    "encode": _log_config,
+    "decode": lambda raw: raw if raw and raw.get("enable", True) else None,
+}
 
 
 class Address(Resource):
@@ -89,112 +78,106 @@ class Address(Resource):
         return self.read(context, id_, planned)
 
 
-NETWORK = Resource(
-    compute(
-        "network:Network",
-        "global/networks",
-        (
-            Update(
-                "networkFirewallPolicyEnforcementOrder routingMode bgpBestPathSelectionMode"
-                " bgpAlwaysCompareMed bgpInterRegionCost deleteBgpAlwaysCompareMed"
-            ),
+NETWORK = compute(
+    Resource,
+    "network:Network",
+    "global/networks",
+    (
+        Update(
+            "networkFirewallPolicyEnforcementOrder routingMode bgpBestPathSelectionMode"
+            " bgpAlwaysCompareMed bgpInterRegionCost deleteBgpAlwaysCompareMed"
         ),
-        {
-            "autoCreateSubnetworks": {**GIVEN, "default": True},
-            "deleteDefaultRoutesOnCreate": {**ONLY_FALSE, **FIXED, "default": False},
-            "routingMode": at("routingConfig.routingMode"),
-            "bgpBestPathSelectionMode": at("routingConfig.bgpBestPathSelectionMode"),
-            "bgpAlwaysCompareMed": at("routingConfig.bgpAlwaysCompareMed"),
-            "bgpInterRegionCost": at("routingConfig.bgpInterRegionCost"),
-            "deleteBgpAlwaysCompareMed": {**at("routingConfig.deleteBgpAlwaysCompareMed"), **ALWAYS},
-            "networkId": at("id"),
-            "params": LOCAL,
-        },
-    )
+    ),
+    {
+        "autoCreateSubnetworks": "given default=true",
+        "deleteDefaultRoutesOnCreate": "local only=false fixed default=false",
+        "routingMode": "at=routingConfig.routingMode",
+        "bgpBestPathSelectionMode": "at=routingConfig.bgpBestPathSelectionMode",
+        "bgpAlwaysCompareMed": "at=routingConfig.bgpAlwaysCompareMed",
+        "bgpInterRegionCost": "at=routingConfig.bgpInterRegionCost",
+        "deleteBgpAlwaysCompareMed": "at=routingConfig.deleteBgpAlwaysCompareMed always",
+        "networkId": "at=id",
+        "params": "local",
+    },
 )
 
-SUBNETWORK = Resource(
-    compute(
-        "subnetwork:Subnetwork",
-        "regions/{region}/subnetworks",
-        (
-            Update("ipCidrRange", "POST", "/expandIpCidrRange"),
-            Update("privateIpGoogleAccess", "POST", "/setPrivateIpGoogleAccess"),
-            Update("stackType", fingerprint=True),
-            Update("logConfig", fingerprint=True),
-            Update("secondaryIpRanges", fingerprint=True),
+SUBNETWORK = compute(
+    Resource,
+    "subnetwork:Subnetwork",
+    "regions/{region}/subnetworks",
+    (
+        Update("ipCidrRange", "POST", "/expandIpCidrRange"),
+        Update("privateIpGoogleAccess", "POST", "/setPrivateIpGoogleAccess"),
+        Update("stackType", fingerprint=True),
+        Update("logConfig", fingerprint=True),
+        Update("secondaryIpRanges", fingerprint=True),
+    ),
+    {
+        "privateIpGoogleAccess": "updated",
+        "logConfig": LOG_CONFIG,
+        "logConfig.aggregationInterval": "default=INTERVAL_5_SEC",
+        "logConfig.flowSampling": "default=0.5 given",
+        "logConfig.metadata": "default=INCLUDE_ALL_METADATA",
+        "logConfig.metadataFields": "set always",
+        "logConfig.filterExpr": "default=true",
+        "secondaryIpRanges": "given",
+        "subnetworkId": "at=id",
+    },
+)
+
+ROUTER = compute(
+    Resource,
+    "router:Router",
+    "regions/{region}/routers",
+    (Update("bgp description"),),
+    {
+        "bgp.advertisedGroups": "always",
+        "bgp.advertisedIpRanges": "blocks always",
+        "bgp.advertiseMode": "default=DEFAULT",
+        "bgp.keepaliveInterval": "default=20",
+    },
+)
+
+FIREWALL = compute(
+    Resource,
+    "firewall:Firewall",
+    "global/firewalls",
+    (
+        Update(
+            "allows denies description destinationRanges disabled logConfig network priority sourceRanges"
+            " sourceServiceAccounts sourceTags targetServiceAccounts targetTags"
         ),
-        {
-            "privateIpGoogleAccess": {"send_update": Send.ALWAYS},
-            "logConfig": LOG_CONFIG,
-            "logConfig.aggregationInterval": {"default": "INTERVAL_5_SEC"},
-            "logConfig.flowSampling": {"default": 0.5, **GIVEN},
-            "logConfig.metadata": {"default": "INCLUDE_ALL_METADATA"},
-            "logConfig.metadataFields": {**SET, **ALWAYS},
-            "logConfig.filterExpr": {"default": "true"},
-            "secondaryIpRanges": GIVEN,
-            "subnetworkId": at("id"),
-        },
-    )
+    ),
+    {
+        "allows": "blocks at=allowed updated",
+        "denies": "blocks at=denied updated",
+        "*.protocol": "at=IPProtocol",
+        "description disabled": "updated",
+        "destinationRanges source* target*": "set updated",
+        "logConfig": LOG_CONFIG,
+        "network": "fixed",
+        "priority": "default=1000 always",
+        "direction": {"one_of": ("INGRESS", "EGRESS")},
+    },
 )
 
-ROUTER = Resource(
-    compute(
-        "router:Router",
-        "regions/{region}/routers",
-        (Update("bgp description"),),
-        {
-            "bgp.advertisedGroups": ALWAYS,
-            "bgp.advertisedIpRanges": {**BLOCK_SET, **ALWAYS},
-            "bgp.advertiseMode": {"default": "DEFAULT"},
-            "bgp.keepaliveInterval": {"default": 20},
-        },
-    )
+ADDRESS = compute(
+    Address, "address:Address", "regions/{region}/addresses", (SET_LABELS,), {"addressId": "at=id"}
 )
 
-FIREWALL = Resource(
-    compute(
-        "firewall:Firewall",
-        "global/firewalls",
-        (
-            Update(
-                "allows denies description destinationRanges disabled logConfig network priority sourceRanges"
-                " sourceServiceAccounts sourceTags targetServiceAccounts targetTags"
-            ),
-        ),
-        {
-            "allows": {**BLOCK_SET, **at("allowed"), "send_update": Send.ALWAYS},
-            "denies": {**BLOCK_SET, **at("denied"), "send_update": Send.ALWAYS},
-            "*.protocol": at("IPProtocol"),
-            "description disabled": {"send_update": Send.ALWAYS},
-            "destinationRanges source* target*": {**SET, "send_update": Send.ALWAYS},
-            "logConfig": LOG_CONFIG,
-            "network": FIXED,
-            "priority": {"default": 1000, **ALWAYS},
-            "direction": {"one_of": ("INGRESS", "EGRESS")},
-        },
-    )
+SNAPSHOT = compute(
+    Resource,
+    "snapshot:Snapshot",
+    "global/snapshots",
+    (SET_LABELS,),
+    {"snapshotId": "at=id", "sourceDisk": LINK, "zone": "at=zone"},
+    collection="projects/{project}/zones/{zone}/disks/{sourceDisk}/createSnapshot",
 )
 
-ADDRESS = Address(
-    compute("address:Address", "regions/{region}/addresses", (SET_LABELS,), {"addressId": at("id")})
-)
-
-SNAPSHOT = Resource(
-    compute(
-        "snapshot:Snapshot",
-        "global/snapshots",
-        (SET_LABELS,),
-        {"snapshotId": at("id"), "sourceDisk": LINK, "zone": {"rest": "zone"}},
-        collection="projects/{project}/zones/{zone}/disks/{sourceDisk}/createSnapshot",
-    )
-)
-
-RESOURCE_POLICY = Resource(
-    compute(
-        "resourcePolicy:ResourcePolicy",
-        "regions/{region}/resourcePolicies",
-        (Update("name description snapshotSchedulePolicy diskConsistencyGroupPolicy"),),
-        {"name": FIXED, "diskConsistencyGroupPolicy": ALWAYS},
-    )
+RESOURCE_POLICY = compute(
+    Resource,
+    "resourcePolicy:ResourcePolicy",
+    "regions/{region}/resourcePolicies",
+    (Update("name description snapshotSchedulePolicy diskConsistencyGroupPolicy"),),
+    {"name": "fixed", "diskConsistencyGroupPolicy": "always"},
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 from rehearsal.plugin.errors import ApiError
 from rehearsal.standin.lifecycle import NOT_FOUND, Context, Resource
-from rehearsal.standin.table import COMPUTE, REFUSED, Update, at, basename, same_basename, same_link
-from rehearsal.standin.types.compute import LINK, ONLY_FALSE, SET_LABELS, compute
+from rehearsal.standin.table import COMPUTE, Update, basename, same_basename, same_link
+from rehearsal.standin.types.compute import LINK, SET_LABELS, compute
 
 
 def _disk_type(value: str, planned: Mapping[str, Any]) -> str:
@@ -51,39 +51,38 @@ class Disk(Resource):
         super().insert(context, planned, inputs)
 
 
-DISK = Disk(
-    compute(
-        "disk:Disk",
-        "zones/{zone}/disks",
-        (
-            replace(SET_LABELS, extra={"name": "{name}", **SET_LABELS.extra}),
-            Update("size", "POST", "/resize"),
-            Update(
-                "provisionedIops provisionedThroughput",
-                changed_only=True,
-                mask="paths",
-                mask_repeats=True,
-                extra={"name": "{name}"},
-            ),
-            Update("accessMode", mask="paths", mask_repeats=True, extra={"name": "{name}"}),
+DISK = compute(
+    Disk,
+    "disk:Disk",
+    "zones/{zone}/disks",
+    (
+        replace(SET_LABELS, extra={"name": "{name}", **SET_LABELS.extra}),
+        Update("size", "POST", "/resize"),
+        Update(
+            "provisionedIops provisionedThroughput",
+            changed_only=True,
+            mask="paths",
+            mask_repeats=True,
+            extra={"name": "{name}"},
         ),
-        {
-            "type": {
-                "default": "pd-standard",
-                "same": same_basename,
-                "encode": _disk_type,
-                "decode": basename,
-            },
-            "size": {**at("sizeGb"), "text": False},
-            "snapshot": {**at("sourceSnapshot"), **LINK},
-            "image": {**at("sourceImage"), "same": same_image},
-            "provisionedIops provisionedThroughput": {"text": False},
-            "physicalBlockSizeBytes": {"text": False},
-            "eraseWindowsVssSignature": {**ONLY_FALSE, "default": False},
-            "createSnapshotBeforeDestroy createSnapshotBeforeDestroyPrefix": ONLY_FALSE,
-            "architecture": REFUSED,
-            "diskId": at("id"),
+        Update("accessMode", mask="paths", mask_repeats=True, extra={"name": "{name}"}),
+    ),
+    {
+        "type": {
+            "is": "default=pd-standard",
+            "same": same_basename,
+            "encode": _disk_type,
+            "decode": basename,
         },
-        read_before_delete=True,
-    )
+        "size": "at=sizeGb no-text",
+        "snapshot": {"is": "at=sourceSnapshot", **LINK},
+        "image": {"is": "at=sourceImage", "same": same_image},
+        "provisionedIops provisionedThroughput": "no-text",
+        "physicalBlockSizeBytes": "no-text",
+        "eraseWindowsVssSignature": "local only=false default=false",
+        "createSnapshotBeforeDestroy createSnapshotBeforeDestroyPrefix": "local only=false",
+        "architecture": "refused",
+        "diskId": "at=id",
+    },
+    read_before_delete=True,
 )

@@ -15,7 +15,7 @@ from rehearsal.plugin.errors import ApiError, OperationError, StandInError
 from rehearsal.standin import mapping
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import FIXED, IAM, LOCAL, RESOURCE_MANAGER, STORAGE, Service, Table
+from rehearsal.standin.table import IAM, RESOURCE_MANAGER, STORAGE, Service
 from rehearsal.standin.types.services import ARTIFACT_REGISTRY, PUBSUB, SECRET_MANAGER
 
 _POLICY_VERSION = 3  # the one that has conditions
@@ -82,8 +82,8 @@ class PolicyAccess:
 class PolicyMember(Resource):
     """A member of a policy."""
 
-    def __init__(self, table: Table, access: PolicyAccess) -> None:
-        super().__init__(table)
+    def __init__(self, access: PolicyAccess, *table: Any, **more: Any) -> None:
+        super().__init__(*table, **more)
         self.access = access
         self.scope = access.scope
 
@@ -232,13 +232,14 @@ def _member(
     **more: Any,
 ) -> PolicyMember:
     exceptions = {
-        "member role condition": {**LOCAL, **FIXED},
-        "condition.*": {"rest": None},
-        access.scope: {**LOCAL, **FIXED, "same": _same_scope},
-        "location": {**LOCAL, **FIXED, "computed": True},
+        "member role condition": "local fixed",
+        "condition.*": "nameless",
+        access.scope: {"is": "local fixed", "same": _same_scope},
+        "location": "local fixed computed",
     }
-    table = Table(token, service, item, (), exceptions, schema="Policy", client_library=library, **more)
-    return PolicyMember(table, access)
+    return PolicyMember(
+        access, token, service, item, (), exceptions, schema="Policy", client_library=library, **more
+    )
 
 
 def _same_scope(one: Any, other: Any) -> bool:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rehearsal.standin.field import Send
 from rehearsal.standin.lifecycle import Change, Context, Resource
-from rehearsal.standin.table import ALWAYS, COMPUTE, FIXED, LOCAL, REFUSED, SET, Table, Update, at, basename
-from rehearsal.standin.types.compute import EXCEPTIONS, LINK, ONLY_FALSE, SET_LABELS, compute
+from rehearsal.standin.table import COMPUTE, Update, basename
+from rehearsal.standin.types.compute import EXCEPTIONS, LINK, SET_LABELS, compute
 from rehearsal.standin.types.disk import resolve_image, same_image
 
 _SCRIPT = "startup-script"
@@ -49,29 +48,32 @@ class Machine(Resource):
         return outputs
 
 
-_MACHINE: dict[str, Mapping[str, Any]] = {
-    "metadata": {**at("metadata.items"), "send": Send.NEVER, "replaces": False},
-    "metadataStartupScript": {**LOCAL, "replaces": False},
-    "metadataFingerprint": at("metadata.fingerprint"),
-    "tags": {**SET, **at("tags.items")},
-    "tagsFingerprint": at("tags.fingerprint"),
-    "scheduling.nodeAffinities": {**ALWAYS, "encode": lambda _value, _: [None], "decode": lambda _: None},
-    "scheduling.hostErrorTimeoutSeconds": {**ALWAYS, "encode": _null},
-    "scheduling.skipGuestOsShutdown scheduling.preemptible scheduling.automaticRestart": ALWAYS,
-    "serviceAccount": at("serviceAccounts"),
+_MACHINE: dict[str, str | Mapping[str, Any]] = {
+    "metadata": "at=metadata.items free never",
+    "metadataStartupScript": "local free",
+    "metadataFingerprint": "at=metadata.fingerprint",
+    "tags": "set at=tags.items",
+    "tagsFingerprint": "at=tags.fingerprint",
+    "scheduling.nodeAffinities": {
+        "is": "always",
+        "encode": lambda _value, _: [None],
+        "decode": lambda _: None,
+    },
+    "scheduling.hostErrorTimeoutSeconds": {"is": "always", "encode": _null},
+    "scheduling.skipGuestOsShutdown scheduling.preemptible scheduling.automaticRestart": "always",
+    "serviceAccount": "at=serviceAccounts",
     "serviceAccount.scopes": {
         "encode": lambda scopes, _: [_scope(one) for one in scopes],
         "same": lambda one, other: {_scope(s) for s in one} == {_scope(s) for s in other or ()},
     },
-    "shieldedInstanceConfig.*": ALWAYS,
+    "shieldedInstanceConfig.*": "always",
     "networkInterfaces.network networkInterfaces.subnetwork": LINK,
     "networkInterfaces.subnetworkProject": {
-        **at("subnetwork"),
-        "send": Send.NEVER,
+        "is": "at=subnetwork never",
         "decode": lambda link: link and link.partition("/projects/")[2].partition("/")[0],
     },
-    "enableDisplay": at("displayDevice.enableDisplay"),
-    "partnerMetadata": REFUSED,
+    "enableDisplay": "at=displayDevice.enableDisplay",
+    "partnerMetadata": "refused",
 }
 
 
@@ -134,36 +136,35 @@ def _in_zone(collection: str) -> dict[str, Any]:
 
 _BOOT = "bootDisk.initializeParams"
 
-INSTANCE = Instance(
-    compute(
-        "instance:Instance",
-        "zones/{zone}/instances",
-        (Update("metadata metadataStartupScript", "POST", "/setMetadata"), SET_LABELS),
-        {
-            **_MACHINE,
-            "zone": {"rest": "zone", "send": Send.NEVER},
-            "bootDisk": at("disks"),
-            "bootDisk.mode": {"default": "READ_WRITE"},
-            "bootDisk.source": LINK,
-            f"{_BOOT}.size": {**at("diskSizeGb"), "text": True},
-            f"{_BOOT}.type": {**at("diskType"), **_in_zone("diskTypes")},
-            f"{_BOOT}.image": {**at("sourceImage"), "same": same_image},
-            f"{_BOOT}.snapshot": at("sourceSnapshot"),
-            "params attachedDisks scratchDisks desiredStatus": REFUSED,
-            "allowStoppingForUpdate": LOCAL,
-            "eraseWindowsVssSignature": {**ONLY_FALSE, "default": False},
-            "canIpForward deletionProtection": ALWAYS,
-            "machineType": _in_zone("machineTypes"),
-            "scheduling.instanceTerminationAction": ALWAYS,
-            "scheduling.gracefulShutdown scheduling.localSsdRecoveryTimeout": ALWAYS,
-            "scheduling.maxRunDuration scheduling.onInstanceStopAction": ALWAYS,
-            "scheduling.preemptionNoticeDuration": {**at("preemptionNoticeDuration"), **ALWAYS},
-            "currentStatus": at("status"),
-            "instanceId": at("id"),
-        },
-        read_query={"view": "FULL"},
-        looks=1,
-    )
+INSTANCE = compute(
+    Instance,
+    "instance:Instance",
+    "zones/{zone}/instances",
+    (Update("metadata metadataStartupScript", "POST", "/setMetadata"), SET_LABELS),
+    {
+        **_MACHINE,
+        "zone": "at=zone never",
+        "bootDisk": "at=disks",
+        "bootDisk.mode": "default=READ_WRITE",
+        "bootDisk.source": LINK,
+        f"{_BOOT}.size": "at=diskSizeGb text",
+        f"{_BOOT}.type": {"is": "at=diskType", **_in_zone("diskTypes")},
+        f"{_BOOT}.image": {"is": "at=sourceImage", "same": same_image},
+        f"{_BOOT}.snapshot": "at=sourceSnapshot",
+        "params attachedDisks scratchDisks desiredStatus": "refused",
+        "allowStoppingForUpdate": "local",
+        "eraseWindowsVssSignature": "local only=false default=false",
+        "canIpForward deletionProtection": "always",
+        "machineType": _in_zone("machineTypes"),
+        "scheduling.instanceTerminationAction": "always",
+        "scheduling.gracefulShutdown scheduling.localSsdRecoveryTimeout": "always",
+        "scheduling.maxRunDuration scheduling.onInstanceStopAction": "always",
+        "scheduling.preemptionNoticeDuration": "at=preemptionNoticeDuration always",
+        "currentStatus": "at=status",
+        "instanceId": "at=id",
+    },
+    read_query={"view": "FULL"},
+    looks=1,
 )
 
 
@@ -197,30 +198,28 @@ class InstanceTemplate(Machine):
 
 
 INSTANCE_TEMPLATE = InstanceTemplate(
-    Table(
-        "gcp:compute/instanceTemplate:InstanceTemplate",
-        COMPUTE,
-        "projects/{project}/global/instanceTemplates/{name}",
-        exceptions={
-            **EXCEPTIONS,
-            **_MACHINE,
-            "metadata metadataStartupScript tags": FIXED,
-            "name": {**at("name"), "send": Send.NEVER},
-            "namePrefix region": {**LOCAL, **FIXED},
-            "numericId": at("id"),
-            "selfLink": {"rest": "selfLink", "decode": None},
-            "selfLinkUnique creationTimestamp": {"rest": ""},
-            "disks.diskSizeGb": {"text": True},
-            "disks.sourceImage": {
-                **at("initializeParams.sourceImage"),
-                "same": same_image,
-                "decode": lambda link: link and "projects/" + link.rpartition("projects/")[2],
-            },
-            "disks.diskType disks.diskName disks.architecture disks.labels": REFUSED,
-            "disks.diskType": {**at("initializeParams.diskType"), "output": False},
+    "gcp:compute/instanceTemplate:InstanceTemplate",
+    COMPUTE,
+    "projects/{project}/global/instanceTemplates/{name}",
+    exceptions={
+        **EXCEPTIONS,
+        **_MACHINE,
+        "metadata metadataStartupScript tags": "fixed",
+        "name": "at=name never",
+        "namePrefix region": "local fixed",
+        "numericId": "at=id",
+        "selfLink": {"is": "at=selfLink", "decode": None},
+        "selfLinkUnique creationTimestamp": {"rest": ""},
+        "disks.diskSizeGb": "text",
+        "disks.sourceImage": {
+            "is": "at=initializeParams.sourceImage",
+            "same": same_image,
+            "decode": lambda link: link and "projects/" + link.rpartition("projects/")[2],
         },
-        read_query={"view": "FULL"},
-        schema="InstanceProperties",
-        assigned={"numericId": "targetId"},
-    )
+        "disks.diskType disks.diskName disks.architecture disks.labels": "refused",
+        "disks.diskType": "at=initializeParams.diskType no-output",
+    },
+    read_query={"view": "FULL"},
+    schema="InstanceProperties",
+    assigned={"numericId": "targetId"},
 )

@@ -9,7 +9,7 @@ from typing import Any
 from rehearsal.plugin.errors import StandInError
 from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import FIXED, KMS, LOCAL, Table, Update
+from rehearsal.standin.table import KMS, Update
 
 _DESTROYED = ("DESTROYED", "DESTROY_SCHEDULED")
 _ROTATION = {"updateMask": "rotationPeriod,nextRotationTime"}
@@ -66,30 +66,26 @@ def _next_rotation(planned: Mapping[str, Any]) -> dict[str, str]:
 
 
 KEY_RING = KeyRing(
-    Table(
-        "gcp:kms/keyRing:KeyRing",
-        KMS,
-        "projects/{project}/locations/{location}/keyRings/{name}",
-        exceptions={"name": {"rest": None}},
-        create_query={"keyRingId": "{name}"},
-        create_has_body=False,
-    )
+    "gcp:kms/keyRing:KeyRing",
+    KMS,
+    "projects/{project}/locations/{location}/keyRings/{name}",
+    exceptions={"name": "nameless"},
+    create_query={"keyRingId": "{name}"},
+    create_has_body=False,
 )
 
 CRYPTO_KEY = CryptoKey(
-    Table(
-        "gcp:kms/cryptoKey:CryptoKey",
-        KMS,
-        "{keyRing}/cryptoKeys/{name}",
-        (Update("labels rotationPeriod versionTemplate", mask="updateMask"),),
-        {
-            "name": {"rest": None},
-            "rotationPeriod": {"mask": "rotationPeriod,nextRotationTime"},
-            "purpose": {"default": "ENCRYPT_DECRYPT"},
-            "skipInitialVersionCreation": {**LOCAL, **FIXED},
-            "versionTemplate.protectionLevel": FIXED,
-        },
-        schema="CryptoKey",
-        create_query={"cryptoKeyId": "{name}", "skipInitialVersionCreation": "{skipInitialVersionCreation}"},
-    )
+    "gcp:kms/cryptoKey:CryptoKey",
+    KMS,
+    "{keyRing}/cryptoKeys/{name}",
+    (Update("labels rotationPeriod versionTemplate", mask="updateMask"),),
+    {
+        "name": "nameless",
+        "rotationPeriod": {"mask": "rotationPeriod,nextRotationTime"},
+        "purpose": "default=ENCRYPT_DECRYPT",
+        "skipInitialVersionCreation": "local fixed",
+        "versionTemplate.protectionLevel": "fixed",
+    },
+    schema="CryptoKey",
+    create_query={"cryptoKeyId": "{name}", "skipInitialVersionCreation": "{skipInitialVersionCreation}"},
 )

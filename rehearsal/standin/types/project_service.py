@@ -8,7 +8,7 @@ from typing import Any
 from rehearsal.plugin.errors import ApiError
 from rehearsal.standin import mapping
 from rehearsal.standin.lifecycle import NOT_FOUND, Context, Resource
-from rehearsal.standin.table import LOCAL, RESOURCE_MANAGER, SERVICE_USAGE, Table, Update, basename
+from rehearsal.standin.table import RESOURCE_MANAGER, SERVICE_USAGE, Update, basename
 
 _LARGEST_BATCH = 20  # services that one batchEnable takes
 
@@ -79,13 +79,11 @@ class ProjectService(Resource):
 
 
 PROJECT_SERVICE = ProjectService(
-    Table(
-        "gcp:projects/service:Service",
-        SERVICE_USAGE,
-        "projects/{project}/services/{service}",
-        (Update(""),),
-        {"disableOnDestroy disableDependentServices checkIfServiceHasUsageOnDestroy": LOCAL},
-        id="{project}/{service}",
-        client_library=True,
-    )
+    "gcp:projects/service:Service",
+    SERVICE_USAGE,
+    "projects/{project}/services/{service}",
+    (Update(""),),
+    {"disableOnDestroy disableDependentServices checkIfServiceHasUsageOnDestroy": "local"},
+    id="{project}/{service}",
+    client_library=True,
 )

@@ -8,21 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rehearsal.standin import mapping
-from rehearsal.standin.field import Send
 from rehearsal.standin.lifecycle import Change, Context, Resource
-from rehearsal.standin.table import (
-    ALWAYS,
-    COMPUTE,
-    FIXED,
-    LOCAL,
-    REFUSED,
-    SET,
-    Service,
-    Table,
-    Update,
-    at,
-    basename,
-)
+from rehearsal.standin.table import COMPUTE, Service, Update, basename
 from rehearsal.standin.types.services import LOGGING, SECRET_MANAGER
 
 BIG_QUERY = Service("BIG_QUERY", "https://bigquery.googleapis.com/bigquery/v2/")
@@ -54,21 +41,19 @@ class LogBucket(Resource):
 
 
 LOG_BUCKET = LogBucket(
-    Table(
-        "gcp:logging/projectBucketConfig:ProjectBucketConfig",
-        LOGGING,
-        "projects/{project}/locations/{location}/buckets/{bucketId}",
-        (
-            Update("cmekSettings description indexConfigs retentionDays", mask="updateMask"),
-            Update("enableAnalytics", mask="updateMask"),
-            Update("locked", mask="updateMask"),
-        ),
-        {
-            "cmekSettings description indexConfigs": ALWAYS,
-            "enableAnalytics": at("analyticsEnabled"),
-            "deletionPolicy": REFUSED,
-        },
-    )
+    "gcp:logging/projectBucketConfig:ProjectBucketConfig",
+    LOGGING,
+    "projects/{project}/locations/{location}/buckets/{bucketId}",
+    (
+        Update("cmekSettings description indexConfigs retentionDays", mask="updateMask"),
+        Update("enableAnalytics", mask="updateMask"),
+        Update("locked", mask="updateMask"),
+    ),
+    {
+        "cmekSettings description indexConfigs": "always",
+        "enableAnalytics": "at=analyticsEnabled",
+        "deletionPolicy": "refused",
+    },
 )
 
 
@@ -97,68 +82,62 @@ class Dashboard(Resource):
 
 
 DASHBOARD = Dashboard(
-    Table(
-        "gcp:monitoring/dashboard:Dashboard",
-        DASHBOARDS,
-        "v1/{name}",
-        (Update("dashboardJson"),),
-        {"dashboardJson": {**at("dashboardJson"), "same": _same_dashboard}},
-        id="{name}",
-        collection="v1/projects/{project}/dashboards",
-        assigned={"name": "name"},
-    )
+    "gcp:monitoring/dashboard:Dashboard",
+    DASHBOARDS,
+    "v1/{name}",
+    (Update("dashboardJson"),),
+    {"dashboardJson": {"is": "at=dashboardJson", "same": _same_dashboard}},
+    id="{name}",
+    collection="v1/projects/{project}/dashboards",
+    assigned={"name": "name"},
 )
 
 _RULE = "notificationsRule"
 _RULES = ("pubsubTopic", "schemaVersion", "monitoringNotificationChannels", "disableDefaultIamRecipients")
 
 BUDGET = Resource(
-    Table(
-        "gcp:billing/budget:Budget",
-        BUDGETS,
-        "{name}",
-        (Update(mask="updateMask"),),
-        {
-            "name": {"decode": basename},
-            "billingAccount": {**LOCAL, **FIXED},
-            "allUpdatesRule": {**at(_RULE), "mask": ",".join(f"{_RULE}.{one}" for one in _RULES)},
-            "amount": {
-                "mask": ",".join(f"amount.specifiedAmount.{x}" for x in ("currencyCode", "units", "nanos"))
-            },
-            "amount.lastPeriodAmount": {"encode": lambda *_: {}, "decode": lambda raw: raw is not None},
-            "budgetFilter.calendarPeriod": {  # MONTH is Google's default, and isn't sent
-                "encode": lambda period, _: mapping.OMITTED if period == "MONTH" else period,
-                "same": lambda wanted, current: wanted == (current or "MONTH"),
-            },
-            "budgetFilter.labels": {
-                "encode": lambda labels, _: {key: [value] for key, value in labels.items()},
-                "decode": lambda raw: raw and {key: values[0] for key, values in raw.items()},
-            },
-            "budgetFilter.projects budgetFilter.services": SET,
+    "gcp:billing/budget:Budget",
+    BUDGETS,
+    "{name}",
+    (Update(mask="updateMask"),),
+    {
+        "name": {"decode": basename},
+        "billingAccount": "local fixed",
+        "allUpdatesRule": {"is": f"at={_RULE}", "mask": ",".join(f"{_RULE}.{one}" for one in _RULES)},
+        "amount": {
+            "mask": ",".join(f"amount.specifiedAmount.{x}" for x in ("currencyCode", "units", "nanos"))
         },
-        collection="billingAccounts/{billingAccount}/budgets",
-        assigned={"name": "name"},
-        schema="GoogleCloudBillingBudgetsV1Budget",
-    )
+        "amount.lastPeriodAmount": {"encode": lambda *_: {}, "decode": lambda raw: raw is not None},
+        "budgetFilter.calendarPeriod": {  # MONTH is Google's default, and isn't sent
+            "encode": lambda period, _: mapping.OMITTED if period == "MONTH" else period,
+            "same": lambda wanted, current: wanted == (current or "MONTH"),
+        },
+        "budgetFilter.labels": {
+            "encode": lambda labels, _: {key: [value] for key, value in labels.items()},
+            "decode": lambda raw: raw and {key: values[0] for key, values in raw.items()},
+        },
+        "budgetFilter.projects budgetFilter.services": "set",
+    },
+    collection="billingAccounts/{billingAccount}/budgets",
+    assigned={"name": "name"},
+    schema="GoogleCloudBillingBudgetsV1Budget",
 )
 
 DATASET = Resource(
-    Table(
-        "gcp:bigquery/dataset:Dataset",
-        BIG_QUERY,
-        "projects/{project}/datasets/{datasetId}",
-        (Update(method="PUT", whole=True, query={"accessPolicyVersion": "3"}),),
-        {
-            "datasetId": at("datasetReference.datasetId"),
-            "location": FIXED,
-            "accesses": {"send": Send.OWN},
-            "defaultCollation friendlyName": {"send_update": Send.ALWAYS},
-            "deleteContentsOnDestroy": {**LOCAL, "default": False},
-        },
-        create_query={"accessPolicyVersion": "3"},
-        read_query={"accessPolicyVersion": "3"},
-        delete_query={"deleteContents": "{deleteContentsOnDestroy}"},
-    )
+    "gcp:bigquery/dataset:Dataset",
+    BIG_QUERY,
+    "projects/{project}/datasets/{datasetId}",
+    (Update(method="PUT", whole=True, query={"accessPolicyVersion": "3"}),),
+    {
+        "datasetId": "at=datasetReference.datasetId",
+        "location": "fixed",
+        "accesses": "own",
+        "defaultCollation friendlyName": "updated",
+        "deleteContentsOnDestroy": "local default=false",
+    },
+    create_query={"accessPolicyVersion": "3"},
+    read_query={"accessPolicyVersion": "3"},
+    delete_query={"deleteContents": "{deleteContentsOnDestroy}"},
 )
 
 
@@ -176,26 +155,22 @@ class BigQueryTable(Resource):
 
 
 TABLE = BigQueryTable(
-    Table(
-        "gcp:bigquery/table:Table",
-        BIG_QUERY,
-        "projects/{project}/datasets/{datasetId}/tables/{tableId}",
-        (Update(method="PUT", whole=True),),
-        {
-            "project": at("tableReference.projectId"),
-            "datasetId": at("tableReference.datasetId"),
-            "tableId": at("tableReference.tableId"),
-            "schema": {
-                "encode": lambda text, _: {"fields": _columns(text)},
-                "decode": lambda raw: (
-                    raw and json.dumps(raw["fields"], sort_keys=True, separators=(",", ":"))
-                ),
-                "same": lambda wanted, current: bool(current) and _columns(wanted) == _columns(current),
-            },
-            "timePartitioning": {"encode": lambda block, _: {"requirePartitionFilter": False, **block}},
-            "deletionProtection": {**LOCAL, "default": True},
+    "gcp:bigquery/table:Table",
+    BIG_QUERY,
+    "projects/{project}/datasets/{datasetId}/tables/{tableId}",
+    (Update(method="PUT", whole=True),),
+    {
+        "project": "at=tableReference.projectId",
+        "datasetId": "at=tableReference.datasetId",
+        "tableId": "at=tableReference.tableId",
+        "schema": {
+            "encode": lambda text, _: {"fields": _columns(text)},
+            "decode": lambda raw: raw and json.dumps(raw["fields"], sort_keys=True, separators=(",", ":")),
+            "same": lambda wanted, current: bool(current) and _columns(wanted) == _columns(current),
         },
-    )
+        "timePartitioning": {"encode": lambda block, _: {"requirePartitionFilter": False, **block}},
+        "deletionProtection": "local default=true",
+    },
 )
 
 
@@ -215,19 +190,17 @@ class Trigger(Resource):
 
 
 TRIGGER = Trigger(
-    Table(
-        "gcp:cloudbuild/trigger:Trigger",
-        CLOUD_BUILD,
-        "projects/{project}/locations/{location}/triggers/{triggerId}",
-        (Update(extra={"id": "{triggerId}"}),),
-        {
-            "location": {"rest": None, "default": "global"},
-            "triggerId": at("id"),
-            "approvalConfig": {"decode": lambda raw: raw or {}},
-            "*.dynamicSubstitutions": ALWAYS,
-        },
-        assigned={"triggerId": "id"},
-    )
+    "gcp:cloudbuild/trigger:Trigger",
+    CLOUD_BUILD,
+    "projects/{project}/locations/{location}/triggers/{triggerId}",
+    (Update(extra={"id": "{triggerId}"}),),
+    {
+        "location": "nameless default=global",
+        "triggerId": "at=id",
+        "approvalConfig": {"decode": lambda raw: raw or {}},
+        "*.dynamicSubstitutions": "always",
+    },
+    assigned={"triggerId": "id"},
 )
 
 
@@ -272,14 +245,12 @@ class MetadataItem(Resource):
 
 
 METADATA_ITEM = MetadataItem(
-    Table(
-        "gcp:compute/projectMetadataItem:ProjectMetadataItem",
-        COMPUTE,
-        "projects/{project}",
-        (Update("value"),),
-        {"key": {**at("key"), **FIXED}, "value": at("value")},
-        id="{key}",
-    )
+    "gcp:compute/projectMetadataItem:ProjectMetadataItem",
+    COMPUTE,
+    "projects/{project}",
+    (Update("value"),),
+    {"key": "at=key fixed", "value": "at=value"},
+    id="{key}",
 )
 
 
@@ -310,20 +281,18 @@ class SecretVersion(Resource):
 
 
 SECRET_VERSION = SecretVersion(
-    Table(
-        "gcp:secretmanager/secretVersion:SecretVersion",
-        SECRET_MANAGER,
-        "{name}",
-        (Update("enabled"),),
-        {
-            "name": {"decode": None},
-            "project": {**at("project"), "output": True},  # which isn't there: null, as recorded
-            "enabled": {**at("state"), "default": True, "decode": lambda state: state == "ENABLED"},
-            "secret secretData isSecretDataBase64": {**LOCAL, **FIXED},
-            "version": {**at("name"), "decode": basename},
-            "deletionPolicy": {"one_of": ("DELETE", "ABANDON", "DISABLE")},
-        },
-        assigned={"name": "name"},
-        schema="SecretVersion",
-    )
+    "gcp:secretmanager/secretVersion:SecretVersion",
+    SECRET_MANAGER,
+    "{name}",
+    (Update("enabled"),),
+    {
+        "name": {"decode": None},
+        "project": "at=project output",  # which isn't there: null, as recorded
+        "enabled": {"is": "at=state default=true", "decode": lambda state: state == "ENABLED"},
+        "secret secretData isSecretDataBase64": "local fixed",
+        "version": {"is": "at=name", "decode": basename},
+        "deletionPolicy": {"one_of": ("DELETE", "ABANDON", "DISABLE")},
+    },
+    assigned={"name": "name"},
+    schema="SecretVersion",
 )

@@ -7,21 +7,8 @@ from typing import Any
 
 from rehearsal.plugin.errors import ApiError
 from rehearsal.standin import mapping
-from rehearsal.standin.field import Send
 from rehearsal.standin.lifecycle import Change, Context, Resource
-from rehearsal.standin.table import (
-    ALWAYS,
-    BLOCK_SET,
-    COMPUTE,
-    COMPUTED,
-    FIXED,
-    GIVEN,
-    SET,
-    Table,
-    Update,
-    at,
-    same_basename,
-)
+from rehearsal.standin.table import COMPUTE, Update, same_basename
 from rehearsal.standin.types.compute import LINK
 
 Nats = list[dict[str, Any]]
@@ -68,33 +55,31 @@ class RouterNat(Resource):
 
 
 ROUTER_NAT = RouterNat(
-    Table(
-        "gcp:compute/routerNat:RouterNat",
-        COMPUTE,
-        "projects/{project}/regions/{region}/routers/{router}",
-        (Update(),),
-        {
-            "region router": {"rest": None, "same": same_basename},
-            "region": COMPUTED,
-            "name type endpointTypes initialNatIps": FIXED,
-            "initialNatIps": at("initialNatIps"),
-            "natIps drainNatIps initialNatIps": {**SET, **ALWAYS},
-            "subnetworks": {**BLOCK_SET, **ALWAYS},
-            "subnetworks.name": LINK,
-            "subnetworks.source* subnetworks.secondary*": SET,
-            "enableDynamicPortAllocation": GIVEN,
-            "enableEndpointIndependentMapping": {**GIVEN, "send_update": Send.ALWAYS},
-            "endpointTypes": {"send_update": Send.ALWAYS, "encode": lambda value, _: value or None},
-            "udpIdleTimeoutSec icmpIdleTimeoutSec tcpTransitoryIdleTimeoutSec": {"default": 30},
-            "tcpEstablishedIdleTimeoutSec": {"default": 1200},
-            "tcpTimeWaitTimeoutSec": {"default": 120},
-            "type": {"default": "PUBLIC"},
-            "logConfig.enable": ALWAYS,
-            # Sent as empty lists with every NAT; the stand-in knows no values for them.
-            "rules nat64Subnetworks": {"only": [], **ALWAYS, "fields": ()},
-            "autoNetworkTier": {"output": True},
-        },
-        id="{project}/{region}/{router}/{name}",
-        schema="RouterNat",
-    )
+    "gcp:compute/routerNat:RouterNat",
+    COMPUTE,
+    "projects/{project}/regions/{region}/routers/{router}",
+    (Update(),),
+    {
+        "region router": {"is": "nameless", "same": same_basename},
+        "region": "computed",
+        "name type endpointTypes initialNatIps": "fixed",
+        "initialNatIps": "at=initialNatIps",
+        "natIps drainNatIps initialNatIps": "set always",
+        "subnetworks": "blocks always",
+        "subnetworks.name": LINK,
+        "subnetworks.source* subnetworks.secondary*": "set",
+        "enableDynamicPortAllocation": "given",
+        "enableEndpointIndependentMapping": "given updated",
+        "endpointTypes": {"is": "updated", "encode": lambda value, _: value or None},
+        "udpIdleTimeoutSec icmpIdleTimeoutSec tcpTransitoryIdleTimeoutSec": "default=30",
+        "tcpEstablishedIdleTimeoutSec": "default=1200",
+        "tcpTimeWaitTimeoutSec": "default=120",
+        "type": "default=PUBLIC",
+        "logConfig.enable": "always",
+        # Sent as empty lists with every NAT; the stand-in knows no values for them.
+        "rules nat64Subnetworks": {"is": "always", "only": [], "fields": ()},
+        "autoNetworkTier": "output",
+    },
+    id="{project}/{region}/{router}/{name}",
+    schema="RouterNat",
 )

@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rehearsal.standin.field import Send
 from rehearsal.standin.lifecycle import Context, Resource
-from rehearsal.standin.table import (
-    ALWAYS,
-    BLOCK_SET,
-    COMPUTED,
-    FIXED,
-    LOCAL,
-    SET,
-    Service,
-    Table,
-    Update,
-    at,
-    basename,
-    same_basename,
-)
+from rehearsal.standin.table import Service, Update, basename, same_basename
 
 ARTIFACT_REGISTRY = Service("ARTIFACT_REGISTRY", "https://artifactregistry.googleapis.com/v1/")
 PUBSUB = Service("PUBSUB", "https://pubsub.googleapis.com/v1/")
@@ -37,10 +23,8 @@ VERTEX = Service("VERTEX_AI", "https://{region}-aiplatform.googleapis.com/v1beta
 FILESTORE = Service("FILESTORE", "https://file.googleapis.com/v1beta1/")
 
 _MASKED = (Update(mask="updateMask"),)
-_NAMELESS: Mapping[str, Any] = {"rest": None}  # the name stands in the path alone
 _UNREAD: Mapping[str, Any] = {"decode": lambda _: None, "same": lambda _one, _other: True}
 _LOCATIONS = "projects/{project}/locations/{location}"
-_PROTECTED = {**LOCAL, "default": True}
 
 
 def _full_name(path: str) -> dict[str, Any]:
@@ -56,109 +40,95 @@ def _same_variables(wanted: Any, current: Any) -> bool:
 def _by_key(key: str) -> dict[str, Any]:
     """A list in Pulumi, of which Google has a map by one of its properties."""
     return {
-        **BLOCK_SET,
+        "is": "blocks",
         "encode": lambda items, _: {item.pop(key): item for item in [dict(item) for item in items or ()]},
         "decode": lambda found: [{**item, key: name} for name, item in (found or {}).items()],
     }
 
 
 REPOSITORY = Resource(
-    Table(
-        "gcp:artifactregistry/repository:Repository",
-        ARTIFACT_REGISTRY,
-        f"{_LOCATIONS}/repositories/{{repositoryId}}",
-        _MASKED,
-        {
-            "format kmsKeyName mode mavenConfig remoteRepositoryConfig": FIXED,
-            "name": {"decode": basename},
-            "cleanupPolicies": _by_key("id"),
-            "location": COMPUTED,
-        },
-        create_query={"repository_id": "{repositoryId}"},
-    )
+    "gcp:artifactregistry/repository:Repository",
+    ARTIFACT_REGISTRY,
+    f"{_LOCATIONS}/repositories/{{repositoryId}}",
+    _MASKED,
+    {
+        "format kmsKeyName mode mavenConfig remoteRepositoryConfig": "fixed",
+        "name": {"decode": basename},
+        "cleanupPolicies": _by_key("id"),
+        "location": "computed",
+    },
+    create_query={"repository_id": "{repositoryId}"},
 )
 
 TOPIC = Resource(
-    Table(
-        "gcp:pubsub/topic:Topic",
-        PUBSUB,
-        "projects/{project}/topics/{name}",
-        (Update(mask="updateMask", wrap="topic"),),
-        {"name": _NAMELESS, "tags": FIXED, "messageStoragePolicy.allowedPersistenceRegions": SET},
-        collection="projects/{project}/topics/{name}",
-        create_method="PUT",
-        looks=1,
-    )
+    "gcp:pubsub/topic:Topic",
+    PUBSUB,
+    "projects/{project}/topics/{name}",
+    (Update(mask="updateMask", wrap="topic"),),
+    {"name": "nameless", "tags": "fixed", "messageStoragePolicy.allowedPersistenceRegions": "set"},
+    collection="projects/{project}/topics/{name}",
+    create_method="PUT",
+    looks=1,
 )
 
 SUBSCRIPTION = Resource(
-    Table(
-        "gcp:pubsub/subscription:Subscription",
-        PUBSUB,
-        "projects/{project}/subscriptions/{name}",
-        (Update(mask="updateMask", mask_also="bigqueryConfig", wrap="subscription"),),
-        {
-            "name": _NAMELESS,
-            "topic filter enableMessageOrdering tags": FIXED,
-            "topic": {
-                "encode": lambda topic, planned: (
-                    topic if "/" in topic else f"projects/{planned['project']}/topics/{topic}"
-                )
-            },
-            "deadLetterPolicy expirationPolicy retryPolicy": ALWAYS,
+    "gcp:pubsub/subscription:Subscription",
+    PUBSUB,
+    "projects/{project}/subscriptions/{name}",
+    (Update(mask="updateMask", mask_also="bigqueryConfig", wrap="subscription"),),
+    {
+        "name": "nameless",
+        "topic filter enableMessageOrdering tags": "fixed",
+        "topic": {
+            "encode": lambda topic, planned: (
+                topic if "/" in topic else f"projects/{planned['project']}/topics/{topic}"
+            )
         },
-        collection="projects/{project}/subscriptions/{name}",
-        create_method="PUT",
-        looks=1,
-    )
+        "deadLetterPolicy expirationPolicy retryPolicy": "always",
+    },
+    collection="projects/{project}/subscriptions/{name}",
+    create_method="PUT",
+    looks=1,
 )
 
 BATCH = Resource(
-    Table(
-        "gcp:dataproc/batch:Batch",
-        DATAPROC,
-        f"{_LOCATIONS}/batches/{{batchId}}",
-        create_query={"batchId": "{batchId}"},
-    )
+    "gcp:dataproc/batch:Batch",
+    DATAPROC,
+    f"{_LOCATIONS}/batches/{{batchId}}",
+    create_query={"batchId": "{batchId}"},
 )
 
 FUNCTION = Resource(
-    Table(
-        "gcp:cloudfunctionsv2/function:Function",
-        FUNCTIONS,
-        f"{_LOCATIONS}/functions/{{name}}",
-        _MASKED,
-        {
-            "name": _full_name(f"{_LOCATIONS}/functions/{{name}}"),
-            "serviceConfig.environmentVariables": {"same": _same_variables},
-            "buildConfig.automaticUpdatePolicy buildConfig.onDeployUpdatePolicy": ALWAYS,
-            "eventTrigger.eventFilters": BLOCK_SET,
-        },
-        create_query={"functionId": "{name}"},
-    )
+    "gcp:cloudfunctionsv2/function:Function",
+    FUNCTIONS,
+    f"{_LOCATIONS}/functions/{{name}}",
+    _MASKED,
+    {
+        "name": _full_name(f"{_LOCATIONS}/functions/{{name}}"),
+        "serviceConfig.environmentVariables": {"same": _same_variables},
+        "buildConfig.automaticUpdatePolicy buildConfig.onDeployUpdatePolicy": "always",
+        "eventTrigger.eventFilters": "blocks",
+    },
+    create_query={"functionId": "{name}"},
 )
 
 
 RUN_JOB = Resource(
-    Table(
-        "gcp:cloudrunv2/job:Job",
-        RUN,
-        f"{_LOCATIONS}/jobs/{{name}}",
-        (Update(),),
-        {"name": _NAMELESS, "deletionProtection": _PROTECTED, "*Probe.grpc *Probe.httpGet": ALWAYS},
-        create_query={"jobId": "{name}"},
-    )
+    "gcp:cloudrunv2/job:Job",
+    RUN,
+    f"{_LOCATIONS}/jobs/{{name}}",
+    (Update(),),
+    {"name": "nameless", "deletionProtection": "local default=true", "*Probe.grpc *Probe.httpGet": "always"},
+    create_query={"jobId": "{name}"},
 )
 
 RUN_SERVICE = Resource(
-    Table(
-        "gcp:cloudrunv2/service:Service",
-        RUN,
-        f"{_LOCATIONS}/services/{{name}}",
-        (Update(),),
-        {"name": _NAMELESS, "deletionProtection": _PROTECTED, "*Probe.grpc *Probe.httpGet": ALWAYS},
-        create_query={"serviceId": "{name}"},
-    )
+    "gcp:cloudrunv2/service:Service",
+    RUN,
+    f"{_LOCATIONS}/services/{{name}}",
+    (Update(),),
+    {"name": "nameless", "deletionProtection": "local default=true", "*Probe.grpc *Probe.httpGet": "always"},
+    create_query={"serviceId": "{name}"},
 )
 
 
@@ -177,141 +147,120 @@ class SchedulerJob(Resource):
 
 
 SCHEDULER_JOB = SchedulerJob(
-    Table(
-        "gcp:cloudscheduler/job:Job",
-        SCHEDULER,
-        "projects/{project}/locations/{region}/jobs/{name}",
-        (Update(),),
-        {
-            "name": _full_name("projects/{project}/locations/{region}/jobs/{name}"),
-            "paused": LOCAL,
-            "attemptDeadline": {
-                "default": "180s",
-                "same": lambda wanted, current: current in (None, "", wanted),
-            },
-            "timeZone": {"default": "Etc/UTC"},
+    "gcp:cloudscheduler/job:Job",
+    SCHEDULER,
+    "projects/{project}/locations/{region}/jobs/{name}",
+    (Update(),),
+    {
+        "name": _full_name("projects/{project}/locations/{region}/jobs/{name}"),
+        "paused": "local",
+        "attemptDeadline": {
+            "is": "default=180s",
+            "same": lambda wanted, current: current in (None, "", wanted),
         },
-    )
+        "timeZone": "default=Etc/UTC",
+    },
 )
 
 EVENTARC_TRIGGER = Resource(
-    Table(
-        "gcp:eventarc/trigger:Trigger",
-        EVENTARC,
-        f"{_LOCATIONS}/triggers/{{name}}",
-        _MASKED,
-        {
-            "name": {**_full_name(f"{_LOCATIONS}/triggers/{{name}}"), "decode": None, "same": same_basename},
-            "matchingCriterias": {**BLOCK_SET, **at("eventFilters")},
-            "destination.cloudRunService": at("cloudRun"),
-            "transport channel": FIXED,
-        },
-        create_query={"triggerId": "{name}"},
-    )
+    "gcp:eventarc/trigger:Trigger",
+    EVENTARC,
+    f"{_LOCATIONS}/triggers/{{name}}",
+    _MASKED,
+    {
+        "name": {**_full_name(f"{_LOCATIONS}/triggers/{{name}}"), "decode": None, "same": same_basename},
+        "matchingCriterias": "blocks at=eventFilters",
+        "destination.cloudRunService": "at=cloudRun",
+        "transport channel": "fixed",
+    },
+    create_query={"triggerId": "{name}"},
 )
 
 METRIC = Resource(
-    Table(
-        "gcp:logging/metric:Metric",
-        LOGGING,
-        "projects/{project}/metrics/{name}",
-        (Update(method="PUT", whole=True),),
-        {"name": {"decode": None}, "metricDescriptor.labels": BLOCK_SET},
-        id="{name}",
-        quoted=("name",),
-    )
+    "gcp:logging/metric:Metric",
+    LOGGING,
+    "projects/{project}/metrics/{name}",
+    (Update(method="PUT", whole=True),),
+    {"name": {"decode": None}, "metricDescriptor.labels": "blocks"},
+    id="{name}",
+    quoted=("name",),
 )
 
 SINK = Resource(
-    Table(
-        "gcp:logging/projectSink:ProjectSink",
-        LOGGING,
-        "projects/{project}/sinks/{name}",
-        (
-            Update(
-                "destination description disabled exclusions filter",
-                mask="updateMask",
-                mask_also="exclusions",
-                query={"uniqueWriterIdentity": "{uniqueWriterIdentity}"},
-            ),
+    "gcp:logging/projectSink:ProjectSink",
+    LOGGING,
+    "projects/{project}/sinks/{name}",
+    (
+        Update(
+            "destination description disabled exclusions filter",
+            mask="updateMask",
+            mask_also="exclusions",
+            query={"uniqueWriterIdentity": "{uniqueWriterIdentity}"},
         ),
-        {
-            "disabled exclusions": {"send_update": Send.ALWAYS},
-            "uniqueWriterIdentity": {**LOCAL, "default": True},
-        },
-        create_query={"uniqueWriterIdentity": "{uniqueWriterIdentity}"},
-        client_library=True,
-        looks_first=True,
-    )
+    ),
+    {"disabled exclusions": "updated", "uniqueWriterIdentity": "local default=true"},
+    create_query={"uniqueWriterIdentity": "{uniqueWriterIdentity}"},
+    client_library=True,
+    looks_first=True,
 )
 
 ALERT_POLICY = Resource(
-    Table(
-        "gcp:monitoring/alertPolicy:AlertPolicy",
-        MONITORING,
-        "v3/{name}",
-        _MASKED,
-        {"name": {"decode": None}, "enabled": {"default": True}},
-        collection="v3/projects/{project}/alertPolicies",
-        id="{name}",
-        assigned={"name": "name"},
-        schema="AlertPolicy",
-    )
+    "gcp:monitoring/alertPolicy:AlertPolicy",
+    MONITORING,
+    "v3/{name}",
+    _MASKED,
+    {"name": {"decode": None}, "enabled": "default=true"},
+    collection="v3/projects/{project}/alertPolicies",
+    id="{name}",
+    assigned={"name": "name"},
+    schema="AlertPolicy",
 )
 
 CHANNEL = Resource(
-    Table(
-        "gcp:monitoring/notificationChannel:NotificationChannel",
-        MONITORING,
-        "v3/{name}",
-        (Update(),),
-        {"name": {"decode": None}, "forceDelete": {**LOCAL, "default": False}, "enabled": {"default": True}},
-        collection="v3/projects/{project}/notificationChannels",
-        id="{name}",
-        assigned={"name": "name"},
-        delete_query={"force": "{forceDelete}"},
-        schema="NotificationChannel",
-    )
+    "gcp:monitoring/notificationChannel:NotificationChannel",
+    MONITORING,
+    "v3/{name}",
+    (Update(),),
+    {"name": {"decode": None}, "forceDelete": "local default=false", "enabled": "default=true"},
+    collection="v3/projects/{project}/notificationChannels",
+    id="{name}",
+    assigned={"name": "name"},
+    delete_query={"force": "{forceDelete}"},
+    schema="NotificationChannel",
 )
 
 
 SECRET = Resource(
-    Table(
-        "gcp:secretmanager/secret:Secret",
-        SECRET_MANAGER,
-        "projects/{project}/secrets/{secretId}",
-        _MASKED,
-        {
-            "replication.auto": {**at("automatic"), **ALWAYS, "decode": lambda raw: raw},
-            "replication.*": FIXED,
-            "deletionProtection": LOCAL,
-        },
-        create_query={"secretId": "{secretId}"},
-    )
+    "gcp:secretmanager/secret:Secret",
+    SECRET_MANAGER,
+    "projects/{project}/secrets/{secretId}",
+    _MASKED,
+    {
+        "replication.auto": {"is": "at=automatic always", "decode": lambda raw: raw},
+        "replication.*": "fixed",
+        "deletionProtection": "local",
+    },
+    create_query={"secretId": "{secretId}"},
 )
 
 TENSORBOARD = Resource(
-    Table(
-        "gcp:vertex/aiTensorboard:AiTensorboard",
-        VERTEX,
-        "{name}",
-        _MASKED,
-        {"name": {"decode": None}, "region": {**_NAMELESS, **FIXED, **COMPUTED}, "encryptionSpec": FIXED},
-        collection="projects/{project}/locations/{region}/tensorboards",
-        assigned={"name": "name"},
-        schema="GoogleCloudAiplatformV1beta1Tensorboard",
-    )
+    "gcp:vertex/aiTensorboard:AiTensorboard",
+    VERTEX,
+    "{name}",
+    _MASKED,
+    {"name": {"decode": None}, "region": "nameless fixed computed", "encryptionSpec": "fixed"},
+    collection="projects/{project}/locations/{region}/tensorboards",
+    assigned={"name": "name"},
+    schema="GoogleCloudAiplatformV1beta1Tensorboard",
 )
 
 METADATA_STORE = Resource(
-    Table(
-        "gcp:vertex/aiMetadataStore:AiMetadataStore",
-        VERTEX,
-        "projects/{project}/locations/{region}/metadataStores/{name}",
-        exceptions={"name": _NAMELESS},
-        id="{name}",
-        create_query={"metadataStoreId": "{name}"},
-    )
+    "gcp:vertex/aiMetadataStore:AiMetadataStore",
+    VERTEX,
+    "projects/{project}/locations/{region}/metadataStores/{name}",
+    exceptions={"name": "nameless"},
+    id="{name}",
+    create_query={"metadataStoreId": "{name}"},
 )
 
 
@@ -329,39 +278,33 @@ class IdentityPool(Resource):
 _POOLS = "projects/{project}/locations/global/workloadIdentityPools/{workloadIdentityPoolId}"
 
 IDENTITY_POOL = IdentityPool(
-    Table(
-        "gcp:iam/workloadIdentityPool:WorkloadIdentityPool",
-        IDENTITY,
-        _POOLS,
-        _MASKED,
-        schema="WorkloadIdentityPool",
-        create_query={"workloadIdentityPoolId": "{workloadIdentityPoolId}"},
-    )
+    "gcp:iam/workloadIdentityPool:WorkloadIdentityPool",
+    IDENTITY,
+    _POOLS,
+    _MASKED,
+    schema="WorkloadIdentityPool",
+    create_query={"workloadIdentityPoolId": "{workloadIdentityPoolId}"},
 )
 
 IDENTITY_PROVIDER = Resource(
-    Table(
-        "gcp:iam/workloadIdentityPoolProvider:WorkloadIdentityPoolProvider",
-        IDENTITY,
-        f"{_POOLS}/providers/{{workloadIdentityPoolProviderId}}",
-        _MASKED,
-        schema="WorkloadIdentityPoolProvider",
-        create_query={"workloadIdentityPoolProviderId": "{workloadIdentityPoolProviderId}"},
-    )
+    "gcp:iam/workloadIdentityPoolProvider:WorkloadIdentityPoolProvider",
+    IDENTITY,
+    f"{_POOLS}/providers/{{workloadIdentityPoolProviderId}}",
+    _MASKED,
+    schema="WorkloadIdentityPoolProvider",
+    create_query={"workloadIdentityPoolProviderId": "{workloadIdentityPoolProviderId}"},
 )
 
 FILESTORE_INSTANCE = Resource(
-    Table(
-        "gcp:filestore/instance:Instance",
-        FILESTORE,
-        f"{_LOCATIONS}/instances/{{name}}",
-        (Update("description fileShares labels directoryServices performanceConfig", mask="updateMask"),),
-        {
-            "name": _NAMELESS,
-            "location": COMPUTED,
-            "networks.reservedIpRange": _UNREAD,
-            "desiredReplicaState": {**LOCAL, "default": "READY"},
-        },
-        create_query={"instanceId": "{name}"},
-    )
+    "gcp:filestore/instance:Instance",
+    FILESTORE,
+    f"{_LOCATIONS}/instances/{{name}}",
+    (Update("description fileShares labels directoryServices performanceConfig", mask="updateMask"),),
+    {
+        "name": "nameless",
+        "location": "computed",
+        "networks.reservedIpRange": _UNREAD,
+        "desiredReplicaState": "local default=READY",
+    },
+    create_query={"instanceId": "{name}"},
 )
