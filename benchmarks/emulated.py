@@ -30,7 +30,7 @@ from infra.nodes import Node
 from infra.settings import parse
 from infra.tpu.request import member_request
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.control import Control
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.hosts.machine import HostSpec
@@ -104,14 +104,13 @@ class Emulated:
         self.control = Control(folder / "control.sock")
 
     def __enter__(self) -> Self:
-        program = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # for fake-gcs-server
         settings = json.dumps(self._durations.__dict__)
         with (self._folder / "cloud.log").open("w") as log:
             self._process = subprocess.Popen(
                 # It must not outlive us, however we end.
                 ["setpriv", "--pdeathsig", "TERM", "--",
                  sys.executable, "-m", "benchmarks.emulated", self._folder, settings],
-                cwd=Path(__file__).parents[1], stderr=log, env={**os.environ, "PATH": program},
+                cwd=Path(__file__).parents[1], stderr=log,
             )  # fmt: skip
         try:
             ports = self._folder / "ports.json"
@@ -204,7 +203,7 @@ async def serve(folder: Path, durations: Durations) -> None:
     config = CloudConfig(
         project=PROJECT, directory=folder / "cloud", control=folder / "control.sock", owner=OWNER,
         refresh_token=REFRESH_TOKEN, front_door="127.0.0.1:0", metadata="", clock_rate=0.0,
-        enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS), iam_propagation_s=0.0,
+        enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS), **NO_LAGS,
     )  # fmt: skip
     cloud = Cloud(config, Imagined(), durations)
     try:

@@ -158,8 +158,7 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
     layout = _kept(arguments) if arguments.keep else _fresh(arguments, narrator, "run")
     plan = making.Plan(
         environment=story.header.environment,
-        clock_rate=story.header.clock,
-        iam_propagation_s=story.header.iam_propagation_s,
+        cloud=story.header.cloud,
         seed=story.seed,
         plugins=arguments.plugins,
         text=story.header.text,
@@ -188,7 +187,9 @@ def _up(arguments: argparse.Namespace, narrator: Narrator) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> making.Plan:
-    return making.Plan(environment=arguments.env, clock_rate=arguments.clock, plugins=arguments.plugins)
+    return making.Plan(
+        environment=arguments.env, cloud={"clock_rate": arguments.clock}, plugins=arguments.plugins
+    )
 
 
 def _shell(arguments: argparse.Namespace, narrator: Narrator) -> int:

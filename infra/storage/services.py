@@ -1,9 +1,12 @@
 """The Google services that the layers call."""
 
+import asyncio
+
 import pulumi
 import pulumi_gcp as gcp
 
 from infra import names
+from infra.gcp.enabled import wait_until_it_answers
 from infra.settings import Settings
 
 
@@ -14,13 +17,18 @@ class ProjectServices(pulumi.ComponentResource):
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions | None = None):
         super().__init__("tpu:storage:ProjectServices", "services", None, opts)
+
+        async def wait(created: pulumi.ResourceHookArgs) -> None:
+            await asyncio.to_thread(wait_until_it_answers, created.name, settings.gcp.project)
+
+        hooks = pulumi.ResourceHookBinding(after_create=[pulumi.ResourceHook("services-answer", wait)])
         self.services = [
             gcp.projects.Service(
                 service,
                 service=service,
                 disable_on_destroy=False,
                 disable_dependent_services=False,
-                opts=pulumi.ResourceOptions(parent=self),
+                opts=pulumi.ResourceOptions(parent=self, hooks=hooks),
             )
             for service in names.services(settings)
         ]

@@ -55,7 +55,7 @@ async def serve(config: CloudConfig) -> None:
         if network is not None and machines is not None:
             hosts = NspawnHosts(config.directory / "machines", machines[0], machines[1], network)
             await hosts.open()
-        cloud = Cloud(config, hosts or NoHosts())
+        cloud = Cloud(config, hosts or NoHosts(), firewall=network.firewall if network else None)
         try:
             await cloud.start()
             await stop.wait()

@@ -55,7 +55,7 @@ class AccountService:
         return parent + account
 
     def _find(self, name: str) -> JsonObject:
-        body = self._world.directory.get(name)
+        body = self._world.find(name)
         if body is None:
             email = name.rpartition("/")[2]
             raise ApiError(404, "NOT_FOUND", f"Unknown service account: {email}")
@@ -87,6 +87,7 @@ class AccountService:
             "etag": "MDEwMjE5MjA=",
         }
         self._world.directory[name] = body
+        self._world.show_later(name, self._world.lags.account_s)
         self._iam.create(name)
         return body
 

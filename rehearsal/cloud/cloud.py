@@ -17,6 +17,7 @@ from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.customroles import RoleService
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
@@ -34,6 +35,7 @@ from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.cloud.tpu.quotas import Quotas
+from rehearsal.cloud.vpc import Enforcer, enforce
 from rehearsal.hosts.machine import Hosts
 
 # Time for requests that are under way when the cloud closes.
@@ -43,10 +45,19 @@ _DRAIN_S = 2.0
 class Cloud:
     """`await start()` opens the doors, the control socket last; `await close()` drains and ends all."""
 
-    def __init__(self, config: CloudConfig, hosts: Hosts, durations: Durations | None = None) -> None:
+    def __init__(
+        self,
+        config: CloudConfig,
+        hosts: Hosts,
+        durations: Durations | None = None,
+        firewall: Enforcer | None = None,
+    ) -> None:
+        """Without a firewall, `firewalls` are entries of the directory and nothing more."""
         self._config = config
-        self.world = World(config.project, config.number, VirtualClock(config.clock_rate))
-        self.iam = Iam(self.world, config.owner, config.iam_propagation_s)
+        self._firewall = firewall
+        clock = VirtualClock(config.clock_rate)
+        self.world = World(config.project, config.number, clock, lags=config.lags)
+        self.iam = Iam(self.world, config.owner, config.token_lifetime_s)
         operations = Operations(self.world)
         self.faults = Faults(self.world.clock, config.seed)
         config.directory.mkdir(parents=True, exist_ok=True)
@@ -54,7 +65,8 @@ class Cloud:
         self._quotas = Quotas()
         usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
         oauth = OAuth(self.iam, {config.refresh_token: config.owner})
-        self._storage = StorageService(self.world, self.iam, config.directory / "storage")
+        self._doorway = Doorway(self.world, self.faults, self.requests)
+        self._storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
         self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
         self.front_door = FrontDoor(
             self.world,
@@ -74,17 +86,19 @@ class Cloud:
                 self.nodes,
             ],
             endpoints=oauth.endpoints(),
-            faults=self.faults,
-            requests=self.requests,
+            doorway=self._doorway,
         )
         self._runners: list[web.AppRunner] = []
 
     async def start(self) -> None:
         """Open the front door, the metadata server and, once both answer, the control socket."""
         await self._storage.start()
+        if self._firewall is not None:
+            self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
         await self._front_site(await self._runner(self.front_door.app())).start()
         if self._config.metadata:
-            metadata = await self._runner(MetadataServer(self.world, self.nodes, self.iam).app())
+            server = MetadataServer(self.world, self.nodes, self.iam, self._doorway)
+            metadata = await self._runner(server.app())
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
         control = ControlServer(
@@ -95,6 +109,7 @@ class Cloud:
             self.requests,
             self.world.mistakes,
             self._add_snapshot,
+            self._firewall,
         )
         runner = await self._runner(control.app())
         await web.SockSite(runner, listening(self._config.control)).start()

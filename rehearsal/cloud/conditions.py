@@ -3,8 +3,8 @@
 Source: https://cloud.google.com/iam/docs/conditions-attribute-reference. Comparisons on `resource.name`,
 `resource.type` and `resource.service`, `startsWith`/`endsWith` on the name and on the API attribute
 `objectListPrefix` (the prefix that objects are listed by; empty for any other request), joined by `&&` or by
-`||`. Anything else is refused when the policy is set, because a condition that is stored and not evaluated
-grants too much or too little.
+`||`. Anything else is refused as not emulated when the policy is set, because a condition that is stored and
+not evaluated grants too much or too little.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.service import NotEmulatedError
 
 Condition = Callable[[str, str], bool]
 
@@ -26,7 +26,7 @@ _COMPARISON = re.compile(r"resource\.(name|type|service)\s*(==|!=)\s*(['\"])(.*?
 def compile_condition(expression: str) -> Condition:
     """A test of the full resource name (`projects/_/buckets/B/objects/O`) and the prefix of a listing.
 
-    ApiError 400 if unsupported.
+    NotEmulatedError if unsupported.
     """
     if "||" in expression:
         alternatives = [compile_condition(part) for part in expression.split("||")]
@@ -43,11 +43,7 @@ def compile_condition(expression: str) -> Condition:
     if comparison := _COMPARISON.fullmatch(text):
         attribute, operator, _, value = comparison.groups()
         return lambda name, _: (_attribute(attribute, name) == value) == (operator == "==")
-    raise bad_request(
-        f"Condition expression compilation failed: `{expression}` is outside of what the emulated IAM "
-        "evaluates: comparisons and startsWith/endsWith of resource.name, resource.type, "
-        "resource.service and objectListPrefix, joined by && or by ||."
-    )
+    raise NotEmulatedError(f"The condition `{expression}`")
 
 
 def _attribute(attribute: str, name: str) -> str:

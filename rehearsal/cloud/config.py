@@ -7,8 +7,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rehearsal.cloud.iam import DEFAULT_PROPAGATION_S
-from rehearsal.cloud.service import JsonObject
+from rehearsal.cloud.iam import TOKEN_LIFETIME_S
+from rehearsal.cloud.service import JsonObject, Lags
 from rehearsal.cloud.serviceusage import NEW_PROJECT
 from rehearsal.cloud.tpu.catalog import ZONES
 from rehearsal.errors import RehearsalError
@@ -18,13 +18,18 @@ class ConfigError(RehearsalError):
     """The configuration file breaks a rule: says which key."""
 
 
+# Of a cloud that acts at once everywhere on what it has accepted.
+NO_LAGS: dict[str, Any] = {"grant_lag_s": 0.0, "account_lag_s": 0.0, "api_lag_s": 0.0}
+
+
 @dataclass(frozen=True)
 class CloudConfig:
     """What the process serves and where.
 
     Without `certificate` and `key` the front door speaks plain HTTP; without `image` there are no machines,
     so that TPU nodes can't be created. `hosts_file`, `ca_certificate`, `ca_bundle` and `ssh_public_key` go
-    to the machines. Addresses are `HOST:PORT`; an empty `metadata` address leaves the metadata server out.
+    to the machines. Lags and the lifetime of tokens are real seconds. Addresses are `HOST:PORT`; an empty
+    `metadata` address leaves the metadata server out.
     """
 
     project: str
@@ -44,9 +49,17 @@ class CloudConfig:
     ca_bundle: Path | None = None
     ssh_public_key: str = ""
     enabled_apis: tuple[str, ...] = NEW_PROJECT
-    iam_propagation_s: float = DEFAULT_PROPAGATION_S
+    grant_lag_s: float = Lags.grant_s
+    account_lag_s: float = Lags.account_s
+    api_lag_s: float = Lags.api_s
+    token_lifetime_s: float = TOKEN_LIFETIME_S
     clock_rate: float = 1.0
     seed: int = 0
+
+    @property
+    def lags(self) -> Lags:
+        """How long what Google has accepted takes to hold."""
+        return Lags(self.grant_lag_s, self.account_lag_s, self.api_lag_s)
 
     @staticmethod
     def load(path: Path) -> CloudConfig:

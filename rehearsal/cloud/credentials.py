@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from rehearsal.cloud.iam import TOKEN_LIFETIME_S, Iam
-from rehearsal.cloud.service import Call, JsonObject, Method, World, bad_request
+from rehearsal.cloud.service import Call, JsonObject, Method, NotEmulatedError, World, bad_request
 
 
 class CredentialsService:
@@ -36,14 +36,14 @@ class CredentialsService:
         """A token; its `expireTime` is on the real clock, as clients time it."""
         sent = call.body or {}
         lifetime = re.fullmatch(r"(\d+)s", sent.get("lifetime") or f"{TOKEN_LIFETIME_S:.0f}s")
-        if sent.get("delegates") or not sent.get("scope") or not lifetime:
-            raise bad_request(
-                "A scope is required, a lifetime is such as 3600s, and delegates are not emulated."
-            )
+        if sent.get("delegates"):
+            raise NotEmulatedError("A chain of delegates")
+        if not sent.get("scope") or not lifetime:
+            raise bad_request("A scope is required, and a lifetime is such as 3600s.")
         if int(lifetime[1]) > TOKEN_LIFETIME_S:
             raise bad_request(f"The lifetime is more than {TOKEN_LIFETIME_S:.0f} s.")
         token = self._iam.mint(self._account(call).rpartition("/")[2], int(lifetime[1]))
-        ends = time.gmtime(time.time() + token.expires_in_s())
+        ends = time.gmtime(time.time() + self._iam.left_s(token))
         return {"accessToken": token.value, "expireTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", ends)}
 
     async def _allowed(self, call: Call) -> JsonObject:

@@ -49,6 +49,8 @@ _TOLERATED = (
 # Query parameters of the same kind, by API: TensorStore makes its reads unlike any before, so that no cache
 # on the way answers them (tensorstore/kvstore/gcs_http), and Cloud Storage lets the parameter pass.
 _TOLERATED_QUERY = {"storage": ("tensorstore",)}
+# Of what is wrong in one answer.
+_MOST_SHOWN = 3
 _MEDIA_PREFIXES = ("/upload", "/resumable/upload", "/download")
 
 
@@ -67,6 +69,7 @@ class Route:
     body_check: Check | None
     body_field: str
     required_body: tuple[str, ...]
+    answer_check: Check | None
 
     def path_parameters(self, raw_path: str) -> dict[str, str]:
         """Decoded path parameters; ApiError 400 if one is not of its pattern."""
@@ -101,6 +104,13 @@ class Route:
         if found:
             raise refusal(found)
         return values
+
+    def wrong_in_answer(self, answer: JsonObject) -> str:
+        """What the method's response schema says against an answer of ours; "" if nothing."""
+        found: list[Violation] = []
+        if self.answer_check is not None:
+            self.answer_check(answer, "", found)
+        return "; ".join(violation.description for violation in found[:_MOST_SHOWN])
 
     def check_body(self, body: Any) -> None:
         """ApiError 400 unless the body is one of the method's request schema."""
@@ -146,6 +156,7 @@ class Document:
             if owner == api:
                 document["schemas"][schema]["properties"].setdefault(name, {"type": "any"})
         self.schemas = Schemas(document.get("schemas", {}))
+        self._answers = Schemas(document.get("schemas", {}), answers=True)
         self._base = f"/{document['servicePath']}"
         common: JsonObject = document.get("parameters", {})
         common |= {name: {"type": "string"} for name in _TOLERATED_QUERY.get(api, ())}
@@ -212,6 +223,7 @@ class Document:
             required_query=tuple(name for name, p in query.items() if p.get("required")),
             body_check=self.schemas.compile(method["request"]) if schema else None,
             body_field="" if not schema or schema.endswith("Request") else snake(schema),
+            answer_check=self._answers.compile(method["response"]) if "response" in method else None,
             required_body=tuple(self.schemas.required(schema, method["id"])) if schema else (),
         )
 

@@ -1,16 +1,16 @@
 """Who is calling and what they may do: tokens, policies and their slow propagation.
 
-A principal is an e-mail address. A policy set on a resource takes effect `propagation_s` virtual seconds
-later, for grants and for revocations. Google's documentation speaks of 2 minutes typically and 7 or more at
-times (https://cloud.google.com/iam/docs/access-change-propagation); the default of 7 s is this project's
-choice: long enough that a client which does not wait is refused, short enough to rehearse.
+A principal is an e-mail address. A policy set on a resource takes effect `Lags.grant_s` later, for grants and
+for revocations.
 """
 
 from __future__ import annotations
 
 import base64
 import copy
+import hashlib
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Iterable
@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rehearsal.cloud.conditions import compile_condition
-from rehearsal.cloud.roles import ROLES, grants
-from rehearsal.cloud.service import ApiError, JsonObject, World, bad_request, not_found
+from rehearsal.cloud.roles import check, grants, named
+from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, World, bad_request, not_found
 
 T = TypeVar("T")
 
-DEFAULT_PROPAGATION_S = 7.0
 TOKEN_LIFETIME_S = 3600.0
 
 # projectOwner:P and its sisters stand for the members of these roles on the project.
@@ -32,6 +31,7 @@ _CONVENIENCE = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
+_PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
 _MEMBER_KINDS = (
     *_CONVENIENCE,
     "user",
@@ -46,20 +46,16 @@ _MEMBER_KINDS = (
 
 @dataclass(frozen=True)
 class Token:
-    """An access token; `expires_at` is on the real, monotonic clock, as clients time it."""
+    """An access token; `expires_at` is on the world's real clock, as clients time it."""
 
     value: str
     principal: str
     expires_at: float
 
-    def expires_in_s(self) -> int:
-        """Whole seconds left."""
-        return max(0, int(self.expires_at - time.monotonic()))
-
 
 @dataclass
 class _Policy:
-    """The versions of one resource's policy: (virtual time from which it holds, policy), oldest first."""
+    """The versions of one resource's policy: (real time from which it holds, policy), oldest first."""
 
     versions: list[tuple[float, JsonObject]] = field(default_factory=list)
 
@@ -67,37 +63,50 @@ class _Policy:
 class Iam:
     """The one place where access is decided."""
 
-    def __init__(self, world: World, owner: str, propagation_s: float = DEFAULT_PROPAGATION_S) -> None:
+    def __init__(self, world: World, owner: str, token_lifetime_s: float = TOKEN_LIFETIME_S) -> None:
         self._world = world
-        self.propagation_s = propagation_s
+        self.token_lifetime_s = token_lifetime_s
+        self.asked: set[str] = set()  # permissions that some method asks for
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
-        # Custom roles: permissions by the virtual time from which they hold, oldest first.
+        # Custom roles: permissions by the real time from which they hold, oldest first.
         self._roles: dict[str, list[tuple[float, frozenset[str]]]] = {}
         self._etags = itertools.count(time.time_ns() // 1000)
         self.create(f"projects/{world.project}", [{"role": "roles/owner", "members": [member(owner)]}])
 
     # Tokens
 
-    def mint(self, principal: str, lifetime_s: float = TOKEN_LIFETIME_S) -> Token:
-        """A fresh access token for this account; ApiError 404 if it is a service account that is gone."""
+    def mint(self, principal: str, lifetime_s: float | None = None) -> Token:
+        """A fresh access token for this account; ApiError 404 if it is a service account that is gone.
+
+        It is good for `lifetime_s` real seconds, or as long as tokens are here.
+        """
         if not self._exists(principal):
             raise not_found(f"projects/{self._world.project}/serviceAccounts/{principal}")
-        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, time.monotonic() + lifetime_s)
+        ends = self._world.monotonic_s() + (self.token_lifetime_s if lifetime_s is None else lifetime_s)
+        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends)
         self._tokens[token.value] = token
         return token
+
+    def left_s(self, token: Token) -> int:
+        """Whole seconds that a token is still good for."""
+        return max(0, int(token.expires_at - self._world.monotonic_s()))
 
     def find_token(self, value: str) -> Token | None:
         """The token of this value if it is still good."""
         token = self._tokens.get(value)
-        if token is None or token.expires_at <= time.monotonic() or not self._exists(token.principal):
+        if (
+            token is None
+            or token.expires_at <= self._world.monotonic_s()
+            or not self._exists(token.principal)
+        ):
             return None
         return token
 
     def _exists(self, principal: str) -> bool:
         if not principal.endswith(f"@{self._world.project}.iam.gserviceaccount.com"):
             return True
-        return f"projects/{self._world.project}/serviceAccounts/{principal}" in self._world.directory
+        return self._world.find(f"projects/{self._world.project}/serviceAccounts/{principal}") is not None
 
     # Policies
 
@@ -132,8 +141,24 @@ class Iam:
             return self.create(resource)
         return copy.deepcopy(self._policies[resource].versions[-1][1])
 
+    def shown(self, resource: str, version: int) -> JsonObject:
+        """The newest policy in this version: before 3, conditions are left out and their roles renamed.
+
+        https://cloud.google.com/iam/docs/troubleshooting-withcond
+        """
+        policy = self.policy(resource)
+        if version not in (0, 1, 3):
+            raise bad_request(f"Requested policy version {version} is invalid: it must be 0, 1 or 3.")
+        if version == 3 or policy["version"] < 3:
+            return policy
+        for binding in policy["bindings"]:
+            if condition := binding.pop("condition", None):
+                digest = hashlib.sha256(repr(sorted(condition.items())).encode()).hexdigest()[:20]
+                binding["role"] += f"_withcond_{digest}"
+        return policy | {"version": 1}
+
     def set_policy(self, resource: str, policy: JsonObject) -> JsonObject:
-        """Replace the policy if its etag (where given) is the newest one; holds after `propagation_s`."""
+        """Replace the policy if its etag (where given) is the newest one; holds after `Lags.grant_s`."""
         resource = self._canonical(resource)
         newest = self.policy(resource)
         if policy.get("etag") not in (None, "", newest["etag"]):
@@ -160,7 +185,8 @@ class Iam:
         if policy.get("auditConfigs"):
             accepted["auditConfigs"] = policy["auditConfigs"]
         accepted = copy.deepcopy(accepted)
-        self._policies[resource].versions.append((self._world.clock.now() + self.propagation_s, accepted))
+        since = self._world.monotonic_s() + self._world.lags.grant_s
+        self._policies[resource].versions.append((since, accepted))
         return copy.deepcopy(accepted)
 
     def _check_binding(self, binding: JsonObject, there: set[str]) -> None:
@@ -169,8 +195,10 @@ class Iam:
         custom = self._world.directory.get(role, {"deleted": True})
         if role.startswith("projects/") and custom.get("deleted") and role not in there:
             raise bad_request(f"Role ({role}) does not exist in the resource's hierarchy.")
-        if not role.startswith("projects/") and role not in ROLES:
-            raise bad_request(f"Role {role} is not supported for this resource.")
+        if role.startswith("organizations/"):
+            raise NotEmulatedError(f"A custom role of an organization ({role})")
+        if not role.startswith("projects/"):
+            check(role)
         if "condition" in binding:
             compile_condition(binding["condition"].get("expression", ""))
         for name in binding["members"]:
@@ -195,9 +223,9 @@ class Iam:
     # Custom roles
 
     def define_role(self, role: str, permissions: Iterable[str]) -> None:
-        """A custom role grants these permissions after `propagation_s`; a new one, which nobody has, now."""
+        """A custom role grants these permissions after `Lags.grant_s`; a new one, which nobody has, now."""
         versions = self._roles.setdefault(role, [])
-        since = self._world.clock.now() + self.propagation_s if versions else float("-inf")
+        since = self._world.monotonic_s() + self._world.lags.grant_s if versions else float("-inf")
         versions.append((since, frozenset(permissions)))
 
     def forget_role(self, role: str) -> None:
@@ -210,7 +238,7 @@ class Iam:
     def _grants(self, role: str, permission: str) -> bool:
         if role not in self._roles:
             return grants(role, permission)
-        return permission in _holding(self._roles[role], self._world.clock.now())
+        return permission in _holding(self._roles[role], self._world.monotonic_s())
 
     # Decisions
 
@@ -237,14 +265,24 @@ class Iam:
             raise denied(principal, permission, resource)
 
     def test(self, principal: str, permissions: Iterable[str], resource: str) -> list[str]:
-        """Those of the permissions that the principal has, for testIamPermissions."""
+        """Those of the permissions that the principal has, for testIamPermissions.
+
+        ApiError 400 for what can't be a permission; of others that nothing here asks for, nobody can say
+        whether Google has them.
+        """
+        permissions = list(permissions)
+        for permission in permissions:
+            if not _PERMISSION.fullmatch(permission):
+                raise bad_request(f"Permission {permission} is not valid for this resource.")
+            if permission not in self.asked and permission not in named():
+                raise NotEmulatedError(f"Permission {permission}")
         return [permission for permission in permissions if self.allowed(principal, permission, resource)]
 
     def _effective(self, resource: str) -> list[JsonObject]:
         policy = self._policies.get(resource)
         if policy is None:
             return []
-        bindings: list[JsonObject] = _holding(policy.versions, self._world.clock.now())["bindings"]
+        bindings: list[JsonObject] = _holding(policy.versions, self._world.monotonic_s())["bindings"]
         return bindings
 
     def _is_member(self, principal: str, members: Iterable[str]) -> bool:

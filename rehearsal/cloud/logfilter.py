@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 
-from rehearsal.cloud.service import ApiError, JsonObject, bad_request
+from rehearsal.cloud.service import JsonObject, NotEmulatedError, bad_request
 
 __all__ = ["epoch", "parse"]
 
@@ -43,7 +43,7 @@ def epoch(timestamp: str) -> float:
 
 
 def parse(text: str) -> Matches:
-    """What decides whether an entry matches; ApiError 400 for a broken filter, 501 for one not emulated."""
+    """What decides whether an entry matches; ApiError 400 for a broken filter."""
     if len(text) > _MAX_CHARACTERS:
         raise bad_request(f"The filter is longer than {_MAX_CHARACTERS} characters.")
     tokens = _tokens(text)
@@ -52,7 +52,7 @@ def parse(text: str) -> Matches:
         if conditions and tokens[0] == "AND":  # without it, too, comparisons are joined by it
             tokens.pop(0)
         if len(tokens) < 3 or not _FIELD.fullmatch(tokens[0]) or tokens[2] in ("(", ")"):
-            raise _not_emulated(text)
+            raise NotEmulatedError(f"The filter {text!r}")
         field, comparison, value = tokens[:3]
         del tokens[:3]
         conditions.append(_condition(text, field, comparison, _unquoted(value)))
@@ -91,7 +91,7 @@ def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
         return lambda entry: _value(entry, field) != value
     if comparison == ":":
         return lambda entry: value.lower() in (_value(entry, field) or "").lower()
-    raise _not_emulated(text)
+    raise NotEmulatedError(f"The filter {text!r}")
 
 
 def _value(entry: JsonObject, field: str) -> str | None:
@@ -99,7 +99,3 @@ def _value(entry: JsonObject, field: str) -> str | None:
     for part in field.split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return None if found is None else str(found)
-
-
-def _not_emulated(text: str) -> ApiError:
-    return ApiError(501, "UNIMPLEMENTED", f"This filter is not emulated: {text}")

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from rehearsal.cloud import logfilter
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, World, bad_request
+from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, NotEmulatedError, World, bad_request
 
 # https://cloud.google.com/logging/quotas
 _MAX_ENTRY_BYTES = 256 << 10
@@ -96,7 +96,7 @@ class LoggingService:
         if (wanted := _RESOURCES.get(resource.get("type", ""))) is None:
             if not resource.get("type"):
                 raise bad_request("The request is missing the required field resource.type.")
-            raise ApiError(501, "UNIMPLEMENTED", f"Resources of type {resource['type']} are not emulated.")
+            raise NotEmulatedError(f"A resource of type {resource['type']}")
         labels = resource.setdefault("labels", {})
         labels.setdefault("project_id", self._world.project)
         if missing := wanted ^ labels.keys():
@@ -146,11 +146,11 @@ class LoggingService:
         if not names:
             raise bad_request("The request is missing the required field resource_names.")
         if sent.get("projectIds"):
-            raise ApiError(501, "UNIMPLEMENTED", "projectIds is deprecated, and not emulated.")
+            raise NotEmulatedError("The deprecated field projectIds")
         for name in names:
             if name not in (f"projects/{self._world.project}", f"projects/{self._world.number}"):
                 if name.count("/") != 1:
-                    raise ApiError(501, "UNIMPLEMENTED", f"Views such as {name} are not emulated.")
+                    raise NotEmulatedError(f"A view ({name})")
                 raise ApiError(403, "PERMISSION_DENIED", f"Permission denied on resource {name}.")
             self._iam.require(call.principal, "logging.logEntries.list", f"projects/{self._world.project}")
         order = sent.get("orderBy", "")

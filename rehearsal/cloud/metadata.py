@@ -16,15 +16,28 @@ from typing import Protocol
 
 from aiohttp import web
 
+from rehearsal.cloud.doorway import Doorway, Passage
+from rehearsal.cloud.faults import Fault
 from rehearsal.cloud.guestattributes import DISABLED, GuestAttributes
 from rehearsal.cloud.iam import Iam, Token
-from rehearsal.cloud.service import ApiError, World
+from rehearsal.cloud.service import ApiError, NotEmulatedError, World
 
 _ROOT = "/computeMetadata/v1/"
 _GUEST_ATTRIBUTES = f"{_ROOT}instance/guest-attributes/"
 _FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
-# A token is handed out again until so little is left of it, as Google's server does.
-_TOKEN_RESERVE_S = 300
+# A token is handed out again until so little is left of it: five minutes of Google's hour.
+# https://cloud.google.com/compute/docs/access/authenticate-workloads#applications
+_TOKEN_RESERVE = 300 / 3600
+_HOST = "metadata.google.internal"
+# Of an instance's entries, those that Google's server has and this one hasn't
+# (https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys).
+_LEFT_OUT = frozenset(
+    {
+        *("cpu-platform", "description", "disks", "gce-workload-certificates", "image", "licenses"),
+        *("partner-attributes", "physical_host_topology", "remaining-cpu-time", "shutdown-details"),
+        *("upcoming-maintenance", "virtual-clock"),
+    }
+)
 _NOT_IN_LISTINGS = ("identity", "token")
 
 _FORBIDDEN = """<!DOCTYPE html>
@@ -48,7 +61,8 @@ Tree = dict[str, "Tree | Value"]
 class Guest:
     """One machine, as its metadata server knows it.
 
-    `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled.
+    `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled;
+    `maintenance` is the API's UpcomingMaintenance, empty without one.
     """
 
     name: str
@@ -65,6 +79,7 @@ class Guest:
     attributes: dict[str, str]
     tags: tuple[str, ...]
     preempted: bool
+    maintenance: dict[str, str | bool]
     revocable: bool
     service_account: str
     scopes: tuple[str, ...]
@@ -84,8 +99,9 @@ class Guests(Protocol):
 class MetadataServer:
     """Serves all machines; bind it to 169.254.169.254, port 80."""
 
-    def __init__(self, world: World, guests: Guests, iam: Iam) -> None:
+    def __init__(self, world: World, guests: Guests, iam: Iam, doorway: Doorway) -> None:
         self._world = world
+        self._doorway = doorway
         self._guests = guests
         self._iam = iam
         self._tokens: dict[str, Token] = {}
@@ -96,8 +112,23 @@ class MetadataServer:
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
 
-    async def _handle(self, request: web.Request) -> web.Response:
-        guest = self._guests.guest(request.remote or "")
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        address = request.remote or ""
+        guest = self._guests.guest(address)
+        passage = Passage(
+            method_id=f"metadata.{request.path.strip('/')}",
+            http_method=request.method,
+            host=_HOST,
+            path=request.path,
+            principal=guest.service_account if guest else "",
+            address=address,
+            query=request.query_string,
+        )
+        return await self._doorway.http(
+            request, passage, lambda: self._serve(request, guest, passage), _refused
+        )
+
+    async def _serve(self, request: web.Request, guest: Guest | None, passage: Passage) -> web.Response:
         if guest is None:
             return _page(404, _NOT_FOUND, request.path)
         if "X-Forwarded-For" in request.headers:
@@ -111,12 +142,8 @@ class MetadataServer:
             return web.Response(status=405, headers={**_FLAVOR, "Allow": "GET, HEAD"})
         if not request.path.startswith(_ROOT):
             return _page(404, _NOT_FOUND, request.path)
-        try:
-            if own:
-                return await _guest_attributes(request, guest)
-            return await self._answer(request, guest)
-        except ApiError as error:
-            return web.Response(status=error.code, text=error.message, headers=_FLAVOR)
+        passage.validated = True
+        return await (_guest_attributes(request, guest) if own else self._answer(request, guest))
 
     async def _answer(self, request: web.Request, guest: Guest) -> web.Response:
         path = request.path.removeprefix(_ROOT)
@@ -124,7 +151,11 @@ class MetadataServer:
         if _is_secret(parts, "token"):
             return self._token(guest, parts[2])
         if _is_secret(parts, "identity"):
-            raise ApiError(501, "UNIMPLEMENTED", "Identity tokens are not emulated.")
+            raise NotEmulatedError("An identity token")
+        if parts == ["instance", "upcoming-maintenance"] and "wait_for_change" not in request.query:
+            return _text(json.dumps(_upcoming_maintenance(guest)), "application/json")
+        if parts[:1] == ["instance"] and parts[1:2] and parts[1] in _LEFT_OUT:
+            raise NotEmulatedError(f"Metadata key {path}")
         found = self._find(guest, parts)
         if found is None:
             return _page(404, _NOT_FOUND, request.path)
@@ -165,10 +196,11 @@ class MetadataServer:
         if alias not in ("default", guest.service_account):
             return _page(404, _NOT_FOUND, f"{_ROOT}instance/service-accounts/{alias}/token")
         token = self._tokens.get(guest.name)
-        fresh = token is not None and token.expires_in_s() > _TOKEN_RESERVE_S
+        reserve_s = _TOKEN_RESERVE * self._iam.token_lifetime_s
+        fresh = token is not None and self._iam.left_s(token) > reserve_s
         if token is None or not fresh or token.principal != guest.service_account:
             token = self._tokens[guest.name] = self._iam.mint(guest.service_account)
-        answer = {"access_token": token.value, "expires_in": token.expires_in_s(), "token_type": "Bearer"}
+        answer = {"access_token": token.value, "expires_in": self._iam.left_s(token), "token_type": "Bearer"}
         return _text(json.dumps(answer), "application/json")
 
     def _tree(self, guest: Guest) -> Tree:
@@ -196,7 +228,7 @@ class MetadataServer:
             "hostname": f"{guest.name}.{guest.zone}.c.{self._world.project}.internal",
             "id": guest.instance_id,
             "machine-type": f"{project}/machineTypes/{guest.machine_type}",
-            "maintenance-event": "NONE",
+            "maintenance-event": _maintenance_event(guest),
             "name": guest.name,
             "network-interfaces": {"0": interface},
             "preempted": "TRUE" if guest.preempted else "FALSE",
@@ -219,6 +251,22 @@ class MetadataServer:
             # Clients ask for either spelling.
             "universe": {"universe-domain": "googleapis.com", "universe_domain": "googleapis.com"},
         }
+
+
+def _maintenance_event(guest: Guest) -> str:
+    """https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice: hosts with TPUs end."""
+    ongoing = guest.maintenance.get("maintenanceStatus") == "ONGOING"
+    return "TERMINATE_ON_HOST_MAINTENANCE" if ongoing else "NONE"
+
+
+def _upcoming_maintenance(guest: Guest) -> dict[str, str]:
+    """https://cloud.google.com/tpu/docs/view-maintenance-notifications"""
+    if not guest.maintenance:
+        return {"error": "no notifications have been received yet, try again later"}
+    return {
+        "maintenanceType" if key == "type" else key: str(value).upper() if isinstance(value, bool) else value
+        for key, value in guest.maintenance.items()
+    }
 
 
 async def _guest_attributes(request: web.Request, guest: Guest) -> web.Response:
@@ -313,6 +361,10 @@ def _etag(value: Tree | Value) -> str:
 def _text(body: str, kind: str = "application/text", etag: str = "") -> web.Response:
     headers = {**_FLAVOR, "Content-Type": kind, **({"ETag": etag} if etag else {})}
     return web.Response(body=body.encode(), headers=headers)
+
+
+def _refused(error: ApiError, _fault: Fault | None) -> web.Response:
+    return web.Response(status=error.code, text=error.message, headers=_FLAVOR)
 
 
 def _page(status: int, template: str, path: str, why: str = "") -> web.Response:

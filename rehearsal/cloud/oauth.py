@@ -67,7 +67,7 @@ class OAuth:
         token = self._iam.mint(account)
         return {
             "access_token": token.value,
-            "expires_in": token.expires_in_s(),
+            "expires_in": self._iam.left_s(token),
             "scope": _SCOPE,
             "token_type": "Bearer",
         }
@@ -81,8 +81,8 @@ class OAuth:
         return {
             "sub": account_id(token.principal),
             "scope": _SCOPE,
-            "exp": str(int(time.time()) + token.expires_in_s()),
-            "expires_in": str(token.expires_in_s()),
+            "exp": str(int(time.time()) + self._iam.left_s(token)),
+            "expires_in": str(self._iam.left_s(token)),
             "email": token.principal,
             "email_verified": "true",
             "access_type": "offline",

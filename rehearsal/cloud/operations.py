@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from rehearsal.cloud.service import ApiError, Call, JsonObject, World, not_found
+from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, World, not_found
 
 Work = Callable[[], Awaitable[JsonObject | None]]
 Cleanup = Callable[[ApiError], None]
@@ -185,7 +185,7 @@ class Operations:
     def _undo(self, name: str, error: Exception, on_error: Cleanup | None) -> ApiError:
         """Take back what a failed operation has begun; the error to show."""
         shown = error if isinstance(error, ApiError) else _INTERNAL
-        if shown is not error:
+        if shown is not error or isinstance(error, NotEmulatedError):  # which no answer will show
             self._world.blame(f"operation {name}", error)
         if on_error is not None:
             on_error(shown)

@@ -10,6 +10,15 @@ from rehearsal.cloud.service import Call, JsonObject, Method, bad_request
 _DEFAULT_MASK = "bindings,etag"
 
 
+def requested_version(call: Call) -> int:
+    """The version of a policy that the caller asks for, wherever the API has it; 0 if none."""
+    options = (call.body or {}).get("options") or {}
+    asked = (
+        call.query.get(key) for key in ("options.requestedPolicyVersion", "optionsRequestedPolicyVersion")
+    )
+    return int(next(filter(None, asked), None) or options.get("requestedPolicyVersion") or 0)
+
+
 def policy_methods(
     iam: Iam,
     collection: str,
@@ -25,7 +34,7 @@ def policy_methods(
 
     async def get(call: Call) -> JsonObject:
         exists(resource(call))
-        return iam.policy(resource(call))
+        return iam.shown(resource(call), requested_version(call))
 
     async def set_(call: Call) -> JsonObject:
         exists(resource(call))

@@ -12,9 +12,6 @@ from rehearsal.cloud.service import JsonObject
 
 _KEPT = 20_000
 
-# Reasons that fail a rehearsal: the request should never have been sent, or ours is the mistake.
-REFUSALS = frozenset({"unknown-method", "invalid-request", "unimplemented", "crashed"})
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -47,14 +44,14 @@ class RequestLog:
         self._validated: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
-    def add(self, entry: Entry, *, validated: bool) -> None:
-        """Record a request; `validated`: its discovery document accepted it."""
+    def add(self, entry: Entry, *, validated: bool, refused: bool) -> None:
+        """Record a request; `validated`: its discovery document accepted it, `refused`: fails a rehearsal."""
         numbered = {"n": self._next, **vars(entry)}
         self._next += 1
         self._entries.append(numbered)
         if validated:
             self._validated[entry.method_id] += 1
-        if entry.reason in REFUSALS:
+        if refused:
             self._refused[entry.method_id] += 1
         if self._file is not None:
             self._file.write(json.dumps(numbered) + "\n")

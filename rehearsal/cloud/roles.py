@@ -6,8 +6,11 @@ Source: https://cloud.google.com/iam/docs/roles-permissions, read for the roles 
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from functools import cache
+
+from rehearsal.cloud.service import NotEmulatedError, bad_request
 
 _READ_ALL = ("*.get", "*.list", "*.getIamPolicy", "*.listEffectiveTags")
 _OBJECT_READ = ("storage.objects.get", "storage.objects.list")
@@ -42,6 +45,19 @@ _NO_CREDENTIALS = (
     "!iam.serviceAccounts.getAccessToken",
     "!iam.serviceAccounts.getOpenIdToken",
     "!iam.serviceAccounts.sign*",
+)
+
+_LOGIN = (
+    "compute.instances.get",
+    "compute.instances.list",
+    "compute.instances.osLogin",
+    "compute.projects.get",
+)
+_ARTIFACTS_READ = (
+    "artifactregistry.*.get",
+    "artifactregistry.*.list",
+    "artifactregistry.files.download",
+    "artifactregistry.repositories.downloadArtifacts",
 )
 
 ROLES: dict[str, tuple[str, ...]] = {
@@ -165,11 +181,21 @@ ROLES: dict[str, tuple[str, ...]] = {
         "compute.networks.updatePolicy",
         "compute.networks.get",
     ),
+    "roles/compute.osLogin": _LOGIN,
+    "roles/compute.osAdminLogin": (*_LOGIN, "compute.instances.osAdminLogin"),
     "roles/compute.storageAdmin": (
         "compute.disks.*",
         "compute.snapshots.*",
         "compute.diskTypes.*",
         "compute.zone*",
+    ),
+    "roles/artifactregistry.reader": _ARTIFACTS_READ,
+    "roles/artifactregistry.writer": (
+        *_ARTIFACTS_READ,
+        "artifactregistry.repositories.uploadArtifacts",
+        "artifactregistry.files.upload",
+        "artifactregistry.tags.create",
+        "artifactregistry.tags.update",
     ),
     "roles/iam.roleAdmin": ("iam.roles.*", "resourcemanager.projects.get"),
     "roles/iam.roleViewer": ("iam.roles.get", "iam.roles.list", "resourcemanager.projects.get"),
@@ -220,6 +246,27 @@ ROLES: dict[str, tuple[str, ...]] = {
         "resourcemanager.projects.setIamPolicy",
     ),
 }
+
+
+# Services of whose roles all names are known, so that no other exists; of the rest, what isn't above may.
+_ALL_NAMES = {"tpu": {"admin", "viewer", "serviceAgent", "xpnAgent"}}
+_PREDEFINED = re.compile(r"roles/([a-z]\w*)\.([\w.]+)")
+
+
+def check(role: str) -> None:
+    """ApiError 400 if Google has no predefined role of that name; NotEmulatedError if it may have."""
+    if role in ROLES:
+        return
+    found = _PREDEFINED.fullmatch(role)
+    if found is None or "_withcond_" in role or found[2] not in _ALL_NAMES.get(found[1], {found[2]}):
+        raise bad_request(f"Role {role} is not supported for this resource.")
+    raise NotEmulatedError(f"Role {role}")
+
+
+@cache
+def named() -> frozenset[str]:
+    """The permissions that roles hold by name, and not only as part of a pattern."""
+    return frozenset(each.removeprefix("!") for some in ROLES.values() for each in some if "*" not in each)
 
 
 @cache

@@ -62,10 +62,15 @@ def refusal(violations: list[Violation]) -> ApiError:
 
 
 class Schemas:
-    """The schemas of one document, compiled when first needed."""
+    """The schemas of one document, compiled when first needed.
 
-    def __init__(self, schemas: Mapping[str, JsonObject]) -> None:
+    `answers`: for what a server sends, which has one form only: 64-bit integers as strings, no null, and a
+    message of a type of this document behind `@type`.
+    """
+
+    def __init__(self, schemas: Mapping[str, JsonObject], *, answers: bool = False) -> None:
         self._schemas = schemas
+        self._answers = answers
         self._checks: dict[str, Check] = {}
 
     def named(self, name: str) -> Check:
@@ -102,13 +107,24 @@ class Schemas:
             if "properties" in schema:
                 return self._object(schema["properties"])
             if "additionalProperties" in schema:
-                return _mapping(self.compile(schema["additionalProperties"]))
+                values = schema["additionalProperties"]
+                if self._answers and "@type" in values.get("description", ""):
+                    return self._message
+                return _mapping(self.compile(values))
             if schema.get("format") != "google.protobuf.Any":
                 return self._object({})
-        return scalar(schema)
+        return scalar(schema, answers=self._answers)
+
+    def _message(self, value: Any, path: str, found: list[Violation]) -> None:
+        """The check of what says its type itself; types of other documents pass."""
+        kind = str(value.get("@type", "")).rpartition(".")[2]
+        if not kind:
+            found.append(Violation(path, f"Invalid value at '{path}' (Any): no @type"))
+        elif kind in self._schemas:
+            self.named(kind)({key: item for key, item in value.items() if key != "@type"}, path, found)
 
     def _object(self, properties: Mapping[str, JsonObject]) -> Check:
-        checks = {key: self.compile(schema) for key, schema in properties.items()}
+        checks = {key: (self.compile(schema), snake(key)) for key, schema in properties.items()}
 
         def check(value: Any, path: str, found: list[Violation]) -> None:
             if not isinstance(value, dict):
@@ -118,20 +134,26 @@ class Schemas:
                 known = checks.get(key)
                 if known is None:
                     found.append(_unknown(key, path))
-                elif item is not None:
-                    known(item, f"{path}.{snake(key)}" if path else snake(key), found)
+                elif item is not None or self._answers:
+                    known[0](item, f"{path}.{known[1]}" if path else known[1], found)
 
         return check
 
 
-def scalar(schema: JsonObject) -> Check:
+def scalar(schema: JsonObject, *, answers: bool = False) -> Check:
     """The check of a string, number, boolean or `any`."""
     kind, form = schema.get("type"), schema.get("format", "")
+    form_of_numbers = str if kind == "string" else int | float
     if kind == "boolean":
         return _typed("TYPE_BOOL", lambda value: isinstance(value, bool))
     if form in _INTEGERS:
         low, high = _INTEGERS[form]
-        return _typed(f"TYPE_{form.upper()}", lambda value: _is_integer(value, low, high))
+        return _typed(
+            f"TYPE_{form.upper()}",
+            lambda value: (
+                _is_integer(value, low, high) and (not answers or isinstance(value, form_of_numbers))
+            ),
+        )
     if kind in ("integer", "number"):
         return _typed("TYPE_DOUBLE" if kind == "number" else "TYPE_INT32", _is_number)
     if kind != "string":

@@ -5,25 +5,20 @@ In this order: log → fault rules → authentication → routing and validation
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import parse_qs, quote, unquote, urlencode
 
 from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
 from rehearsal.cloud import batch, discovery, partial
-from rehearsal.cloud.breakage import FAULT, abort, break_stream, send_half
+from rehearsal.cloud.breakage import break_stream
 from rehearsal.cloud.discovery import APIS, Match
-from rehearsal.cloud.faults import Fault, Faults
+from rehearsal.cloud.doorway import Doorway, Passage
+from rehearsal.cloud.faults import Fault
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.operations import planned_failure
-from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.schema import Violation, refusal
 from rehearsal.cloud.service import (
     Answer,
@@ -35,6 +30,7 @@ from rehearsal.cloud.service import (
     Service,
     World,
 )
+from rehearsal.cloud.storage import xml
 
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
@@ -43,8 +39,6 @@ _HEADERS = {
     "Server": "ESF",
     "X-Content-Type-Options": "nosniff",
 }
-_STORAGE = "storage.googleapis.com"
-_STORAGE_PATHS = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch")
 
 _CREDENTIAL = (
     "Expected OAuth 2 access token, login cookie or other valid authentication credential. "
@@ -64,23 +58,6 @@ class Enabled(Protocol):
 Endpoint = Callable[[web.Request], Awaitable[Answer]]
 
 
-@dataclass
-class _Passage:
-    """What has become known of one request on its way through the door."""
-
-    started: float
-    host: str
-    raw_path: str
-    query: str
-    match: Match | None
-    method_id: str
-    principal: str
-    fault: Fault | None = None
-    reason: str = ""
-    message: str = ""
-    validated: bool = False
-
-
 class FrontDoor:
     """Routes requests to services. `endpoints` are (host, path) pairs that no discovery document has."""
 
@@ -92,8 +69,7 @@ class FrontDoor:
         services: list[Service],
         *,
         endpoints: Mapping[tuple[str, str], Endpoint],
-        faults: Faults,
-        requests: RequestLog,
+        doorway: Doorway,
     ) -> None:
         self._world = world
         self._iam = iam
@@ -101,14 +77,14 @@ class FrontDoor:
         self._methods: dict[str, Method] = {}
         for service in services:
             self._methods.update(service.methods())
+        iam.asked.update(method.permission for method in self._methods.values() if method.permission)
         self._endpoints = endpoints
-        self._faults = faults
-        self._requests = requests
+        self._doorway = doorway
 
     def app(self) -> web.Application:
         """The aiohttp application; the caller chooses the sockets and TLS."""
         app = web.Application(client_max_size=_MAX_JSON_BYTES)
-        app.router.add_route("*", "/{path:.*}", self.handle)
+        app.router.add_route("*", "/{path:(?s:.*)}", self.handle)
         app.on_response_prepare.append(break_stream)
         return app
 
@@ -121,115 +97,47 @@ class FrontDoor:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        passage = self._begin(request)
-        status = 0
-        try:
-            response = await self._pass(request, passage)
-            status = response.status
-            return response
-        except ApiError as error:
-            passage.reason = passage.reason or error.reason
-            passage.message = error.message
-            status = error.code
-            return _error_response(error, passage.fault)
-        except ConnectionError:
-            passage.reason = passage.reason or "connection-lost"
-            return web.Response(status=499)
-        except asyncio.CancelledError:
-            passage.reason = "cancelled"
-            raise
-        except Exception as error:
-            self._world.blame(f"{request.method} {passage.host}{passage.raw_path}", error)
-            passage.reason, passage.message, status = "crashed", repr(error), 500
-            return _error_response(ApiError(500, "INTERNAL", "Internal error encountered."), None)
-        finally:
-            self._requests.add(
-                Entry(
-                    time=self._world.clock.rfc3339(),
-                    method_id=passage.method_id,
-                    http_method=request.method,
-                    host=passage.host,
-                    path=f"{passage.raw_path}?{passage.query}" if passage.query else passage.raw_path,
-                    principal=passage.principal,
-                    address=request.remote or "",
-                    status=status,
-                    reason=passage.reason,
-                    message=passage.message,
-                    duration_s=round(time.monotonic() - passage.started, 6),
-                ),
-                validated=passage.validated,
-            )
-
-    def _begin(self, request: web.Request) -> _Passage:
-        """Look at a request without judging it yet: faults and the log need its method and principal."""
-        host = request.host.partition(":")[0].lower()
-        raw_path, _, query = request.raw_path.partition("?")
-        raw_path, query = _as_json_api(host, raw_path, query, request)
-        http_method = "GET" if request.method == "HEAD" else request.method
-        match = discovery.match(host, http_method, raw_path)
-        method_id = match.route.method_id if match else ""
-        if (host, raw_path) in self._endpoints:
-            method_id = f"{host}{raw_path}"
-        token = self._iam.find_token(_bearer(request))
-        return _Passage(
-            started=time.monotonic(),
-            host=host,
-            raw_path=raw_path,
-            query=query,
-            match=match,
-            method_id=method_id,
-            principal=token.principal if token else "",
+        passage, match = self._begin(request)
+        return await self._doorway.http(
+            request, passage, lambda: self._serve(request, passage, match), _error_response
         )
 
-    async def _pass(self, request: web.Request, passage: _Passage) -> web.StreamResponse:
-        if request.method == "POST" and passage.raw_path.startswith("/batch"):
-            return await self._batch(request, passage)
-        fault = self._faults.strike(passage.method_id, passage.host, passage.raw_path, passage.principal)
-        if fault is None:
-            return await self._serve(request, passage)
-        passage.fault = fault
-        passage.reason = fault.rule_id
-        request[FAULT] = fault
-        if fault.delay_s:
-            await asyncio.sleep(fault.delay_s)
-        if fault.error is not None:
-            raise fault.error
-        if fault.reset:
-            raise abort(request)
-        planned = planned_failure.set(fault.operation_error)
-        try:
-            response = await self._serve(request, passage)
-        except ApiError:
-            if fault.lost_answer:
-                raise abort(request) from None
-            raise
-        finally:
-            if planned_failure.get() is not None:  # no operation began that could have failed
-                self._faults.missed(fault)
-            planned_failure.reset(planned)
-        if fault.lost_answer:
-            raise abort(request)
-        if fault.truncated and isinstance(response, web.Response) and not response.prepared:
-            return await send_half(request, response)
-        return response
+    def _begin(self, request: web.Request) -> tuple[Passage, Match | None]:
+        """Look at a request without judging it yet: faults and the log need its method and principal."""
+        host = request.host.partition(":")[0].lower()
+        path, _, query = request.raw_path.partition("?")
+        path, query = xml.as_json_api(host, path, query, request)
+        match = discovery.match(host, "GET" if request.method == "HEAD" else request.method, path)
+        method_id = match.route.method_id if match else ""
+        if (host, path) in self._endpoints:
+            method_id = f"{host}{path}"
+        elif _is_batch(request, path):
+            method_id = "batch"
+        token = self._iam.find_token(_bearer(request))
+        principal = token.principal if token else ""
+        return Passage(method_id, request.method, host, path, principal, request.remote or "", query), match
 
-    async def _serve(self, request: web.Request, passage: _Passage) -> web.StreamResponse:
-        endpoint = self._endpoints.get((passage.host, passage.raw_path))
+    async def _serve(self, request: web.Request, passage: Passage, match: Match | None) -> web.StreamResponse:
+        endpoint = self._endpoints.get((passage.host, passage.path))
         if endpoint is not None:
             passage.validated = True
             answer = await endpoint(request)
             return answer if isinstance(answer, web.StreamResponse) else _json_response(answer)
-        if not passage.principal:
+        if _is_batch(request, passage.path):
+            passage.validated = True
+            return await self._batch(request)
+        if what := xml.not_emulated(passage.host, passage.path, request):
+            raise NotEmulatedError(what)
+        if not passage.principal and not _is_session(request, match):
             passage.reason = passage.reason or "unauthenticated"
             raise ApiError(401, "UNAUTHENTICATED", _BAD_TOKEN if _bearer(request) else _NO_TOKEN)
-        if passage.match is None:
-            passage.reason = "unknown-method"
-            text = f"{request.method} {passage.host}{passage.raw_path} is no method of a known API."
+        if match is None:
+            passage.refuse("unknown-method")
+            text = f"{request.method} {passage.host}{passage.path} is no method of a known API."
             raise ApiError(404, "NOT_FOUND", text)
-        call = await self._call(request, passage, passage.match)
+        call = await self._call(request, passage, match)
         method = self._methods.get(call.method_id)
         if method is None:
-            passage.reason = "unimplemented"
             raise NotEmulatedError(call.method_id)
         self._enabled.require(call.api)
         if method.permission is not None:
@@ -239,10 +147,15 @@ class FrontDoor:
         answer = await method.handler(call)
         if isinstance(answer, web.StreamResponse):
             return answer
+        if wrong := match.route.wrong_in_answer(answer):
+            self._world.blame(f"the answer to {call.method_id}", wrong)
         fields = call.query.get("fields")
-        return _json_response(partial.trim(answer, fields) if fields else answer)
+        response = _json_response(partial.trim(answer, fields) if fields else answer)
+        if call.api == "storage" and "etag" in answer:
+            response.headers["ETag"] = answer["etag"]
+        return response
 
-    async def _call(self, request: web.Request, passage: _Passage, match: Match) -> Call:
+    async def _call(self, request: web.Request, passage: Passage, match: Match) -> Call:
         """The validated call; ApiError 400 as Google's front ends refuse it."""
         route = match.route
         try:
@@ -254,14 +167,13 @@ class FrontDoor:
             if body is not None:
                 route.check_body(body)
         except ApiError:
-            passage.reason = "invalid-request"
+            passage.refuse("invalid-request")
             raise
         passage.validated = True
         return Call(route.api, route.version, route.method_id, path, query, body, passage.principal, request)
 
-    async def _batch(self, request: web.Request, passage: _Passage) -> web.Response:
+    async def _batch(self, request: web.Request) -> web.Response:
         """Each part goes through the door by itself, so that it is logged, judged and disturbed alone."""
-        passage.method_id, passage.validated = "batch", True
         body = await request.content.read()
         parts = batch.parse(request.headers.get("Content-Type", ""), body)
         answers = []
@@ -280,22 +192,13 @@ class FrontDoor:
         return batch.render(answers)
 
 
-def _as_json_api(host: str, raw_path: str, query: str, request: web.Request) -> tuple[str, str]:
-    """A download by the XML API (`/BUCKET/OBJECT`, as Go's storage client reads) in terms of the JSON API."""
-    if host != _STORAGE or request.method not in ("GET", "HEAD") or raw_path.startswith(_STORAGE_PATHS):
-        return raw_path, query
-    bucket, _, name = raw_path.removeprefix("/").partition("/")
-    if not bucket or not name:
-        return raw_path, query
-    parameters = {key: values[-1] for key, values in parse_qs(query).items()}
-    parameters["alt"] = "media"
-    for header, parameter in (
-        ("X-Goog-If-Generation-Match", "ifGenerationMatch"),
-        ("X-Goog-If-Metageneration-Match", "ifMetagenerationMatch"),
-    ):
-        if header in request.headers:
-            parameters[parameter] = request.headers[header]
-    return f"/download/storage/v1/b/{bucket}/o/{quote(unquote(name), safe='')}", urlencode(parameters)
+def _is_session(request: web.Request, match: Match | None) -> bool:
+    """Whether the URI is that of a resumable upload, which is a credential itself."""
+    return match is not None and match.media and "upload_id" in request.query and not _bearer(request)
+
+
+def _is_batch(request: web.Request, path: str) -> bool:
+    return request.method == "POST" and path.startswith("/batch")
 
 
 def _bearer(request: web.Request) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,13 +156,28 @@ class Clock(Protocol):
         """Let so many virtual seconds pass at once."""
 
 
+@dataclass(frozen=True)
+class Lags:
+    """How long Google takes to act everywhere on what it has accepted, in real seconds.
+
+    Google says minutes, of grants (https://cloud.google.com/iam/docs/access-change-propagation), of accounts
+    (https://cloud.google.com/iam/docs/service-accounts-create), and of APIs in its refusal. These are this
+    project's choice: whoever doesn't wait is refused, and a rehearsal stays short.
+    """
+
+    grant_s: float = 2.5  # until a changed policy or custom role holds
+    account_s: float = 1.5  # until a new service account can be read, named and used
+    api_s: float = 2.0  # from the end of the operation that enables an API until it answers
+
+
 @dataclass
 class World:
     """The state that services share.
 
     `directory` maps full resource names (without API host and version) to their API bodies; it is how a
     node finds its disk and a disk its snapshot. `images` maps a snapshot's or disk's full name to the file
-    with its content, where it has one. `project` and `number` name the one project that exists.
+    with its content, where it has one. `project` and `number` name the one project that exists. `monotonic_s`
+    is the real clock, in which lags and the lifetimes of tokens count.
     """
 
     project: str
@@ -171,6 +187,17 @@ class World:
     images: dict[str, Path] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     mistakes: list[str] = field(default_factory=list)
+    lags: Lags = Lags(0, 0, 0)
+    monotonic_s: Callable[[], float] = time.monotonic
+    unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
+
+    def show_later(self, name: str, lag_s: float) -> None:
+        """Let a new resource be missing for so many real seconds."""
+        self.unseen[name] = self.monotonic_s() + lag_s
+
+    def find(self, name: str) -> JsonObject | None:
+        """The resource of this full name; None if it doesn't exist, or not yet for all to see."""
+        return self.directory.get(name) if self.unseen.get(name, 0.0) <= self.monotonic_s() else None
 
     def blame(self, where: str, why: BaseException | str) -> None:
         """A mistake of the emulation's own, which proves nothing about a program: it fails a rehearsal."""
@@ -190,7 +217,7 @@ class World:
 
     def require(self, name: str) -> JsonObject:
         """The resource of this full name; ApiError 404 if it does not exist."""
-        resource = self.directory.get(name)
+        resource = self.find(name)
         if resource is None:
             raise not_found(name)
         return resource

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from rehearsal.cloud.operations import Operations
-from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, World, bad_request
+from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, NotEmulatedError, World, bad_request
 from rehearsal.cloud.tpu.quotas import SERVICE, Quotas
 
 # Of what is emulated, what a new project has on
@@ -53,7 +53,7 @@ class ServiceUsage:
         self._world = world
         self._quotas = quotas or Quotas()
         self._operations = operations
-        self._enabled = set(enabled)
+        self._enabled = {name: float("-inf") for name in enabled}  # and the real time from which it answers
         documents = files("googleapiclient") / "discovery_cache" / "documents"
         self._known = {f"{item.name.partition('.')[0]}.googleapis.com" for item in documents.iterdir()}
         self._known.update(NEW_PROJECT)
@@ -61,7 +61,7 @@ class ServiceUsage:
     def require(self, api: str) -> None:
         """ApiError 403, as Google words it, unless the API is enabled in the project."""
         service = f"{api}.googleapis.com"
-        if api in _ALWAYS or service in self._enabled:
+        if api in _ALWAYS or self._enabled.get(service, float("inf")) <= self._world.monotonic_s():
             return
         consumer = f"projects/{self._world.number}"
         title = _TITLES.get(api, service)
@@ -125,7 +125,7 @@ class ServiceUsage:
         """The limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
         name = self._named(call.path["parent"])
         if name != SERVICE:
-            raise ApiError(501, "UNIMPLEMENTED", f"Quotas of {name} are not emulated.")
+            raise NotEmulatedError(f"A quota of {name}")
         return _page(call, "metrics", self._quotas.metrics(f"projects/{self._world.number}"))
 
     async def _get(self, call: Call) -> JsonObject:
@@ -139,7 +139,7 @@ class ServiceUsage:
 
         async def work() -> JsonObject:
             await self._world.clock.sleep(_CHANGE_S)
-            self._enabled.add(name)
+            self._enable_now(name)
             return {"service": self._service(name)}
 
         return self._start(call, "EnableServiceResponse", work)
@@ -147,26 +147,30 @@ class ServiceUsage:
     async def _batch_enable(self, call: Call) -> JsonObject:
         self._check_parent(call.path["parent"])
         names = (call.body or {}).get("serviceIds", [])
-        if not 0 < len(names) <= _MAX_BATCH:
+        if not 1 < len(names) <= _MAX_BATCH:  # of a single one, services.enable
             raise bad_request(
-                f"Between 1 and {_MAX_BATCH} services can be enabled at once, not {len(names)}."
+                f"Between 2 and {_MAX_BATCH} services can be enabled at once, not {len(names)}."
             )
         for name in names:
             self._check_known(name)
 
         async def work() -> JsonObject:
             await self._world.clock.sleep(_CHANGE_S)
-            self._enabled.update(names)
+            self._enable_now(*names)
             return {"services": [self._service(name) for name in names]}
 
         return self._start(call, "BatchEnableServicesResponse", work)
+
+    def _enable_now(self, *names: str) -> None:
+        since = self._world.monotonic_s() + self._world.lags.api_s
+        self._enabled = dict.fromkeys(names, since) | self._enabled
 
     async def _disable(self, call: Call) -> JsonObject:
         name = self._named(call.path["name"])
 
         async def work() -> JsonObject:
             await self._world.clock.sleep(_CHANGE_S)
-            self._enabled.discard(name)
+            self._enabled.pop(name, None)
             return {"service": self._service(name)}
 
         return self._start(call, "DisableServiceResponse", work)

@@ -22,6 +22,7 @@ from rehearsal.standin.batch import Batches
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import Table, Update
 
+FORBIDDEN = 403
 NOT_FOUND = 404
 
 
@@ -179,8 +180,13 @@ class Resource:
 
     def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
         """Outputs of a resource just made, once it shows everywhere."""
-        for _ in range(self.table.looks):
-            self.get(context, planned)
+        looks, deadline = 0, context.deadline
+        while looks < self.table.looks:
+            try:
+                looks += self.get(context, planned) is not None or time.monotonic() > deadline
+            except ApiError as error:  # what is new may be refused until it is known everywhere
+                if error.status != FORBIDDEN or time.monotonic() > deadline:
+                    raise
             context.client.pause(context.poll_s)
         return self.read(context, id_, planned)
 

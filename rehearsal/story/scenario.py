@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from rehearsal.cloud.iam import TOKEN_LIFETIME_S
+from rehearsal.cloud.service import Lags
 from rehearsal.errors import ScenarioError
 from rehearsal.story.reading import Problems, convert, nearest, read
 from rehearsal.story.steps import KINDS, Step
@@ -24,8 +26,11 @@ class Header:
 
     title: str
     environment: str = "dev"
-    clock: float = 20.0  # virtual seconds per real second, for operations and IAM propagation
-    iam_propagation_s: float = 7.0  # virtual seconds until a grant or its end is felt
+    clock: float = 20.0  # virtual seconds per real second, for operations
+    grant_lag_s: float = Lags.grant_s  # real seconds until a grant or its end is felt
+    account_lag_s: float = Lags.account_s  # real seconds until a new service account shows
+    api_lag_s: float = Lags.api_s  # real seconds until an API answers that has been enabled
+    token_lifetime_s: float = TOKEN_LIFETIME_S  # real seconds that an access token is good for
     seed: int | None = None  # random moments are drawn from it; left out: another one each time
     settings: dict[str, Any] = field(default_factory=dict)  # laid over the environment's `config` block
     text: Text = field(default_factory=Text)  # what the data disk's tokens are made of
@@ -34,8 +39,17 @@ class Header:
         """Time must pass, and never back."""
         if self.clock <= 0:
             yield f"clock: {self.clock:g} is not positive"
-        if self.iam_propagation_s < 0:
-            yield f"iam_propagation_s: {self.iam_propagation_s:g} is negative"
+        for name in ("grant_lag_s", "account_lag_s", "api_lag_s"):
+            if (lag_s := getattr(self, name)) < 0:
+                yield f"{name}: {lag_s:g} is negative"
+        if self.token_lifetime_s <= 0:
+            yield f"token_lifetime_s: {self.token_lifetime_s:g} is not positive"
+
+    @property
+    def cloud(self) -> dict[str, float]:
+        """What goes into the cloud's configuration as it is."""
+        keys = ("grant_lag_s", "account_lag_s", "api_lag_s", "token_lifetime_s")
+        return {"clock_rate": self.clock, **{key: getattr(self, key) for key in keys}}
 
 
 @dataclass(frozen=True)

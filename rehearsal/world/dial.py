@@ -1,4 +1,5 @@
-"""ssh's way to a host by its name: asks the cloud for the address and joins the two ends.
+"""ssh's way to a host by its name, as through Identity-Aware Proxy: asks the cloud for the address, connects
+from the range that the proxy forwards from, and joins the two ends.
 
 python -m rehearsal.world.dial tpu-dev-w0 22   (ProxyCommand of the world's ssh configuration)
 """
@@ -13,6 +14,9 @@ from pathlib import Path
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, WorldError
+from rehearsal.hosts.network import IAP_ADDRESS
+
+_TIMEOUT_S = 15
 
 
 def address_of(status: dict[str, object], name: str) -> str:
@@ -58,9 +62,15 @@ def main() -> int:
     name, port = sys.argv[1], int(sys.argv[2])
     try:
         address = address_of(Control(Path(os.environ["REHEARSAL_CONTROL"])).status(), name)
-        with socket.create_connection((address, port), timeout=15) as connection:
+        with socket.create_connection((address, port), _TIMEOUT_S, (IAP_ADDRESS, 0)) as connection:
             connection.settimeout(None)
             join(connection)
+    except TimeoutError:
+        # IAP's words (https://cloud.google.com/iap/docs/faq#what_are_the_error_codes).
+        said = "Error while connecting [4003: 'failed to connect to backend']. (Failed to connect to port"
+        fix = "    fix: a firewall rule must allow it from 35.235.240.0/20 (network:sshSourceRanges)"
+        print(f"{name}: {said} {port})\n{fix}", file=sys.stderr)
+        return 1
     except (RehearsalError, OSError) as refused:
         print(f"{name}: {refused}", file=sys.stderr)
         return 1

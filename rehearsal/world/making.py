@@ -28,8 +28,7 @@ class Plan:
     """What kind of world."""
 
     environment: str = "dev"  # whose settings hold
-    clock_rate: float = 20.0  # virtual seconds per real second
-    iam_propagation_s: float = 7.0  # virtual
+    cloud: Mapping[str, float] = field(default_factory=dict)  # of its configuration: clock, lags, tokens
     seed: int = 0  # of everything random in the cloud
     plugins: Path | None = None  # folder with official plug-ins
     text: Text = field(default_factory=Text)  # what the data snapshot holds
@@ -73,7 +72,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
 
 def _require_programs(environment: dict[str, str]) -> None:
     """WorldError unless the pinned programs are on the PATH of the world."""
-    programs = ("pulumi", "gcsfuse", "fake-gcs-server", "git", "ssh")
+    programs = ("pulumi", "gcsfuse", "git", "ssh")
     missing = [name for name in programs if shutil.which(name, path=environment["PATH"]) is None]
     if missing:
         raise WorldError(f"not installed: {', '.join(missing)}", "make setup, then make doctor")
@@ -144,8 +143,7 @@ def _write_cloud_config(
         "owner": person.PRINCIPAL,
         "refresh_token": refresh_token,
         "ssh_public_key": public_key.read_text(),
-        "clock_rate": plan.clock_rate,
-        "iam_propagation_s": plan.iam_propagation_s,
+        **plan.cloud,
         "seed": plan.seed,
     }
     layout.cloud_config.write_text(json.dumps(document, indent=1))

@@ -20,6 +20,7 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.customroles import RoleService
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.kms import KmsService
@@ -29,13 +30,12 @@ from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
-from rehearsal.cloud.service import Call, Method, Service, World
+from rehearsal.cloud.service import Call, Lags, Method, Service, World
 from rehearsal.cloud.serviceusage import NEW_PROJECT, ServiceUsage
 
 PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
 REFRESH_TOKEN = "1//refresh"
 ZONES = ("us-east5-a", "us-east5-b", "us-central1-b")
-PROPAGATION_S = 7.0
 
 
 class Media:
@@ -86,10 +86,17 @@ class Reply:
 
 
 class CloudFront:
-    """Virtual time runs 1,000 times as fast as real time, so that operations take milliseconds."""
+    """Virtual time runs 1,000 times as fast as real time, so that operations take milliseconds.
 
-    def __init__(self, *, enabled: tuple[str, ...] | None = None, log: Path | None = None) -> None:
+    With lags, the clock that they count in is `real_s`, and moves when a test moves it.
+    """
+
+    def __init__(
+        self, *, enabled: tuple[str, ...] | None = None, log: Path | None = None, lags: Lags | None = None
+    ) -> None:
         self._enabled = enabled
+        self._lags = lags
+        self.real_s = 0.0
         self._log = log
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -103,7 +110,9 @@ class CloudFront:
 
     async def _start(self) -> None:
         self.world = World(PROJECT, NUMBER, VirtualClock(1000.0))
-        self.iam = Iam(self.world, OWNER, PROPAGATION_S)
+        if self._lags is not None:
+            self.world.lags, self.world.monotonic_s = self._lags, lambda: self.real_s
+        self.iam = Iam(self.world, OWNER)
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
         self.requests = RequestLog(self._log)
@@ -130,8 +139,7 @@ class CloudFront:
             usage,
             services,
             endpoints=oauth.endpoints(),
-            faults=self.faults,
-            requests=self.requests,
+            doorway=Doorway(self.world, self.faults, self.requests),
         )
         self._runner = web.AppRunner(self.door.app(), shutdown_timeout=1)
         await self._runner.setup()
@@ -147,6 +155,7 @@ class CloudFront:
         self.call(stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
+        assert self.world.mistakes == []
 
     def token(self, principal: str = OWNER, lifetime_s: float = 3600) -> str:
         async def mint() -> str:

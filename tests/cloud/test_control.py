@@ -31,6 +31,9 @@ class Fleet:
             raise not_found(node)
         self.done.append(("preempt", node, notice))
 
+    async def maintain(self, node: str, ends: str) -> None:
+        self.done.append(("maintain", node, ends))
+
     async def pull(self, host: str) -> None:
         self.done.append(("pull", host))
 
@@ -101,7 +104,7 @@ def test_status_tells_of_everything(control: Socket) -> None:
     rule = control.client.add_fault({"what": {"reset": True}, "times": 1})
     control.mistakes.append("operation o: KeyError('zone')")
     status = control.client.status()
-    assert status.keys() == {"clock", "nodes", "deletions", "requests", "faults", "mistakes"}
+    assert status.keys() == {"clock", "nodes", "deletions", "requests", "faults", "mistakes", "dropped"}
     assert status["mistakes"] == control.mistakes
     assert status["clock"]["rate"] == 1.0
     assert status["nodes"] == control.fleet.nodes_status()
@@ -114,7 +117,9 @@ def test_status_tells_of_everything(control: Socket) -> None:
 def test_nodes_are_preempted_and_hosts_pulled(control: Socket) -> None:
     control.client.preempt("tpu-dev", notice=True)
     control.client.pull("tpu-dev-w1")
-    assert control.fleet.done == [("preempt", "tpu-dev", True), ("pull", "tpu-dev-w1")]
+    control.client.maintain("tpu-dev", ends="READY")
+    done = [("preempt", "tpu-dev", True), ("pull", "tpu-dev-w1"), ("maintain", "tpu-dev", "READY")]
+    assert control.fleet.done == done
     with pytest.raises(ControlError, match="'none' was not found"):
         control.client.preempt("none", notice=False)
 
@@ -146,7 +151,7 @@ def test_snapshots_are_added(control: Socket) -> None:
 def test_requests_are_read_from_a_number_on(control: Socket) -> None:
     for n in range(3):
         entry = Entry("t", f"m{n}", "GET", "h", "/p", "a", "10.0.0.2", 200, "", "", 0.0)
-        control.requests.add(entry, validated=True)
+        control.requests.add(entry, validated=True, refused=False)
     answer = control.client.requests(1)
     assert answer["next"] == 3
     assert [(each["n"], each["method_id"]) for each in answer["requests"]] == [(1, "m1"), (2, "m2")]

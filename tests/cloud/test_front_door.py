@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cloud_front import NUMBER, PROJECT, CloudFront
@@ -80,8 +81,8 @@ def test_an_api_that_is_off_is_refused_until_it_is_enabled() -> None:
         info = reply.json["error"]["details"][0]
         assert (info["reason"], info["metadata"]["service"]) == ("SERVICE_DISABLED", "compute.googleapis.com")
         assert reply.json["error"]["errors"][0]["reason"] == "accessNotConfigured"
-        url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services:batchEnable"
-        started = front.request("POST", url, {"serviceIds": ["compute.googleapis.com"]}).json
+        url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/compute.googleapis.com:enable"
+        started = front.request("POST", url, {}).json
         front.until_done("serviceusage.googleapis.com/v1beta1", started["name"])
         assert front.request("GET", NETWORKS).status == 200
     finally:
@@ -141,6 +142,28 @@ def test_a_crash_of_ours_is_a_500_that_fails_the_rehearsal(logged: CloudFront) -
     logged.world.directory[f"projects/{PROJECT}/global/networks/bad"] = {"mtu": object()}
     assert logged.request("GET", f"{NETWORKS}/bad").status == 500
     assert logged.requests.counts()["refused"] == 1
+    logged.world.mistakes.clear()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"mtu": "big"}, "Invalid value at 'mtu' (TYPE_INT32)"),
+        ({"id": 12}, "Invalid value at 'id' (TYPE_UINT64)"),  # 64 bits are sent as text
+        ({"description": None}, "Invalid value at 'description' (TYPE_STRING)"),
+        ({"routingConfig": {"mode": "x"}}, "Unknown name \"mode\" at 'routing_config'"),
+    ],
+)
+def test_an_answer_that_google_could_not_give_is_sent_and_fails_the_rehearsal(
+    logged: CloudFront, body: dict[str, Any], words: str
+) -> None:
+    logged.world.directory[f"projects/{PROJECT}/global/networks/bad"] = body
+    reply = logged.request("GET", f"{NETWORKS}/bad?fields=name")
+    assert (reply.status, reply.json) == (200, {})
+    (mistake,) = logged.world.mistakes
+    assert mistake.startswith("the answer to compute.networks.get: ")
+    assert words in mistake
+    logged.world.mistakes.clear()
 
 
 def test_every_request_is_in_the_file(logged: CloudFront, tmp_path: Path) -> None:
@@ -158,10 +181,10 @@ def test_every_request_is_in_the_file(logged: CloudFront, tmp_path: Path) -> Non
 
 
 def test_a_compressed_body_is_read(cloud: CloudFront) -> None:
-    body = gzip.compress(json.dumps({"permissions": ["tpu.nodes.create"]}).encode())
+    body = gzip.compress(json.dumps({"permissions": ["compute.networks.create"]}).encode())
     url = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}:testIamPermissions"
     assert cloud.request("POST", url, body, headers={"Content-Encoding": "gzip"}).json == {
-        "permissions": ["tpu.nodes.create"]
+        "permissions": ["compute.networks.create"]
     }
 
 

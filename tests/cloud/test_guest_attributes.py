@@ -63,7 +63,9 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
         await lab.ready(metadata=ENABLED)
         await lab.ready("other", acceleratorType="v6e-1", metadata=ENABLED)
         machine = Machine(lab, None, "10.128.0.4")  # type: ignore[arg-type]  # the server asks it who asks
-        async with TestClient(TestServer(MetadataServer(lab.world, machine, lab.iam).app())) as client:
+        async with TestClient(
+            TestServer(MetadataServer(lab.world, machine, lab.iam, lab.doorway).app())
+        ) as client:
             machine.client = client
             yield machine
 

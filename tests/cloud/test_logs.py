@@ -163,7 +163,6 @@ def test_who_writes_may_not_read_and_who_reads_may_not_write(cloud: CloudFront, 
     for role, name in grants.items():
         policy["bindings"].append({"role": role, "members": [f"user:{name}-{node}@example.com"]})
     assert cloud.request("POST", f"{url}:setIamPolicy", {"policy": policy}).status == 200
-    cloud.let_pass(cloud.iam.propagation_s)
     written = {"logName": LOG, "resource": RESOURCE, "entries": [{"textPayload": "x"}]}
     listed = {"resourceNames": [f"projects/{PROJECT}"]}
     found = {

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from google.auth.compute_engine import Credentials, _metadata
-from tpu_lab import ACCOUNT, OWNER, Lab, node_body, open_lab
+from tpu_lab import ACCOUNT, OWNER, Lab, P, node_body, open_lab
 
 from rehearsal.cloud.metadata import Guest, MetadataServer
 from rehearsal.cloud.tpu.node import LATE_KEYS
@@ -70,7 +70,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     async with open_lab(tmp_path) as lab:
         await lab.ready()
         vantage = Vantage(lab)
-        server = MetadataServer(lab.world, vantage, lab.iam)
+        server = MetadataServer(lab.world, vantage, lab.iam, lab.doorway)
         async with asyncio.timeout(5):
             while not all(_knows_itself(lab, worker) for worker in range(4)):
                 await lab.tpu.changed()
@@ -205,6 +205,32 @@ async def test_token_is_the_accounts_and_is_handed_out_again(machine: Machine) -
     assert token.principal == ACCOUNT
 
 
+async def test_work_goes_on_when_tokens_end(machine: Machine) -> None:
+    """The old one is refused, and Google's own client asks for a new one in time."""
+    world, iam = machine.lab.world, machine.lab.iam
+    ahead_s, real_s = 0.0, world.monotonic_s
+    world.monotonic_s = lambda: real_s() + ahead_s
+    url = f"tpu.googleapis.com/v2/{P}/locations/us-east5-b/nodes/tpu-dev"
+    policy = iam.policy(P)
+    viewer = {"role": "roles/tpu.viewer", "members": [f"serviceAccount:{ACCOUNT}"]}
+    iam.set_policy(P, policy | {"bindings": [*policy["bindings"], viewer]})
+
+    async def token() -> str:
+        text = await machine.text("instance/service-accounts/default/token")
+        return str(json.loads(text)["access_token"])
+
+    first = await token()
+    assert await machine.lab.ask("GET", url, first) == 200
+    ahead_s = 3600 - 310
+    assert await token() == first, "more than five minutes are left of it"
+    ahead_s = 3600 - 290
+    second = await token()
+    assert second != first
+    assert await machine.lab.ask("GET", url, first) == 200, "it is good to its end"
+    ahead_s = 3601
+    assert [await machine.lab.ask("GET", url, one) for one in (first, second)] == [401, 200]
+
+
 async def test_no_token_for_an_account_that_is_gone_or_foreign(machine: Machine) -> None:
     foreign = await machine.get(f"instance/service-accounts/{OWNER}/token")
     assert foreign.status == 404
@@ -269,6 +295,43 @@ async def test_googles_own_client_finds_account_project_and_token(
     assert known.principal == ACCOUNT
 
 
-async def test_identity_tokens_are_refused_and_not_empty(machine: Machine) -> None:
-    response = await machine.get("instance/service-accounts/default/identity?audience=x")
-    assert (response.status, await response.text()) == (501, "Identity tokens are not emulated.")
+@pytest.mark.parametrize("path", ["instance/service-accounts/default/identity", "instance/disks/"])
+async def test_what_google_has_and_this_server_lacks_fails_the_rehearsal(machine: Machine, path: str) -> None:
+    response = await machine.get(path)
+    assert (response.status, (await response.text())[-16:]) == (501, "is not emulated.")
+    counted = machine.lab.requests.counts()["methods"][f"metadata.computeMetadata/v1/{path.rstrip('/')}"]
+    assert counted["refused"] == 1
+
+
+async def test_a_fault_strikes_a_machines_request_and_is_logged(machine: Machine) -> None:
+    method = "metadata.computeMetadata/v1/instance/service-accounts/default/token"
+    rule = {"match": {"method": method, "principal": ACCOUNT}, "times": 1, "what": {"status": 503}}
+    rule_id = machine.lab.faults.add(rule)
+    statuses = [(await machine.get("instance/service-accounts/default/token")).status for _ in range(2)]
+    assert statuses == [503, 200]
+    (report,) = machine.lab.faults.report()
+    assert (report["matched"], report["observed"]) == (2, 1)
+    log = machine.lab.requests.since(0)["requests"]
+    entries = [(one["reason"], one["status"]) for one in log if one["method_id"] == method]
+    assert entries == [(rule_id, 503), ("", 200)]
+
+
+async def test_maintenance_is_told(machine: Machine) -> None:
+    async def notice() -> dict[str, str]:
+        told = json.loads(await machine.text("instance/upcoming-maintenance?alt=json"))
+        assert isinstance(told, dict)
+        return told
+
+    assert await notice() == {"error": "no notifications have been received yet, try again later"}
+    await machine.lab.tpu.maintain("tpu-dev", "PENDING")
+    pending = await notice()
+    assert (pending["maintenanceStatus"], pending["canReschedule"]) == ("PENDING", "TRUE")
+    assert pending["maintenanceType"] == "SCHEDULED"
+    assert await machine.text("instance/maintenance-event") == "NONE"
+    machine.lab.world.clock.rate = 0.0
+    waiting = asyncio.create_task(machine.lab.tpu.changed())
+    await asyncio.sleep(0)
+    await machine.lab.tpu.maintain("tpu-dev", "READY")
+    await waiting  # who waits for a change is told
+    assert await machine.text("instance/maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
+    assert (await notice())["maintenanceStatus"] == "ONGOING"

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.compute.disks import add_snapshot
+from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import Operations
@@ -79,6 +80,8 @@ class Lab:
         self.hosts = PretendedHosts()
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
+        self.requests = RequestLog()
+        self.doorway = Doorway(self.world, self.faults, self.requests)
         self.quotas = Quotas()
         self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, quotas=self.quotas)
         zones = (ZONE, "us-east5-c", "us-central1-b")
@@ -90,8 +93,7 @@ class Lab:
             usage,
             [self._compute, self.tpu, usage],
             endpoints={},
-            faults=self.faults,
-            requests=RequestLog(None),
+            doorway=self.doorway,
         )
         self.client = TestClient(TestServer(self.door.app()))
         self.world.directory[f"{P}/serviceAccounts/{ACCOUNT}"] = {"email": ACCOUNT}
@@ -107,6 +109,13 @@ class Lab:
         headers = {"Host": host, "Authorization": f"Bearer {self.iam.mint(principal).value}"}
         async with self.client.request(method, f"/{path}", json=body, headers=headers) as response:
             return response.status, await response.json()
+
+    async def ask(self, method: str, url: str, token: str) -> int:
+        """The status of a request with this token."""
+        host, _, path = url.partition("/")
+        headers = {"Host": host, "Authorization": f"Bearer {token}"}
+        async with self.client.request(method, f"/{path}", headers=headers) as response:
+            return response.status
 
     async def furnish(self) -> None:
         """What a node needs."""
@@ -193,3 +202,4 @@ async def open_lab(tmp_path: Path) -> AsyncIterator[Lab]:
         yield lab
         for task in list(lab.world.tasks):
             task.cancel()
+    assert lab.world.mistakes == []

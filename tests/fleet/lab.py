@@ -43,7 +43,7 @@ from infra.settings.sources import as_pulumi_hands_it_over
 from infra.tpu import startup
 from rehearsal.cloud.breakage import break_stream
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.hosts.machine import HostSpec
 from tests.cloud.tpu_lab import PretendedHosts
 from tests.fleet.asking import Asking
@@ -114,7 +114,7 @@ class Lab:
         self.hosts = Machines()
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
-            metadata="", clock_rate=rate,
+            metadata="", clock_rate=rate, **NO_LAGS,
             enabled_apis=("compute.googleapis.com", "tpu.googleapis.com", "storage.googleapis.com", *apis),
         )  # fmt: skip
         self.call(self._open(config))

@@ -38,7 +38,7 @@ from infra.settings.parser import parse
 from infra.tpu import startup
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.tpu.quotas import ON_DEMAND, REVOCABLE
 from tests.fleet import conftest as mine
 from tools.doctor import MISSING, OK, OPTIONAL, Finding
@@ -84,7 +84,7 @@ class Clinic:
         services = (*names.services(settings()), "serviceusage.googleapis.com")
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control.sock", OWNER, TOKEN, front_door="127.0.0.1:0",
-            metadata="", clock_rate=1000.0, enabled_apis=services,
+            metadata="", clock_rate=1000.0, enabled_apis=services, **NO_LAGS,
         )  # fmt: skip
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
@@ -123,7 +123,6 @@ class Clinic:
             policy = self.cloud.iam.policy(f"projects/{PROJECT}")
             policy["bindings"] += [{"role": role, "members": [f"user:{principal}"]} for role in roles]
             self.cloud.iam.set_policy(f"projects/{PROJECT}", policy)
-            await self.cloud.world.clock.sleep(self.cloud.iam.propagation_s + 1)
             return self.cloud.iam.mint(principal).value
 
         session = requests.Session()

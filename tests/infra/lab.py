@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from infra.settings.sources import ROOT
 from infra.tpu import startup
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.compute.disks import add_snapshot
-from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.serviceusage import NEW_PROJECT
 from rehearsal.standin.install import install
 from tests.cloud.tpu_lab import PretendedHosts
@@ -69,8 +69,14 @@ config:
 class Lab:
     """The cloud in a thread, the project and its state in a folder."""
 
-    def __init__(self, folder: Path, rate: float = 200.0, apis: tuple[str, ...] = NEW_PROJECT) -> None:
-        """`rate`: of Google's clock; `apis`: switched on from the start."""
+    def __init__(
+        self,
+        folder: Path,
+        rate: float = 200.0,
+        apis: tuple[str, ...] = NEW_PROJECT,
+        lags: Mapping[str, Any] = NO_LAGS,
+    ) -> None:
+        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`: as CloudConfig has them."""
         self.folder, self.root = folder, folder / "project"
         self.hosts = PretendedHosts()
         self._loop = asyncio.new_event_loop()
@@ -79,7 +85,7 @@ class Lab:
         self._kill_at, self._victim, self.asked, self.killed_at = 0, 0, 0, ""
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
-            metadata="", clock_rate=rate, enabled_apis=apis,
+            metadata="", clock_rate=rate, enabled_apis=apis, **lags,
         )  # fmt: skip
         self._call(self._open(config))
         image = folder / "corpus.img"

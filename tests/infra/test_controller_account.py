@@ -24,7 +24,7 @@ ROLE, EMAIL = f"projects/{PROJECT}/roles/tpu_fleet", f"tpu-fleet@{PROJECT}.iam.g
 @pytest.fixture(name="lab")
 def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv("PATH", f"{names_of_programs()}{os.pathsep}{os.environ['PATH']}")
-    lab = Lab(tmp_path)
+    lab = Lab(tmp_path, lags={"grant_lag_s": 1, "account_lag_s": 1, "api_lag_s": 2})
     lab.pulumi("storage", "stack", "init", "dev")
     switch(lab, on=True)
     yield lab
@@ -49,6 +49,10 @@ def role(lab: Lab) -> dict[str, object]:
 
 def test_it_is_switched_on_off_and_on_again(lab: Lab) -> None:
     lab.pulumi("storage", *UP)
+    log = lab.cloud.requests.since(0)["requests"]
+    off = {one["method_id"] for one in log if one["reason"] == "accessNotConfigured"}
+    assert off >= {"iam.projects.serviceAccounts.list", "compute.regions.list"}, "it needn't have waited"
+    assert off & {"iam.projects.serviceAccounts.create", "iam.projects.roles.create"} == set()
     assert EMAIL in lab.pulumi("storage", "stack", "output", "-s", "dev")
     assert role(lab)["deleted"] is False
     nothing_left(lab)

@@ -76,8 +76,8 @@ steps:
         (HEAD + "clok: 3\nsteps: [survived]\n", "scenario.clok: unknown key; did you mean clock?"),
         (HEAD + "clock: 0\nsteps: [survived]\n", "scenario: clock: 0 is not positive"),
         (
-            HEAD + "iam_propagation_s: -1\nsteps: [survived]\n",
-            "scenario: iam_propagation_s: -1 is negative",
+            HEAD + "grant_lag_s: -1\nsteps: [survived]\n",
+            "scenario: grant_lag_s: -1 is negative",
         ),
         (HEAD + "clock: fast\nsteps: [survived]\n", "scenario.clock: expected a number, got 'fast'"),
         (HEAD + "seed: 1.5\nsteps: [survived]\n", "scenario.seed: expected a whole number, got 1.5"),

@@ -16,7 +16,7 @@ from rehearsal.cloud.compute.registry import (
     missing,
 )
 from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import ApiError, Call, JsonObject, Method
+from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, NotEmulatedError
 
 # https://cloud.google.com/vpc/docs/mtu
 MTU_RANGE = (1300, 8896)
@@ -71,8 +71,7 @@ class Networks:
         """compute.networks.insert: custom mode only."""
         sent = call.body or {}
         if sent.get("autoCreateSubnetworks") is not False:
-            text = "Only custom mode networks (autoCreateSubnetworks: false) are emulated."
-            raise ApiError(501, "UNIMPLEMENTED", text)
+            raise NotEmulatedError("A network in auto mode (autoCreateSubnetworks isn't false)")
         name = self._network(call)
         body: JsonObject = {
             "kind": "compute#network",

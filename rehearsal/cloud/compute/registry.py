@@ -18,7 +18,15 @@ from typing import Any
 
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import Operations, compute_link
-from rehearsal.cloud.service import ApiError, Call, JsonObject, World, already_exists, not_found
+from rehearsal.cloud.service import (
+    ApiError,
+    Call,
+    JsonObject,
+    NotEmulatedError,
+    World,
+    already_exists,
+    not_found,
+)
 
 _LINK = re.compile(r"https://(?:www|compute)\.googleapis\.com/compute/(?:v1|beta)/")
 _V1 = compute_link("")
@@ -286,13 +294,12 @@ def _uses(value: Any, name: str) -> bool:
 
 
 def _filter(expression: str | None) -> Callable[[JsonObject], bool]:
-    """The comparison of one field with one value; ApiError 501 for more, which is not emulated."""
+    """The comparison of one field with one value; NotEmulatedError for more."""
     if not expression:
         return lambda body: True
     match = re.fullmatch(r'\(?\s*(\w+)\s*(=|!=|eq|ne)\s*"?([^"()\s]+)"?\s*\)?', expression)
     if match is None:
-        text = f"The filter '{expression}' is not emulated; one comparison (name = x) is."
-        raise ApiError(501, "UNIMPLEMENTED", text)
+        raise NotEmulatedError(f"The filter '{expression}' (other than one comparison, name = x)")
     key, operator, wanted = match.groups()
     return lambda body: (str(body.get(key, "")) == wanted) == (operator in ("=", "eq"))
 

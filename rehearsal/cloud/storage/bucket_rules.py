@@ -12,7 +12,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from rehearsal.cloud.service import ApiError, JsonObject, bad_request
+from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.storage.resources import STORAGE_CLASSES
 from rehearsal.cloud.storage.versions import etag, later
 
@@ -121,7 +121,7 @@ def _enabled(feature: JsonObject | None) -> bool:
 def _finish(base: JsonObject, body: JsonObject, before: JsonObject, now: str) -> JsonObject:
     for key, value in body.items():
         if key not in _SETTABLE and key not in _OUTPUT and value:
-            raise bad_request(f"Bucket field '{key}' is not emulated by the rehearsal's Cloud Storage.")
+            raise NotEmulatedError(f"Bucket field '{key}'")
     wanted = {key: value for key, value in body.items() if key in _SETTABLE}
     bucket: JsonObject = _merge(base, wanted)
     bucket["location"] = bucket["location"].upper()
@@ -230,6 +230,9 @@ def _check_rule(rule: JsonObject) -> None:
         raise bad_request("A lifecycle action of type SetStorageClass requires a valid storageClass.")
     if not condition:
         raise bad_request("A lifecycle rule requires at least one condition.")
+    for key, value in condition.items():
+        if isinstance(value, int) and value < 0:
+            raise bad_request(f"The lifecycle condition '{key}' must not be negative.")
     if kind == "AbortIncompleteMultipartUpload":
         extra = set(condition) - {"age", "matchesPrefix", "matchesSuffix"}
         if extra:

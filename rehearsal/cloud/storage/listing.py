@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.service import NotEmulatedError, bad_request
 from rehearsal.cloud.storage.versions import Objects, Version
 
 MAX_RESULTS = 1000
@@ -33,6 +33,7 @@ class _Options:
     versions: bool
     soft: bool
     trailing: bool
+    folders: bool
     glob: re.Pattern[str] | None
     limit: int
 
@@ -46,7 +47,11 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
     several = options.versions or options.soft
     last = ("", 0)
     scan = objects.scan(
-        options.prefix, max(options.start, after_name), versions=options.versions, soft=options.soft
+        options.prefix,
+        max(options.start, after_name),
+        versions=options.versions,
+        soft=options.soft,
+        folders=options.folders,
     )
     entry = next(scan, None)
     while entry is not None:
@@ -102,11 +107,11 @@ def _options(query: Mapping[str, Any]) -> _Options:
     if versions and soft:
         raise bad_request("Only one of versions and softDeleted may be true.")
     if glob and delimiter:
-        raise bad_request("matchGlob together with delimiter is not emulated.")
+        raise NotEmulatedError("matchGlob together with delimiter")
     if truth(query, "includeFoldersAsPrefixes") and delimiter != "/":
         raise bad_request("includeFoldersAsPrefixes requires that delimiter is '/'.")
     if query.get("filter"):
-        raise bad_request("The filter parameter (object contexts) is not emulated.")
+        raise NotEmulatedError("The filter parameter (object contexts)")
     return _Options(
         prefix=query.get("prefix") or "",
         delimiter=delimiter,
@@ -115,6 +120,7 @@ def _options(query: Mapping[str, Any]) -> _Options:
         versions=versions,
         soft=soft,
         trailing=truth(query, "includeTrailingDelimiter"),
+        folders=truth(query, "includeFoldersAsPrefixes"),
         glob=_glob(glob) if glob else None,
         limit=min(max(limit, 1), MAX_RESULTS),
     )

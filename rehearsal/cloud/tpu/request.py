@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import ApiError, Call, JsonObject, World, not_found
+from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, World, not_found
 from rehearsal.cloud.tpu.catalog import (
     ACCELERATOR,
     DISK_TYPES,
@@ -64,10 +64,13 @@ class Requests:
             )
         for name in _NOT_EMULATED:
             if sent.get(name):
-                raise ApiError(501, "UNIMPLEMENTED", f"Node.{name} is not emulated.")
+                raise NotEmulatedError(f"Node.{name}")
         piece = _slice(sent, zone)
         _check_runtime(sent.get("runtimeVersion", ""))
         place = self._place(sent.get("networkConfig") or {}, zone)
+        for other in (node.place for node in taken):
+            if other.network != place.network and other.cidr.overlaps(place.cidr):
+                raise NotEmulatedError("A node in a network whose ranges overlap those of another's node")
         addresses = _free_addresses(place, taken, piece.hosts)
         name = f"projects/{self._world.project}/locations/{zone}/nodes/{node_id}"
         body: JsonObject = {
@@ -166,12 +169,12 @@ class Requests:
         if sent.get("mode", "READ_WRITE") != "READ_ONLY":
             if hosts > 1:
                 raise refusal(f"disk {name}: a multi-host node attaches disks in READ_ONLY mode only")
-            raise ApiError(501, "UNIMPLEMENTED", "Data disks in READ_WRITE mode are not emulated.")
+            raise NotEmulatedError("A data disk in READ_WRITE mode")
         if hosts > 1 and body.get("accessMode") != "READ_ONLY_MANY":
             mode = body.get("accessMode", "READ_WRITE_SINGLE")
             raise refusal(f"disk {name} has access mode {mode}; many hosts need READ_ONLY_MANY")
         if name not in self._world.images:
-            raise ApiError(501, "UNIMPLEMENTED", f"Disk {name} is blank; only disks with data are emulated.")
+            raise NotEmulatedError(f"A data disk without data ({name})")
         return {**sent, "sourceDisk": name}
 
     def _service_account(self, principal: str, sent: JsonObject) -> JsonObject:

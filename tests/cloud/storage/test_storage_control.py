@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import ssl
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from google.cloud.storage_control_v2.types import GetStorageLayoutRequest, StorageLayout
 from storage_front import OWNER, Front
 
-from rehearsal.cloud.storage import HttpOrGrpcSite
-
+METHOD = "google.storage.control.v2.StorageControl/GetStorageLayout"
 PROGRAM = """
     import sys
     import gcsfs
@@ -32,18 +27,6 @@ PROGRAM = """
     files.pipe(f"{bucket}/dir/a", b"text")
     print(files.cat(f"{bucket}/dir/a").decode(), files.ls(f"{bucket}/dir"))
 """
-
-
-@pytest.fixture
-def tls_url(front: Front, tmp_path: Path) -> Iterator[str]:
-    """The front door on TLS, as it stands in the rehearsal's network."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(_certificate(tmp_path / "ca.pem"))
-
-    site = HttpOrGrpcSite(front.runner, "127.0.0.1", 0, context, front.service.grpc_socket)
-    front.call(site.start())
-    yield f"https://127.0.0.1:{front.runner.addresses[-1][1]}"
-    front.call(site.stop())
 
 
 def run(tls_url: str, bucket: str, token: str, ca: Path) -> subprocess.CompletedProcess[str]:
@@ -76,27 +59,48 @@ def test_a_bucket_that_is_not_there_and_a_stranger(
         assert done.returncode == 1
 
 
-def _certificate(path: Path) -> Path:
-    """A self-signed certificate for 127.0.0.1, with its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "storage")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+def ask(front: Front, bucket: str, token: str, method: str = METHOD) -> str:
+    """The layout's location, or the name of the code that the call ended with."""
+    with grpc.insecure_channel(f"unix:{front.service.grpc_socket}") as channel:
+        call = channel.unary_unary(
+            f"/{method}",
+            request_serializer=GetStorageLayoutRequest.serialize,
+            response_deserializer=StorageLayout.deserialize,
         )
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
+        request = GetStorageLayoutRequest(name=f"projects/_/buckets/{bucket}/storageLayout")
+        try:
+            return str(call(request, metadata=[("authorization", f"Bearer {token}")], timeout=10).location)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "code"),
+    [
+        ({"status": 503}, 503, "UNAVAILABLE"),
+        ({"status": 403}, 403, "PERMISSION_DENIED"),
+        ({"reset": True}, 0, "UNAVAILABLE"),
+        ({"lost_answer": True}, 0, "UNAVAILABLE"),
+        ({"truncated": True}, 0, "UNAVAILABLE"),
+    ],
+)
+def test_a_fault_strikes_a_grpc_call_and_is_logged(
+    front: Front, bucket: str, what: dict[str, Any], status: int, code: str
+) -> None:
+    rule = {"match": {"method": METHOD, "principal": OWNER}, "times": 1, "what": what}
+    rule_id, since = front.faults.add(rule), front.requests.since(0)["next"]
+    token = front.token(OWNER)
+    assert [ask(front, bucket, token) for _ in range(2)] == [code, "US"]
+    assert front.faults.lift(rule_id) == 1
+    log = front.requests.since(since)["requests"]
+    entries = [(one["method_id"], one["principal"], one["reason"], one["status"]) for one in log]
+    assert entries == [(METHOD, OWNER, rule_id, status), (METHOD, OWNER, "", 200)]
+
+
+def test_grpc_calls_are_judged_as_at_the_front_door(front: Front, bucket: str) -> None:
+    other = METHOD.replace("GetStorageLayout", "GetAnywhereCache")
+    assert ask(front, bucket, "ya29.forged") == "UNAUTHENTICATED"
+    assert ask(front, bucket, front.token("stranger@example.com")) == "PERMISSION_DENIED"
+    assert ask(front, "none-such", front.token(OWNER)) == "NOT_FOUND"
+    assert ask(front, bucket, front.token(OWNER), other) == "UNIMPLEMENTED"
+    assert front.requests.counts()["methods"][other] == {"validated": 0, "refused": 1}
