@@ -9,18 +9,13 @@ from pathlib import Path
 
 from aiohttp import web
 
-from rehearsal.cloud.accounts import AccountService
 from rehearsal.cloud.clock import VirtualClock
-from rehearsal.cloud.compute import ComputeService
-from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
-from rehearsal.cloud.customroles import RoleService
 from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.kms import KmsService
 from rehearsal.cloud.logs import LoggingService
 from rehearsal.cloud.metadata import MetadataServer
 from rehearsal.cloud.oauth import OAuth
@@ -29,13 +24,17 @@ from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import World
+from rehearsal.cloud.services import services
+from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.storage import StorageService
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
+from rehearsal.cloud.tpu.queued import entry
 from rehearsal.cloud.tpu.quotas import Quotas
-from rehearsal.cloud.vpc import Enforcer, enforce
+from rehearsal.cloud.vpc import enforce
+from rehearsal.hosts.firewall import Firewall
 from rehearsal.hosts.machine import Hosts
 
 # Time for requests that are under way when the cloud closes.
@@ -50,7 +49,7 @@ class Cloud:
         config: CloudConfig,
         hosts: Hosts,
         durations: Durations | None = None,
-        firewall: Enforcer | None = None,
+        firewall: Firewall | None = None,
     ) -> None:
         """Without a firewall, `firewalls` are entries of the directory and nothing more."""
         self._config = config
@@ -76,12 +75,9 @@ class Cloud:
                 usage,
                 oauth,
                 ProjectService(self.world, self.iam),
-                AccountService(self.world, self.iam),
-                RoleService(self.world, self.iam),
                 CredentialsService(self.world, self.iam),
-                KmsService(self.world, self.iam),
                 LoggingService(self.world, self.iam),
-                ComputeService(self.world, operations, self.iam, config.zones),
+                *services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)]),
                 self._storage,
                 self.nodes,
             ],

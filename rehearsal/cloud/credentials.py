@@ -14,6 +14,7 @@ class CredentialsService:
     """Impersonation (https://cloud.google.com/iam/docs/service-account-impersonation), without delegates."""
 
     api = "iamcredentials"
+    versions = ("v1",)
 
     def __init__(self, world: World, iam: Iam) -> None:
         self._world = world

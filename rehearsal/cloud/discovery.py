@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -18,26 +18,17 @@ from urllib.parse import parse_qsl, unquote
 from rehearsal.cloud.schema import Check, Schemas, Violation, matching, refusal, scalar, snake
 from rehearsal.cloud.service import ApiError, JsonObject
 
-# (API, version, what its paths begin with). The host is `<API>.googleapis.com`.
-APIS = (
-    ("cloudkms", "v1", "/v1/"),
-    ("cloudresourcemanager", "v1", "/v1/"),
-    ("cloudresourcemanager", "v3", "/v3/"),
-    ("compute", "v1", "/compute/v1/"),
-    ("compute", "beta", "/compute/beta/"),
-    ("iam", "v1", "/v1/"),
-    ("iamcredentials", "v1", "/v1/"),
-    ("logging", "v2", "/v2/"),
-    ("monitoring", "v3", "/v3/"),
-    ("oauth2", "v2", "/oauth2/v2/"),
-    ("serviceusage", "v1", "/v1/"),
-    ("serviceusage", "v1beta1", "/v1beta1/"),
-    ("storage", "v1", "/storage/v1/"),
-    ("tpu", "v2", "/v2/"),
-    ("tpu", "v2alpha1", "/v2alpha1/"),
+_DOCUMENTS = files("googleapiclient") / "discovery_cache" / "documents"
+# Every (API, version) that there is a document of.
+APIS = frozenset(
+    (name[0], name[1])
+    for name in (item.name.removesuffix(".json").split(".", 1) for item in _DOCUMENTS.iterdir())
+    if len(name) == 2
 )
-# These are also served under the host that all APIs once shared.
-_ON_WWW = ("compute", "storage", "oauth2")
+# `us-east5-aiplatform.googleapis.com` and `aiplatform.us-east5.rep.googleapis.com`: an API in one region.
+_HOST = re.compile(r"(?:[a-z]+-[a-z]+\d+-)?([a-z0-9]+)(?:\.[a-z]+-[a-z]+\d+\.rep)?\.googleapis\.com")
+# The host that all APIs once shared, where their paths still begin with their names.
+_WWW = "www.googleapis.com"
 # Fields that the official provider sends (recorded with 9.35.0) and that compute must therefore be ignoring,
 # because its documents don't have them: (API, schema, field).
 _TOLERATED = (
@@ -47,8 +38,11 @@ _TOLERATED = (
     ("compute", "ZoneSetLabelsRequest", "name"),
 )
 # Query parameters of the same kind, by API: TensorStore makes its reads unlike any before, so that no cache
-# on the way answers them (tensorstore/kvstore/gcs_http), and Cloud Storage lets the parameter pass.
-_TOLERATED_QUERY = {"storage": ("tensorstore",)}
+# on the way answers them (tensorstore/kvstore/gcs_http), and Cloud Storage lets the parameter pass. Compute's
+# lists know returnPartialSuccess (https://cloud.google.com/compute/docs/reference/rest/v1/disks/list).
+_TOLERATED_QUERY = {"storage": ("tensorstore",), "compute": ("returnPartialSuccess",)}
+# https://cloud.google.com/apis/docs/system-parameters, where the documents have other spellings.
+_SYSTEM_QUERY = ("$alt", "$fields", "$prettyPrint", "$userProject", "userProject")
 # Of what is wrong in one answer.
 _MOST_SHOWN = 3
 _MEDIA_PREFIXES = ("/upload", "/resumable/upload", "/download")
@@ -156,22 +150,30 @@ class Document:
             if owner == api:
                 document["schemas"][schema]["properties"].setdefault(name, {"type": "any"})
         self.schemas = Schemas(document.get("schemas", {}))
+        self.definitions: dict[str, JsonObject] = document.get("schemas", {})
+        # Where there are endpoints in a region: for compute, all of Google's regions.
+        self.locations = frozenset(str(each["location"]) for each in document.get("endpoints", ()))
         self._answers = Schemas(document.get("schemas", {}), answers=True)
         self._base = f"/{document['servicePath']}"
         common: JsonObject = document.get("parameters", {})
-        common |= {name: {"type": "string"} for name in _TOLERATED_QUERY.get(api, ())}
+        for name in (*_SYSTEM_QUERY, *_TOLERATED_QUERY.get(api, ())):
+            common.setdefault(name, {"type": "string"})
         self._common_query = {name: _parameter(p) for name, p in common.items()}
-        self._root = _Node()
-        self.method_ids: set[str] = set()
-        for method in _methods(document):
-            self.method_ids.add(method["id"])
-            self._add(method, self._base, method["httpMethod"])
+        self.methods: dict[str, JsonObject] = {method["id"]: method for method in _methods(document)}
+
+    @cached_property
+    def _root(self) -> _Node:
+        """The tree of paths: built for the first request, since services look at methods alone."""
+        root = _Node()
+        for method in self.methods.values():
+            self._add(root, method, self._base, method["httpMethod"])
             for protocol in method.get("mediaUpload", {}).get("protocols", {}).values():
                 prefix = protocol["path"].removesuffix(method["path"])
                 for http_method in (method["httpMethod"], "PUT", "DELETE"):
-                    self._add(method, prefix, http_method)
+                    self._add(root, method, prefix, http_method)
             if method.get("useMediaDownloadService"):
-                self._add(method, f"/download{self._base}", method["httpMethod"])
+                self._add(root, method, f"/download{self._base}", method["httpMethod"])
+        return root
 
     def find(self, http_method: str, raw_path: str) -> Route | None:
         """The route of this percent-encoded path, or None."""
@@ -186,8 +188,7 @@ class Document:
             None,
         )
 
-    def _add(self, method: JsonObject, prefix: str, http_method: str) -> None:
-        node = self._root
+    def _add(self, node: _Node, method: JsonObject, prefix: str, http_method: str) -> None:
         for segment in f"{prefix}{method.get('flatPath') or method['path']}".split("/"):
             if not segment.startswith("{"):
                 node = node.literals.setdefault(segment, _Node())
@@ -231,8 +232,7 @@ class Document:
 @cache
 def document(api: str, version: str) -> Document:
     """The parsed document of an API, read once in a process."""
-    folder = files("googleapiclient") / "discovery_cache" / "documents"
-    return Document((folder / f"{api}.{version}.json").read_text(), api, version)
+    return Document((_DOCUMENTS / f"{api}.{version}.json").read_text(), api, version)
 
 
 def match(host: str, http_method: str, raw_path: str) -> Match | None:
@@ -241,16 +241,15 @@ def match(host: str, http_method: str, raw_path: str) -> Match | None:
     start = raw_path
     for prefix in _MEDIA_PREFIXES:
         start = start.removeprefix(prefix)
-    for api, version, prefix in APIS:
-        named = host == f"{api}.googleapis.com" or (host == "www.googleapis.com" and api in _ON_WWW)
-        if not named or not start.startswith(prefix):
-            continue
-        if api == "storage" and raw_path.endswith("/anywhereCaches/"):
-            raw_path = raw_path[:-1]  # as the official provider writes it when it deletes a bucket
-        route = document(api, version).find(http_method, raw_path)
-        if route is not None:
-            return Match(route, raw_path, media)
-    return None
+    segments = start.split("/")
+    api = segments[1] if host == _WWW else (found[1] if (found := _HOST.fullmatch(host)) else "")
+    version = next((each for each in segments[1:3] if (api, each) in APIS), "")
+    if not version:
+        return None
+    if api == "storage" and raw_path.endswith("/anywhereCaches/"):
+        raw_path = raw_path[:-1]  # as the official provider writes it when it deletes a bucket
+    route = document(api, version).find(http_method, raw_path)
+    return Match(route, raw_path, media) if route else None
 
 
 def _methods(resources: JsonObject) -> Iterator[JsonObject]:

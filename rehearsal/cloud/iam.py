@@ -73,6 +73,7 @@ class Iam:
         self._roles: dict[str, list[tuple[float, frozenset[str]]]] = {}
         self._etags = itertools.count(time.time_ns() // 1000)
         self.create(f"projects/{world.project}", [{"role": "roles/owner", "members": [member(owner)]}])
+        self.create(world.billing_account, [{"role": "roles/billing.admin", "members": [member(owner)]}])
 
     # Tokens
 
@@ -300,11 +301,19 @@ class Iam:
         return False
 
     def _ancestry(self, resource: str) -> list[str]:
-        """The resource, what it is in, and the project (a bucket's name does not say which)."""
-        parts = resource.split("/")
+        """The resource, what it is in, the project (a bucket's name does not say which), what that is in."""
+        host, plain = "", resource
+        if resource.startswith("//"):  # the name of one API's, where two have the same
+            host, _, plain = resource[2:].partition("/")
+        parts = plain.split("/")
         names = ["/".join(parts[:length]) for length in range(len(parts), 1, -1)]
         if names[-1] == "projects/_":
             names[-1] = f"projects/{self._world.project}"
+        top = names[-1]
+        names = [f"//{host}/{name}" for name in names] if host else names[:-1]
+        while top:
+            names.append(top)
+            top = self._world.above.get(top, "")
         return names
 
     def _canonical(self, resource: str) -> str:

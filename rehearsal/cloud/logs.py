@@ -43,6 +43,7 @@ class LoggingService:
     """The logging API, as far as entries go. They are kept in memory, as long as the cloud is."""
 
     api = "logging"
+    versions = ("v2",)
 
     def __init__(self, world: World, iam: Iam) -> None:
         self._world = world

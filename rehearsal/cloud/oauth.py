@@ -25,6 +25,7 @@ class OAuth:
     """Exchanges refresh tokens (`refresh_tokens`: token → account) and says whose an access token is."""
 
     api = "oauth2"
+    versions = ("v2",)
 
     def __init__(self, iam: Iam, refresh_tokens: Mapping[str, str]) -> None:
         self._iam = iam

@@ -1,7 +1,7 @@
-"""Long-running operations, in the two forms that Google's APIs have.
+"""Long-running operations, in the three forms that Google's APIs have.
 
-`compute#operation` belongs to a zone, a region or the project and goes PENDING → RUNNING → DONE;
-`google.longrunning.Operation` (tpu, serviceusage) is only done or not done. Both take virtual time.
+`compute#operation` belongs to a zone, a region or the project and goes PENDING → RUNNING → DONE, the GKE
+API's to a location; `google.longrunning.Operation` (most APIs) is done or not done. All take virtual time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, World, not_found
 
@@ -44,6 +45,7 @@ RPC_CODES = {
 }
 
 _INTERNAL = ApiError(500, "INTERNAL", "Internal error encountered.")
+_CANCELLED = ApiError(499, "CANCELLED", "The operation was cancelled.", reason="cancelled")
 
 # compute.*Operations.wait returns after two minutes at the latest, done or not.
 _WAIT_S = 120.0
@@ -53,12 +55,18 @@ _WAIT_S = 120.0
 class _Operation:
     body: JsonObject
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: bool = False
+    task: asyncio.Task[None] | None = None
 
 
 class Operations:
-    """All operations of the cloud, by full name (`projects/P/zones/Z/operations/operation-…`)."""
+    """All operations of the cloud, by full name (`projects/P/zones/Z/operations/operation-…`).
+
+    `busy`: which operation is changing a resource, by full names.
+    """
 
     def __init__(self, world: World) -> None:
+        self.busy: dict[str, str] = {}
         self._world = world
         self._operations: dict[str, _Operation] = {}
         self._ids = itertools.count(int(time.time()) * 1_000_000)
@@ -78,6 +86,19 @@ class Operations:
         """Full names of the operations below `projects/P/zones/Z` or `projects/P/locations/Z`."""
         return [name for name in self._operations if name.startswith(f"{parent}/operations/")]
 
+    async def cancel(self, name: str) -> None:
+        """Stop a running operation, which undoes what it has begun and ends as CANCELLED; ApiError 404."""
+        operation = self._find(name)
+        if operation.task is not None and not operation.done.is_set():
+            operation.cancelled = True
+            operation.task.cancel()
+            await operation.done.wait()
+
+    def delete(self, name: str) -> None:
+        """Forget an operation, not what it does; ApiError 404 if there is none of this name."""
+        self._find(name)
+        del self._operations[name]
+
     def longrunning(
         self,
         *,
@@ -87,34 +108,30 @@ class Operations:
         work: Work,
         on_error: Cleanup | None = None,
         name: str | None = None,
+        ends: str = "endTime",
     ) -> JsonObject:
         """Start a google.longrunning.Operation and return its first body.
 
         `work` runs in the background, takes its virtual time itself and returns the response, to which
         `response_type` (`google.cloud.tpu.v2.Node`) is added as `@type`. An ApiError that it raises, or that
         a fault rule plans, becomes the operation's error after `on_error` has undone what was begun.
-        `parent` is `projects/P/locations/Z`, or "" for `operations/…`.
+        `parent` is `projects/P/locations/Z`, or "" for `operations/…`; `ends` is the metadata's field
+        for the time of the end.
         """
         name = name or f"{parent}/operations/operation-{uuid.uuid4()}".removeprefix("/")
-        operation = _Operation({"name": name, "metadata": dict(metadata), "done": False})
-        self._operations[name] = operation
-        planned = _take_planned()
+        first: JsonObject = {"name": name, "metadata": dict(metadata), "done": False}
 
-        async def run() -> None:
+        def end(operation: _Operation, answer: JsonObject | None, error: ApiError | None) -> None:
             body: JsonObject = {"name": name, "metadata": operation.body["metadata"], "done": True}
-            try:
-                if planned is not None:
-                    raise planned
-                body["response"] = {"@type": f"type.googleapis.com/{response_type}", **(await work() or {})}
-            except Exception as error:
-                body["error"] = rpc_status(self._undo(name, error, on_error))
-            if "createTime" in body["metadata"]:
-                body["metadata"]["endTime"] = self._world.clock.rfc3339()
+            if error is None:
+                body["response"] = {"@type": f"type.googleapis.com/{response_type}", **(answer or {})}
+            else:
+                body["error"] = rpc_status(error)
+            if "createTime" in body["metadata"] and ends:
+                body["metadata"][ends] = self._world.clock.rfc3339()
             operation.body = body
-            operation.done.set()
 
-        self._world.spawn(run())
-        return dict(operation.body)
+        return self._start(name, first, _no_time, work, end, on_error)
 
     def compute(
         self,
@@ -136,7 +153,6 @@ class Operations:
         scope = scope or target.rsplit("/", 2)[0]
         op_name = f"operation-{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:12]}"
         name = f"{scope}/operations/{op_name}"
-        now = self._world.clock.rfc3339()
         body: JsonObject = {
             "kind": "compute#operation",
             "id": str(next(self._ids)),
@@ -147,34 +163,103 @@ class Operations:
             "status": "PENDING",
             "user": call.principal,
             "progress": 0,
-            "insertTime": now,
+            "insertTime": self._world.clock.rfc3339(),
             "selfLink": compute_link(name),
         }
         kind, _, place = scope.removeprefix(f"projects/{self._world.project}/").partition("/")
         if place:
             body[kind.removesuffix("s")] = compute_link(scope)
-        operation = _Operation(body)
-        self._operations[name] = operation
-        planned = _take_planned()
+
+        def end(operation: _Operation, answer: JsonObject | None, error: ApiError | None) -> None:
+            if error is not None:
+                body["error"] = {"errors": [{"code": error.status, "message": error.message}]}
+                body.update(httpErrorStatusCode=error.code, httpErrorMessage=error.reason)
+            body.update(status="DONE", progress=100, endTime=self._world.clock.rfc3339())
+
+        return self._start(name, body, self._pass(body, duration_s), _later(work), end, on_error)
+
+    def container(
+        self,
+        *,
+        kind: str,
+        target: str,
+        duration_s: float,
+        work: Callable[[], None],
+        on_error: Cleanup | None = None,
+    ) -> JsonObject:
+        """Start an operation of the GKE API (`CREATE_CLUSTER`) of so many virtual seconds; its first body.
+
+        Its form: https://cloud.google.com/kubernetes-engine/docs/reference/rest/v1/projects.locations.operations
+        """
+        short = f"operation-{time.time_ns() // 1_000_000}-{uuid.uuid4()}"
+        parts = target.split("/")
+        scope, api = "/".join(parts[:4]), "https://container.googleapis.com/v1/"
+        numbered = target.replace(self._world.project, self._world.number, 1)
+        body: JsonObject = {
+            "name": short,
+            "operationType": kind,
+            "status": "PENDING",
+            "selfLink": f"{api}projects/{self._world.number}/locations/{parts[3]}/operations/{short}",
+            "targetLink": f"{api}{numbered}",
+            "startTime": self._world.clock.rfc3339(),
+            "location": parts[3],
+            "zone": parts[3],
+        }
+
+        def end(operation: _Operation, answer: JsonObject | None, error: ApiError | None) -> None:
+            if error is not None:
+                body.update(error=rpc_status(error), statusMessage=error.message)
+            body.update(status="DONE", endTime=self._world.clock.rfc3339())
+
+        name = f"{scope}/operations/{short}"
+        return self._start(name, body, self._pass(body, duration_s), _later(work), end, on_error)
+
+    def _pass(self, body: JsonObject, duration_s: float) -> Callable[[], Awaitable[None]]:
+        """PENDING for a tenth of the time, then RUNNING."""
 
         async def run() -> None:
             clock = self._world.clock
             await clock.sleep(duration_s / 10)
             body.update(status="RUNNING", startTime=clock.rfc3339())
             await clock.sleep(duration_s * 9 / 10)
+
+        return run
+
+    def _start(
+        self,
+        name: str,
+        first: JsonObject,
+        before: Callable[[], Awaitable[None]],
+        work: Work,
+        end: Callable[[_Operation, JsonObject | None, ApiError | None], None],
+        on_error: Cleanup | None,
+    ) -> JsonObject:
+        """What the forms share: `before` takes time, `work` makes the change, `end` writes the last body."""
+        operation = self._operations[name] = _Operation(first)
+        planned = _take_planned()
+
+        async def run() -> None:
+            answer: JsonObject | None = None
+            error: ApiError | None = None
             try:
+                if operation.cancelled:
+                    raise _CANCELLED
+                operation.task = asyncio.current_task()
+                await before()
                 if planned is not None:
                     raise planned
-                work()
-            except Exception as error:
-                why = self._undo(name, error, on_error)
-                body["error"] = {"errors": [{"code": why.status, "message": why.message}]}
-                body.update(httpErrorStatusCode=why.code, httpErrorMessage=why.reason)
-            body.update(status="DONE", progress=100, endTime=clock.rfc3339())
+                answer = await work()
+            except asyncio.CancelledError:
+                if not operation.cancelled:
+                    raise
+                error = self._undo(name, _CANCELLED, on_error)
+            except Exception as failure:
+                error = self._undo(name, failure, on_error)
+            end(operation, answer, error)
             operation.done.set()
 
         self._world.spawn(run())
-        return dict(body)
+        return dict(first)
 
     def _find(self, name: str) -> _Operation:
         operation = self._operations.get(name)
@@ -190,6 +275,19 @@ class Operations:
         if on_error is not None:
             on_error(shown)
         return shown
+
+
+async def _no_time() -> None:
+    """Nothing to wait for."""
+
+
+def _later(work: Callable[[], None]) -> Work:
+    """A plain function as the work of an operation."""
+
+    async def run() -> None:
+        work()
+
+    return run
 
 
 def _take_planned() -> ApiError | None:
@@ -210,3 +308,22 @@ def rpc_status(error: ApiError) -> JsonObject:
 def compute_link(name: str) -> str:
     """The selfLink of a compute resource (v1; the compute service rewrites it to the version asked)."""
     return f"https://www.googleapis.com/compute/v1/{name}"
+
+
+def versioned(call: Call, answer: JsonObject) -> JsonObject:
+    """An answer of compute's with links of the version that was called."""
+    if call.api != "compute" or call.version == "v1":
+        return answer
+    base = compute_link("")
+    linked: JsonObject = _relink(answer, base, base.replace("/v1/", f"/{call.version}/"))
+    return linked
+
+
+def _relink(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, str):
+        return new + value[len(old) :] if value.startswith(old) else value
+    if isinstance(value, dict):
+        return {key: _relink(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_relink(item, old, new) for item in value]
+    return value

@@ -13,6 +13,7 @@ class ProjectService:
     """The cloudresourcemanager API."""
 
     api = "cloudresourcemanager"
+    versions = ("v1", "v3")
 
     def __init__(self, world: World, iam: Iam) -> None:
         self._world = world

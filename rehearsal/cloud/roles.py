@@ -78,6 +78,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "*",
     ),
     "roles/viewer": ("!storage.objects.*", "!storage.buckets.get*", *_READ_ALL),
+    "roles/billing.admin": ("billing.*",),
     "roles/browser": ("resourcemanager.projects.get", "resourcemanager.projects.getIamPolicy"),
     "roles/storage.admin": ("storage.*",),
     "roles/storage.bucketViewer": ("storage.buckets.get", "storage.buckets.list"),

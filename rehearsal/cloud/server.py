@@ -13,9 +13,9 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from rehearsal.cloud import batch, discovery, partial
+from rehearsal.cloud import batch, discovery, enums, partial
 from rehearsal.cloud.breakage import break_stream
-from rehearsal.cloud.discovery import APIS, Match
+from rehearsal.cloud.discovery import Match
 from rehearsal.cloud.doorway import Doorway, Passage
 from rehearsal.cloud.faults import Fault
 from rehearsal.cloud.iam import Iam
@@ -74,9 +74,13 @@ class FrontDoor:
         self._world = world
         self._iam = iam
         self._enabled = enabled
-        self._methods: dict[str, Method] = {}
+        self._methods: dict[tuple[str, str], Method] = {}  # by version and method id
         for service in services:
-            self._methods.update(service.methods())
+            methods = service.methods()
+            served = {(version, name): methods[name] for version in service.versions for name in methods}
+            if twice := self._methods.keys() & served.keys():
+                raise ValueError(f"{', '.join(sorted({name for _, name in twice}))}: two services claim it.")
+            self._methods |= served
         iam.asked.update(method.permission for method in self._methods.values() if method.permission)
         self._endpoints = endpoints
         self._doorway = doorway
@@ -90,10 +94,12 @@ class FrontDoor:
 
     def covered(self) -> dict[str, list[str]]:
         """API → its methods that a service implements; an unknown id among them is a mistake of ours."""
-        known: dict[str, set[str]] = {}
-        for api, version, _ in APIS:
-            known.setdefault(api, set()).update(discovery.document(api, version).method_ids)
-        return {api: sorted(ids & self._methods.keys()) for api, ids in known.items()}
+        covered: dict[str, set[str]] = {}
+        for version, name in self._methods:
+            api = name.partition(".")[0]
+            if name in discovery.document(api, version).methods:
+                covered.setdefault(api, set()).add(name)
+        return {api: sorted(names) for api, names in covered.items()}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -136,7 +142,7 @@ class FrontDoor:
             text = f"{request.method} {passage.host}{passage.path} is no method of a known API."
             raise ApiError(404, "NOT_FOUND", text)
         call = await self._call(request, passage, match)
-        method = self._methods.get(call.method_id)
+        method = self._methods.get((call.version, call.method_id))
         if method is None:
             raise NotEmulatedError(call.method_id)
         self._enabled.require(call.api)
@@ -165,6 +171,8 @@ class FrontDoor:
             if not match.media:
                 body = _parse_json(await request.read(), expected=route.body_check is not None)
             if body is not None:
+                if str(query.get("$alt", "")).endswith("enum-encoding=int"):
+                    body = enums.by_name(route.api, route.version, route.method_id, body)
                 route.check_body(body)
         except ApiError:
             passage.refuse("invalid-request")

@@ -132,7 +132,13 @@ class Method:
 class Service(Protocol):
     """One Google API."""
 
-    api: str  # as in the discovery document: "compute", "tpu"
+    @property
+    def api(self) -> str:
+        """As in the discovery document: `compute`, `tpu`."""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Those that are served (`("v1", "beta")`), each with the same methods."""
 
     def methods(self) -> Mapping[str, Method]:
         """Method id → method. Ids that are missing here are answered with 501 and fail the rehearsal."""
@@ -176,8 +182,9 @@ class World:
 
     `directory` maps full resource names (without API host and version) to their API bodies; it is how a
     node finds its disk and a disk its snapshot. `images` maps a snapshot's or disk's full name to the file
-    with its content, where it has one. `project` and `number` name the one project that exists. `monotonic_s`
-    is the real clock, in which lags and the lifetimes of tokens count.
+    with its content, where it has one. `project` and `number` name the one project that exists. `above` says
+    what a project, folder or billing account is in, for access; the billing account is the project's.
+    `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
 
     project: str
@@ -187,9 +194,15 @@ class World:
     images: dict[str, Path] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     mistakes: list[str] = field(default_factory=list)
+    billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"
+    organization: str = "organizations/433637338589"
+    above: dict[str, str] = field(default_factory=dict)
     lags: Lags = Lags(0, 0, 0)
     monotonic_s: Callable[[], float] = time.monotonic
     unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
+
+    def __post_init__(self) -> None:
+        self.above |= {f"projects/{self.project}": self.organization, self.billing_account: self.organization}
 
     def show_later(self, name: str, lag_s: float) -> None:
         """Let a new resource be missing for so many real seconds."""

@@ -42,6 +42,7 @@ class ServiceUsage:
     """The serviceusage API, and what the front door asks about other APIs."""
 
     api = "serviceusage"
+    versions = ("v1", "v1beta1")
 
     def __init__(
         self,

@@ -15,15 +15,11 @@ from typing import Any
 
 from aiohttp import web
 
-from rehearsal.cloud.accounts import AccountService
 from rehearsal.cloud.clock import VirtualClock
-from rehearsal.cloud.compute import ComputeService
 from rehearsal.cloud.credentials import CredentialsService
-from rehearsal.cloud.customroles import RoleService
 from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.kms import KmsService
 from rehearsal.cloud.logs import LoggingService
 from rehearsal.cloud.oauth import OAuth
 from rehearsal.cloud.operations import Operations
@@ -31,6 +27,8 @@ from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import Call, Lags, Method, Service, World
+from rehearsal.cloud.services import entries
+from rehearsal.cloud.services import services as entered
 from rehearsal.cloud.serviceusage import NEW_PROJECT, ServiceUsage
 
 PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
@@ -42,6 +40,7 @@ class Media:
     """Two storage methods: one that streams, one that answers whole; for faults and batches."""
 
     api = "storage"
+    versions = ("v1",)
 
     def __init__(self) -> None:
         self.deleted: list[str] = []
@@ -116,7 +115,8 @@ class CloudFront:
         self.operations = Operations(self.world)
         self.faults = Faults(self.world.clock)
         self.requests = RequestLog(self._log)
-        every = (*NEW_PROJECT, *(f"{api}.googleapis.com" for api in ("compute", "iam", "cloudkms", "tpu")))
+        apis = ("tpu", *(entry.api for entry in entries()))
+        every = (*NEW_PROJECT, *(f"{api}.googleapis.com" for api in apis))
         usage = ServiceUsage(self.world, self.operations, every if self._enabled is None else self._enabled)
         oauth = OAuth(self.iam, {REFRESH_TOKEN: OWNER})
         self.media = Media()
@@ -125,12 +125,9 @@ class CloudFront:
             usage,
             oauth,
             ProjectService(self.world, self.iam),
-            AccountService(self.world, self.iam),
-            RoleService(self.world, self.iam),
             CredentialsService(self.world, self.iam),
-            KmsService(self.world, self.iam),
             LoggingService(self.world, self.iam),
-            ComputeService(self.world, self.operations, self.iam, ZONES),
+            *entered(self.world, self.operations, self.iam, ZONES),
             self.media,
         ]
         self.door = FrontDoor(

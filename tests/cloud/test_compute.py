@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cloud_front import NUMBER, PROJECT, CloudFront
 
-from rehearsal.cloud.compute.disks import add_snapshot
+from rehearsal.cloud.services.compute.disks import add_snapshot
 
 _numbers = itertools.count()
 REGION, ZONE = "us-east5", "us-east5-b"
@@ -354,9 +354,12 @@ def test_a_disk_changes(cloud: CloudFront, snapshot: str) -> None:
 def test_an_attached_disk_stays(cloud: CloudFront, snapshot: str) -> None:
     name = make_disk(cloud, snapshot)
     full = f"projects/{PROJECT}/zones/{ZONE}/disks/{name}"
-    cloud.world.directory[full]["users"] = [f"projects/{PROJECT}/locations/{ZONE}/nodes/n"]
-    reply = cloud.compute("DELETE", f"zones/{ZONE}/disks/{name}")
     user = f"projects/{PROJECT}/locations/{ZONE}/nodes/n"
+    cloud.world.directory[user] = {"dataDisks": [{"sourceDisk": full}]}
+    assert cloud.compute("GET", f"zones/{ZONE}/disks/{name}").json["users"][0].endswith(user)
+    reply = cloud.compute("DELETE", f"zones/{ZONE}/disks/{name}")
+    del cloud.world.directory[user]
+    assert "users" not in cloud.compute("GET", f"zones/{ZONE}/disks/{name}").json
     assert reply.error == f"The disk resource '{full}' is already being used by '{user}'"
 
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from cloud_front import NUMBER, PROJECT, CloudFront
 
-from rehearsal.cloud.customroles import REUSE_S, UNDELETE_S
+from rehearsal.cloud.services.iam import REUSE_S, UNDELETE_S
 
 _numbers = itertools.count()
 P, ALICE = f"projects/{PROJECT}", "alice@example.com"

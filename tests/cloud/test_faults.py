@@ -83,7 +83,7 @@ def test_a_delay_only_delays(cloud: CloudFront) -> None:
 def test_a_longrunning_operation_fails(cloud: CloudFront) -> None:
     what = {"operation_error": {"code": 8, "message": "There is no more capacity in the zone"}}
     rule = add(cloud, what, "serviceusage.services.enable")
-    url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/run.googleapis.com"
+    url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/dns.googleapis.com"
     operation = cloud.request("POST", f"{url}:enable", {}).json
     done = cloud.until_done("serviceusage.googleapis.com/v1", operation["name"])
     assert done["error"] == {"code": 8, "message": "There is no more capacity in the zone"}
@@ -93,7 +93,7 @@ def test_a_longrunning_operation_fails(cloud: CloudFront) -> None:
 
 def test_a_failure_waits_for_a_request_that_starts_an_operation(cloud: CloudFront) -> None:
     rule = add(cloud, {"operation_error": {"code": 8}}, "serviceusage.services.*")
-    url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/run.googleapis.com"
+    url = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/dns.googleapis.com"
     assert cloud.request("GET", url).status == 200
     assert cloud.request("POST", f"{url}.none:enable", {}).status == 400
     assert observed(cloud, rule) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 from cloud_front import NUMBER, PROJECT, CloudFront
+
+from rehearsal.cloud.service import Call
 
 ALICE = "alice@example.com"
 NETWORKS = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/global/networks"
@@ -53,9 +56,9 @@ def test_a_malformed_request_is_refused_and_counted(logged: CloudFront) -> None:
 
 def test_unknown_methods_are_refused_and_counted(logged: CloudFront) -> None:
     assert logged.request("GET", f"{NETWORKS}x").status == 404
-    instances = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones/us-east5-b/instances"
+    instances = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones/us-east5-b/machineTypes"
     reply = logged.request("GET", instances)
-    assert (reply.status, reply.error) == (501, "compute.instances.list is not emulated.")
+    assert (reply.status, reply.error) == (501, "compute.machineTypes.list is not emulated.")
     reasons = [entry["reason"] for entry in logged.requests.since(0)["requests"]]
     assert reasons == ["unknown-method", "unimplemented"]
     assert logged.requests.counts()["refused"] == 2
@@ -157,7 +160,11 @@ def test_a_crash_of_ours_is_a_500_that_fails_the_rehearsal(logged: CloudFront) -
 def test_an_answer_that_google_could_not_give_is_sent_and_fails_the_rehearsal(
     logged: CloudFront, body: dict[str, Any], words: str
 ) -> None:
-    logged.world.directory[f"projects/{PROJECT}/global/networks/bad"] = body
+    async def wrong(call: Call) -> dict[str, Any]:
+        return body
+
+    key = ("v1", "compute.networks.get")
+    logged.door._methods[key] = dataclasses.replace(logged.door._methods[key], handler=wrong)
     reply = logged.request("GET", f"{NETWORKS}/bad?fields=name")
     assert (reply.status, reply.json) == (200, {})
     (mistake,) = logged.world.mistakes
@@ -190,4 +197,4 @@ def test_a_compressed_body_is_read(cloud: CloudFront) -> None:
 
 def test_only_methods_that_google_has_are_implemented(cloud: CloudFront) -> None:
     covered = {name for names in cloud.door.covered().values() for name in names}
-    assert covered == set(cloud.door._methods)
+    assert covered == {name for _, name in cloud.door._methods}

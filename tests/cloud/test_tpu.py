@@ -184,7 +184,7 @@ async def test_refusals_leave_nothing(lab: Lab, more: dict[str, Any], status: in
     answered, body = await lab.create(**more)
     assert (answered, message in body["error"]["message"]) == (status, True), body
     assert set(lab.world.directory) == before
-    assert "users" not in lab.world.directory[DISK]
+    assert await lab.users(DISK) == []
 
 
 @pytest.mark.parametrize("node_id", ["", "Tpu", "1tpu", "tpu-", "t" * 64, "tpu_dev"])
@@ -270,7 +270,7 @@ async def test_stock_out_ends_the_operation_and_leaves_no_node(lab: Lab) -> None
     done = await lab.finish(await lab.create())
     assert done["error"] == {"code": 8, "message": text}
     assert (await lab.get())[0] == 404
-    assert "users" not in lab.world.directory[DISK]
+    assert await lab.users(DISK) == []
     await lab.ready()
 
 
@@ -326,8 +326,8 @@ async def test_patch_can_clear_and_attach(lab: Lab) -> None:
     body = node_body(labels=None, dataDisks=[{"mode": "READ_ONLY", "sourceDisk": second}])
     done = await lab.finish(await lab.api("PATCH", "nodes/tpu-dev?updateMask=labels,dataDisks", body))
     assert "labels" not in done["response"]
-    assert "users" not in lab.world.directory[DISK]
-    assert lab.world.directory[second]["users"][0].endswith("/nodes/tpu-dev")
+    assert await lab.users(DISK) == []
+    assert (await lab.users(second))[0].endswith("/nodes/tpu-dev")
 
 
 @pytest.mark.parametrize("mask", ["", "runtimeVersion", "labels,acceleratorType"])
@@ -347,7 +347,7 @@ async def test_delete_switches_off_in_order_and_removes(lab: Lab) -> None:
     assert lab.hosts.events[-8:] == [("power_off", name) for name in HOSTS] + [
         ("discard", name) for name in HOSTS
     ]
-    assert "users" not in lab.world.directory[DISK]
+    assert await lab.users(DISK) == []
 
 
 async def test_delete_while_creating_wins(lab: Lab) -> None:

@@ -11,8 +11,6 @@ from typing import Any, cast
 from aiohttp.test_utils import TestClient, TestServer
 
 from rehearsal.cloud.clock import VirtualClock
-from rehearsal.cloud.compute import ComputeService
-from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
@@ -20,6 +18,8 @@ from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import Call, World
+from rehearsal.cloud.services import services
+from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.quotas import Quotas
@@ -85,7 +85,8 @@ class Lab:
         self.quotas = Quotas()
         self.tpu = TpuService(self.world, self.operations, self.iam, self.hosts, quotas=self.quotas)
         zones = (ZONE, "us-east5-c", "us-central1-b")
-        self._compute = ComputeService(self.world, self.operations, self.iam, zones)
+        entered = services(self.world, self.operations, self.iam, zones)
+        self._compute = next(service for service in entered if service.api == "compute")
         usage = ServiceUsage(self.world, self.operations, APIS, self.quotas)
         self.door = FrontDoor(
             self.world,
@@ -148,6 +149,14 @@ class Lab:
         name = operation["selfLink"].removeprefix("https://www.googleapis.com/compute/v1/")
         done = await self.operations.wait(name)
         assert "error" not in done, done
+
+    async def users(self, disk: str) -> list[str]:
+        """Who uses a disk, by its full name."""
+        _, _, _, zone, _, name = disk.split("/")
+        path = {"project": PROJECT, "zone": zone, "disk": name}
+        call = Call("compute", "v1", "compute.disks.get", path, {}, None, OWNER, cast(Any, None))
+        body: Any = await self._compute.methods()["compute.disks.get"].handler(call)
+        return list(body.get("users", ()))
 
     async def api(
         self, method: str, path: str, body: Any = None, *, version: str = "v2alpha1", principal: str = OWNER

@@ -24,7 +24,6 @@ RUN_BY_CI = {"make test", "make rehearse"}
 RUN_BY_THE_STORY = {
     "make preview ENV=dev": "preview",
     "make up ENV=dev": "up",
-    "make up ENV=dev YES=1": "up",
     "make publish ENV=dev": "publish",
     "make recover ENV=dev": "recover",
     "pulumi -C infra/storage up -s dev": "up",

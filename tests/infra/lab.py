@@ -28,8 +28,8 @@ from infra.layers import directory
 from infra.settings.sources import ROOT
 from infra.tpu import startup
 from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.compute.disks import add_snapshot
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
+from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.serviceusage import NEW_PROJECT
 from rehearsal.standin.install import install
 from tests.cloud.tpu_lab import PretendedHosts

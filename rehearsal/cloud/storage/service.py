@@ -26,6 +26,7 @@ class StorageService:
     """Cloud Storage, with its content under `root`. `start` opens its gRPC door, `close` shuts it."""
 
     api = "storage"
+    versions = ("v1",)
 
     def __init__(self, world: World, iam: Iam, root: Path, doorway: Doorway) -> None:
         self._blobs = BlobStore(root / "content")

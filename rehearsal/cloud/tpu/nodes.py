@@ -11,7 +11,6 @@ from rehearsal.cloud.clock import rfc3339
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.service import ApiError, JsonObject, World, not_found
 from rehearsal.cloud.tpu.node import LATE_KEYS, Node
-from rehearsal.cloud.tpu.request import disk_user
 from rehearsal.hosts.errors import HostError
 from rehearsal.hosts.machine import Hosts
 
@@ -80,20 +79,11 @@ class Nodes:
         """Enter a new node; its disks and its network are in use from here on."""
         self._nodes[node.name] = node
         self._world.directory[node.name] = node.body
-        self.use_disks(node, node.body.get("dataDisks", []))
 
     def use_disks(self, node: Node, disks: list[JsonObject]) -> None:
-        """Make these the node's disks, in its body and in the `users` of the disks."""
-        user = disk_user(node.name)
+        """Make these the node's disks; the `users` of a disk are read from that."""
         for disk in disks:
-            self._world.require(disk["sourceDisk"])  # all of them, before anything is changed
-        for disk in node.body.get("dataDisks", []):
-            body = self._world.directory[disk["sourceDisk"]]
-            body["users"] = [each for each in body.get("users", []) if each != user]
-            if not body["users"]:
-                del body["users"]
-        for disk in disks:
-            self._world.directory[disk["sourceDisk"]].setdefault("users", []).append(user)
+            self._world.require(disk["sourceDisk"])
         node.body["dataDisks"] = disks
         if not disks:
             del node.body["dataDisks"]
@@ -194,9 +184,7 @@ class Nodes:
 
     async def maintain(self, node: Node, ends: str) -> None:
         """Google's maintenance of the machines, which `ends` in READY, TERMINATED or UNKNOWN (a repair that
-        failed); PENDING announces it only. Returns once it has begun.
-
-        The machines are switched off in order; the node is REPAIRING until the end.
+        failed); PENDING announces it only. Machines are switched off in order, once this has returned.
         """
         if ends not in ("PENDING", "READY", "TERMINATED", "UNKNOWN"):
             raise ApiError(400, "INVALID_ARGUMENT", f"Maintenance doesn't end in {ends}.")
@@ -253,7 +241,6 @@ class Nodes:
         await asyncio.gather(*(self._hosts.discard(name) for name in node.host_names))
 
     def _remove(self, node: Node) -> None:
-        self.use_disks(node, [])
         self._nodes.pop(node.name, None)
         self._world.directory.pop(node.name, None)
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.operations import compute_link
 from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, World, not_found
 from rehearsal.cloud.tpu.catalog import (
     ACCELERATOR,
@@ -186,11 +185,6 @@ class Requests:
             self._world.require(name)
         self._iam.require(principal, "iam.serviceAccounts.actAs", name)
         return {"email": email, "scope": sent.get("scope") or [_SCOPE]}
-
-
-def disk_user(name: str) -> str:
-    """How a disk's `users` name a node."""
-    return compute_link(name)
 
 
 def refusal(why: str) -> ApiError:

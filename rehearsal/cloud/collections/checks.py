@@ -1,0 +1,67 @@
+"""What several entries check in the same way."""
+
+from __future__ import annotations
+
+from rehearsal.cloud.collections.entry import KEEP, Change, Hook, Reference
+from rehearsal.cloud.collections.shape import values
+from rehearsal.cloud.service import ApiError, NotEmulatedError, bad_request
+
+
+def acts_as(field: str) -> Reference:
+    """A field with the service account that a resource runs as, by its e-mail address or full name.
+
+    Whoever sets it needs iam.serviceAccounts.actAs (https://cloud.google.com/iam/docs/attach-service-accounts).
+    """
+    short = "projects/{project}/serviceAccounts/{id}"
+    accounts = ("iam.projects.serviceAccounts",)
+    return Reference(field, accounts, permission="iam.serviceAccounts.actAs", on_delete=KEEP, short=short)
+
+
+def topic(field: str) -> Reference:
+    """A field with a Pub/Sub topic, which can be deleted all the same."""
+    return Reference(field, ("pubsub.projects.topics",), on_delete=KEEP)
+
+
+def default_account(change: Change) -> str:
+    """The Compute Engine default service account, which most products run as where none is named."""
+    return f"{change.world.number}-compute@developer.gserviceaccount.com"
+
+
+def not_emulated(*fields: str) -> Hook:
+    """Refuses a resource with one of these dotted fields, as something that Google does and we don't."""
+
+    def check(change: Change) -> None:
+        for field in fields:
+            if values(change.sent, field):
+                raise NotEmulatedError(f"{change.collection.method}: {field}")
+
+    return check
+
+
+def one_of(*fields: str) -> Hook:
+    """Refuses a resource that hasn't exactly one of these dotted fields (a `oneof` that must be set)."""
+
+    def check(change: Change) -> None:
+        found = [field for field in fields if values(change.body, field)]
+        if len(found) != 1:
+            raise bad_request(f"Exactly one of {', '.join(fields)} must be set, not {len(found)}.")
+
+    return check
+
+
+def every(*hooks: Hook) -> Hook:
+    """One hook after the other."""
+
+    def run(change: Change) -> None:
+        for hook in hooks:
+            hook(change)
+
+    return run
+
+
+def wrong_state(change: Change, field: str, wanted: tuple[str, ...]) -> None:
+    """ApiError 400 unless the resource is in one of these states."""
+    state = change.old.get(field)
+    if state not in wanted:
+        text = f"{change.name} is in state {state}; it must be in {' or '.join(wanted)}."
+        raise ApiError(400, "FAILED_PRECONDITION", text, reason="failedPrecondition")

@@ -1,0 +1,124 @@
+"""From entries to services: which method is plain, what it asks of IAM, who answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from rehearsal.cloud import roles
+from rehearsal.cloud.collections import masks, reads, writes
+from rehearsal.cloud.collections.entry import Collection, Entry, Verb
+from rehearsal.cloud.collections.operating import operation_methods
+from rehearsal.cloud.collections.resources import Resources
+from rehearsal.cloud.collections.shape import COMPUTE, NONE, EntryError, Shape
+from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.operations import Operations, versioned
+from rehearsal.cloud.policies import policy_methods
+from rehearsal.cloud.service import Call, JsonObject, Method, World
+
+Handler = Callable[[Resources, Shape, JsonObject, Call], JsonObject]
+
+_POLICY = ("getIamPolicy", "setIamPolicy", "testIamPermissions")
+_PLAIN = {"insert": "create", "patch": "update", "aggregatedList": "list"}  # a verb by whose permission
+_HANDLERS: dict[str, Handler] = {
+    "create": writes.create,
+    "insert": writes.create,
+    "get": reads.get,
+    "list": reads.list_,
+    "aggregatedList": reads.aggregated_list,
+    "patch": writes.update,
+    "update": writes.update,
+    "delete": writes.delete,
+    "setLabels": partial(writes.special, Verb(masks.set_labels)),
+}
+
+
+class Engine:
+    """The entered services over one world. EntryError for an entry that contradicts its document."""
+
+    def __init__(self, world: World, operations: Operations, iam: Iam, entries: Iterable[Entry]) -> None:
+        entries = list(entries)
+        self.resources = Resources(world, operations, iam, entries)
+        self.services = [CollectionService(self.resources, entry) for entry in entries]
+        for entry in entries:
+            for role, permissions in entry.roles.items():
+                held = roles.ROLES.get(role, ())
+                roles.ROLES[role] = (*held, *(each for each in permissions if each not in held))
+        roles.grants.cache_clear()
+        roles.named.cache_clear()
+
+
+class CollectionService:
+    """One API in some versions."""
+
+    def __init__(self, resources: Resources, entry: Entry) -> None:
+        self.api, self.versions = entry.api, entry.versions
+        self._resources = resources
+        self._repeated: dict[tuple[str, str], JsonObject] = {}
+        self._methods = dict(self._described(entry))
+
+    def methods(self) -> Mapping[str, Method]:
+        """By method id."""
+        return self._methods
+
+    def _described(self, entry: Entry) -> Iterable[tuple[str, Method]]:
+        operating = False
+        for collection in entry.collections:
+            shapes = {version: Shape(entry, collection, version) for version in entry.versions}
+            known = {verb for shape in shapes.values() for verb in shape.methods}
+            named = {*collection.verbs, *collection.omit, *collection.permissions}
+            if wrong := sorted(named - known):
+                names = ", ".join(f"{collection.method}.{verb}" for verb in wrong)
+                raise EntryError(f"{names}: not in the document of {entry.api}.")
+            for verb in sorted(known - set(collection.omit)):
+                method = self._method(collection, shapes, verb)
+                if method is not None:
+                    yield f"{collection.method}.{verb}", method
+                    own = [shape for shape in shapes.values() if verb in shape.methods]
+                    operating = operating or any(s.style(s.methods[verb]) != NONE for s in own)
+        if operating and entry.own_operations:
+            yield from operation_methods(self._resources, entry)
+
+    def _method(self, collection: Collection, shapes: Mapping[str, Shape], verb: str) -> Method | None:
+        """None for a method that isn't plain and that the entry says nothing of."""
+        resources, special = self._resources, collection.verbs.get(verb)
+        prefix = collection.permission or f"{self.api}.{collection.method.rpartition('.')[2]}"
+        if verb in _POLICY and special is None:
+
+            def named(call: Call) -> str:
+                shape = shapes[call.version]
+                return resources.name(shape, shape.methods[call.method_id.rpartition(".")[2]], call)
+
+            found = policy_methods(resources.iam, collection.method, prefix, named, resources.find)
+            return found[f"{collection.method}.{verb}"]
+        handler = partial(writes.special, special) if special else _HANDLERS.get(verb)
+        if handler is None:
+            return None
+        permission = collection.permissions.get(verb, f"{prefix}.{_PLAIN.get(verb, verb)}")
+        return Method(
+            partial(self._run, handler, shapes, verb), permission, partial(self._asked, shapes, verb)
+        )
+
+    async def _run(self, handler: Handler, shapes: Mapping[str, Shape], verb: str, call: Call) -> JsonObject:
+        """A request that is sent again with its `requestId` is answered as it was and does nothing."""
+        shape = shapes[call.version]
+        again = (call.method_id, str(call.query.get("requestId") or ""))
+        if again not in self._repeated:
+            given = versioned(call, handler(self._resources, shape, shape.methods[verb], call))
+            if not again[1]:
+                return given
+            self._repeated[again] = given
+        return self._repeated[again]
+
+    def _asked(self, shapes: Mapping[str, Shape], verb: str, call: Call) -> str:
+        """What IAM is asked about: the resource, or where it is to be, or what is listed."""
+        shape = shapes[call.version]
+        method = shape.methods[verb]
+        path = self._resources.path(shape, method, call)
+        if verb in ("list", "aggregatedList"):
+            return "/".join(path[:2] if shape.dialect == COMPUTE else path[:-1])
+        if verb == "insert":
+            return self._resources.new_name(shape, method, call)
+        if verb == "create":
+            return "/".join(path[: len(shape.item) - 2])
+        return self._resources.name(shape, method, call)

@@ -1,0 +1,113 @@
+"""Lists: pages, filters and orders, as far as they are plain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rehearsal.cloud.collections.shape import camel, values
+from rehearsal.cloud.service import Call, JsonObject, NotEmulatedError, bad_request
+
+_MOST = {"maxResults": 500, "pageSize": 1000}
+_TERM = re.compile(
+    r"""\s*(?P<key>[\w.]+)\s*(?P<op>!=|>=|<=|=|:|>|<|\beq\b|\bne\b)\s*(?P<value>"[^"]*"|'[^']*'|[^\s"'()]+)\s*"""
+)
+
+Keep = Callable[[JsonObject], bool]
+
+
+def page(call: Call, items: list[JsonObject], default: int = 0) -> tuple[list[JsonObject], str]:
+    """The page of the items that the request asks for, and the token of the next one or ""."""
+    size_name = "maxResults" if "maxResults" in call.query else "pageSize"
+    size = int(call.query.get(size_name) or 0)
+    if size < 0:
+        raise bad_request(f"Invalid value for field '{size_name}': '{size}'. Must not be negative.")
+    token = str(call.query.get("pageToken") or "0")
+    if not token.isdigit() or int(token) > len(items):
+        raise bad_request(f"The page token '{token}' is invalid.")
+    most = _MOST[size_name]
+    start, end = int(token), int(token) + min(size or default or most, most)
+    return items[start:end], str(end) if end < len(items) else ""
+
+
+def chosen(call: Call, items: Iterable[tuple[str, JsonObject]]) -> list[tuple[str, JsonObject]]:
+    """Those of the named items that `filter` lets through, in the order of `orderBy`.
+
+    The order is a list of fields, each with `desc` or without (https://google.aip.dev/132#ordering).
+    """
+    keep, order = predicate(call.query.get("filter") or ""), str(call.query.get("orderBy") or "")
+    kept = [item for item in items if keep(item[1])]
+    for term in reversed([part.split() for part in order.split(",") if part.strip()]):
+        if len(term) > 2 or (len(term) == 2 and term[1].lower() not in ("asc", "desc")):
+            raise bad_request(f"Invalid orderBy '{order}'.")
+        path = ".".join(camel(part) for part in term[0].split("."))
+        down = len(term) == 2 and term[1].lower() == "desc"
+        kept.sort(key=lambda item, path=path: _sortable(values(item[1], path)), reverse=down)  # type: ignore[misc]
+    return kept
+
+
+def predicate(expression: str) -> Keep:
+    """A filter of comparisons joined by AND, each in parentheses or not; NotEmulatedError for more.
+
+    Compute's `eq` and `ne` compare with a regex that must match as a whole
+    (https://cloud.google.com/compute/docs/reference/rest/v1/zones/list); the others are of
+    https://google.aip.dev/160.
+    """
+    terms: list[Keep] = []
+    rest = expression.strip()
+    while rest:
+        opened = rest.startswith("(")
+        match = _TERM.match(rest.removeprefix("("))
+        if match is None:
+            raise NotEmulatedError(f"The filter '{expression}'")
+        rest = rest.removeprefix("(")[match.end() :]
+        if opened and not rest.startswith(")"):
+            raise NotEmulatedError(f"The filter '{expression}'")
+        rest = rest.removeprefix(")").strip() if opened else rest.strip()
+        terms.append(_compare(match["key"], match["op"], match["value"].strip("\"'")))
+        if rest:
+            joined = re.match(r"AND\s+|(?=\()", rest)
+            if joined is None:
+                raise NotEmulatedError(f"The filter '{expression}'")
+            rest = rest[joined.end() :]
+    return lambda item: all(term(item) for term in terms)
+
+
+def _compare(key: str, op: str, wanted: str) -> Keep:
+    path = ".".join(camel(part) for part in key.split("."))
+
+    def keep(item: JsonObject) -> bool:
+        found = [_text(value) for value in values(item, path)]
+        if op == "eq":
+            return any(re.fullmatch(wanted, value) for value in found)
+        if op == "ne":
+            return not any(re.fullmatch(wanted, value) for value in found)
+        if op == ":":
+            return bool(found) if wanted == "*" else any(wanted.lower() in value.lower() for value in found)
+        if op in ("=", "!="):
+            pattern = ".*".join(re.escape(part) for part in wanted.split("*"))
+            return any(re.fullmatch(pattern, value) for value in found or [""]) == (op == "=")
+        return any(_ordered(value, op, wanted) for value in found)
+
+    return keep
+
+
+def _ordered(value: str, op: str, wanted: str) -> bool:
+    left: Any = value
+    right: Any = wanted
+    if re.fullmatch(r"-?\d+(\.\d+)?", value) and re.fullmatch(r"-?\d+(\.\d+)?", wanted):
+        left, right = float(value), float(wanted)
+    return bool({">": left > right, "<": left < right, ">=": left >= right, "<=": left <= right}[op])
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _sortable(found: list[Any]) -> tuple[int, float, str]:
+    """Numbers, also as text, before other text; nothing first."""
+    if not found:
+        return (0, 0.0, "")
+    text = _text(found[0])
+    return (1, float(text), "") if re.fullmatch(r"-?\d+(\.\d+)?", text) else (2, 0.0, text)

@@ -1,0 +1,68 @@
+"""The methods on operations themselves, where a document has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import partial
+
+from rehearsal.cloud import discovery
+from rehearsal.cloud.collections import listing
+from rehearsal.cloud.collections.entry import Entry
+from rehearsal.cloud.collections.resources import Resources
+from rehearsal.cloud.collections.shape import COMPUTE, segments
+from rehearsal.cloud.operations import compute_link, versioned
+from rehearsal.cloud.service import Call, JsonObject, Method
+
+_VERBS = ("get", "list", "wait", "cancel", "delete")
+_COLLECTION = re.compile(r"operations|(global|region|zone)Operations")
+# Deprecated: https://cloud.google.com/kubernetes-engine/docs/reference/rest/v1/projects.zones.operations
+_OLD_PATHS = "container.projects.zones."
+
+
+def operation_methods(resources: Resources, entry: Entry) -> Iterable[tuple[str, Method]]:
+    """By method id."""
+    entered = {collection.method for collection in entry.collections}
+    for version in entry.versions:
+        for method_id, method in discovery.document(entry.api, version).methods.items():
+            collection, _, verb = method_id.rpartition(".")
+            word = collection.rpartition(".")[2]
+            elsewhere = not collection.startswith((f"{entry.api}.projects.", f"{COMPUTE}."))
+            if elsewhere or (collection.count(".") > 3 and collection.rpartition(".")[0] not in entered):
+                continue
+            if _COLLECTION.fullmatch(word) and verb in _VERBS and not method_id.startswith(_OLD_PATHS):
+                permission = f"{entry.api}.{word}.{'get' if verb == 'wait' else verb}"
+                name = partial(_name, resources, method)
+                yield method_id, Method(partial(_run, resources, verb, name), permission, name)
+
+
+def _name(resources: Resources, method: JsonObject, call: Call) -> str:
+    """The full name of the operation, or of where operations are listed."""
+    parts = segments(call, method)
+    if parts[:2] == ["projects", resources.world.number]:
+        parts[1] = resources.world.project
+    verb = call.method_id.rpartition(".")[2]
+    if parts[-1] == verb or (verb == "list" and parts[-1] == "operations"):
+        parts.pop()
+    return "/".join(parts)
+
+
+async def _run(resources: Resources, verb: str, named: partial[str], call: Call) -> JsonObject:
+    name, operations = named(call), resources.operations
+    if verb == "get":
+        return versioned(call, operations.get(name))
+    if verb == "wait":
+        return versioned(call, await operations.wait(name))
+    if verb == "cancel":
+        await operations.cancel(name)
+        return {}
+    if verb == "delete":
+        operations.delete(name)
+        return {}
+    items = listing.chosen(call, ((each, operations.get(each)) for each in operations.names(name)))
+    found, token = listing.page(call, [item for _, item in items])
+    answer: JsonObject = {"items" if call.api == COMPUTE else "operations": found}
+    if call.api == COMPUTE:
+        link = compute_link(f"{name}/operations")
+        answer |= {"kind": "compute#operationList", "id": f"{name}/operations", "selfLink": link}
+    return versioned(call, answer | ({"nextPageToken": token} if token else {}))

@@ -1,0 +1,86 @@
+"""get, list and aggregatedList of every collection."""
+
+from __future__ import annotations
+
+import copy
+
+from rehearsal.cloud.collections import listing
+from rehearsal.cloud.collections.entry import Change
+from rehearsal.cloud.collections.resources import Resources
+from rehearsal.cloud.collections.shape import COMPUTE, Shape
+from rehearsal.cloud.operations import compute_link
+from rehearsal.cloud.service import Call, JsonObject
+
+
+def shown(resources: Resources, shape: Shape, call: Call, name: str) -> JsonObject:
+    """A resource as the called version shows it."""
+    body = resources.world.directory[name]
+    change = Change(resources, shape, call, name, {}, copy.deepcopy(body), body)
+    shape.collection.shown(change)
+    return shape.writable(change.body, output=True)
+
+
+def get(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
+    """ApiError 404 for what isn't there."""
+    name = resources.name(shape, method, call)
+    resources.find(name, shape)
+    return shown(resources, shape, call, name)
+
+
+def list_(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
+    """A page of what is directly below the parent."""
+    path = resources.path(shape, method, call)
+    resources.check_parent(shape, path[:-1])
+    prefix = "/".join(path)
+    items = [item for _, item in _chosen(resources, shape, call, resources.key(shape, prefix))]
+    fields = shape.properties(method["response"]["$ref"])
+    found, token = listing.page(call, items)
+    answer: JsonObject = {}
+    if shape.dialect == COMPUTE:
+        answer = {"kind": fields["kind"]["default"], "id": prefix, "selfLink": compute_link(prefix)}
+    answer |= {shape.list_key: found} if found else {}
+    if "totalSize" in fields:
+        answer["totalSize"] = len(items)
+    return answer | ({"nextPageToken": token} if token else {})
+
+
+def aggregated_list(resources: Resources, shape: Shape, method: JsonObject, call: Call) -> JsonObject:
+    """Every zone or region of the project, with what is in it."""
+    path = resources.path(shape, method, call)
+    project, word = "/".join(path[:2]), shape.item[-2]
+    every = ("zones/-", "regions/-", "global")
+    found = [
+        {"scope": "/".join(name.split("/")[2:-2]), "item": item}
+        for scope in every
+        for name, item in _chosen(resources, shape, call, f"{project}/{scope}/{word}")
+    ]
+    page, token = listing.page(call, found)
+    names = (name.split("/") for name in resources.world.directory if name.startswith(f"{project}/"))
+    scopes = sorted("/".join(parts[2:]) for parts in names if len(parts) == 4 and parts[2] == shape.item[2])
+    items: dict[str, JsonObject] = {scope: _empty(scope) for scope in scopes}
+    for each in page:
+        in_scope = items.get(each["scope"], {})
+        items[each["scope"]] = {word: [*in_scope.get(word, ()), each["item"]]}
+    prefix = f"{project}/aggregated/{word}"
+    answer: JsonObject = {
+        "kind": shape.properties(method["response"]["$ref"])["kind"]["default"],
+        "id": prefix,
+        "items": items,
+        "selfLink": compute_link(prefix),
+    }
+    return answer | ({"nextPageToken": token} if token else {})
+
+
+def _chosen(resources: Resources, shape: Shape, call: Call, prefix: str) -> list[tuple[str, JsonObject]]:
+    """The resources of a collection that the list shows, with their names, filtered and in order."""
+    all_shown = []
+    for name, body in resources.below(prefix):
+        if shape.collection.listed(Change(resources, shape, call, name, {}, body, body)):
+            all_shown.append((name, shown(resources, shape, call, name)))
+    return listing.chosen(call, all_shown)
+
+
+def _empty(scope: str) -> JsonObject:
+    text = f"There are no results for scope '{scope}' on this page."
+    data = [{"key": "scope", "value": scope}]
+    return {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": text, "data": data}}

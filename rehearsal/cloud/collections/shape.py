@@ -1,0 +1,249 @@
+"""What a discovery document says of a collection: names, schema, what may be written, how it answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rehearsal.cloud import discovery
+from rehearsal.cloud.collections.entry import Collection, Entry
+from rehearsal.cloud.service import Call, JsonObject
+
+NONE, LONGRUNNING, COMPUTE, CONTAINER = "none", "longrunning", "compute", "container"
+_NO_IDS = ("requestId", "projectId", "zone", "clusterId", "nodePoolId", "operationId")
+_OUTPUT_ONLY = re.compile(r"\[?Output[ -]only", re.IGNORECASE)
+_REQUIRED = re.compile(r"^(?:\w+\. )?Required\.")
+_IMMUTABLE = re.compile(r"^(?:[\w ]+\. )*Immutable\.|can be set only at resource creation")
+
+
+class EntryError(ValueError):
+    """An entry doesn't agree with its discovery document, or with another entry."""
+
+
+def template(method: JsonObject, version: str) -> list[str]:
+    """The segments of a method's path below the version; `{}` for a parameter."""
+    path = method.get("flatPath") or method["path"]
+    parts = [re.sub(r"\{.*?\}", "{}", part) for part in path.split("/")]
+    return parts[1:] if parts[0] == version else parts
+
+
+def segments(call: Call, method: JsonObject) -> list[str]:
+    """The path of a request below the version, decoded, without a verb after a colon."""
+    text = re.sub(r"\}:\w+$", "}", method["path"])
+    parts = re.sub(r"\{\+?(\w+)\}", lambda match: call.path[match[1]], text).split("/")
+    return parts[1:] if parts[0] == call.version else parts
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A collection in one version of its API."""
+
+    entry: Entry
+    collection: Collection
+    version: str
+
+    @cached_property
+    def document(self) -> discovery.Document:
+        """The version's document."""
+        return discovery.document(self.entry.api, self.version)
+
+    @cached_property
+    def dialect(self) -> str:
+        """Whose words, links and ids the API has: compute's, GKE's, or "" for those of most."""
+        return self.entry.api if self.entry.api in (COMPUTE, CONTAINER) else ""
+
+    @cached_property
+    def kind(self) -> str:
+        """What Google's messages call the resource."""
+        return self.collection.kind or self.schema
+
+    @cached_property
+    def message(self) -> str:
+        """The full name of the resource's message in Protocol Buffers."""
+        prefix = "".join(part[:1].upper() + part[1:] for part in self.package.split("."))
+        return f"{self.package}.{self.schema.removeprefix(prefix)}"
+
+    @cached_property
+    def package(self) -> str:
+        """The Protocol Buffers package of this version."""
+        return self.entry.package.format(version=self.version)
+
+    @cached_property
+    def methods(self) -> dict[str, JsonObject]:
+        """The document's methods of this collection, by the last word of their ids."""
+        prefix = f"{self.collection.method}."
+        return {
+            name.removeprefix(prefix): method
+            for name, method in self.document.methods.items()
+            if name.startswith(prefix) and "." not in name.removeprefix(prefix)
+        }
+
+    @cached_property
+    def item(self) -> tuple[str, ...]:
+        """The segments of a resource's name; of the collection's where no method is about one resource."""
+        for verb in ("get", "delete", "patch", "update", "getIamPolicy"):
+            if verb in self.methods:
+                parts = template(self.methods[verb], self.version)
+                if parts[-1] == verb:
+                    parts.pop()
+                return (*parts[:-1], parts[-1].partition(":")[0])
+        return tuple(template(next(iter(self.methods.values())), self.version))
+
+    @cached_property
+    def schema(self) -> str:
+        """The name of the resource's schema."""
+        for verb in ("get", "create", "list"):
+            if verb in self.methods:
+                return str(self.methods[verb]["response"]["$ref"])
+        return ""
+
+    def properties(self, schema: str) -> dict[str, JsonObject]:
+        """The fields of a schema."""
+        found: dict[str, JsonObject] = self.document.definitions.get(schema, {}).get("properties", {})
+        return found
+
+    @cached_property
+    def fields(self) -> dict[str, JsonObject]:
+        """The fields of the resource."""
+        return self.properties(self.schema)
+
+    @cached_property
+    def stamped(self) -> tuple[str, ...]:
+        """The fields of the resource that tell one state of it from another."""
+        both = (key for key in ("etag", "fingerprint") if key in self.fields)
+        return tuple(k for k in both if not self.fields[k].get("description", "").startswith("Deprecated"))
+
+    def style(self, method: JsonObject) -> str:
+        """How the method answers: with what it made, or with an operation of one of three kinds."""
+        answer = self.properties(method.get("response", {}).get("$ref", ""))
+        if "done" in answer and "metadata" in answer:
+            return LONGRUNNING
+        if "targetLink" in answer and "selfLink" in answer:
+            return COMPUTE if "insertTime" in answer else CONTAINER
+        return NONE
+
+    # Names
+
+    def wrapped(self, method: JsonObject) -> str:
+        """The field of the request that has the resource, "" where the request is the resource."""
+        schema = method.get("request", {}).get("$ref", "")
+        if schema == self.schema:
+            return ""
+        fields = self.properties(schema).items()
+        return next((key for key, field in fields if field.get("$ref") == self.schema), "")
+
+    def id_parameter(self, method: JsonObject) -> tuple[str, str]:
+        """Where the id of a new resource is: ("query" or "body", name of the field), or ("", "")."""
+        query = [
+            name
+            for name, parameter in method.get("parameters", {}).items()
+            if parameter["location"] == "query" and name.endswith("Id") and name not in _NO_IDS
+        ]
+        if query:
+            return "query", query[0]
+        if self.wrapped(method):
+            body = self.properties(method["request"]["$ref"])
+            named = [name for name in body if name.endswith("Id") and name not in _NO_IDS]
+            if named:
+                return "body", named[0]
+        return "", ""
+
+    @cached_property
+    def list_key(self) -> str:
+        """The field of a list's answer that has the resources."""
+        fields = self.properties(self.methods["list"]["response"]["$ref"])
+        arrays = {key: field for key, field in fields.items() if field.get("type") == "array"}
+        own = (key for key, field in arrays.items() if field["items"].get("$ref") == self.schema)
+        return next(own, next(iter(arrays), ""))
+
+    # Bodies
+
+    def writable(self, sent: JsonObject, schema: str = "", *, output: bool = False) -> JsonObject:
+        """A resource as it is kept: without nulls, what is empty, and (but for `output`) what is output only.
+
+        64-bit numbers become strings.
+        """
+        kept = {}
+        for key, field in self.properties(schema or self.schema).items():
+            if key in sent and (output or not output_only(field)):
+                value = self._kept(sent[key], field, output)
+                # A message is there also when it is empty: the fields of a oneof are told apart so.
+                if value not in (None, []) and (value != {} or ("$ref" in field and not self.dialect)):
+                    kept[key] = value
+        return kept
+
+    def _kept(self, value: Any, field: JsonObject, output: bool) -> Any:
+        if value is None:
+            return None
+        if "$ref" in field:
+            inner = self.document.definitions[field["$ref"]]
+            if "properties" in inner and isinstance(value, dict):
+                return self.writable(value, field["$ref"], output=output)
+            return value
+        if field.get("type") == "array":
+            return [self._kept(item, field["items"], output) for item in value if item is not None]
+        if "additionalProperties" in field and isinstance(value, dict):
+            return {k: self._kept(item, field["additionalProperties"], output) for k, item in value.items()}
+        if field.get("format") in ("int64", "uint64") and not isinstance(value, str):
+            return str(int(value))
+        return value
+
+    def marked(self, pattern: re.Pattern[str], sent: JsonObject, schema: str = "") -> Iterator[str]:
+        """Dotted fields whose description matches, at the top and in every message that was sent."""
+        for key, field in self.properties(schema or self.schema).items():
+            if pattern.search(field.get("description", "")) and not output_only(field):
+                yield key
+            inner = field.get("items", field).get("$ref", "")
+            value = sent.get(key)
+            for item in value if isinstance(value, list) else [value]:
+                if inner and isinstance(item, dict):
+                    yield from (f"{key}.{path}" for path in self.marked(pattern, item, inner))
+
+    def missing(self, sent: JsonObject) -> str:
+        """The first field that the document requires and the request doesn't have, or ""."""
+        for path in (*self.marked(_REQUIRED, sent), *self.collection.required):
+            if path != "name" and not any(value not in (None, "", [], {}) for value in values(sent, path)):
+                return path
+        return ""
+
+    def immutable(self, body: JsonObject) -> set[str]:
+        """Dotted fields that an update may not change."""
+        return {*self.marked(_IMMUTABLE, body), *self.collection.immutable}
+
+    def resolve(self, path: str) -> tuple[str, bool] | None:
+        """A path of an update mask in camel case, and whether it is output only; None for no such field."""
+        fields, found, frozen = self.fields, [], False
+        parts = path.strip().split(".")
+        for index, part in enumerate(parts):
+            name = part if part in fields else camel(part)
+            field = fields.get(name)
+            if field is None:
+                return None
+            found.append(name)
+            frozen = frozen or output_only(field)
+            fields = self.properties(field.get("$ref", ""))
+            if not fields:
+                return ".".join([*found, *parts[index + 1 :]]), frozen
+        return ".".join(found), frozen
+
+
+def output_only(field: JsonObject) -> bool:
+    """Whether the server alone sets it."""
+    return bool(field.get("readOnly")) or bool(_OUTPUT_ONLY.match(field.get("description", "")))
+
+
+def camel(name: str) -> str:
+    """`update_mask` as JSON spells it: `updateMask`."""
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
+
+
+def values(body: Any, path: str) -> list[Any]:
+    """What is at a dotted path, through lists and all."""
+    found = [body]
+    for key in path.split("."):
+        found = [item[key] for item in found if isinstance(item, dict) and key in item]
+        found = [one for item in found for one in (item if isinstance(item, list) else [item])]
+    return found

@@ -1,0 +1,32 @@
+"""Artifact Registry: repositories, without what is in them."""
+
+from rehearsal.cloud.collections import Collection, Entry
+
+_REPOSITORY = Collection(
+    "artifactregistry.projects.locations.repositories",
+    pattern=r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?",
+    required=("format",),
+    immutable=("format", "mode", "kmsKeyName"),
+    defaults={"mode": "STANDARD_REPOSITORY"},
+    seconds=5.0,
+    not_found="Requested entity was not found.",
+    exists="the repository already exists",
+)
+
+ENTRY = Entry(
+    "artifactregistry",
+    ("v1",),
+    (_REPOSITORY,),
+    package="google.devtools.artifactregistry.v1",
+    roles={
+        "roles/artifactregistry.reader": (
+            "artifactregistry.repositories.get",
+            "artifactregistry.repositories.list",
+        ),
+        "roles/artifactregistry.writer": (
+            "artifactregistry.repositories.get",
+            "artifactregistry.repositories.list",
+        ),
+        "roles/artifactregistry.admin": ("artifactregistry.*",),
+    },
+)

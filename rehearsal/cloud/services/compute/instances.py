@@ -1,0 +1,248 @@
+"""Addresses, instance templates and instances. No machine runs behind an instance: it only has its states."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import re
+from collections.abc import Callable
+
+from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Verb, fingerprint
+from rehearsal.cloud.collections.words import invalid, not_found
+from rehearsal.cloud.operations import compute_link
+from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError
+
+# Documentation addresses (RFC 5737): nothing answers there, and nothing is meant to.
+_EXTERNAL = ipaddress.IPv4Network("198.51.100.0/24")
+_MACHINE_TYPE = re.compile(r"zones/[^/]+/machineTypes/[a-z]\w*(-[a-z0-9]+)+$")
+# https://cloud.google.com/compute/docs/images/os-details: whose images anybody may use.
+_PUBLIC_IMAGE = re.compile(
+    r"projects/(debian|centos|rocky-linux|rhel|ubuntu-os|cos|deeplearning-platform|schedmd-slurm-public)"
+    r"(-cloud|-release)?/global/images/.+"
+)
+_SUBNETS, _USE = ("compute.subnetworks",), "compute.subnetworks.use"
+_NETWORKS = (
+    Reference("networkInterfaces.network", ("compute.networks",)),
+    Reference("networkInterfaces.subnetwork", _SUBNETS, permission=_USE),
+)
+
+
+def _taken(change: Change) -> set[str]:
+    """Every address that something in the project has."""
+    found = set()
+    for body in change.world.directory.values():
+        found |= {body["address"]} if "address" in body else set()
+        for card in body.get("networkInterfaces", ()):
+            found |= {card.get("networkIP", ""), *(c.get("natIP", "") for c in card.get("accessConfigs", ()))}
+        found |= {each.get("ipAddress", "") for each in body.get("networkEndpoints", ())}
+    return found
+
+
+def _free(change: Change, network: ipaddress.IPv4Network, also_taken: set[str] | None = None) -> str:
+    """The lowest free address; Google keeps the first two and the last two of a range."""
+    taken = _taken(change) | (also_taken or set())
+    usable = itertools.islice(network, 2, network.num_addresses - 2)
+    for address in usable:
+        if str(address) not in taken:
+            return str(address)
+    text = f"IP_SPACE_EXHAUSTED: the IP space of {network} is exhausted."
+    raise ApiError(403, "PERMISSION_DENIED", text, reason="ipSpaceExhausted")
+
+
+def _range(change: Change, subnetwork: str) -> ipaddress.IPv4Network:
+    name = change.resources.references.full(subnetwork)
+    return ipaddress.IPv4Network(change.world.directory[name]["ipCidrRange"])
+
+
+def _check_address(change: Change) -> None:
+    body = change.body
+    if change.old:
+        return
+    if body["addressType"] == "EXTERNAL":
+        if body.get("subnetwork") or body.get("purpose"):
+            raise invalid("resource.addressType", "EXTERNAL", "Has neither a subnetwork nor a purpose.")
+        body.setdefault("networkTier", "PREMIUM")
+        pool = _EXTERNAL
+    elif body.get("subnetwork"):
+        body.setdefault("purpose", "GCE_ENDPOINT")
+        pool = _range(change, body["subnetwork"])
+    else:
+        raise NotEmulatedError("An internal address without a subnetwork")
+    asked = body.get("address")
+    if asked and (ipaddress.IPv4Address(asked) not in pool or asked in _taken(change)):
+        raise invalid("resource.address", asked, "Specified IP address is in-use or outside of the range.")
+    body["address"] = asked or _free(change, pool)
+
+
+def _show_address(change: Change) -> None:
+    users = []
+    for name, body in change.world.directory.items():
+        for card in body.get("networkInterfaces", ()):
+            own = {card.get("networkIP"), *(one.get("natIP") for one in card.get("accessConfigs", ()))}
+            if change.body["address"] in own:
+                users.append(compute_link(name))
+    change.body |= {"status": "IN_USE", "users": users} if users else {}
+
+
+def _keep_used(change: Change) -> None:
+    _show_address(change)
+    if change.body.get("users"):
+        user = change.body["users"][0].removeprefix(compute_link(""))
+        text = f"The address resource '{change.name}' is already being used by '{user}'"
+        raise ApiError(400, "FAILED_PRECONDITION", text, reason="resourceInUseByAnotherResource")
+
+
+def _check_template(change: Change) -> None:
+    properties = change.body.get("properties") or {}
+    for field in ("machineType", "disks", "networkInterfaces"):
+        if not properties.get(field):
+            raise invalid(f"resource.properties.{field}", "", "Required field not specified.")
+
+
+def _check_instance(change: Change) -> None:
+    """Complete a new instance: its disks, cards and addresses."""
+    body, place = change.body, "/".join(change.name.split("/")[:4])
+    body["tags"] = _printed(body.get("tags") or {})
+    body["metadata"] = _printed(body.get("metadata") or {}) | {"kind": "compute#metadata"}
+    body["fingerprint"] = ""
+    if change.old:
+        return
+    if change.call.query.get("sourceInstanceTemplate"):
+        raise NotEmulatedError("An instance from a template in one request")
+    machine = change.resources.references.full(body["machineType"], f"projects/{change.world.project}")
+    if not _MACHINE_TYPE.search(machine) or not machine.startswith(f"{place}/"):
+        raise invalid("resource.machineType", body["machineType"], "The URL is malformed.")
+    body["machineType"] = compute_link(machine)
+    taken: set[str] = set()
+    for number, card in enumerate(body["networkInterfaces"]):
+        if not card.get("subnetwork"):
+            raise invalid("resource.networkInterfaces", "", "A custom mode network needs a subnetwork.")
+        subnet = change.world.directory[change.resources.references.full(card["subnetwork"])]
+        card["network"], card["name"] = subnet["network"], f"nic{number}"
+        card["networkIP"] = card.get("networkIP") or _free(change, _range(change, card["subnetwork"]), taken)
+        taken.add(card["networkIP"])
+        card["fingerprint"] = fingerprint(card)
+        for access in card.get("accessConfigs", ()):
+            access["natIP"] = access.get("natIP") or _free(change, _EXTERNAL, taken)
+            taken.add(access["natIP"])
+    for index, disk in enumerate(body["disks"]):
+        _attach(change, disk, index, place)
+    body |= {"cpuPlatform": "Unknown CPU Platform", "lastStartTimestamp": change.world.clock.rfc3339()}
+
+
+def _printed(value: JsonObject) -> JsonObject:
+    kept = {key: item for key, item in value.items() if key not in ("fingerprint", "kind")}
+    return kept | {"fingerprint": fingerprint(kept)}
+
+
+def _attach(change: Change, disk: JsonObject, index: int, place: str) -> None:
+    """An attached disk: one that is there, or a boot disk made with the instance, from a public image."""
+    world, made = change.world, disk.pop("initializeParams", None)
+    disk |= {"index": index, "type": "PERSISTENT", "mode": disk.get("mode", "READ_WRITE")}
+    disk.setdefault("deviceName", f"persistent-disk-{index}")
+    if not made:
+        if not disk.get("source"):
+            raise invalid(f"resource.disks[{index}].source", "", "Required field not specified.")
+        return
+    image = change.resources.references.full(made.get("sourceImage", ""), f"projects/{world.project}")
+    if made.get("sourceImage") and not _PUBLIC_IMAGE.fullmatch(image):
+        raise not_found(change.shape, image)
+    name = f"{place}/disks/{made.get('diskName') or change.id}"
+    if name in world.directory:
+        raise ApiError(409, "ALREADY_EXISTS", f"The resource '{name}' already exists")
+    kind = (made.get("diskType") or "pd-standard").rpartition("/")[2]
+    disk["source"] = compute_link(name)
+    body = {
+        "kind": "compute#disk",
+        "id": str(next(change.resources.numbers)),
+        "name": name.rpartition("/")[2],
+        "sizeGb": str(made.get("diskSizeGb") or 10),
+        "status": "READY",
+        "type": compute_link(f"{place}/diskTypes/{kind}"),
+        "zone": compute_link(place),
+        "creationTimestamp": world.clock.rfc3339(),
+        "selfLink": compute_link(name),
+        "labelFingerprint": fingerprint({}),
+        **({"sourceImage": compute_link(image)} if image else {}),
+    }
+    change.finish.append(lambda: world.directory.update({name: body}))
+
+
+def _deleted(change: Change) -> None:
+    """Disks that are to go with their machine."""
+    for disk in change.old.get("disks", ()):
+        if disk.get("autoDelete"):
+            change.resources.drop(change.resources.references.full(disk["source"]))
+
+
+def _protected(change: Change) -> None:
+    if change.old.get("deletionProtection"):
+        text = f"Invalid resource usage: 'Resource is protected against deletion: {change.name}'."
+        raise ApiError(400, "FAILED_PRECONDITION", text, reason="invalidResourceUsage")
+
+
+def _to(state: str) -> Callable[[Change], None]:
+    def act(change: Change) -> None:
+        change.body["status"] = state
+
+    return act
+
+
+def _set(field: str) -> Callable[[Change], None]:
+    """setMetadata, setTags: replaced as a whole, with the fingerprint of what is there."""
+
+    def act(change: Change) -> None:
+        if change.sent.get("fingerprint") != change.old[field]["fingerprint"]:
+            text = f"Supplied fingerprint does not match current {field} fingerprint."
+            raise ApiError(412, "FAILED_PRECONDITION", text, reason="conditionNotMet")
+        change.body[field] = change.sent
+
+    return act
+
+
+COLLECTIONS = (
+    *(
+        Collection(
+            f"compute.{method}",
+            permission=f"compute.{method}",
+            defaults={"addressType": "EXTERNAL"},
+            creating={"status": "RESERVING"},
+            ready={"status": "RESERVED"},
+            references=(Reference("subnetwork", _SUBNETS, permission=_USE),),
+            check=_check_address,
+            shown=_show_address,
+            deleting=_keep_used,
+            seconds=3.0,
+        )
+        for method in ("addresses", "globalAddresses")
+    ),
+    Collection(
+        "compute.instanceTemplates",
+        references=tuple(Reference(f"properties.{one.field}", one.to, on_delete=KEEP) for one in _NETWORKS),
+        check=_check_template,
+        seconds=3.0,
+    ),
+    Collection(
+        "compute.instances",
+        required=("machineType", "disks", "networkInterfaces"),
+        creating={"status": "PROVISIONING"},
+        ready={"status": "RUNNING"},
+        ending={"status": "STOPPING"},
+        references=(
+            *_NETWORKS,
+            Reference("disks.source", ("compute.disks",), permission="compute.disks.use"),
+        ),
+        check=_check_instance,
+        deleting=_protected,
+        deleted=_deleted,
+        verbs={
+            "stop": Verb(_to("TERMINATED")),
+            "start": Verb(_to("RUNNING")),
+            "setMetadata": Verb(_set("metadata")),
+            "setTags": Verb(_set("tags")),
+        },
+        omit=("update",),
+        seconds=20.0,
+        change_seconds=5.0,
+    ),
+)

@@ -1,0 +1,96 @@
+"""What is there before anyone builds: the project, its regions and zones, and disk types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rehearsal.cloud.collections import Collection
+from rehearsal.cloud.operations import compute_link
+from rehearsal.cloud.service import World
+
+_GIB_PER_TIB = 1024
+
+
+@dataclass(frozen=True)
+class DiskType:
+    """Limits of a disk type; throughput is None where it cannot be provisioned.
+
+    Source: https://cloud.google.com/compute/docs/disks/hyperdisks and …/persistent-disks.
+    """
+
+    smallest_gib: int
+    largest_gib: int
+    default_gib: int
+    throughput_mib_s: tuple[int, int] | None = None
+    access_modes: tuple[str, ...] = ()
+
+
+DISK_TYPES = {
+    "hyperdisk-ml": DiskType(
+        4, 64 * _GIB_PER_TIB, 100, (400, 1_200_000), ("READ_WRITE_SINGLE", "READ_ONLY_MANY")
+    ),
+    "hyperdisk-balanced": DiskType(
+        4, 64 * _GIB_PER_TIB, 100, (140, 2_400), ("READ_WRITE_SINGLE", "READ_WRITE_MANY")
+    ),
+    "pd-balanced": DiskType(10, 64 * _GIB_PER_TIB, 100),
+    "pd-ssd": DiskType(10, 64 * _GIB_PER_TIB, 100),
+    "pd-standard": DiskType(10, 64 * _GIB_PER_TIB, 500),
+}
+
+
+def found(world: World, zones: Iterable[str]) -> None:
+    """Enter the project, the zones, their regions and disk types into the directory."""
+    project = f"projects/{world.project}"
+    by_region: dict[str, list[str]] = {}
+    for zone in zones:
+        by_region.setdefault(zone.rpartition("-")[0], []).append(zone)
+    now = world.clock.rfc3339()
+    for region, members in by_region.items():
+        name = f"{project}/regions/{region}"
+        world.directory[name] = {
+            "kind": "compute#region",
+            "name": region,
+            "description": region,
+            "status": "UP",
+            "creationTimestamp": now,
+            "zones": [compute_link(f"{project}/zones/{zone}") for zone in members],
+            "selfLink": compute_link(name),
+        }
+        for zone in members:
+            _found_zone(world, f"{project}/zones/{zone}", name, now)
+    world.directory[project] = {
+        "kind": "compute#project",
+        "id": world.number,
+        "name": world.project,
+        "creationTimestamp": now,
+        "defaultServiceAccount": f"{world.number}-compute@developer.gserviceaccount.com",
+        "selfLink": compute_link(project),
+    }
+
+
+def _found_zone(world: World, name: str, region: str, now: str) -> None:
+    zone = name.rsplit("/", 1)[-1]
+    world.directory[name] = {
+        "kind": "compute#zone",
+        "name": zone,
+        "description": zone,
+        "status": "UP",
+        "region": compute_link(region),
+        "creationTimestamp": now,
+        "selfLink": compute_link(name),
+    }
+    for kind, limits in DISK_TYPES.items():
+        world.directory[f"{name}/diskTypes/{kind}"] = {
+            "kind": "compute#diskType",
+            "name": kind,
+            "description": kind,
+            "validDiskSize": f"{limits.smallest_gib}GB-{limits.largest_gib}GB",
+            "defaultDiskSizeGb": str(limits.default_gib),
+            "zone": compute_link(name),
+            "creationTimestamp": now,
+            "selfLink": compute_link(f"{name}/diskTypes/{kind}"),
+        }
+
+
+COLLECTIONS = tuple(Collection(f"compute.{name}") for name in ("projects", "regions", "zones", "diskTypes"))

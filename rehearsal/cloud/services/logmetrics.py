@@ -1,0 +1,44 @@
+"""Cloud Logging: metrics based on logs, which nothing counts. Entries are served by rehearsal.cloud.logs.
+
+https://cloud.google.com/logging/docs/reference/v2/rest/v2/projects.metrics
+"""
+
+from __future__ import annotations
+
+from rehearsal.cloud.collections import Change, Collection, Entry
+from rehearsal.cloud.service import bad_request
+
+
+def _described(change: Change) -> None:
+    sent = change.body.setdefault("metricDescriptor", {})
+    kind = sent.setdefault("valueType", "INT64")
+    if (kind == "DISTRIBUTION") != bool(change.body.get("valueExtractor")):
+        raise bad_request(
+            "A value extractor must be given for metrics of value type DISTRIBUTION, and only for these."
+        )
+    sent.setdefault("metricKind", "DELTA")
+    sent.setdefault("unit", "1")
+    sent["type"] = f"logging.googleapis.com/user/{change.id}"
+    sent["name"] = f"projects/{change.world.project}/metricDescriptors/{sent['type']}"
+
+
+ENTRY = Entry(
+    "logging",
+    ("v2",),
+    (
+        Collection(
+            "logging.projects.metrics",
+            permission="logging.logMetrics",
+            id_field="name",
+            pattern=r"[-\w.,+!*',()%/]{1,100}",
+            required=("filter",),
+            upsert=True,
+            check=_described,
+        ),
+    ),
+    roles={
+        "roles/logging.admin": ("logging.*",),
+        "roles/logging.configWriter": ("logging.logMetrics.*",),
+        "roles/logging.viewer": ("logging.logMetrics.get", "logging.logMetrics.list"),
+    },
+)
