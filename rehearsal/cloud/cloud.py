@@ -32,7 +32,8 @@ from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.cloud.tpu.quotas import Quotas
-from rehearsal.cloud.vpc import Enforcer, enforce
+from rehearsal.cloud.vpc import enforce
+from rehearsal.hosts.firewall import Firewall
 from rehearsal.hosts.machine import Hosts
 
 # Time for requests that are under way when the cloud closes.
@@ -47,7 +48,7 @@ class Cloud:
         config: CloudConfig,
         hosts: Hosts,
         durations: Durations | None = None,
-        firewall: Enforcer | None = None,
+        firewall: Firewall | None = None,
     ) -> None:
         """Without a firewall, `firewalls` are entries of the directory and nothing more."""
         self._config = config

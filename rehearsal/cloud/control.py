@@ -12,7 +12,7 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
@@ -20,9 +20,10 @@ from aiohttp import web
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
+from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.quotas import Quotas
-from rehearsal.cloud.vpc import Enforcer
 from rehearsal.errors import RehearsalError
+from rehearsal.hosts.firewall import Firewall
 
 _TIMEOUT_S = 60.0
 Action = Callable[[JsonObject], Awaitable[JsonObject]]
@@ -32,38 +33,19 @@ class ControlError(RehearsalError):
     """The cloud can't be reached by its control socket, or refuses what it is asked for."""
 
 
-class Nodes(Protocol):
-    """The TPU service, as far as it is controlled from outside."""
-
-    async def preempt(self, node: str, notice: bool) -> None:
-        """Take the node's machines away; ApiError 404 if there is no such node."""
-
-    async def maintain(self, node: str, ends: str) -> None:
-        """Google's maintenance of a node, and how it ends; ApiError 404 if there is no such node."""
-
-    async def pull(self, host: str) -> None:
-        """Pull one host's plug; ApiError 404 if there is no such host."""
-
-    def nodes_status(self) -> list[JsonObject]:
-        """Name, zone, state and hosts of every node."""
-
-    def deletions(self) -> dict[str, int]:
-        """Deletions that were begun, by the state in which they found the node."""
-
-
 class ControlServer:
     """The server's side."""
 
     def __init__(
         self,
         clock: Clock,
-        nodes: Nodes,
+        nodes: TpuService,
         faults: Faults,
         quotas: Quotas,
         requests: RequestLog,
         mistakes: Sequence[str],
         add_snapshot: Callable[[str, Path, int], None],
-        firewall: Enforcer | None = None,
+        firewall: Firewall | None = None,
     ) -> None:
         self._clock = clock
         self._nodes = nodes
@@ -190,9 +172,7 @@ class Control:
         self._path = path
 
     def status(self) -> JsonObject:
-        """Clock, nodes with hosts, deletions, request counts, fault rules, the emulation's own mistakes, and
-        what the firewall has dropped.
-        """
+        """Clock, nodes, deletions, requests, faults, mistakes of the emulation's own, dropped packets."""
         answer: JsonObject = self._call("GET", "/status")
         return answer
 

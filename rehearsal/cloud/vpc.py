@@ -5,27 +5,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from rehearsal.cloud.service import JsonObject, World
 from rehearsal.cloud.tpu.node import Node
-from rehearsal.hosts.firewall import ANYWHERE, Rule, Vpc
+from rehearsal.hosts.firewall import ANYWHERE, Firewall, Rule, Vpc
 
 # How often firewalls and tags are looked at, in real seconds: a change is in force within a second.
 _EVERY_S = 0.2
 
 
-class Enforcer(Protocol):
-    """rehearsal.hosts.firewall.Firewall."""
-
-    def apply(self, networks: Sequence[Vpc]) -> None:
-        """Put these rules in force."""
-
-    def dropped(self) -> list[dict[str, str | int]]:
-        """What was dropped so far."""
-
-
-async def enforce(world: World, nodes: Callable[[], Sequence[Node]], firewall: Enforcer) -> None:
+async def enforce(world: World, nodes: Callable[[], Sequence[Node]], firewall: Firewall) -> None:
     """Keep the firewall as the directory has it, with the nodes that there are."""
     while True:
         await asyncio.to_thread(firewall.apply, networks(world, nodes()))

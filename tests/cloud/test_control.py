@@ -65,7 +65,8 @@ class Socket:
 
         faults = Faults(self.clock)
         self.quotas = Quotas()
-        server = ControlServer(self.clock, self.fleet, faults, self.quotas, self.requests, self.mistakes, add)
+        fleet: Any = self.fleet
+        server = ControlServer(self.clock, fleet, faults, self.quotas, self.requests, self.mistakes, add)
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
         await web.SockSite(self.runner, listening(path)).start()

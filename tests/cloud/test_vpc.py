@@ -10,12 +10,12 @@ from typing import Any
 from tpu_lab import NETWORK, PROJECT, Lab, node_body, open_lab
 
 from rehearsal.cloud.vpc import enforce
-from rehearsal.hosts.firewall import Rule, Vpc
+from rehearsal.hosts.firewall import Firewall, Rule, Vpc
 
 TAGGED = {"allowed": [{"IPProtocol": "tcp", "ports": ["8476"]}], "sourceTags": ["a"], "targetTags": ["b"]}
 
 
-class Recorder:
+class Recorder(Firewall):
     """A firewall that holds nothing up."""
 
     rules: tuple[Rule, ...] = ()
@@ -23,13 +23,10 @@ class Recorder:
     def apply(self, networks: Sequence[Vpc]) -> None:
         self.rules = networks[0].rules if networks else ()
 
-    def dropped(self) -> list[dict[str, str | int]]:
-        return []
-
 
 async def test_rules_follow_what_is_declared(tmp_path: Path) -> None:
     async with open_lab(tmp_path) as lab:
-        firewall = Recorder()
+        firewall = Recorder("br", ())
         following = asyncio.create_task(enforce(lab.world, lab.tpu.all, firewall))
         await lab.ready("one", acceleratorType="v6e-1", tags=["a"])
         await lab.ready("two", acceleratorType="v6e-1", tags=["b"])

@@ -100,14 +100,18 @@ def test_people_dial_from_the_range_of_identity_aware_proxy(
 ) -> None:
     host = {"name": "w0", "address": "10.128.0.2", "running": True}
     monkeypatch.setattr(dial.Control, "status", lambda _: {"nodes": [{"hosts": [host]}]})
-    monkeypatch.setattr(dial, "join", lambda connection: print(connection.getsockname()[0]))
     monkeypatch.setattr(dial, "_TIMEOUT_S", 0.5)
     monkeypatch.setattr("sys.argv", ["dial", "w0", "22"])
     monkeypatch.setenv("REHEARSAL_CONTROL", "")
-    with wire.machines["w0"](socket.create_server, ("10.128.0.2", 22)):
+    ssh, standard_output = socket.socketpair()
+    monkeypatch.setattr("sys.stdout", standard_output)
+    with ssh, standard_output, wire.machines["w0"](socket.create_server, ("10.128.0.2", 22)):
         wire.enforce(SSH)
         assert wire(dial.main) == 0
-        assert capsys.readouterr().out.startswith("35.235.240.")
+        _, (descriptor,), _, _ = socket.recv_fds(ssh, 1, 1)
+        with socket.socket(fileno=descriptor) as handed_over:
+            assert handed_over.getpeername() == ("10.128.0.2", 22)
+            assert handed_over.getsockname()[0].startswith("35.235.240.")
         wire.enforce()
         assert wire(dial.main) == 1
         assert "4003: 'failed to connect to backend'" in capsys.readouterr().err

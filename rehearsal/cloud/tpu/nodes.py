@@ -184,9 +184,7 @@ class Nodes:
 
     async def maintain(self, node: Node, ends: str) -> None:
         """Google's maintenance of the machines, which `ends` in READY, TERMINATED or UNKNOWN (a repair that
-        failed); PENDING announces it only. Returns once it has begun.
-
-        The machines are switched off in order; the node is REPAIRING until the end.
+        failed); PENDING announces it only. Machines are switched off in order, once this has returned.
         """
         if ends not in ("PENDING", "READY", "TERMINATED", "UNKNOWN"):
             raise ApiError(400, "INVALID_ARGUMENT", f"Maintenance doesn't end in {ends}.")
