@@ -31,6 +31,7 @@ from rehearsal.cloud.storage import StorageService
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
+from rehearsal.cloud.tpu.queued import entry
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.cloud.vpc import enforce
 from rehearsal.hosts.firewall import Firewall
@@ -76,7 +77,7 @@ class Cloud:
                 ProjectService(self.world, self.iam),
                 CredentialsService(self.world, self.iam),
                 LoggingService(self.world, self.iam),
-                *services(self.world, operations, self.iam, config.zones),
+                *services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)]),
                 self._storage,
                 self.nodes,
             ],

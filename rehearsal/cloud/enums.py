@@ -14,23 +14,35 @@ from rehearsal.cloud.service import JsonObject
 
 # (API, field) → the numbers of its enum's values, in the document's order; `-` for one that no client knows.
 NUMBERS = {
-    ("artifactregistry", "format"): "0 1 2 3 5 6 - 8 9 10 11 12 -",
-    ("artifactregistry", "legacyRedirectionState"): "0 1 2 3 5 6",
-    ("container", "channel"): "0 1 3 4",
-    ("container", "enableComponents"): "",  # Logging's and Monitoring's have the name and not the numbers
-    ("container", "gpuDirectStrategy"): "0 2",
-    ("container", "relayMode"): "0 1 3 4",
-    ("container", "scalabilityMode"): "0 3 4",
-    ("container", "strategy"): "0 2 3 5",
-    ("dataproc", "optionalComponents"): "0 - 5 20 13 9 14 11 3 18 19 1 21 6 17 12 10 4 8 22",
-    ("dataproc", "scenarios"): "0 2 3 4 5 6",
-    ("monitoring", "color"): "0 4 6",
-    ("monitoring", "crossSeriesReducer"): "0 1 2 3 4 5 6 7 15 8 9 10 11 12",
-    ("monitoring", "perSeriesAligner"): "0 1 2 3 4 10 11 12 13 14 15 16 24 17 18 19 20 21 23",
-    ("run", "launchStage"): "0 6 7 1 2 3 4 5",
-    ("run", "releaseTrack"): "0 6 7 1 2 3 4 5",
-    ("secretmanager", "secretType"): "0 1 2 3 4 50",
-    ("tpu", "type"): "0 2 4 7 9 10 11",
+    ("artifactregistry", "ProjectSettings.legacyRedirectionState"): "0 1 2 3 5 6",
+    ("artifactregistry", "Repository.format"): "0 1 2 3 5 6 - 8 9 10 11 12 -",
+    ("container", "AdvancedDatapathObservabilityConfig.relayMode"): "0 1 3 4",
+    ("container", "ClusterUpgradeInfo.autoUpgradeStatus"): "0 1 4 5",
+    ("container", "ClusterUpgradeInfo.pausedReason"): "0 1 5 6 4 7 8",
+    ("container", "DataplaneV2Config.scalabilityMode"): "0 3 4",
+    ("container", "GPUDirectConfig.gpuDirectStrategy"): "0 2",
+    ("container", "GatewayAPIConfig.channel"): "0 1 3 4",
+    ("container", "LoggingComponentConfig.enableComponents"): "0 1 2 3 4 5 7 8 9 10",
+    ("container", "MonitoringComponentConfig.enableComponents"): "0 1 3 4 5 7 8 9 10 11 12 13 14 15 16",
+    ("container", "StatusCondition.canonicalCode"): "0 1 2 3 4 5 6 7 16 8 9 10 11 12 13 14 15",
+    ("container", "StatusCondition.code"): "0 1 2 3 4 7 9 10 11",
+    ("container", "UpgradeSettings.strategy"): "0 2 3 5",
+    ("dataproc", "AutotuningConfig.scenarios"): "0 2 3 4 5 6",
+    ("dataproc", "SoftwareConfig.optionalComponents"): "0 - 5 20 13 9 14 11 3 18 19 1 21 6 17 12 10 4 8 22",
+    ("eventarc", "StateCondition.code"): "0 1 2 3 4 5 6 7 16 8 9 10 11 12 13 14 15",
+    ("monitoring", "Aggregation.crossSeriesReducer"): "0 1 2 3 4 5 6 7 15 8 9 10 11 12",
+    ("monitoring", "Aggregation.perSeriesAligner"): "0 1 2 3 4 10 11 12 13 14 15 16 24 17 18 19 20 21 23",
+    ("monitoring", "Threshold.color"): "0 4 6",
+    ("run", "GoogleCloudRunV2Execution.launchStage"): "0 6 7 1 2 3 4 5",
+    ("run", "GoogleCloudRunV2Instance.launchStage"): "0 6 7 1 2 3 4 5",
+    ("run", "GoogleCloudRunV2Job.launchStage"): "0 6 7 1 2 3 4 5",
+    ("run", "GoogleCloudRunV2Revision.launchStage"): "0 6 7 1 2 3 4 5",
+    ("run", "GoogleCloudRunV2Service.launchStage"): "0 6 7 1 2 3 4 5",
+    ("run", "GoogleCloudRunV2SubmitBuildRequest.releaseTrack"): "0 6 7 1 2 3 4 5",
+    ("run", "GoogleCloudRunV2WorkerPool.launchStage"): "0 6 7 1 2 3 4 5",
+    ("secretmanager", "Secret.secretType"): "0 1 2 3 4 50",
+    ("tpu", "AcceleratorConfig.type"): "0 2 4 7 9 10 11",
+    ("tpu", "Node.health"): "0 1 3 4 5",
 }
 
 
@@ -42,12 +54,17 @@ def by_name(api: str, version: str, method_id: str, body: JsonObject) -> JsonObj
 
 
 def _named(api: str, schemas: Mapping[str, JsonObject], schema: JsonObject, field: str, value: Any) -> Any:
-    schema = schemas.get(schema.get("$ref", ""), schema)
+    """`field` is the one that has the value: `Repository.format`."""
+    name = schema.get("$ref", "")
+    schema = schemas.get(name, schema)
     if isinstance(value, list):
         return [_named(api, schemas, schema.get("items", {}), field, one) for one in value]
     if isinstance(value, dict):
         known, other = schema.get("properties", {}), schema.get("additionalProperties", {})
-        return {key: _named(api, schemas, known.get(key, other), key, one) for key, one in value.items()}
+        return {
+            key: _named(api, schemas, known.get(key, other), f"{name}.{key}", one)
+            for key, one in value.items()
+        }
     if "enum" not in schema or type(value) is not int:
         return value
     numbers = NUMBERS.get((api, field), " ".join(map(str, range(len(schema["enum"]))))).split()

@@ -85,6 +85,8 @@ def _begun(
 
     async def work() -> JsonObject | None:
         await resources.world.clock.sleep(seconds)
+        for wait in change.waits:
+            await wait()
         run()
         return gone if did == "delete" else shown(resources, shape, call, name)
 
@@ -117,5 +119,5 @@ def _metadata(change: Change, verb: str) -> JsonObject:
         "operationType": "BATCH",
     }
     known = shape.document.definitions.get(shape.entry.metadata, {}).get("properties", _COMMON)
-    typed = {"@type": f"type.googleapis.com/{shape.entry.package}.{shape.entry.metadata}"}
+    typed = {"@type": f"type.googleapis.com/{shape.package}.{shape.entry.metadata}"}
     return typed | {key: value for key, value in found.items() if key in known}

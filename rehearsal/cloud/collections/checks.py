@@ -17,6 +17,11 @@ def acts_as(field: str) -> Reference:
     return Reference(field, accounts, permission="iam.serviceAccounts.actAs", on_delete=KEEP, short=short)
 
 
+def topic(field: str) -> Reference:
+    """A field with a Pub/Sub topic, which can be deleted all the same."""
+    return Reference(field, ("pubsub.projects.topics",), on_delete=KEEP)
+
+
 def default_account(change: Change) -> str:
     """The Compute Engine default service account, which most products run as where none is named."""
     return f"{change.world.number}-compute@developer.gserviceaccount.com"

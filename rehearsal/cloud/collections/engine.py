@@ -76,7 +76,7 @@ class CollectionService:
                     yield f"{collection.method}.{verb}", method
                     own = [shape for shape in shapes.values() if verb in shape.methods]
                     operating = operating or any(s.style(s.methods[verb]) != NONE for s in own)
-        if operating:
+        if operating and entry.own_operations:
             yield from operation_methods(self._resources, entry)
 
     def _method(self, collection: Collection, shapes: Mapping[str, Shape], verb: str) -> Method | None:

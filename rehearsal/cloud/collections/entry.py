@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ class Change:
     `name` is the full name, `sent` the resource of the request without what only the server sets, `body` the
     draft that becomes the resource (hooks edit it; a server-set field too), `old` the resource before, {}
     for a new one. What is appended to `finish` runs when the operation ends, before the draft is the
-    resource, and may refuse by an ApiError.
+    resource, and may refuse by an ApiError; what is in `waits` is awaited before, in an operation that is
+    a google.longrunning.Operation.
     """
 
     resources: Resources
@@ -33,6 +34,7 @@ class Change:
     body: JsonObject
     old: JsonObject
     finish: list[Callable[[], None]] = field(default_factory=list)
+    waits: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     @property
     def collection(self) -> Collection:
@@ -183,8 +185,10 @@ class Entry:
 
     Attributes:
         api, versions: as the discovery documents are called.
-        package: the Protocol Buffers package of its messages; an operation's `@type` begins so.
+        package: the Protocol Buffers package of its messages; an operation's `@type` begins so. It may have
+            `{version}`.
         metadata: the message of its operations' metadata; "" where that is the resource itself.
+        own_operations: whether the operations' own methods are served too, and not by another service.
         roles: what its predefined roles grant, of the permissions that its methods ask for.
         location_unknown: Google's words for a location that isn't; `{location}`.
     """
@@ -194,6 +198,7 @@ class Entry:
     collections: tuple[Collection, ...]
     package: str = ""
     metadata: str = "OperationMetadata"
+    own_operations: bool = True
     roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     location_unknown: tuple[int, str, str] = (
         403,

@@ -63,8 +63,13 @@ class Shape:
     @cached_property
     def message(self) -> str:
         """The full name of the resource's message in Protocol Buffers."""
-        prefix = "".join(part[:1].upper() + part[1:] for part in self.entry.package.split("."))
-        return f"{self.entry.package}.{self.schema.removeprefix(prefix)}"
+        prefix = "".join(part[:1].upper() + part[1:] for part in self.package.split("."))
+        return f"{self.package}.{self.schema.removeprefix(prefix)}"
+
+    @cached_property
+    def package(self) -> str:
+        """The Protocol Buffers package of this version."""
+        return self.entry.package.format(version=self.version)
 
     @cached_property
     def methods(self) -> dict[str, JsonObject]:

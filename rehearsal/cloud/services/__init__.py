@@ -19,7 +19,9 @@ def entries() -> list[Entry]:
     return [importlib.import_module(f"{__name__}.{name}").ENTRY for name in names]
 
 
-def services(world: World, operations: Operations, iam: Iam, zones: Iterable[str] = ()) -> list[Service]:
-    """All of them over one world, which gets these zones. EntryError for an entry that can't be served."""
+def services(
+    world: World, operations: Operations, iam: Iam, zones: Iterable[str] = (), more: Iterable[Entry] = ()
+) -> list[Service]:
+    """All of them and more over one world, which gets these zones. EntryError for a wrong one."""
     found(world, zones)
-    return list(Engine(world, operations, iam, entries()).services)
+    return list(Engine(world, operations, iam, [*entries(), *more]).services)

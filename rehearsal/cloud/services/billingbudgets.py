@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
-from rehearsal.cloud.collections.checks import every, not_emulated, one_of
+from rehearsal.cloud.collections.checks import every, not_emulated, one_of, topic
 from rehearsal.cloud.service import bad_request
 
 
@@ -42,7 +42,7 @@ ENTRY = Entry(
             permission="billing.budgets",
             new_id=lambda *_: str(uuid.uuid4()),
             references=(
-                Reference("notificationsRule.pubsubTopic", ("pubsub.projects.topics",), on_delete=KEEP),
+                topic("notificationsRule.pubsubTopic"),
                 Reference(
                     "notificationsRule.monitoringNotificationChannels",
                     ("monitoring.projects.notificationChannels",),

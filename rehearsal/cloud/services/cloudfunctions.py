@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
-from rehearsal.cloud.collections.checks import acts_as, default_account, every, not_emulated
+from rehearsal.cloud.collections.checks import acts_as, default_account, every, not_emulated, topic
 from rehearsal.cloud.service import bad_request
 
 _RUNTIME = re.compile(r"(python3\d{1,2}|nodejs\d{2}|go1\d{2}|java\d{2}|ruby3\d|php8\d|dotnet\d{1,2})")
@@ -64,7 +64,7 @@ ENTRY = Entry(
                     "buildConfig.source.storageSource.bucket", ("storage.buckets",), on_delete=KEEP,
                     short="projects/_/buckets/{id}",
                 ),
-                Reference("eventTrigger.pubsubTopic", ("pubsub.projects.topics",), on_delete=KEEP),
+                topic("eventTrigger.pubsubTopic"),
             ),
             check=every(
                 not_emulated(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import zoneinfo
 
-from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference, Verb
-from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one_of, wrong_state
+from rehearsal.cloud.collections import Change, Collection, Entry, Verb
+from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one_of, topic, wrong_state
 from rehearsal.cloud.service import bad_request
 
 _RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
@@ -79,7 +79,7 @@ ENTRY = Entry(
             },
             ready={"state": "ENABLED"},
             references=(
-                Reference("pubsubTarget.topicName", ("pubsub.projects.topics",), on_delete=KEEP),
+                topic("pubsubTarget.topicName"),
                 acts_as("httpTarget.oauthToken.serviceAccountEmail"),
                 acts_as("httpTarget.oidcToken.serviceAccountEmail"),
             ),

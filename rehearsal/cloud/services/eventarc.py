@@ -1,4 +1,4 @@
-"""Eventarc: triggers. No events go through them.
+"""Eventarc: triggers. No events go through them, and no subscription is made that would carry some.
 
 https://cloud.google.com/eventarc/docs/reference/rest/v1/projects.locations.triggers
 """
@@ -6,10 +6,10 @@ https://cloud.google.com/eventarc/docs/reference/rest/v1/projects.locations.trig
 from __future__ import annotations
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
-from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one_of
+from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one_of, topic
 from rehearsal.cloud.service import bad_request
 
-_TOPICS, _PUBLISHED = ("pubsub.projects.topics",), "google.cloud.pubsub.topic.v1.messagePublished"
+_PUBLISHED = "google.cloud.pubsub.topic.v1.messagePublished"
 
 
 def _routes(change: Change) -> None:
@@ -24,26 +24,6 @@ def _routes(change: Change) -> None:
         place = f"projects/{change.world.project}/locations/{run['region']}"
         change.resources.find(f"{place}/services/{run['service']}")
     change.body.setdefault("eventDataContentType", "application/json")
-    if not change.old:
-        project, own = f"projects/{change.world.project}", f"eventarc-{change.name.split('/')[3]}-{change.id}"
-        pubsub = change.body.setdefault("transport", {}).setdefault("pubsub", {})
-        pubsub.setdefault("topic", f"{project}/topics/{own}")
-        pubsub["subscription"] = f"{project}/subscriptions/{own}-sub"
-
-
-def _connect(change: Change) -> None:
-    """Make the subscription, and the topic unless it is the user's."""
-    directory, pubsub = change.world.directory, change.body["transport"]["pubsub"]
-    if pubsub["topic"] not in directory:
-        directory[pubsub["topic"]] = {"name": pubsub["topic"], "state": "ACTIVE"}
-        change.private["topic"] = pubsub["topic"]
-    topic = {"topic": pubsub["topic"], "state": "ACTIVE", "ackDeadlineSeconds": 10}
-    directory[pubsub["subscription"]] = {"name": pubsub["subscription"], **topic}
-
-
-def _disconnect(change: Change) -> None:
-    for name in (change.private.get("topic", ""), change.old["transport"]["pubsub"]["subscription"]):
-        change.world.directory.pop(name, None)
 
 
 ENTRY = Entry(
@@ -61,7 +41,7 @@ ENTRY = Entry(
                 Reference(
                     "destination.workflow", ("workflows.projects.locations.workflows",), on_delete=KEEP
                 ),
-                Reference("transport.pubsub.topic", _TOPICS, on_delete=KEEP),
+                topic("transport.pubsub.topic"),
             ),
             check=every(
                 one_of(*(f"destination.{to}" for to in ("workflow", "cloudRun", "gke", "httpEndpoint"))),
@@ -70,8 +50,6 @@ ENTRY = Entry(
                 ),
                 _routes,
             ),
-            created=_connect,
-            deleted=_disconnect,
         ),
     ),
     package="google.cloud.eventarc.v1",

@@ -9,8 +9,8 @@ import base64
 
 import google_crc32c
 
-from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference, Verb
-from rehearsal.cloud.collections.checks import every, not_emulated, one_of
+from rehearsal.cloud.collections import Change, Collection, Entry, Verb
+from rehearsal.cloud.collections.checks import every, not_emulated, one_of, topic
 from rehearsal.cloud.service import ApiError, JsonObject, World, bad_request
 
 _SECRETS = "secretmanager.projects.secrets"
@@ -90,7 +90,7 @@ ENTRY = Entry(
             pattern=r"[-\w]{1,255}",
             permissions={"addVersion": "secretmanager.versions.add"},
             mask_required=True,
-            references=(Reference("topics.name", ("pubsub.projects.topics",), on_delete=KEEP),),
+            references=(topic("topics.name"),),
             check=every(
                 one_of("replication.automatic", "replication.userManaged"),
                 not_emulated(

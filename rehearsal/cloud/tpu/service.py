@@ -1,6 +1,6 @@
 """tpu.googleapis.com, v2 and v2alpha1: nodes and what they can be made of.
 
-Not emulated, and answered with 501: queued resources, reservations, maintenance.
+Not emulated, and answered with 501: reservations, maintenance. Queued resources: `queued`.
 """
 
 from __future__ import annotations
@@ -108,14 +108,7 @@ class TpuService:
 
     async def create(self, call: Call) -> JsonObject:
         """nodes.create: READY when the machines' inits run; a failure leaves no node behind."""
-        nodes = self._nodes
-        node = self._requests.create(call, nodes.all(), next(self._ids))
-        for other in nodes.all():
-            if other.name == node.name:
-                raise already_exists(node.name)
-            if other.id == node.id:
-                raise NotEmulatedError(f"A second node with the machine names of {other.name}")
-        self._quotas.require(node, nodes.all())
+        nodes, node = self._nodes, self.check(call)
         nodes.add(node)
         return self._start(
             call,
@@ -124,6 +117,18 @@ class TpuService:
             lambda: nodes.bring_up(node),
             on_error=lambda error: nodes.abandon(node),
         )
+
+    def check(self, call: Call) -> Node:
+        """The node that nodes.create would make; ApiError if it refuses."""
+        nodes = self._nodes
+        node = self._requests.create(call, nodes.all(), next(self._ids))
+        for other in nodes.all():
+            if other.name == node.name:
+                raise already_exists(node.name)
+            if other.id == node.id:
+                raise NotEmulatedError(f"A second node with the machine names of {other.name}")
+        self._quotas.require(node, nodes.all())
+        return node
 
     async def get(self, call: Call) -> JsonObject:
         """nodes.get."""

@@ -89,9 +89,13 @@ class Services(Door):
         cluster = {"name": "base", "initialNodeCount": 1, "network": "net", "subnetwork": "subnet"}
         self.request("POST", f"container.googleapis.com/v1/{LOCATION}/clusters", {"cluster": cluster})
 
-    def wait_for_grants(self) -> None:
-        """Until what was granted holds."""
-        assert self.cloud.world.lags.grant_s == 0
+    def preempt(self, node: str) -> None:
+        self._call(self.cloud.nodes.preempt(node, notice=False))
+
+    def mistakes(self) -> list[str]:
+        """What the cloud has done wrong since it was last asked, answers of other schemas too."""
+        found, self.cloud.world.mistakes[:] = list(self.cloud.world.mistakes), []
+        return found
 
     def close(self) -> None:
         self._call(self.cloud.close())
@@ -99,8 +103,15 @@ class Services(Door):
         self._thread.join(10)
 
 
+@pytest.fixture
+def services(started: Services) -> Iterator[Services]:
+    """The cloud, which makes no mistakes in a test."""
+    yield started
+    assert started.mistakes() == []
+
+
 @pytest.fixture(scope="session")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     there = socket.getaddrinfo
 
     def to_loopback(host: Any, *rest: Any, **more: Any) -> Any:

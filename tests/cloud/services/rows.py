@@ -17,6 +17,7 @@ from google.cloud import (
     run_v2,
     scheduler_v1,
     secretmanager_v1,
+    tpu_v2,
     workflows_v1,
 )
 from google.cloud.billing import budgets_v1
@@ -499,5 +500,46 @@ ROWS = (
         "container.clusters.update",
         missing=None,
         absent=CONTAINER,
+    ),
+    Row(
+        "tpu.projects.locations.queuedResources",
+        "v2",
+        gapic(tpu_v2, tpu_v2.TpuClient, "queued_resource", "tpu", "queuedResources", extra={"force": True}),
+        ZONE,
+        {
+            "tpu": {
+                "node_spec": [
+                    {
+                        "parent": ZONE,
+                        "node_id": "node-{id}",
+                        "node": {
+                            "accelerator_type": "v6e-1",
+                            "runtime_version": "v2-alpha-tpuv6e",
+                            "network_config": {"network": NET, "subnetwork": SUBNET},
+                        },
+                    }
+                ]
+            },
+            "spot": {},
+        },
+        {},
+        "tpu.nodes.create",
+        wrong={"tpu": {}},
+        missing={
+            "tpu": {
+                "node_spec": [
+                    {
+                        "parent": ZONE,
+                        "node_id": "node-{id}",
+                        "node": {
+                            "accelerator_type": "v6e-1",
+                            "runtime_version": "v2-alpha-tpuv6e",
+                            "network_config": {"network": NET, "subnetwork": f"{SUBNET}-none"},
+                        },
+                    }
+                ]
+            }
+        },
+        absent=frozenset({"patch", *IAM}),
     ),
 )

@@ -97,7 +97,6 @@ def test_a_resource_lives_as_at_google(services: Services, row: Row) -> None:
         assert client.policy(name) == [(row.viewer, [f"user:{READER}"])]
         reads = re.sub(r"create$", "get", row.permission)
         reader = row.make(services, READER)
-        services.wait_for_grants()
         assert reader.held(name, [reads, row.permission]) == [reads]
         assert reader.get(name)
         refusal(403, run=lambda: reader.get(names[1]))
