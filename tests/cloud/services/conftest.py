@@ -89,11 +89,18 @@ class Services(Door):
         cluster = {"name": "base", "initialNodeCount": 1, "network": "net", "subnetwork": "subnet"}
         self.request("POST", f"container.googleapis.com/v1/{LOCATION}/clusters", {"cluster": cluster})
 
+    def grant(self, role: str, member: str) -> None:
+        """A role on the project."""
+        project = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+        policy = self.request("POST", f"{project}:getIamPolicy", {})
+        policy["bindings"].append({"role": role, "members": [member]})
+        self.request("POST", f"{project}:setIamPolicy", {"policy": policy})
+
     def preempt(self, node: str) -> None:
         self._call(self.cloud.nodes.preempt(node, notice=False))
 
     def mistakes(self) -> list[str]:
-        """What the cloud has done wrong, and answers that aren't of their schemas, since it was last asked."""
+        """The cloud's own since it was last asked, answers that aren't of their schemas among them."""
         found, self.cloud.world.mistakes[:] = list(self.cloud.world.mistakes), []
         return found
 

@@ -116,6 +116,29 @@ def test_what_nothing_runs_is_pending_until_it_is_cancelled(services: Services) 
         run._client.run_job(name=ran)
 
 
+@pytest.mark.parametrize(
+    ("method", "role"),
+    [
+        ("aiplatform.projects.locations.customJobs", "roles/aiplatform.user"),
+        ("cloudfunctions.projects.locations.functions", "roles/cloudfunctions.admin"),
+        ("dataproc.projects.locations.batches", "roles/dataproc.editor"),
+        ("eventarc.projects.locations.triggers", "roles/eventarc.admin"),
+        ("run.projects.locations.jobs", "roles/run.admin"),
+        ("run.projects.locations.services", "roles/run.admin"),
+        ("workflows.projects.locations.workflows", "roles/workflows.admin"),
+    ],
+)
+def test_whoever_sets_an_account_must_be_allowed_to_act_as_it(
+    services: Services, method: str, role: str
+) -> None:
+    row = next(row for row in ROWS if row.method == method)
+    who = f"{role.partition('/')[2]}@example.com"
+    services.grant(role, f"user:{who}")
+    with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs") as caught:
+        row.make(services, who).create(row.parent, "acts", row.body)
+    assert caught.value.code == 403
+
+
 def test_a_scheduled_job_is_paused_and_resumed(services: Services) -> None:
     jobs = client_of(services, "cloudscheduler.projects.locations.jobs")
     name = jobs.create(L, "paused", body_of("cloudscheduler.projects.locations.jobs"))
