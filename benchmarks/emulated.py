@@ -104,14 +104,13 @@ class Emulated:
         self.control = Control(folder / "control.sock")
 
     def __enter__(self) -> Self:
-        program = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # for fake-gcs-server
         settings = json.dumps(self._durations.__dict__)
         with (self._folder / "cloud.log").open("w") as log:
             self._process = subprocess.Popen(
                 # It must not outlive us, however we end.
                 ["setpriv", "--pdeathsig", "TERM", "--",
                  sys.executable, "-m", "benchmarks.emulated", self._folder, settings],
-                cwd=Path(__file__).parents[1], stderr=log, env={**os.environ, "PATH": program},
+                cwd=Path(__file__).parents[1], stderr=log,
             )  # fmt: skip
         try:
             ports = self._folder / "ports.json"

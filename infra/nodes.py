@@ -47,7 +47,7 @@ def members(one: SliceSettings) -> list[tuple[str, str]]:
     """(node id, zone) of each node. A fleet that has no node yet is spread over its zones in turn; what is
     there already keeps its number, name and zone, whatever the settings say since (fleet/members.py).
     """
-    if one.count is None:
+    if one.count is None or not one.zones:
         return [(one.name, zone) for zone in one.zones]
     places = len(one.zones)
     return [

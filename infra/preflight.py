@@ -3,7 +3,6 @@
 The workload is another room: it is spoken to by its command line.
 """
 
-import itertools
 import json
 import shlex
 import subprocess
@@ -11,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
+from infra.settings.commands import training
 from infra.settings.sources import ROOT
 
 _NOTHING_KEPT = 4  # `workload preflight --kept`: nobody has asked yet
@@ -35,13 +35,11 @@ def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
         accelerator_type: e.g. `v6e-16`.
         slices: how many of them run it together.
     """
-    words = shlex.split(run)
-    if words[:1] != ["train"] or len(words) < 2:
+    asks = training(run)
+    if asks is None:
         return None
-    chosen = [word for flag, word in itertools.pairwise(words) if flag == "--set"]
-    chosen += [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
     several = ["--slices", str(slices)] if slices > 1 else []
-    asked = [words[1], "--slice", accelerator_type, *several, *(f"--set={word}" for word in chosen)]
+    asked = [asks.config, "--slice", accelerator_type, *several, *(f"--set={one}" for one in asks.changes)]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
     line = [sys.executable, "-m", "workload", "preflight", *asked, "--kept", "--json"]
     command = f"python -m workload preflight {shlex.join(asked)}"

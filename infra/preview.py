@@ -5,6 +5,7 @@ state in a temporary folder, so a preview writes nothing to anybody's backend an
 needs no login to one.
 """
 
+import json
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from infra import names, prices, settings
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.nodes import nodes
+from infra.settings import yaml_file
 from infra.settings.record import formatting_kept
 from infra.settings.sources import ROOT
 
@@ -25,6 +27,7 @@ def preview(environment: str, root: Path = ROOT) -> int:
     """Print prices, then `pulumi preview` of each layer. Raises InfraError if one of them failed."""
     checked = settings.from_file(environment, root)
     print(prices.table(nodes(checked)), flush=True)
+    prices.within_budget(checked)
     real = Pulumi(environment, root)
     print("\nPlanning all layers ...", flush=True)
     # No layer's plan needs another's, and each spends its seconds on starting up.
@@ -74,8 +77,9 @@ def empty_state(environment: str, root: Path) -> Iterator[Pulumi]:
     """
     with tempfile.TemporaryDirectory(prefix="preview-") as name:
         folder = Path(name)
-        stack = yaml.safe_load((root / f"Pulumi.{environment}.yaml").read_text(encoding="utf-8"))
-        settings_text = yaml.safe_dump({"config": stack["config"]}, sort_keys=False)
+        stack = yaml_file.load((root / f"Pulumi.{environment}.yaml").read_text(encoding="utf-8"))
+        # JSON is YAML in which no text can be taken for a number.
+        settings_text = json.dumps({"config": stack["config"]}, ensure_ascii=False)
         for layer in names.LAYERS:
             place = folder / names.project_directory(layer)
             place.mkdir(parents=True, exist_ok=True)

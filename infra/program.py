@@ -6,7 +6,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import names, provider, settings, stacks
+from infra import names, prices, provider, settings, stacks
 from infra.data.program import program as data
 from infra.errors import InfraError
 from infra.guard import LivingMembers
@@ -30,6 +30,7 @@ def run() -> None:
     pulumi.runtime.register_stack_transformation(lambda args: made.append(args.resource))
     try:
         checked = settings.from_pulumi(pulumi.get_stack())
+        prices.within_budget(checked)
         stacks.refuse_interrupted(pulumi.get_stack(), layer)
         outputs = LAYERS[layer](checked, provider.make(checked, layer))
     except InfraError as error:

@@ -6,7 +6,7 @@ A layer's stack is made where there is none. The settings' file keeps its text w
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra import names
+from infra import names, prices
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.interrupted import interrupted
@@ -21,7 +21,7 @@ def up(environment: str, layers: Sequence[str] = (), root: Path = ROOT, options:
 
     `options` go to each `pulumi up`. Raises InfraError where one fails; those before it are up then.
     """
-    from_file(environment, root)
+    prices.within_budget(from_file(environment, root))
     ordered, pulumi = _ready(environment, layers, root)
     for layer in ordered:
         with formatting_kept(environment, root):

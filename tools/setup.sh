@@ -15,7 +15,7 @@ cache=${TPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tpu-pulumi}
 mkdir -p "$cache"
 
 # Name the packages here and nowhere else; `make doctor` reads this list.
-packages="python3-venv debootstrap systemd-container fuse3 openssh-client iproute2 e2fsprogs util-linux procps curl ca-certificates"
+packages="python3-venv debootstrap systemd-container fuse3 openssh-client iproute2 nftables e2fsprogs util-linux procps curl ca-certificates"
 
 setup_system() {
   local missing=()

@@ -58,6 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fix = "a machine with more, more workers, or a smaller model"
         print(f"workload: this machine's memory is too small: {error}\n    fix: {fix}", file=sys.stderr)
         return 1
+    except RuntimeError as error:  # JAX's; it isn't imported for this
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        said = str(error).splitlines()[0]
+        fix = "lower train.batch_size or extract.batch_tokens, or ask `workload preflight` what fits"
+        print(f"workload: the chips' memory is too small: {said}\n    fix: {fix}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         if not _nobody_reads():
             raise
@@ -91,7 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         epilog = f"example:\n  {example}" if example else None
         raw = argparse.RawDescriptionHelpFormatter
-        return commands.add_parser(name, help=text, description=text, epilog=epilog, formatter_class=raw)
+        return commands.add_parser(
+            name, help=text, description=text, epilog=epilog, formatter_class=raw, allow_abbrev=False
+        )
 
     parser = argparse.ArgumentParser(
         prog="workload",

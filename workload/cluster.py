@@ -10,6 +10,8 @@ refused: two workers with one id would corrupt a run in silence.
 # mypy: allow-untyped-calls
 
 import json
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -87,29 +89,34 @@ class Cluster:
     def join(cls, membership: Membership, config: ClusterConfig) -> "Cluster":
         """Meets the other workers at the coordinator.
 
+        JAX aborts the process where they don't all arrive within `start_timeout_s`.
         From here on SIGTERM is a preemption notice, and a worker that is silent for
         `heartbeat_timeout_s` ends all the others: a slice goes on whole or not at all.
 
         Raises:
-            ClusterError: the workers didn't all arrive in time, or JAX numbers or groups them otherwise.
+            ClusterError: there are no chips, or JAX numbers or groups the workers otherwise.
         """
         if membership.workers > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            try:
-                jax.distributed.initialize(
-                    membership.coordinator,
-                    num_processes=membership.workers,
-                    process_id=membership.worker,
-                    initialization_timeout=config.start_timeout_s,
-                    heartbeat_timeout_seconds=config.heartbeat_timeout_s,
-                    shutdown_timeout_seconds=config.shutdown_timeout_s,
-                )
-            except RuntimeError as error:
-                raise ClusterError(
-                    f"{membership.workers} workers didn't meet at {membership.coordinator} within"
-                    f" {config.start_timeout_s} s: {first_line(error)}\n"
-                    "    fix: start every worker, and let the firewall pass the coordinator's port"
-                ) from error
+            half_s = config.start_timeout_s / 2
+            late = (
+                f"{membership.workers} workers have not all met at {membership.coordinator}"
+                f" after {half_s:g} s\n"
+                "    fix: start every worker, and let the firewall pass the coordinator's port"
+            )
+            # Said in advance: JAX aborts a process that waited in vain, and never raises.
+            warning = threading.Timer(half_s, print, [late], {"file": sys.stderr, "flush": True})
+            warning.daemon = True
+            warning.start()
+            jax.distributed.initialize(
+                membership.coordinator,
+                num_processes=membership.workers,
+                process_id=membership.worker,
+                initialization_timeout=config.start_timeout_s,
+                heartbeat_timeout_seconds=config.heartbeat_timeout_s,
+                shutdown_timeout_seconds=config.shutdown_timeout_s,
+            )
+            warning.cancel()
         try:
             cluster = cls(membership)
         except RuntimeError as error:  # JAX's, of a platform that was asked for and isn't there

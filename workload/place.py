@@ -7,6 +7,7 @@ from pathlib import Path
 
 from workload.errors import Problem
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 _RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
@@ -27,6 +28,9 @@ def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]
     if not _RUN.fullmatch(run):
         rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
         problems.append(Problem("--name", repr(run), rule, "e.g. --name first"))
+    if (scheme := _SCHEME.match(root)) and not root.startswith("gs://"):
+        rule = f"{scheme[0]} isn't read or written: a run is kept at gs://BUCKET/… or in a folder"
+        problems.append(Problem("--dir", root, rule, "gs://BUCKET/…, or ./… for a folder of that name"))
     if not root.startswith("gs://"):
         root = str(Path(root).absolute())
     return f"{root.rstrip('/')}/{folder}/{run}", problems

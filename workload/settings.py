@@ -17,6 +17,7 @@ from workload.errors import ConfigError, Problem
 
 WORDS = tuple[str, ...]  # a field that takes one word or a list of them
 Rule = tuple[str, Callable[[Any], bool]]
+MOST = 2**31 - 1  # of whole numbers: XLA and JAX count in 32 bits
 
 
 def at_least(low: float) -> Rule:
@@ -44,9 +45,9 @@ def above(low: float) -> Rule:
     return f"must be greater than {low:g}", lambda value: value > low
 
 
-def ruled(default: Any, rule: Rule) -> Any:
-    """A dataclass field with a default and its rule."""
-    return field(default=default, metadata={"rule": rule})
+def ruled(default: Any, rule: Rule, most: int = MOST) -> Any:
+    """A dataclass field with a default and its rule; a whole number is at most `most`."""
+    return field(default=default, metadata={"rule": rule, "most": most})
 
 
 def packaged(folder: Traversable) -> list[str]:
@@ -155,7 +156,7 @@ def build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Prob
                 problems.append(Problem(path, _shown(value), "must be a table", f"write [{path}]"))
             continue
         if hint is float and type(value) is int:
-            value = float(value)
+            value = float(value) if abs(value) < 2**1023 else math.inf
         if hint == WORDS and (type(value) is str or _all_strings(value)):
             values[key] = (value,) if isinstance(value, str) else tuple(value)
             continue
@@ -166,6 +167,8 @@ def build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Prob
         rule, holds = entry.metadata.get("rule", ("", lambda _: True))
         if hint is float and not math.isfinite(value):
             rule, holds = "must be finite", math.isfinite
+        if hint is int and value > (most := entry.metadata.get("most", MOST)):
+            rule, holds = f"must be at most {most}", lambda _: False
         if not holds(value):
             problems.append(Problem(path, _shown(value), rule, f"the default is {_shown(entry.default)}"))
             continue

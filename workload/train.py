@@ -232,6 +232,11 @@ class Run:
             return
         metrics = {name: float(value) for name, value in self._metrics.pop(step).items()}
         loss, norm = metrics["loss"], metrics["gradient_norm"]
+        if not metrics["tokens"]:
+            raise HopelessError(
+                f"step {step}: none of its targets counts: each token of its examples ends a document\n"
+                "    fix: raise train.batch_size or data.sequence_length, or prepare longer documents"
+            )
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self._diverged(step, loss, norm)
         self._last_loss = loss

@@ -64,7 +64,7 @@ def require(runs: Mapping[str, str], folder: Path, shown: str) -> None:
     for path, run in runs.items():
         if (name := commands.own_file(run)) is None:
             continue
-        start, words = f'{path}: "{run}" starts {name}, which', commands.split(run)
+        start, words = f'{path}: "{run}" needs {name}, which', commands.split(run)
         if not (folder / name).exists() or _LEFT_OUT & set(Path(name).parts):
             raise PublishError(f"{start} isn't in {shown}: put it there, or correct the run")
         if words[0].startswith("./") and not os.access(folder / name, os.X_OK):

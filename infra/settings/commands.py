@@ -6,11 +6,21 @@ may import the other.
 
 import re
 import shlex
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import PurePosixPath
 
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
+TRAIN_OPTIONS = ("--dir", "--name", "--set")
 
+_WORKLOAD = resources.files("workload")
+# Configs that hosts have without anybody's code.
+PACKAGED = {
+    command: sorted(one.name for one in folder.iterdir() if one.name.endswith(".toml"))
+    for command, folder in (("train", _WORKLOAD / "configs"), ("extract", _WORKLOAD / "extract" / "configs"))
+}
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
 
@@ -38,9 +48,47 @@ def is_path(word: str) -> bool:
     return _PATH.fullmatch(word) is not None
 
 
+@dataclass(frozen=True)
+class Training:
+    """What a `train …` asks of the trainer; `folder` is None where the run is kept in the bucket."""
+
+    config: str
+    name: str
+    folder: str | None
+    changes: tuple[str, ...]
+
+
+def training(run: str) -> Training | None:
+    """What `run` trains; None if it doesn't. Raises ValueError with what the trainer would refuse."""
+    program, *words = split(run) or [""]
+    if program != "train":
+        return None
+    configs: list[str] = []
+    options: dict[str, list[str]] = {option: [] for option in TRAIN_OPTIONS}
+    rest = iter(words)
+    for word in rest:
+        option, given, value = word.partition("=")
+        if not word.startswith("-"):
+            configs.append(word)
+        elif option not in options:
+            raise ValueError(f"{option} isn't an option of train: {', '.join(TRAIN_OPTIONS)}")
+        elif not (value := value if given else next(rest, "")):
+            raise ValueError(f"{option} has no value")
+        else:
+            options[option].append(value)
+    if len(configs) != 1:
+        raise ValueError(f"train takes one config, not {len(configs)}")
+    name = [PurePosixPath(configs[0]).stem, *options["--name"]][-1]
+    return Training(
+        configs[0], name, options["--dir"][-1] if options["--dir"] else None, tuple(options["--set"])
+    )
+
+
 def own_file(run: str) -> str | None:
-    """The file of `tpu:code` that `run` starts, e.g. "start.sh" of `./start.sh`; None if it needs none."""
+    """The file of `tpu:code` that `run` needs, e.g. "start.sh" of `./start.sh`; None if it needs none."""
     words = split(run)
+    if len(words) > 1 and words[0] in PACKAGED and not words[1].startswith(("-", "/")):
+        return None if words[1] in PACKAGED[words[0]] else words[1].removeprefix("./")
     if words and words[0].startswith("./"):
         return words[0].removeprefix("./")
     if len(words) > 1 and words[0] in PROGRAMS and not words[1].startswith(("-", "/")):

@@ -1,11 +1,11 @@
 """Rules between the settings of one slice."""
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from infra.catalog import CATALOG, chips_of
 from infra.errors import Problem
+from infra.settings import commands
 from infra.settings.schema import SliceSettings
 
 OURS = frozenset(
@@ -22,10 +22,17 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
             bad == f"{path}.{key}" or bad.startswith(f"{path}.{key}[") for bad in broken for key in keys
         )
 
-    if fine("acceleratorType", "topology"):
-        yield from _size(path, one)
-    if fine("zones", "count") and "zones" in raw:
-        yield from _zones(path, one)
+    if fine("topology"):
+        yield from _size(path, one, type_known=fine("acceleratorType"))
+    if fine("zones") and not one.zones and "zones" in raw:
+        yield Problem(f"{path}.zones", "[]", "a slice is in a zone", "add one: [us-east5-b]")
+    if fine("zones", "count") and one.count is None and len(one.zones) > 1:
+        yield Problem(
+            f"{path}.zones",
+            f"{len(one.zones)} zones",
+            "one slice is in one zone; a fleet is spread over several",
+            "keep one zone, or add count",
+        )
     if one.spot and one.reserved:
         yield Problem(
             f"{path}.reserved",
@@ -33,14 +40,14 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
             "a slice is spot, reserved or neither (on demand)",
             "remove one of the two",
         )
-    if one.count is None and one.first_worker_id:
+    if fine("count") and one.count is None and one.first_worker_id:
         yield Problem(
             f"{path}.firstWorkerId",
             str(one.first_worker_id),
             "only members of a fleet have worker ids",
             "remove it, or set count",
         )
-    if one.count is None and one.other_zones:
+    if fine("count") and one.count is None and one.other_zones:
         yield Problem(
             f"{path}.otherZones",
             f"{len(one.other_zones)} zones",
@@ -51,15 +58,16 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
         yield from _other_zones(path, one)
     if one.multislice and fine("count", "zones"):
         yield from _together(path, one)
-    if fine("labels"):
-        yield from set_by_us(f"{path}.labels", one.labels, OURS)
-    if one.runtime_version in CATALOG.refused_runtimes:
-        yield wrong_runtime(f"{path}.runtimeVersion", one.runtime_version)
+    try:
+        commands.training(one.run or "")
+    except ValueError as error:
+        yield Problem(f"{path}.run", f'"{one.run}"', str(error), "write e.g. train tiny.toml --name first")
+    yield from set_by_us(f"{path}.labels", one.labels, OURS)
 
 
-def _size(path: str, one: SliceSettings) -> Iterator[Problem]:
+def _size(path: str, one: SliceSettings, type_known: bool) -> Iterator[Problem]:
     kind = CATALOG.by_name(one.accelerator_type) if one.accelerator_type else None
-    if kind is None and one.topology is None:
+    if kind is None and one.topology is None and type_known:
         yield Problem(
             path,
             "neither acceleratorType nor topology",
@@ -90,29 +98,14 @@ def _size(path: str, one: SliceSettings) -> Iterator[Problem]:
         )
 
 
-def _zones(path: str, one: SliceSettings) -> Iterator[Problem]:
-    if not one.zones:
-        yield Problem(f"{path}.zones", "[]", "a slice is in a zone", "add one: [us-east5-b]")
-    if one.count is None and len(one.zones) > 1:
-        yield Problem(
-            f"{path}.zones",
-            f"{len(one.zones)} zones",
-            "one slice is in one zone; a fleet is spread over several",
-            "keep one zone, or add count",
-        )
-    for zone, times in Counter(one.zones).items():
-        if times > 1:
-            yield Problem(
-                f"{path}.zones", f'"{zone}" {times} times', "each zone once", "remove the repetition"
-            )
-
-
 def _other_zones(path: str, one: SliceSettings) -> Iterator[Problem]:
-    for zone, times in Counter(one.other_zones).items():
-        if times > 1:
-            yield Problem(
-                f"{path}.otherZones", f'"{zone}" {times} times', "each zone once", "remove the repetition"
-            )
+    if len(one.zones) == 1 and one.zones[0] in one.other_zones:
+        yield Problem(
+            f"{path}.otherZones",
+            f'"{one.zones[0]}"',
+            "zones besides the slices' only one",
+            "write another zone, or remove it",
+        )
     if one.other_zones and one.multislice:
         yield Problem(
             f"{path}.otherZones",
@@ -144,16 +137,6 @@ def _together(path: str, one: SliceSettings) -> Iterator[Problem]:
             "the slices of one job talk at every step, so they are in one zone",
             "keep one zone, or remove multislice",
         )
-
-
-def wrong_runtime(path: str, found: str) -> Problem:
-    """An image of older chips."""
-    return Problem(
-        path,
-        f'"{found}"',
-        "this image is for older chips than v6e",
-        f"write {CATALOG.default_runtime}, or remove the line",
-    )
 
 
 def set_by_us(path: str, labels: Mapping[str, str], ours: Collection[str]) -> Iterator[Problem]:

@@ -6,13 +6,15 @@ file. So there is one way in, with or without Pulumi.
 
 import json
 import types
-from collections.abc import Mapping
-from dataclasses import MISSING, Field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from infra.catalog import CATALOG
 from infra.errors import Problem, SettingsError
-from infra.settings import one_slice, relations
+from infra.settings import one_slice, relations, rules
 from infra.settings.schema import SECTIONS, Settings, SliceSettings, keys_of
 
 T = TypeVar("T")
@@ -30,9 +32,9 @@ class _WrongTypeError(Exception):
 class Parser:
     """Reads one environment's settings; `problems` grows, `broken` holds the paths that have no value."""
 
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self.broken: set[str] = set()
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = [*problems]
+        self.broken = {problem.path for problem in problems}
 
     def report(self, path: str, found: Any, rule: str, fix: str) -> None:
         """Note a problem at `path`."""
@@ -44,25 +46,30 @@ class Parser:
         known = keys_of(section)
         hints = get_type_hints(section)
         for key in sorted(raw.keys() - known.keys()):
-            self.unknown(prefix, key, raw[key], list(known), separator)
+            near = self.unknown(prefix, key, raw[key], list(known), separator)
+            if near and near not in raw:  # its default isn't what was meant
+                self.broken.add(f"{prefix}{separator}{near}")
         values: dict[str, Any] = {}
         for key, item in known.items():
             path = f"{prefix}{separator}{key}"
             if key in raw:
                 values[item.name] = self.value(path, item, hints[item.name], raw[key])
             elif item.default is MISSING and item.default_factory is MISSING:
+                values[item.name] = empty(hints[item.name])
+                if any(problem.path == path for problem in self.problems):
+                    continue
                 rule = f"required ({item.metadata['about']})"
                 written = path if separator == ":" else key
                 self.report(path, None, rule, f"add {written}: {item.metadata['example']}")
-                values[item.name] = empty(hints[item.name])
         return section(**values)
 
-    def unknown(self, prefix: str, key: str, found: Any, known: list[str], separator: str) -> None:
-        """Refuse a key that no layer reads, and say which one was probably meant."""
+    def unknown(self, prefix: str, key: str, found: Any, known: list[str], separator: str) -> str | None:
+        """Refuse a key that no layer reads, and say which one was probably meant; that is returned."""
         near = nearest(key, known)
         fix = f"perhaps {prefix}{separator}{near} was meant" if near else "remove it"
         rule = "only the settings in docs/settings.md exist"
         self.problems.append(Problem(f"{prefix}{separator}{key}", shown(found), rule, fix))
+        return near
 
     def value(self, path: str, item: "Field[Any]", hint: Any, raw: Any) -> Any:
         """One field's value; where it breaks a rule, that is reported and the default returned."""
@@ -72,10 +79,15 @@ class Parser:
         except _WrongTypeError as wrong:
             self.report(path, raw, wrong.rule, wrong.fix)
         else:
-            # Of the slices the good ones stay, so that rules between layers can be checked with them.
-            if len(self.problems) == before or get_args(hint)[:1] == (SliceSettings,):
+            if get_args(hint)[:1] == (SliceSettings,):  # which fields of which slice, is noted there
                 return parsed
-            self.broken.add(path)
+            if len(self.problems) > before:
+                self.broken.add(path)
+            # The good items stay, so that rules between settings can be checked with them.
+            if get_origin(hint) is tuple:
+                return self.once(path, parsed)
+            if len(self.problems) == before or get_origin(hint) is Mapping:
+                return parsed
         if item.default is not MISSING:
             return item.default
         return empty(hint)
@@ -91,51 +103,68 @@ class Parser:
             items = decoded(raw, list, "a list", f"write it as a list: {item.metadata['example'] or '[…]'}")
             if element is SliceSettings:
                 return self.slices(path, items)
-            return tuple(self.element(f"{path}[{i}]", one, rule) for i, one in enumerate(items))
+            good = (self.element(f"{path}[{i}]", one, rule) for i, one in enumerate(items))
+            return tuple(one for one in good if one is not None)
         if origin is not None:
             pairs = decoded(raw, dict, "keys with values", "write one `key: value` a line under it")
-            for key, one in pairs.items():
-                self.checked(f"{path}.{key}", key, key_rule, key)
-                self.element(f"{path}.{key}", one, rule)
-            return dict(pairs)
-        return self.checked(path, SCALARS[hint](raw), rule, raw)
-
-    def checked(self, path: str, value: T, rule: Any, raw: Any) -> T:
-        """`value`, reported where it breaks `rule`."""
-        if rule is not None and not rule.ok(str(value)):
-            self.report(path, raw, rule.text, rule.fix)
+            good_keys = {key for key in pairs if self.obeys(f"{path}.{key}", key, key_rule)}
+            values = {key: self.element(f"{path}.{key}", one, rule) for key, one in pairs.items()}
+            return {key: one for key, one in values.items() if one is not None and key in good_keys}
+        value = SCALARS[hint](raw)
+        self.obeys(path, value, rule, raw)
         return value
 
-    def element(self, path: str, raw: Any, rule: Any) -> str:
-        """One text of a list or of keys with values."""
+    def obeys(self, path: str, value: Any, rule: Any, raw: Any = None) -> bool:
+        """Whether `value` obeys `rule`; reported where not."""
+        if rule is None or rule.ok(str(value)):
+            return True
+        self.report(path, value if raw is None else raw, rule.text, rule.fix)
+        return False
+
+    def element(self, path: str, raw: Any, rule: Any) -> str | None:
+        """One text of a list or of keys with values; None where it breaks a rule, which is reported."""
         try:
-            return self.checked(path, text(raw), rule, raw)
+            return raw if self.obeys(path, text(raw), rule) else None
         except _WrongTypeError as wrong:
             self.report(path, raw, wrong.rule, wrong.fix)
-            return ""
+            return None
+
+    def once(self, path: str, items: tuple[str, ...]) -> tuple[str, ...]:
+        """The items of a list, each once; a repetition is reported."""
+        for value, times in Counter(items).items():
+            if times > 1:
+                said = Problem(path, f'"{value}" {times} times', "each item once", "remove the repetition")
+                self.problems.append(said)
+        return tuple(dict.fromkeys(items))
 
     def slices(self, path: str, items: list[Any]) -> tuple[SliceSettings, ...]:
-        """The slices without a problem; the others are reported and left out."""
-        good: list[SliceSettings] = []
+        """The slices. A field with a problem holds what breaks no further rule; `broken` names it."""
+        found: list[SliceSettings] = []
         for i, raw in enumerate(items):
-            before = len(self.problems)
             if not isinstance(raw, dict):
                 self.report(
                     f"{path}[{i}]", raw, "each slice is keys with values", "write {name: …, zones: […], …}"
                 )
                 continue
             one = self.section(f"{path}[{i}]", SliceSettings, raw, separator=".")
-            self.problems.extend(one_slice.within_slice(f"{path}[{i}]", one, raw, self.broken))
-            if len(self.problems) == before:
-                good.append(one)
-            else:
-                self.broken.add(path)
-        return tuple(good)
+            within = list(one_slice.within_slice(f"{path}[{i}]", one, raw, self.broken))
+            self.problems.extend(within)
+            self.broken.update(problem.path for problem in within if problem.path != f"{path}[{i}]")
+            if not (CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")):
+                self.broken.add(f"{path}[{i}].acceleratorType")
+                one = replace(one, accelerator_type=CATALOG.types[0].name)
+            found.append(replace(one, name=one.name or f"{path}[{i}]"))
+        return tuple(found)
 
 
-def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
-    """Settings from `values` ("storage:bucketName" → text). Raises SettingsError with every problem."""
-    parser = Parser()
+def parse(
+    environment: str, values: Mapping[str, str], source: str, problems: Sequence[Problem] = ()
+) -> Settings:
+    """Settings from `values` ("storage:bucketName" → text), whose `problems` of reading are known.
+
+    Raises SettingsError with every problem.
+    """
+    parser = Parser(problems)
     raw: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
     for path, value in sorted(values.items()):
         namespace, _, key = path.partition(":")
@@ -148,6 +177,10 @@ def parse(environment: str, values: Mapping[str, str], source: str) -> Settings:
     sections: dict[str, Any] = {
         name: parser.section(name, kind, raw[name]) for name, kind in SECTIONS.items()
     }
+    if not rules.LABEL_VALUE.ok(environment):
+        fix = "rename its file, Pulumi.NAME.yaml"
+        rule = "an environment's name is a label: 1 to 63 lowercase letters, digits, - and _"
+        parser.problems.append(Problem("environment", shown(environment), rule, fix))
     settings = Settings(environment=environment, **sections)
     parser.problems.extend(relations.between_sections(settings, parser.broken, set(values)))
     if parser.problems:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from infra.errors import InfraError
+from infra.settings import yaml_file
 
 
 def record(environment: str, key: str, value: str | dict[str, str], root: Path) -> bool:
@@ -23,7 +24,7 @@ def record(environment: str, key: str, value: str | dict[str, str], root: Path) 
     """
     path = (root / f"Pulumi.{environment}.yaml").resolve()
     before = path.read_bytes().decode()  # as text its line ends would become this machine's
-    plain = isinstance(value, str) and yaml.safe_load(value) == value
+    plain = isinstance(value, str) and yaml_file.load(value) == value
     line = f"{key}: {value if plain else json.dumps(value, sort_keys=True)}"
     there = re.compile(rf"(?m)^([ ]+){re.escape(key)}:[^\r\n]*(\r?\n|\Z)")
     if not value:
@@ -65,7 +66,7 @@ def formatting_kept(environment: str, root: Path) -> Iterator[None]:
 
 
 def _merged(before: str, after: str) -> str | None:
-    """The text of before with the keys of after; None where their settings differ."""
+    """The text of before with the keys of after; None where their settings differ, or it takes none."""
     old, new = _mapping(before), _mapping(after)
     if _as_pulumi_writes(_config(before)) != _as_pulumi_writes(_config(after)):
         return None
@@ -74,7 +75,9 @@ def _merged(before: str, after: str) -> str | None:
         before = re.sub(rf"(?m)^{re.escape(key)}:.*\n?", "", before)
     newline = "\r\n" if "\r\n" in before else "\n"
     end = "" if before.endswith("\n") else newline
-    return before + end + "".join(f"{key}: {value}{newline}" for key, value in keys.items())
+    merged = before + end + "".join(f"{key}: {value}{newline}" for key, value in keys.items())
+    # A file in braces takes no further line.
+    return merged if _mapping(merged) == {**old, **keys} else None
 
 
 def _as_pulumi_writes(config: dict[str, Any]) -> dict[str, Any]:
@@ -98,8 +101,8 @@ def _replace(path: Path, text: str) -> None:
 
 def _mapping(text: str) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
+        found = yaml_file.load(text)
+    except (yaml.YAMLError, ValueError, LookupError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -8,27 +8,35 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from difflib import get_close_matches
 
 from infra import names, nodes
 from infra.catalog import CATALOG, region_of
 from infra.errors import Problem
 from infra.settings import commands
-from infra.settings.one_slice import OURS, set_by_us, wrong_runtime
+from infra.settings.one_slice import OURS, set_by_us
 from infra.settings.schema import Settings
 
 _SHORTEST_WAIT_S = 180  # systemd gives a job up that starts more than 20 times an hour
 _MOST_WORKERS = 4096  # workload.cluster
+_MOST_LABELS = 64
+# https://cloud.google.com/vpc/docs/subnets#unusable-ip-addresses-in-every-subnet
+_ADDRESSES_KEPT = 4
 
 Rule = Callable[[Settings, set[str]], Iterator[Problem]]
 
 
 def between_sections(settings: Settings, broken: set[str], given: set[str]) -> Iterator[Problem]:
     """What is wrong between fields of different slices and layers."""
+    anywhere = {re.sub(r"\[\d+\]", "[]", path) for path in broken}
     for reads, rule in RULES:
-        if not any(
-            path == read or path.startswith((f"{read}.", f"{read}[")) for path in broken for read in reads
-        ):
+        if not any(_within(path, read) or _within(read, path) for path in anywhere for read in reads):
             yield from rule(settings, given)
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether `path` is `other`, or a part of it."""
+    return path == other or path.startswith((f"{other}.", f"{other}["))
 
 
 def _versioning(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -125,6 +133,36 @@ def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
                 )
 
 
+def _room(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings.network.existing_network:
+        return
+    hosts: Counter[str] = Counter()
+    for node in nodes.nodes(settings):
+        for region in {region_of(zone) for zone in node.places}:
+            hosts[region] += node.kind.hosts
+    for region, text in sorted(names.subnet_ranges(settings, nodes.regions(settings)).items()):
+        room = ipaddress.IPv4Network(text).num_addresses - _ADDRESSES_KEPT
+        if hosts[region] > room:
+            bits = (hosts[region] + _ADDRESSES_KEPT - 1).bit_length()
+            yield Problem(
+                f"network:subnetRanges.{region}",
+                f'"{text}" for {hosts[region]} hosts',
+                f"each host has an address, and Google keeps {_ADDRESSES_KEPT} of a subnet: {room} are left",
+                f"write a range of /{32 - bits} or larger",
+            )
+
+
+def _ssh_ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    ranges = ipaddress.collapse_addresses(map(ipaddress.IPv4Network, settings.network.ssh_source_ranges))
+    if (number := sum(one.num_addresses for one in ranges)) > 1 << 24:
+        yield Problem(
+            "network:sshSourceRanges",
+            f"{number:,} addresses",
+            "together as many as a /8 at most; SSH is never open to the world",
+            "write 35.235.240.0/20 (Identity-Aware Proxy) or your office's range",
+        )
+
+
 def _range_regions(settings: Settings, given: set[str]) -> Iterator[Problem]:
     used = nodes.regions(settings)
     for name, regions in (
@@ -201,6 +239,18 @@ def _subnet_ids(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
+def _host_project(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    network = settings.network.existing_network
+    for region, subnet in settings.network.existing_subnets.items() if network else ():
+        if network and subnet.split("/")[1] != network.split("/")[1]:
+            yield Problem(
+                f"network:existingSubnets.{region}",
+                f'"{subnet}"',
+                f"a subnet is in its network's project, {network.split('/')[1]}",
+                "write a subnet of that network",
+            )
+
+
 def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
     known = (*CATALOG.zones, *settings.tpu.additional_zones)
     for zone in nodes.zones(settings):
@@ -213,7 +263,7 @@ def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
-def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
     times = Counter(one.name for one in settings.tpu.slices)
     for name in sorted(name for name in times if times[name] > 1):
         yield Problem(
@@ -222,6 +272,9 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "each slice has its own name",
             "rename one",
         )
+
+
+def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
     owners: dict[str, set[str]] = defaultdict(set)
     fixed = set()  # another fleet's member gets the next free id
     for node in nodes.nodes(settings):
@@ -244,8 +297,9 @@ def _unique_nodes(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
     writers: dict[str, list[nodes.Node]] = defaultdict(list)
     for node in nodes.nodes(settings):
-        if run := _trained(node.run or ""):
-            writers[run].append(node)
+        asked = commands.training(node.run or "")
+        if asked and not asked.folder:
+            writers[asked.name].append(node)
     for run, several in writers.items():
         if len({node.slice if node.together else node.name for node in several}) > 1:
             slices = sorted({node.slice for node in several})
@@ -258,7 +312,7 @@ def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
-def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _barrier(settings: Settings, given: set[str]) -> Iterator[Problem]:
     several = [one for one in settings.tpu.slices if one.multislice]
     if several and settings.tpu.barrier_timeout_s < _SHORTEST_WAIT_S:
         yield Problem(
@@ -267,7 +321,10 @@ def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "a slice that waits for another to come back is started at most 20 times an hour",
             f"write {_SHORTEST_WAIT_S} or more",
         )
-    for one in several:
+
+
+def _together(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for one in (one for one in settings.tpu.slices if one.multislice):
         hosts = sum(node.kind.hosts for node in nodes.nodes(settings) if node.slice == one.name)
         if hosts > _MOST_WORKERS:
             yield Problem(
@@ -283,12 +340,16 @@ def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
         return
     for number, one in enumerate(settings.tpu.slices):
         if one.run and (file := commands.own_file(one.run)):
+            packaged = commands.PACKAGED.get(commands.split(one.run)[0], [])
+            near = get_close_matches(file, packaged, 1)
             yield Problem(
                 f"tpu:slices[{number}].run",
                 f'"{one.run}" without tpu:code',
                 f"nothing brings {file} to the hosts, whose disks are new after every preemption",
-                "write tpu:code: and the folder that holds it, then make publish; or name a program by its"
-                " absolute path",
+                f"perhaps {near[0]} was meant"
+                if near
+                else f"write tpu:code: and the folder that holds it, then make publish; or name "
+                f"{'one of ' + ', '.join(packaged) if packaged else 'a program by its absolute path'}",
             )
 
 
@@ -301,14 +362,6 @@ def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "a host says nothing while it waits for the others, and isn't to be taken for dead",
             f"write more than {barrier_s}, or lower tpu:barrierTimeoutS",
         )
-
-
-def _trained(run: str) -> str | None:
-    """What the trainer calls the run of these words in the bucket; None where it keeps none there."""
-    if not re.match(r"train\s", run) or re.search(r"\s--dir[\s=]", run):
-        return None
-    named = re.search(r"\s--name[\s=]+(\S+)", run) or re.search(r"\s(?:\S*/)?([^\s/=]+)\.toml(?=\s|$)", run)
-    return named and named[1]
 
 
 def _throughput(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -360,6 +413,26 @@ def _readers(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
+def _label_counts(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """By "Requirements for labels", https://cloud.google.com/resource-manager/docs/labels-overview."""
+    default, of_stacks = settings.gcp.default_labels, {"environment", "layer"}
+    places: list[tuple[str, Mapping[str, str], Collection[str]]] = [
+        ("gcp:defaultLabels", {}, OURS),
+        ("storage:labels", settings.storage.labels, of_stacks),
+        ("data:labels", settings.data.labels, of_stacks),
+        *((f"tpu:slices[{i}].labels", one.labels, OURS) for i, one in enumerate(settings.tpu.slices)),
+    ]
+    for path, labels, ours in places:
+        most = _MOST_LABELS - len(ours) - 1  # and the one by which Pulumi's provider marks what it makes
+        if (number := len({*default, *labels})) > most and (labels or path == "gcp:defaultLabels"):
+            yield Problem(
+                path,
+                f"{number} labels" + (" with gcp:defaultLabels" if labels and default else ""),
+                f"a resource has at most {_MOST_LABELS} labels, {_MOST_LABELS - most} of them the program's",
+                f"keep {most}",
+            )
+
+
 def _own_labels(settings: Settings, given: set[str]) -> Iterator[Problem]:
     places: list[tuple[str, Mapping[str, str], Collection[str]]] = [
         ("gcp:defaultLabels", settings.gcp.default_labels, OURS),
@@ -370,10 +443,9 @@ def _own_labels(settings: Settings, given: set[str]) -> Iterator[Problem]:
         yield from set_by_us(path, labels, ours)
 
 
-def _default_runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    if settings.tpu.runtime_version in CATALOG.refused_runtimes:
-        yield wrong_runtime("tpu:runtimeVersion", settings.tpu.runtime_version)
-
+_ZONES = ("tpu:slices[].zones", "tpu:slices[].otherZones")
+_HOSTS = (*_ZONES, "tpu:slices[].acceleratorType", "tpu:slices[].topology", "tpu:slices[].count")
+"""What says how many hosts there are, and where."""
 
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("storage:versioning", "storage:hierarchicalNamespace"), _versioning),
@@ -386,18 +458,23 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ),
     (("network:subnetRanges", "network:existingNetwork"), _ranges),
     (("network:subnetRanges", "network:existingNetwork"), _no_range),
-    (("network:subnetRanges", "network:existingSubnets", "tpu:slices"), _range_regions),
+    (("network:subnetRanges", "network:existingNetwork", *_HOSTS), _room),
+    (("network:subnetRanges", "network:existingSubnets", *_ZONES), _range_regions),
     (("network:existingNetwork", "network:existingSubnets"), _existing),
     (("network:existingSubnets",), _subnet_ids),
+    (("network:existingSubnets", "network:existingNetwork"), _host_project),
+    (("network:sshSourceRanges",), _ssh_ranges),
     (("tpu:additionalZones",), _known_zones),
-    ((), _unique_nodes),
-    ((), _one_writer),
-    (("tpu:barrierTimeoutS", "tpu:slices"), _together),
-    (("tpu:code", "tpu:slices"), _own_code),
+    (("tpu:slices[].name",), _unique_names),
+    (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
+    (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),
+    (("tpu:barrierTimeoutS",), _barrier),
+    (_HOSTS, _together),
+    (("tpu:code",), _own_code),
     (("fleet:silenceS", "tpu:barrierTimeoutS"), _silence),
     (("data:sizeGib", "data:throughputMibps"), _throughput),
-    (("data:throughputMibps",), _throughput_each),
-    ((), _readers),
-    (("gcp:defaultLabels", "storage:labels", "data:labels"), _own_labels),
-    (("tpu:runtimeVersion",), _default_runtime),
+    (("data:throughputMibps", "data:snapshot", *_HOSTS), _throughput_each),
+    (("data:snapshot", *_HOSTS), _readers),
+    ((), _own_labels),
+    (("gcp:defaultLabels",), _label_counts),
 )

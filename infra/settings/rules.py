@@ -5,8 +5,10 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from string import Formatter
 
+from infra.catalog import CATALOG
 from infra.settings import commands
 
 
@@ -53,6 +55,15 @@ def is_subnet_range(value: str) -> bool:
     return 8 <= network.prefixlen <= 29 and any(network.subnet_of(private) for private in PRIVATE)
 
 
+def is_runtime(value: str) -> bool:
+    """Whether hosts of v6e may boot the image `value`: neither one of older chips nor a near miss."""
+    default = CATALOG.default_runtime
+    if value == default or value.startswith(f"{default}-"):
+        return True
+    old = value in CATALOG.refused_runtimes or value.startswith("v2-alpha-")
+    return RESOURCE_NAME.ok(value) and not old and SequenceMatcher(None, value, default).ratio() < 0.85
+
+
 def is_ssh(value: str) -> bool:
     """Whether `value` is a program and arguments with the fields of a worker, the command as the last."""
     try:
@@ -76,6 +87,12 @@ PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.
 
 NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 PROJECT = "[a-z][-a-z0-9]{4,28}[a-z0-9]"
+# The words of which regions are named: https://cloud.google.com/about/locations
+PLACE = (
+    "(africa|asia|australia|europe|me|northamerica|southamerica|us)"
+    r"-(central|(north|south)(east|west)?|east|west)[1-9]\d?"
+)
+KEY = "[A-Za-z0-9_-]{1,63}"
 
 PROJECT_ID = pattern(
     PROJECT,
@@ -93,8 +110,9 @@ NETWORK_NAME = pattern(
     "rename it",
 )
 BUCKET_NAME = pattern(
-    r"(?!goog)(?!.*google)[a-z0-9][-_a-z0-9]{1,61}[a-z0-9]",
-    "3 to 63 lowercase letters, digits, hyphens and underscores, without `google`, not starting with `goog`",
+    r"(?!goog)(?!.*g[o0]{2}g[l1]e)[a-z0-9][-_a-z0-9]{1,61}[a-z0-9]",
+    "3 to 63 lowercase letters, digits, hyphens and underscores, without `google` (nor `g00gle`), not "
+    "starting with `goog`",
     "rename it; a bucket's name is unique in the world, so start it with the project's id",
 )
 ACCOUNT_ID = pattern(
@@ -103,16 +121,16 @@ ACCOUNT_ID = pattern(
     "write the part before the @ of the account's address",
 )
 MEMBER = pattern(
-    r"(user|group|serviceAccount):[^@\s]+@[^@\s]+",
-    "user:, group: or serviceAccount: and an address",
+    r"(user|group|serviceAccount):[^@\s]+@[^@\s.]+(\.[^@\s.]+)+",
+    "user:, group: or serviceAccount: and an address, such as ann@example.com",
     "write e.g. group:ml-team@example.com",
 )
 KMS_KEY = pattern(
-    rf"projects/{PROJECT}/locations/[a-z0-9-]+/keyRings/[\w-]{{1,63}}/cryptoKeys/[\w-]{{1,63}}",
+    rf"projects/{PROJECT}/locations/[a-z0-9-]+/keyRings/{KEY}/cryptoKeys/{KEY}",
     "projects/P/locations/L/keyRings/R/cryptoKeys/K",
     "copy it from `gcloud kms keys list --location=L --keyring=R`",
 )
-KEY_RING = pattern(r"[\w-]{1,63}", "1 to 63 letters, digits, hyphens and underscores", "rename it")
+KEY_RING = pattern(KEY, "1 to 63 letters of a to z, digits, hyphens and underscores", "rename it")
 NETWORK_ID = pattern(
     rf"projects/{PROJECT}/global/networks/{NAME}",
     "projects/P/global/networks/N (a link or a bare name would replace the pods on every up)",
@@ -122,6 +140,11 @@ SUBNET_ID = pattern(
     rf"projects/{PROJECT}/regions/[a-z0-9-]+/subnetworks/{NAME}",
     "projects/P/regions/R/subnetworks/S",
     "copy it from `gcloud compute networks subnets list --uri`, from `projects/` on",
+)
+RUNTIME = Rule(
+    is_runtime,
+    f"an image for v6e: {CATALOG.default_runtime}, or one of your own; none of older chips",
+    f"write {CATALOG.default_runtime}, or remove the line",
 )
 SNAPSHOT = pattern(
     rf"(projects/{PROJECT}/global/snapshots/)?{NAME}",
@@ -148,10 +171,8 @@ LABEL_VALUE = pattern(
     "a label's value is 1 to 63 lowercase letters, digits, - and _ (an empty one is a diff at every up)",
     "change the value, or remove the label",
 )
-REGION = pattern(
-    r"[a-z]+-[a-z]+\d+", "one region, such as us-east5 (no multi-region, no zone)", "write the zones' region"
-)
-ZONE = pattern(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", "a zone, such as us-east5-b", "write a zone, not a region")
+REGION = pattern(PLACE, "one region, such as us-east5 (no multi-region, no zone)", "write the zones' region")
+ZONE = pattern(f"{PLACE}-[a-z0-9]+", "a zone, such as us-east5-b", "write a zone, not a region")
 SHA256 = pattern("[0-9a-f]{64}", "64 lowercase hex digits", "run `make publish`, which writes it")
 SSH = Rule(
     is_ssh,
@@ -168,7 +189,7 @@ COMMAND = Rule(
     "python train.py",
 )
 FOLDER = pattern(
-    r"(?!/)(?!.*\.\.)[^\0\n]{1,200}",
+    r"(?!/)(?!.*\.\.)[^\0\n\[\]{}\"]{1,200}",
     "a path below the project's own folder",
     "put it there, and write e.g. training",
 )

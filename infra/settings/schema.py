@@ -250,7 +250,7 @@ class SliceSettings:
     spot: bool = setting("Spot: about half the price, preempted with 30 seconds' notice", default=False)
     reserved: bool = setting("from a reservation of the project", default=False)
     runtime_version: str | None = setting(
-        "image of the hosts, instead of tpu:runtimeVersion", default=None, rule=rules.RESOURCE_NAME
+        "image of the hosts, instead of tpu:runtimeVersion", default=None, rule=rules.RUNTIME
     )
     run: str | None = setting(
         "what every host starts after boot, in /opt/training; without it nothing is started",
@@ -280,9 +280,7 @@ class TpuSettings:
         default=None,
         rule=rules.FOLDER,
     )
-    runtime_version: str = setting(
-        "image of the hosts", default=CATALOG.default_runtime, rule=rules.RESOURCE_NAME
-    )
+    runtime_version: str = setting("image of the hosts", default=CATALOG.default_runtime, rule=rules.RUNTIME)
     metadata_timeout_s: int = setting(
         "how long a host waits for its number and its slice's addresses, which Google gives late, seconds",
         default=3600,  # https://github.com/marin-community/marin/pull/6122: hosts boot up to an hour early
@@ -306,8 +304,8 @@ class FleetSettings:
     """How far `python -m fleet` goes by itself when slices are lost."""
 
     dollars_per_hour: int | None = setting(
-        "what all slices may cost together, by the catalog; more, or a price that it lacks, is refused "
-        "before anything is created",
+        "what all slices may cost together, by the catalog; more, or a price that it lacks, is refused by "
+        "`make preview`, every `up` and every fleet command that creates; others only look, or delete",
         default=None,
         rule=rules.between(1, 1_000_000, "$/h"),
     )

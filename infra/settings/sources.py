@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from infra.errors import InfraError, Problem, SettingsError
+from infra.settings import yaml_file
 from infra.settings.parser import parse
 from infra.settings.schema import Settings
 
@@ -19,22 +20,6 @@ def from_pulumi(environment: str) -> Settings:
     from pulumi.runtime.config import CONFIG  # a third of a second, which commands without Pulumi don't wait
 
     return parse(environment, dict(CONFIG.get()), f"Pulumi.{environment}.yaml")
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which no key stands twice: Pulumi refuses that too, PyYAML would take the last one."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return node
 
 
 def path_of(environment: str, root: Path = ROOT) -> Path:
@@ -57,27 +42,26 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
     """
     name = f"Pulumi.{environment}.yaml"
     try:
-        content = yaml.load(path_of(environment, root).read_text(encoding="utf-8"), _Loader)
+        content = yaml_file.load(path_of(environment, root).read_text(encoding="utf-8"))
         config = content.get("config") if isinstance(content, dict) else None
         values, problems = _as_text(config) if isinstance(config, dict) else (None, [])
+        problems += [_beside_config(*found) for found in yaml_file.unknown_keys(content)] if values else []
     except OSError as error:
         raise InfraError(f"{name} can't be read: {error.strerror}") from None
-    # Beside what the scanner refuses: bytes that aren't UTF-8, a day 32, a list that holds itself.
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+    # Beside what the scanner refuses: bytes that aren't UTF-8, a number that is none, endless nesting.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
         said = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
         raise InfraError(f"{name} is not YAML for settings: {said}") from None
     if values is None:
         raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
     if slices:
         values["tpu:slices"] = json.dumps([*json.loads(values.get("tpu:slices", "[]")), *slices])
-    try:
-        settings = parse(environment, values, name)
-    except SettingsError as error:
-        told = {problem.path for problem in problems}
-        problems += [problem for problem in error.problems if problem.path not in told]
-    if problems:
-        raise SettingsError(name, sorted(problems))
-    return settings
+    return parse(environment, values, name, problems)
+
+
+def _beside_config(key: str, near: str) -> Problem:
+    fix = f"perhaps {near} was meant" if near else "remove it, or move it under config:"
+    return Problem(key, "a key beside config:", "settings stand under config:, and Pulumi skips others", fix)
 
 
 def as_pulumi_hands_it_over(config: dict[Any, Any], source: str) -> dict[str, str]:

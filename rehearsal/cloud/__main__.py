@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -14,7 +15,7 @@ from rehearsal.cloud.config import CloudConfig, ConfigError, address
 from rehearsal.errors import RehearsalError
 from rehearsal.hosts.bootdisk import Access
 from rehearsal.hosts.errors import HostError
-from rehearsal.hosts.machine import HostSpec, NspawnHosts
+from rehearsal.hosts.machine import Hosts, HostSpec, NspawnHosts
 from rehearsal.hosts.network import Network
 
 
@@ -45,27 +46,20 @@ async def serve(config: CloudConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    machines = _machines(config)
-    network: Network | None = None
-    if machines is not None:
-        network = Network((address(config.front_door)[0], address(config.metadata)[0]))
-        network.open()
-    hosts = None
-    try:
-        if network is not None and machines is not None:
-            hosts = NspawnHosts(config.directory / "machines", machines[0], machines[1], network)
-            await hosts.open()
-        cloud = Cloud(config, hosts or NoHosts())
-        try:
-            await cloud.start()
-            await stop.wait()
-        finally:
-            await cloud.close()
-    finally:
-        if hosts is not None:
-            await hosts.close()
-        if network is not None:
-            network.close()
+    async with contextlib.AsyncExitStack() as ending:
+        hosts: Hosts = NoHosts()
+        network: Network | None = None
+        if (machines := _machines(config)) is not None:
+            network = Network((address(config.front_door)[0], address(config.metadata)[0]))
+            network.open()
+            ending.callback(network.close)
+            hosts = nspawn = NspawnHosts(config.directory / "machines", *machines, network)
+            ending.push_async_callback(nspawn.close)
+            await nspawn.open()
+        cloud = Cloud(config, hosts, firewall=network.firewall if network else None)
+        ending.push_async_callback(cloud.close)
+        await cloud.start()
+        await stop.wait()
 
 
 def _machines(config: CloudConfig) -> tuple[Path, Access] | None:

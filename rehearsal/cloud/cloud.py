@@ -33,6 +33,8 @@ from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.cloud.tpu.queued import entry
 from rehearsal.cloud.tpu.quotas import Quotas
+from rehearsal.cloud.vpc import enforce
+from rehearsal.hosts.firewall import Firewall
 from rehearsal.hosts.machine import Hosts
 
 # Time for requests that are under way when the cloud closes.
@@ -42,8 +44,16 @@ _DRAIN_S = 2.0
 class Cloud:
     """`await start()` opens the doors, the control socket last; `await close()` drains and ends all."""
 
-    def __init__(self, config: CloudConfig, hosts: Hosts, durations: Durations | None = None) -> None:
+    def __init__(
+        self,
+        config: CloudConfig,
+        hosts: Hosts,
+        durations: Durations | None = None,
+        firewall: Firewall | None = None,
+    ) -> None:
+        """Without a firewall, `firewalls` are entries of the directory and nothing more."""
         self._config = config
+        self._firewall = firewall
         clock = VirtualClock(config.clock_rate)
         self.world = World(config.project, config.number, clock, lags=config.lags)
         self.iam = Iam(self.world, config.owner, config.token_lifetime_s)
@@ -79,6 +89,8 @@ class Cloud:
     async def start(self) -> None:
         """Open the front door, the metadata server and, once both answer, the control socket."""
         await self._storage.start()
+        if self._firewall is not None:
+            self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
         await self._front_site(await self._runner(self.front_door.app())).start()
         if self._config.metadata:
             server = MetadataServer(self.world, self.nodes, self.iam, self._doorway)
@@ -93,6 +105,7 @@ class Cloud:
             self.requests,
             self.world.mistakes,
             self._add_snapshot,
+            self._firewall,
         )
         runner = await self._runner(control.app())
         await web.SockSite(runner, listening(self._config.control)).start()

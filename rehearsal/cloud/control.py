@@ -6,12 +6,13 @@ client, for scripts.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
@@ -19,8 +20,10 @@ from aiohttp import web
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
+from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.errors import RehearsalError
+from rehearsal.hosts.firewall import Firewall
 
 _TIMEOUT_S = 60.0
 Action = Callable[[JsonObject], Awaitable[JsonObject]]
@@ -30,34 +33,19 @@ class ControlError(RehearsalError):
     """The cloud can't be reached by its control socket, or refuses what it is asked for."""
 
 
-class Nodes(Protocol):
-    """The TPU service, as far as it is controlled from outside."""
-
-    async def preempt(self, node: str, notice: bool) -> None:
-        """Take the node's machines away; ApiError 404 if there is no such node."""
-
-    async def pull(self, host: str) -> None:
-        """Pull one host's plug; ApiError 404 if there is no such host."""
-
-    def nodes_status(self) -> list[JsonObject]:
-        """Name, zone, state and hosts of every node."""
-
-    def deletions(self) -> dict[str, int]:
-        """Deletions that were begun, by the state in which they found the node."""
-
-
 class ControlServer:
     """The server's side."""
 
     def __init__(
         self,
         clock: Clock,
-        nodes: Nodes,
+        nodes: TpuService,
         faults: Faults,
         quotas: Quotas,
         requests: RequestLog,
         mistakes: Sequence[str],
         add_snapshot: Callable[[str, Path, int], None],
+        firewall: Firewall | None = None,
     ) -> None:
         self._clock = clock
         self._nodes = nodes
@@ -66,6 +54,7 @@ class ControlServer:
         self._requests = requests
         self._mistakes = mistakes
         self._add_snapshot = add_snapshot
+        self._firewall = firewall
 
     def app(self) -> web.Application:
         """The application for the socket."""
@@ -75,6 +64,7 @@ class ControlServer:
         app.router.add_get("/faults", self._list_faults)
         for path, action in (
             ("/preempt", self._preempt),
+            ("/maintain", self._maintain),
             ("/pull", self._pull),
             ("/clock", self._set_clock),
             ("/faults", self._add_fault),
@@ -93,6 +83,7 @@ class ControlServer:
                 "requests": self._requests.counts(),
                 "faults": self._faults.report(),
                 "mistakes": list(self._mistakes),
+                "dropped": await asyncio.to_thread(self._firewall.dropped) if self._firewall else [],
             }
         )
 
@@ -107,6 +98,10 @@ class ControlServer:
 
     async def _preempt(self, body: JsonObject) -> JsonObject:
         await self._nodes.preempt(body["node"], bool(body["notice"]))
+        return {}
+
+    async def _maintain(self, body: JsonObject) -> JsonObject:
+        await self._nodes.maintain(body["node"], body["ends"])
         return {}
 
     async def _pull(self, body: JsonObject) -> JsonObject:
@@ -177,13 +172,17 @@ class Control:
         self._path = path
 
     def status(self) -> JsonObject:
-        """Clock, nodes with hosts, deletions, request counts, fault rules, the emulation's own mistakes."""
+        """Clock, nodes, deletions, requests, faults, mistakes of the emulation's own, dropped packets."""
         answer: JsonObject = self._call("GET", "/status")
         return answer
 
     def preempt(self, node: str, *, notice: bool) -> None:
         """Take a node away: with notice 30 s before, or at once."""
         self._call("POST", "/preempt", {"node": node, "notice": notice})
+
+    def maintain(self, node: str, *, ends: str) -> None:
+        """Google's maintenance: REPAIRING, then `ends` (READY, TERMINATED, UNKNOWN; PENDING: a notice)."""
+        self._call("POST", "/maintain", {"node": node, "ends": ends})
 
     def pull(self, host: str) -> None:
         """Pull the plug of one host."""

@@ -61,7 +61,8 @@ Tree = dict[str, "Tree | Value"]
 class Guest:
     """One machine, as its metadata server knows it.
 
-    `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled.
+    `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled;
+    `maintenance` is the API's UpcomingMaintenance, empty without one.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Guest:
     attributes: dict[str, str]
     tags: tuple[str, ...]
     preempted: bool
+    maintenance: dict[str, str | bool]
     revocable: bool
     service_account: str
     scopes: tuple[str, ...]
@@ -150,6 +152,8 @@ class MetadataServer:
             return self._token(guest, parts[2])
         if _is_secret(parts, "identity"):
             raise NotEmulatedError("An identity token")
+        if parts == ["instance", "upcoming-maintenance"] and "wait_for_change" not in request.query:
+            return _text(json.dumps(_upcoming_maintenance(guest)), "application/json")
         if parts[:1] == ["instance"] and parts[1:2] and parts[1] in _LEFT_OUT:
             raise NotEmulatedError(f"Metadata key {path}")
         found = self._find(guest, parts)
@@ -224,7 +228,7 @@ class MetadataServer:
             "hostname": f"{guest.name}.{guest.zone}.c.{self._world.project}.internal",
             "id": guest.instance_id,
             "machine-type": f"{project}/machineTypes/{guest.machine_type}",
-            "maintenance-event": "NONE",
+            "maintenance-event": _maintenance_event(guest),
             "name": guest.name,
             "network-interfaces": {"0": interface},
             "preempted": "TRUE" if guest.preempted else "FALSE",
@@ -247,6 +251,22 @@ class MetadataServer:
             # Clients ask for either spelling.
             "universe": {"universe-domain": "googleapis.com", "universe_domain": "googleapis.com"},
         }
+
+
+def _maintenance_event(guest: Guest) -> str:
+    """https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice: hosts with TPUs end."""
+    ongoing = guest.maintenance.get("maintenanceStatus") == "ONGOING"
+    return "TERMINATE_ON_HOST_MAINTENANCE" if ongoing else "NONE"
+
+
+def _upcoming_maintenance(guest: Guest) -> dict[str, str]:
+    """https://cloud.google.com/tpu/docs/view-maintenance-notifications"""
+    if not guest.maintenance:
+        return {"error": "no notifications have been received yet, try again later"}
+    return {
+        "maintenanceType" if key == "type" else key: str(value).upper() if isinstance(value, bool) else value
+        for key, value in guest.maintenance.items()
+    }
 
 
 async def _guest_attributes(request: web.Request, guest: Guest) -> web.Response:

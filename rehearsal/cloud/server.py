@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
-from urllib.parse import parse_qs, quote, unquote, urlencode
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -31,6 +30,7 @@ from rehearsal.cloud.service import (
     Service,
     World,
 )
+from rehearsal.cloud.storage import xml
 
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
@@ -39,8 +39,6 @@ _HEADERS = {
     "Server": "ESF",
     "X-Content-Type-Options": "nosniff",
 }
-_STORAGE = "storage.googleapis.com"
-_STORAGE_PATHS = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch")
 
 _CREDENTIAL = (
     "Expected OAuth 2 access token, login cookie or other valid authentication credential. "
@@ -90,7 +88,7 @@ class FrontDoor:
     def app(self) -> web.Application:
         """The aiohttp application; the caller chooses the sockets and TLS."""
         app = web.Application(client_max_size=_MAX_JSON_BYTES)
-        app.router.add_route("*", "/{path:.*}", self.handle)
+        app.router.add_route("*", "/{path:(?s:.*)}", self.handle)
         app.on_response_prepare.append(break_stream)
         return app
 
@@ -114,7 +112,7 @@ class FrontDoor:
         """Look at a request without judging it yet: faults and the log need its method and principal."""
         host = request.host.partition(":")[0].lower()
         path, _, query = request.raw_path.partition("?")
-        path, query = _as_json_api(host, path, query, request)
+        path, query = xml.as_json_api(host, path, query, request)
         match = discovery.match(host, "GET" if request.method == "HEAD" else request.method, path)
         method_id = match.route.method_id if match else ""
         if (host, path) in self._endpoints:
@@ -134,7 +132,9 @@ class FrontDoor:
         if _is_batch(request, passage.path):
             passage.validated = True
             return await self._batch(request)
-        if not passage.principal:
+        if what := xml.not_emulated(passage.host, passage.path, request):
+            raise NotEmulatedError(what)
+        if not passage.principal and not _is_session(request, match):
             passage.reason = passage.reason or "unauthenticated"
             raise ApiError(401, "UNAUTHENTICATED", _BAD_TOKEN if _bearer(request) else _NO_TOKEN)
         if match is None:
@@ -156,7 +156,10 @@ class FrontDoor:
         if wrong := match.route.wrong_in_answer(answer):
             self._world.blame(f"the answer to {call.method_id}", wrong)
         fields = call.query.get("fields")
-        return _json_response(partial.trim(answer, fields) if fields else answer)
+        response = _json_response(partial.trim(answer, fields) if fields else answer)
+        if call.api == "storage" and "etag" in answer:
+            response.headers["ETag"] = answer["etag"]
+        return response
 
     async def _call(self, request: web.Request, passage: Passage, match: Match) -> Call:
         """The validated call; ApiError 400 as Google's front ends refuse it."""
@@ -197,26 +200,13 @@ class FrontDoor:
         return batch.render(answers)
 
 
+def _is_session(request: web.Request, match: Match | None) -> bool:
+    """Whether the URI is that of a resumable upload, which is a credential itself."""
+    return match is not None and match.media and "upload_id" in request.query and not _bearer(request)
+
+
 def _is_batch(request: web.Request, path: str) -> bool:
     return request.method == "POST" and path.startswith("/batch")
-
-
-def _as_json_api(host: str, raw_path: str, query: str, request: web.Request) -> tuple[str, str]:
-    """A download by the XML API (`/BUCKET/OBJECT`, as Go's storage client reads) in terms of the JSON API."""
-    if host != _STORAGE or request.method not in ("GET", "HEAD") or raw_path.startswith(_STORAGE_PATHS):
-        return raw_path, query
-    bucket, _, name = raw_path.removeprefix("/").partition("/")
-    if not bucket or not name:
-        return raw_path, query
-    parameters = {key: values[-1] for key, values in parse_qs(query).items()}
-    parameters["alt"] = "media"
-    for header, parameter in (
-        ("X-Goog-If-Generation-Match", "ifGenerationMatch"),
-        ("X-Goog-If-Metageneration-Match", "ifMetagenerationMatch"),
-    ):
-        if header in request.headers:
-            parameters[parameter] = request.headers[header]
-    return f"/download/storage/v1/b/{bucket}/o/{quote(unquote(name), safe='')}", urlencode(parameters)
 
 
 def _bearer(request: web.Request) -> str:

@@ -122,8 +122,11 @@ MTUBytes={spec.mtu}
 MACAddress={mac_address(address)}
 
 [Network]
-Address={spec.address_cidr}
-Gateway={spec.gateway}
+Address={address}/32
 LinkLocalAddressing=no
 IPv6AcceptRA=no
+
+[Route]
+Gateway={spec.gateway}
+GatewayOnLink=yes
 """

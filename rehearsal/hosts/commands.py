@@ -9,7 +9,7 @@ from pathlib import Path
 from rehearsal.hosts.errors import HostError
 
 
-def run(command: Sequence[str | Path], *, log: Path | None = None) -> str:
+def run(command: Sequence[str | Path], *, log: Path | None = None, stdin: str | None = None) -> str:
     """Run to the end and return stdout; with `log`, both streams are appended there instead.
 
     Raises HostError with the command and the end of what it printed.
@@ -17,7 +17,7 @@ def run(command: Sequence[str | Path], *, log: Path | None = None) -> str:
     words = [str(word) for word in command]
     try:
         if log is None:
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            done = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)
         else:
             with log.open("a") as sink:
                 done = subprocess.run(words, stdout=sink, stderr=subprocess.STDOUT, text=True, check=False)

@@ -277,7 +277,7 @@ class NspawnHosts:
                 if machine.pulled:
                     self._signal(machine.spec.name, signal.SIGKILL)
                 await _until_listening(int(leader))
-                await asyncio.to_thread(self._network.widen, f"vb-{_nspawn_name(machine)}")
+                await asyncio.to_thread(self._network.join, f"vb-{_nspawn_name(machine)}")
                 if not started.done():
                     started.set_result(None)
             if facts.get("READY") == "1":

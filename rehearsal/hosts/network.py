@@ -1,8 +1,8 @@
 """The wire between machines: one bridge with the gateways of all subnets and Google's own addresses on it.
 
-It lives in the network namespace of the calling process and has no way out. Firewall rules and the
-separation of VPC networks are not emulated: every machine reaches every other, through its gateway where
-the subnets differ.
+It lives in the network namespace of the calling process and has no way out. As at Google, a machine's
+address has a prefix of 32 bits: every packet goes to the gateway, also between two machines of a subnet. So
+all of them are routed, and the firewall sees them; the bridge passes no frame from one machine to another.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from rehearsal.hosts.commands import run
+from rehearsal.hosts.firewall import Firewall
 
 BRIDGE = "tpu0"
 # The largest MTU of a VPC network (https://cloud.google.com/vpc/docs/mtu). The wire carries it whatever a
@@ -20,6 +21,9 @@ WIRE_MTU = 8896
 # Its own: a bridge that is given none takes the lowest of its ports', another one when that machine goes, and
 # the others then send to nobody for as long as they remember it (half a minute).
 _BRIDGE_MAC = "42:01:00:00:00:01"
+# Whence people's connections come: Identity-Aware Proxy forwards them from 35.235.240.0/20
+# (https://cloud.google.com/iap/docs/using-tcp-forwarding#create-firewall-rule).
+IAP_ADDRESS = "35.235.240.1"
 
 
 class Network:
@@ -28,6 +32,7 @@ class Network:
     def __init__(self, services: tuple[str, ...]) -> None:
         """`services` are addresses that machines reach outside of every subnet, such as 169.254.169.254."""
         self._services = services
+        self.firewall = Firewall(BRIDGE, services)
         self._addresses: set[str] = set()
         self._adding = threading.Lock()
 
@@ -37,7 +42,10 @@ class Network:
         run(["ip", "link", "set", BRIDGE, "mtu", str(WIRE_MTU), "up"])
         # Of this network namespace alone: VPC networks route between their subnets.
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        for address in self._services:
+        for interface in ("all", BRIDGE):  # nobody is told of a shorter way
+            Path(f"/proc/sys/net/ipv4/conf/{interface}/send_redirects").write_text("0")
+        self.firewall.apply([])
+        for address in (*self._services, IAP_ADDRESS):
             self._add(f"{address}/32")
 
     def ensure_gateway(self, gateway: str, address_cidr: str) -> None:
@@ -45,13 +53,14 @@ class Network:
         length = ipaddress.ip_interface(address_cidr).network.prefixlen
         self._add(f"{gateway}/{length}")
 
-    def widen(self, port: str) -> None:
-        """Let one machine's end at the bridge carry full-size packets."""
-        run(["ip", "link", "set", port, "mtu", str(WIRE_MTU)])
+    def join(self, port: str) -> None:
+        """Let one machine's end at the bridge carry full-size packets, to and from the gateway alone."""
+        run(["ip", "link", "set", port, "mtu", str(WIRE_MTU), "type", "bridge_slave", "isolated", "on"])
 
     def close(self) -> None:
         """Remove the bridge with its addresses."""
         run(["ip", "link", "delete", BRIDGE])
+        self.firewall.close()
         self._addresses.clear()
 
     def _add(self, address: str) -> None:

@@ -30,7 +30,7 @@ def kills(scene: Scene, step: steps.Kills) -> None:
         pause_s = scene.random.uniform(0, step.jitter_s)
         at = _strike(scene, step.node, how, step.run, target, pause_s, step.timeout_s)
         scene.say(f"      kill {number + 1} of {step.times}: {how} at step {at}")
-        if how != "crash":
+        if how not in steps.MENDS_ITSELF:
             recover(scene, steps.Recover(step.node, step.timeout_s))
     scene.note.text = f"{step.times} kills"
 
@@ -56,8 +56,11 @@ def _strike(
     else:
         scene.forget_boots(node)
         struck = time.time()
-        scene.control.preempt(node, notice=how == "notice")
-        settle(scene, node, "PREEMPTED", OFF_TIMEOUT_S)
+        if how == "maintenance":
+            scene.control.maintain(node, ends="READY")
+        else:
+            scene.control.preempt(node, notice=how == "notice")
+        settle(scene, node, "REPAIRING" if how == "maintenance" else "PREEMPTED", OFF_TIMEOUT_S)
     # What the job said before it died is not news.
     scene.struck[node] = time.time()
     scene.record.kills.append(KillRecord(struck, node, how, run, at, worker))

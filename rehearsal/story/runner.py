@@ -134,7 +134,8 @@ class Runner:
             raise StoryFailed("the emulated cloud made mistakes of its own")
         refused = self.record.requests.get("refused", 0)
         if refused:
-            raise StoryFailed(f"{refused} requests were refused as invalid: {', '.join(self._refusals())}")
+            why = "refused as invalid or not emulated"
+            raise StoryFailed(f"{refused} requests were {why}: {', '.join(self._refusals())}")
 
     def _count(self) -> None:
         status = self.scene.control.status()

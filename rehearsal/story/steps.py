@@ -151,11 +151,13 @@ class Done:
         return f"wait: {self.run} done"
 
 
-Kind = Literal["notice", "plug", "crash"]
+Kind = Literal["notice", "plug", "crash", "maintenance"]
+MENDS_ITSELF = ("crash", "maintenance")
 _KINDS = {
     "notice": "preempted with 30 s notice",
     "plug": "preempted without notice",
     "crash": "one worker's job killed with SIGKILL",
+    "maintenance": "under maintenance, and back with its boot disks",
 }
 
 
@@ -164,7 +166,8 @@ class Kill:
     """Strike a node at a random moment: once `run` is at a step drawn from `between`, plus up to `jitter_s`.
 
     `notice` and `plug` preempt it, with 30 s of notice and without; `crash` sends SIGKILL to the job on one
-    worker, drawn too. What was preempted must be recovered by a later step; a crash mends itself.
+    worker, drawn too; `maintenance` is Google's. What was preempted must be recovered by a later step; the
+    other two mend themselves.
     """
 
     node: str

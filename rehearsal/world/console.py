@@ -76,6 +76,9 @@ class Narrator:
         if not status["nodes"]:
             self.line("  no TPU nodes")
         self.line(f"  requests: {requests['validated']} validated, {requests['refused']} refused as invalid")
+        for drop in status["dropped"]:
+            way = f"{drop['source']} to {drop['destination']}, {drop['protocol']} {drop['port']}"
+            self.line(f"  dropped by the firewall: {way}, {drop['packets']} packets")
         for fault in status["faults"]:
             self.line(f"  fault {fault['id']}: observed {fault['observed']} times")
 

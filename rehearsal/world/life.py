@@ -18,7 +18,7 @@ from rehearsal.world.layout import Layout, State, started
 from rehearsal.world.sweep import cgroup_mounts, erase, sweep
 from rehearsal.world.warden import child_of
 
-_TOOLS = ("unshare", "nsenter", "setpriv", "ip", "mount", "ssh-keygen", "systemd-nspawn", "mkfs.ext4")
+_TOOLS = ("unshare", "nsenter", "setpriv", "ip", "nft", "mount", "ssh-keygen", "systemd-nspawn", "mkfs.ext4")
 _END_TIMEOUT_S = 60.0
 _LAST_WORDS_TIMEOUT_S = 30.0
 # A socket's path has room for 107 bytes (unix(7)); ours is the folder and `/control.sock`.

@@ -72,7 +72,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
 
 def _require_programs(environment: dict[str, str]) -> None:
     """WorldError unless the pinned programs are on the PATH of the world."""
-    programs = ("pulumi", "gcsfuse", "fake-gcs-server", "git", "ssh")
+    programs = ("pulumi", "gcsfuse", "git", "ssh")
     missing = [name for name in programs if shutil.which(name, path=environment["PATH"]) is None]
     if missing:
         raise WorldError(f"not installed: {', '.join(missing)}", "make setup, then make doctor")

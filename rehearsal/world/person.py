@@ -66,6 +66,7 @@ def write_ssh(home: Path) -> Path:
   IdentityFile {key}
   IdentitiesOnly yes
   ProxyCommand {sys.executable} -m rehearsal.world.dial %h %p
+  ProxyUseFdpass yes
   StrictHostKeyChecking no
   UserKnownHostsFile /dev/null
   LogLevel ERROR

@@ -21,6 +21,7 @@ _numbers = itertools.count()
 P, REGION, ZONE = f"projects/{PROJECT}", "us-east5", "us-east5-b"
 PUBSUB = f"pubsub.googleapis.com/v1/{P}"
 REPOSITORIES = f"artifactregistry.googleapis.com/v1/{P}/locations/{REGION}/repositories"
+SUBNET = f"regions/{REGION}/subnetworks/sub"
 CLUSTERS = f"container.googleapis.com/v1/{P}/locations/{REGION}/clusters"
 RINGS = f"cloudkms.googleapis.com/v1/{P}/locations/{REGION}/keyRings"
 
@@ -357,6 +358,11 @@ def test_an_address_is_in_use_while_a_machine_has_it(cloud: CloudFront, subnet: 
         ({"disks": []}, "resource.disks"),
         ({"networkInterfaces": [{"subnetwork": f"regions/{REGION}/subnetworks/none"}]}, "was not found"),
         ({"networkInterfaces": [{"network": "global/networks/net"}]}, "needs a subnetwork"),
+        ({"networkInterfaces": [{"subnetwork": SUBNET, "networkIP": "10.9.0.1"}]}, "outside the subnetwork"),
+        (
+            {"networkInterfaces": [{"subnetwork": SUBNET, "accessConfigs": [{"natIP": "198.51.100.77"}]}]},
+            "was not found, or is in use",
+        ),
         (
             {"disks": [{"boot": True, "initializeParams": {"sourceImage": "global/images/mine"}}]},
             "images/mine' was not found",

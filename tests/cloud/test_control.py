@@ -31,6 +31,9 @@ class Fleet:
             raise not_found(node)
         self.done.append(("preempt", node, notice))
 
+    async def maintain(self, node: str, ends: str) -> None:
+        self.done.append(("maintain", node, ends))
+
     async def pull(self, host: str) -> None:
         self.done.append(("pull", host))
 
@@ -62,7 +65,8 @@ class Socket:
 
         faults = Faults(self.clock)
         self.quotas = Quotas()
-        server = ControlServer(self.clock, self.fleet, faults, self.quotas, self.requests, self.mistakes, add)
+        fleet: Any = self.fleet
+        server = ControlServer(self.clock, fleet, faults, self.quotas, self.requests, self.mistakes, add)
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
         await web.SockSite(self.runner, listening(path)).start()
@@ -101,7 +105,7 @@ def test_status_tells_of_everything(control: Socket) -> None:
     rule = control.client.add_fault({"what": {"reset": True}, "times": 1})
     control.mistakes.append("operation o: KeyError('zone')")
     status = control.client.status()
-    assert status.keys() == {"clock", "nodes", "deletions", "requests", "faults", "mistakes"}
+    assert status.keys() == {"clock", "nodes", "deletions", "requests", "faults", "mistakes", "dropped"}
     assert status["mistakes"] == control.mistakes
     assert status["clock"]["rate"] == 1.0
     assert status["nodes"] == control.fleet.nodes_status()
@@ -114,7 +118,9 @@ def test_status_tells_of_everything(control: Socket) -> None:
 def test_nodes_are_preempted_and_hosts_pulled(control: Socket) -> None:
     control.client.preempt("tpu-dev", notice=True)
     control.client.pull("tpu-dev-w1")
-    assert control.fleet.done == [("preempt", "tpu-dev", True), ("pull", "tpu-dev-w1")]
+    control.client.maintain("tpu-dev", ends="READY")
+    done = [("preempt", "tpu-dev", True), ("pull", "tpu-dev-w1"), ("maintain", "tpu-dev", "READY")]
+    assert control.fleet.done == done
     with pytest.raises(ControlError, match="'none' was not found"):
         control.client.preempt("none", notice=False)
 

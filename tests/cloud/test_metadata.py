@@ -314,3 +314,24 @@ async def test_a_fault_strikes_a_machines_request_and_is_logged(machine: Machine
     log = machine.lab.requests.since(0)["requests"]
     entries = [(one["reason"], one["status"]) for one in log if one["method_id"] == method]
     assert entries == [(rule_id, 503), ("", 200)]
+
+
+async def test_maintenance_is_told(machine: Machine) -> None:
+    async def notice() -> dict[str, str]:
+        told = json.loads(await machine.text("instance/upcoming-maintenance?alt=json"))
+        assert isinstance(told, dict)
+        return told
+
+    assert await notice() == {"error": "no notifications have been received yet, try again later"}
+    await machine.lab.tpu.maintain("tpu-dev", "PENDING")
+    pending = await notice()
+    assert (pending["maintenanceStatus"], pending["canReschedule"]) == ("PENDING", "TRUE")
+    assert pending["maintenanceType"] == "SCHEDULED"
+    assert await machine.text("instance/maintenance-event") == "NONE"
+    machine.lab.world.clock.rate = 0.0
+    waiting = asyncio.create_task(machine.lab.tpu.changed())
+    await asyncio.sleep(0)
+    await machine.lab.tpu.maintain("tpu-dev", "READY")
+    await waiting  # who waits for a change is told
+    assert await machine.text("instance/maintenance-event") == "TERMINATE_ON_HOST_MAINTENANCE"
+    assert (await notice())["maintenanceStatus"] == "ONGOING"

@@ -72,6 +72,7 @@ NAMED_OTHERWISE = {
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
     "storage.buckets.getStorageLayout": "storage.objects.list",
+    "storage.buckets.operations.get": "storage.bucketOperations.get",
     "storage.notifications.list": "storage.buckets.get",
     "storage.objects.compose": "storage.objects.get",
     "storage.objects.copy": "storage.objects.get",

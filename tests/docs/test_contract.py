@@ -116,6 +116,19 @@ def test_the_commands_of_a_host_are_those_of_the_workload() -> None:
     assert set(COMMANDS) == known - {"host"}
 
 
+def test_the_options_of_train_are_those_of_the_workload() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "workload", "train", "--help"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert {*commands.TRAIN_OPTIONS, "--help"} == set(
+        re.findall(r"^  (?:-h, )?(--\w+)", said.stdout, re.MULTILINE)
+    )
+    cut = [sys.executable, "-m", "workload", "train", "tiny.toml", "--nam", "x"]
+    refused = subprocess.run(cut, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "unrecognized arguments: --nam" in refused.stderr) == (2, True)
+
+
 def test_node_metadata_is_the_table() -> None:
     checked = settings.from_file("dev")
     written = metadata(

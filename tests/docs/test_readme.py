@@ -163,7 +163,7 @@ def test_doctor_blames_the_kernel_for_nothing_that_is_kept_from_a_user(
     found = {finding.what: (finding.found, finding.fix) for finding in doctor.machine()}
     assert found.pop("root") == ("uid 1000", "sudo make rehearse")
     del found["disk"]
-    assert set(found) == {"/dev/fuse", "loop devices", "control groups", "namespaces"}
+    assert set(found) == {"/dev/fuse", "loop devices", "control groups", "namespaces", "firewall"}
     assert set(found.values()) == {("only root can tell", "sudo make doctor")}
 
 

@@ -17,7 +17,7 @@ MADE = [f"tpu-us-east5-{zone}-{number}" for zone in "ab" for number in (2, 3)]
 
 
 def test_a_fleet_is_made_from_flags_beside_those_of_the_file(world: Cloud) -> None:
-    assert command.main([*CREATE, "--run", "extract x.toml", "--yes"]) == 0
+    assert command.main([*CREATE, "--run", "extract qwen2.5-0.5b.toml", "--yes"]) == 0
     assert sorted(world.asked) == [("create", name) for name in MADE], "by names that nobody has"
     for number, name in enumerate([MADE[0], MADE[2], MADE[1], MADE[3]]):
         found = world.labels[name]
@@ -25,7 +25,7 @@ def test_a_fleet_is_made_from_flags_beside_those_of_the_file(world: Cloud) -> No
     (item,) = AdHoc(world, OWNER.stack).read().values()  # type: ignore[arg-type]
     assert item == {
         "name": "adhoc", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
-        "spot": True, "run": "extract x.toml",
+        "spot": True, "run": "extract qwen2.5-0.5b.toml",
     }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.Captur
     assert len(world.asked) == 6, "the same again is nothing to do"
 
 
-@pytest.mark.parametrize("more", [["--on-demand"], ["--run", "extract y.toml"]])
+@pytest.mark.parametrize("more", [["--on-demand"], ["--run", "extract qwen2.5-0.5b.toml"]])
 def test_one_of_its_name_with_other_values_is_refused(
     more: list[str], world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,7 +62,8 @@ def test_a_member_that_was_made_in_another_zone_is_waited_for_there(
     world: Cloud, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = [{"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a"], "count": 2,
-             "otherZones": ["us-east5-b"], "run": "extract x.toml --stream gs://b/streams"}]  # fmt: skip
+             "otherZones": ["us-east5-b"],
+             "run": "extract qwen2.5-0.5b.toml --stream gs://b/streams"}]  # fmt: skip
     cloud = Cloud(settings(home))
     enter(monkeypatch, cloud, settings(home))
     cloud.states["tpu-us-east5-a-1"], cloud.dry = "", {"us-east5-a"}
@@ -111,7 +112,7 @@ def test_it_is_one_whole_fleet_that_takes_streams(world: Cloud, capsys: pytest.C
         assert command.main(["deploy", "dev", "--skip-dataset", *flags]) == 1
         assert found in capsys.readouterr().err
     some = [one for one in nodes(settings()) if one.slice == "extract"]
-    for run in (None, "train tiny.toml", "extract x.toml --stream gs://b/stream_000.safetensors"):
+    for run in (None, "train tiny.toml", "extract qwen2.5-0.5b.toml --stream gs://b/stream_000.safetensors"):
         with pytest.raises(FleetError, match="--stream gs://BUCKET/FOLDER"):
             deploy.commands("dev", [replace(one, run=run) for one in some], None)
     assert command.main(EXTRACT) == 1

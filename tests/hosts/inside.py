@@ -18,6 +18,7 @@ from typing import Any
 
 from rehearsal.hosts.bootdisk import Access
 from rehearsal.hosts.disks import image_from_folder
+from rehearsal.hosts.firewall import ANYWHERE, Rule, Vpc
 from rehearsal.hosts.machine import AttachedDisk, HostSpec, NspawnHosts
 from rehearsal.hosts.network import Network
 from rehearsal.world.sweep import loop_devices
@@ -60,6 +61,8 @@ class Stage:
         image_from_folder(folder / "data", self.disk)
         self.network = Network((METADATA,))
         self.network.open()
+        everything = Rule(False, True, 1000, ANYWHERE, ANYWHERE, (("all", ()),))
+        self.network.firewall.apply([Vpc(("10.128.0.2", "10.128.0.3"), (everything,))])
         server = ThreadingHTTPServer((METADATA, 80), Metadata)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         access = Access(folder / "hosts", bundle, bundle, self.key.with_suffix(".pub"))

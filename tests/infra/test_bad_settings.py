@@ -32,6 +32,20 @@ def test_it_is_refused_in_these_words(case: dict[str, Any]) -> None:
     assert problems_of(case["change"]) == case["problems"]
 
 
+@pytest.mark.parametrize("environment", ["Dev", "my.env", "d" * 64])
+def test_an_environment_whose_name_is_no_label_is_refused(environment: str) -> None:
+    with pytest.raises(SettingsError, match=f'1 problem in f:\n  environment: found "{environment}". Rule: '):
+        parse(environment, as_pulumi_hands_it_over(BASE, "f"), "f")
+
+
+@pytest.mark.parametrize("layer", ["storage", "tpu"])
+def test_a_budget_refuses_in_the_program_too(layer: str) -> None:
+    recording = Recording(preview=False, stacks={})
+    with pytest.raises(pulumi.RunError, match=r"\$22.45 an hour, fleet:dollarsPerHour allows \$5"):
+        execute(layer, {**BASE, "fleet:dollarsPerHour": 5}, recording)
+    assert (recording.resources, recording.calls) == ([], [])
+
+
 def test_there_are_many_cases_and_each_stands_once() -> None:
     names = [case["case"] for case in CASES]
     assert len(names) == len(set(names))

@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from infra.__main__ import main
+from infra.errors import InfraError
 from infra.nodes import nodes
-from infra.preview import empty_state
+from infra.preview import empty_state, preview
 from infra.prices import rows, table
 from infra.settings import parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
@@ -128,6 +129,19 @@ def test_the_empty_state_has_the_same_projects_and_settings(tmp_path: Path, pulu
             project = yaml.safe_load((pulumi.root / folder / "Pulumi.yaml").read_text())
             assert (project["name"], project["main"]) == (layer, str(tmp_path))
             assert project["stackConfigDir"] == "."
+
+
+def test_a_budget_refuses_a_preview_and_an_up_before_pulumi_is_asked(
+    pulumi_cli: FakePulumi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"config": {**BASE, "fleet:dollarsPerHour": 5}}
+    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.raises(InfraError, match=r"\$22.45 an hour, fleet:dollarsPerHour allows \$5"):
+        preview("dev", tmp_path)
+    assert "$/hour" in capfd.readouterr().out, "the prices come first"
+    assert main(["up", "dev", "--yes"], tmp_path) == 1
+    assert "fix: fewer slices, or a larger fleet:dollarsPerHour" in capfd.readouterr().err
+    assert pulumi_cli.calls == []
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,7 @@ def test_ctrl_c_lets_pulumi_end_in_order(tmp_path: Path) -> None:
 # The settings' file
 
 SETTINGS = "# mine\nconfig:\n  gcp:project:   p   # ours\n  data:sizeGib: 1000\n\n  network:cloudNat: true\n"
+ADDED = "config:\n  a:b: c\nencryptionsalt: v1:a="
 AS_PULUMI = 'config:\n  gcp:project: p\n  data:sizeGib: "1000"\n  network:cloudNat: "true"\n'
 
 
@@ -267,6 +268,10 @@ AS_PULUMI = 'config:\n  gcp:project: p\n  data:sizeGib: "1000"\n  network:cloudN
         # Somebody changed a setting meanwhile: what he wrote stays.
         (SETTINGS, SETTINGS.replace("1000", "2000"), SETTINGS.replace("1000", "2000")),
         (SETTINGS, "config: {", "config: {"),
+        # What stands in braces takes no line after it.
+        ('{"config": {"a:b": "c"}}\n', f"{ADDED}\n", f"{ADDED}\n"),
+        # What only PyYAML took for truth is a text to Pulumi, and stays as it was written.
+        ("config:\n  a:b: yes # mine\n", 'config:\n  a:b: "yes"\n', "config:\n  a:b: yes # mine\n"),
     ],
 )
 def test_pulumi_adds_its_keys_and_formats_nothing(

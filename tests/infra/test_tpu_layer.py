@@ -131,7 +131,7 @@ MEMBERS = {
     "acceleratorType": "v6e-8",
     "count": 3,
     "labels": {"owner": "ml"},
-    "run": "extract e.toml",
+    "run": "extract qwen2.5-0.5b.toml",
 }
 
 
@@ -156,7 +156,7 @@ def test_a_stack_has_an_id_whatever_slices_are_listed() -> None:
 
 def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     """Pulumi sends one, the fleet's controller the other; only who they are differs."""
-    alike = {"acceleratorType": "v6e-8", "labels": {"owner": "ml"}, "run": "extract e.toml"}
+    alike = {"acceleratorType": "v6e-8", "labels": {"owner": "ml"}, "run": "extract qwen2.5-0.5b.toml"}
     changes = {**only_slice(**alike), "gcp:defaultLabels": {"team": "ml"}}
     inputs = run("tpu", changes, preview=True, up={}).only(NODE).inputs
     fleet = {**changes, **only_slice(**alike, name="extract", count=1)}

@@ -1,9 +1,10 @@
-"""make prove: that no kill leaves a trace, shown by killing.
+"""make prove: that no kill leaves a trace and no wrong setting passes, shown by trying.
 
     python -m tests.proofs saves            kill before and after each storage request of a save: 6 min
     python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
+    python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
@@ -27,6 +28,7 @@ from benchmarks.machine import described
 from infra import names
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
+from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 from tests.proofs.runs import Slice, same
@@ -166,6 +168,11 @@ def updates(options: argparse.Namespace) -> dict[str, Any]:
     return {"kills": kills, "rows": kept["rows"]}
 
 
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Each mutant is refused with all its problems, or goes up."""
+    return mutated.found(options.mutants, options.seed, say)
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -208,6 +215,10 @@ def main() -> None:
     of_extractions.add_argument("--seed", type=int, default=20261121)
     of_extractions.set_defaults(prove=extractions)
     commands.add_parser("matrix").set_defaults(prove=matrix)
+    of_settings = commands.add_parser("settings")
+    of_settings.add_argument("--mutants", type=int, default=1000)
+    of_settings.add_argument("--seed", type=int, default=20261122)
+    of_settings.set_defaults(prove=settings)
     of_updates = commands.add_parser("updates")
     of_updates.add_argument("--layer", action="append", choices=names.LAYERS, help="only these again")
     of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")

@@ -173,7 +173,7 @@ def test_code_and_packages_are_in_the_bundle(
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("train.py", None, 'tpu:slices[0].run: "python train.py" starts train.py, which isn\'t in training'),
+        ("train.py", None, 'tpu:slices[0].run: "python train.py" needs train.py, which isn\'t in training'),
         ("requirements.txt", "nowhere", "tpu:requirements: training/requirements.txt can't be resolved"),
     ],
 )

@@ -172,10 +172,10 @@ def test_a_mistake_of_the_emulation_fails_the_story_and_is_said_beside_what_it_c
     tmp_path: Path, command: str
 ) -> None:
     runner, control, _ = make_runner(tmp_path, steps.Command(command))
-    control.mistakes.append("fake-gcs-server: ended with status -9")
+    control.mistakes.append("in the background: boom")
     record = runner.act()
     assert record.verdict == "failed"
-    assert record.reason.endswith("\na mistake of the emulation's own: fake-gcs-server: ended with status -9")
+    assert record.reason.endswith("\na mistake of the emulation's own: in the background: boom")
 
 
 def boot(worker: int | None, boot_id: str, state: str = "ready") -> dict[str, Any]:

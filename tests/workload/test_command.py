@@ -42,6 +42,19 @@ def test_every_command_has_help(arguments: list[str], capsys: pytest.CaptureFixt
         assert "example" in said
 
 
+def test_a_chip_that_has_no_room_is_an_error_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: object) -> int:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 116000000000 bytes.\nmore")
+
+    monkeypatch.setattr("workload.__main__._train", full)
+    assert main(["train", "tiny.toml"]) == 1
+    said = capsys.readouterr().err
+    assert "the chips' memory is too small: RESOURCE_EXHAUSTED: Out of memory" in said
+    assert "fix: lower train.batch_size or extract.batch_tokens" in said
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
@@ -60,6 +73,8 @@ def test_host_commands_are_handed_over(capsys: pytest.CaptureFixture[str]) -> No
     [
         (["train", "tiny.toml"], "$CHECKPOINT_BUCKET = (not set): must name the bucket"),
         (["train", "tiny.toml", "--dir", "d", "--name", "../up"], "--name = '../up': must be made of"),
+        (["train", "tiny.toml", "--dir", "s3://b/x"], "--dir = s3://b/x: s3:// isn't read or written"),
+        (["train", "tiny.toml", "--dir", "gs:/b/x"], "--dir = gs:/b/x: gs:/ isn't read or written"),
         (["train", "nowhere.toml", "--dir", "d"], "nowhere.toml: no such file or packaged config"),
         (["train", "tiny.toml", "--dir", "d", "--set", "model.layer=1"], "did you mean model.layers?"),
         (["train", "tiny.toml", "--dir", "d"], "manifest.json: can't be read"),

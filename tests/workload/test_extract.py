@@ -288,6 +288,12 @@ def test_the_cuts_of_a_version_stay_as_they_are(
     )
 
 
+def test_a_batch_has_no_more_rows_than_documents_could_fill() -> None:
+    for shape in (packing.choose([7, 9, 12], 10**12), packing.room([7, 9, 12], 128, 10**12, 1)):
+        assert shape == packing.Shape(3, 128)
+    assert packing.room([7, 9, 12], 128, 10**12, 4).rows == 4
+
+
 @pytest.mark.parametrize(
     ("points", "said"),
     [

@@ -152,15 +152,15 @@ def _operations(text: str) -> list[str]:
 
 @pytest.mark.parametrize("chunk", [7, 16, 1000])
 def test_loss_in_chunks_is_the_loss(chunk: int) -> None:
-    """48 tokens: in 8 chunks of 6, in 3 of 16, in one; value and gradients."""
+    """53 tokens, a prime: in 8 chunks of 7, in 4 of 14, padded, and in one; value and gradients."""
     keys = jax.random.split(jax.random.key(4), 3)
-    x_TxD, unembed_VxD = jax.random.normal(keys[0], (48, 32)), jax.random.normal(keys[1], (50, 32))
-    targets_T = jax.random.randint(keys[2], (48,), 0, 50)
-    counted_T = (jnp.arange(48) % 5 != 0).astype(jnp.float32)
+    x_TxD, unembed_VxD = jax.random.normal(keys[0], (53, 32)), jax.random.normal(keys[1], (50, 32))
+    targets_T = jax.random.randint(keys[2], (53,), 0, 50)
+    counted_T = (jnp.arange(53) % 5 != 0).astype(jnp.float32)
 
     def plain(x_TxD: jax.Array, unembed_VxD: jax.Array) -> jax.Array:
         log_p_TxV = jax.nn.log_softmax(x_TxD @ unembed_VxD.T)
-        return -jnp.sum(log_p_TxV[jnp.arange(48), targets_T] * counted_T)
+        return -jnp.sum(log_p_TxV[jnp.arange(53), targets_T] * counted_T)
 
     def ours(x_TxD: jax.Array, unembed_VxD: jax.Array) -> jax.Array:
         return loss.cross_entropy(x_TxD, unembed_VxD, targets_T, counted_T, chunk)
@@ -169,6 +169,10 @@ def test_loss_in_chunks_is_the_loss(chunk: int) -> None:
     found = jax.value_and_grad(ours, argnums=(0, 1))(x_TxD, unembed_VxD)
     expected = jax.value_and_grad(plain, argnums=(0, 1))(x_TxD, unembed_VxD)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), found, expected)
+
+
+def test_a_prime_number_of_tokens_is_no_cliff() -> None:
+    assert loss.chunks(2053, 2048) == 2
 
 
 def test_whole_logits_never_exist() -> None:

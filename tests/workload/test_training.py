@@ -413,12 +413,19 @@ def test_a_run_that_ended_keeps_its_end(tmp_path: Path, capsys: pytest.CaptureFi
     assert run.json("final.json") == before
 
 
-def test_a_token_outside_the_vocabulary_is_damage_and_no_divergence(
-    tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        (b"\xff\xff", "token 65535 is outside the vocabulary of 257: the file is damaged"),
+        (b"\x00\x01", "step 1: none of its targets counts: each token of its examples ends a document"),
+    ],
+)
+def test_tokens_that_nothing_is_learnt_from_are_no_divergence(
+    token: bytes, said: str, tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(tokens, tmp_path / "tokens")
     path = tmp_path / "tokens" / "tokens-00000.bin"
-    path.write_bytes(b"\xff" * path.stat().st_size)
+    path.write_bytes(token * (path.stat().st_size // 2))
     line = [*command("bad-tokens", 4, 2), "--dir", str(tmp_path), "--set", f"data.path={tmp_path / 'tokens'}"]
     assert main(line) == 2
-    assert "token 65535 is outside the vocabulary of 257: the file is damaged" in capsys.readouterr().err
+    assert said in capsys.readouterr().err

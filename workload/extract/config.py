@@ -27,7 +27,7 @@ class ExtractConfig:
     dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # of the computation and of what is kept
     batch_tokens: int = ruled(16384, at_least(128))  # computed at once, about, on all chips together
     row_tokens: int = ruled(0, at_least(0))  # of a row of documents; 0: the shortest that pads little
-    shard_bytes: int = ruled(1_000_000_000, at_least(1))  # of a shard, about
+    shard_bytes: int = ruled(1_000_000_000, at_least(1), most=2**53)  # of a shard, about
 
 
 @dataclass(frozen=True)

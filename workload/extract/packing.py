@@ -71,6 +71,12 @@ def _fill(waiting: Sequence[int], lengths: Sequence[int], shape: Shape) -> Batch
     return tuple(tuple(row) for row in rows if row)
 
 
+def room(lengths: Sequence[int], row: int, batch_tokens: int, divisor: int) -> Shape:
+    """A batch of rows of `row` tokens: about `batch_tokens`, and no more rows than documents could fill."""
+    rows = min(max(1, batch_tokens // (row * divisor)), -(-len(lengths) // divisor))
+    return Shape(rows * divisor, row)
+
+
 def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape:
     """The shortest rows that waste at most 5 %, or those that waste least.
 
@@ -85,8 +91,7 @@ def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape
     found: list[tuple[float, Shape]] = []
     step = max(LANES, shortest // 16 // LANES * LANES)
     for length in range(shortest, 8 * shortest + 1, step):
-        rows = max(1, batch_tokens // (length * divisor)) * divisor
-        shape = Shape(rows, length)
+        shape = room(lengths, length, batch_tokens, divisor)
         if found and shape.tokens > max(batch_tokens, found[0][1].tokens):
             break
         packed = list(batches(some, shape))

@@ -174,8 +174,7 @@ class Extraction:
             return Shape(chips, packing.LANES)
         if not extract.row_tokens:
             return packing.choose(self._lengths, extract.batch_tokens, chips)
-        rows = max(1, extract.batch_tokens // (extract.row_tokens * chips)) * chips
-        return Shape(rows, extract.row_tokens)
+        return packing.room(self._lengths, extract.row_tokens, extract.batch_tokens, chips)
 
     def _settle(self) -> shard.About:
         """Takes the run's name for these settings, or finds it taken for them."""

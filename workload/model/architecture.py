@@ -30,13 +30,13 @@ class Architecture:
     Llama 3 is the default's shape. Qwen 2 and 2.5 add `qkv_bias`, Qwen 3 `qk_norm`.
     """
 
-    layers: int = ruled(2, at_least(1))
-    d_model: int = ruled(128, at_least(2))  # width of the residual stream
-    heads: int = ruled(4, at_least(1))  # of queries
-    kv_heads: int = ruled(0, at_least(0))  # of keys and values; 0: as many as heads
-    head_dim: int = ruled(0, at_least(0))  # 0: d_model / heads
-    d_ff: int = ruled(384, at_least(1))  # width inside the feed-forward block
-    vocab_size: int = ruled(0, at_least(0))  # 0: the tokens' own
+    layers: int = ruled(2, at_least(1), most=10_000)
+    d_model: int = ruled(128, at_least(2), most=2**20)  # width of the residual stream
+    heads: int = ruled(4, at_least(1), most=2**16)  # of queries
+    kv_heads: int = ruled(0, at_least(0), most=2**16)  # of keys and values; 0: as many as heads
+    head_dim: int = ruled(0, at_least(0), most=2**16)  # 0: d_model / heads
+    d_ff: int = ruled(384, at_least(1), most=2**22)  # width inside the feed-forward block
+    vocab_size: int = ruled(0, at_least(0), most=2**24)  # 0: the tokens' own
     norm_epsilon: float = ruled(1e-6, between(0, 1))
     rope_theta: float = ruled(10_000.0, above(0))
     rope_scaling: RopeScaling = RopeScaling()

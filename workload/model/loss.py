@@ -12,11 +12,8 @@ from jax import Array
 
 
 def chunks(tokens: int, largest: int) -> int:
-    """The least number of equal chunks of at most `largest` tokens."""
-    count = -(-tokens // largest)
-    while tokens % count:
-        count += 1
-    return count
+    """The least number of chunks of at most `largest` tokens; the last may be padded."""
+    return -(-tokens // largest)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -44,6 +41,10 @@ def cross_entropy(
 
 
 def _split(count: int, x_TxD: Array, targets_T: Array, counted_T: Array) -> tuple[Array, Array, Array]:
+    """Equal chunks; what pads the last isn't counted."""
+    if padding := -x_TxD.shape[0] % count:
+        x_TxD = jnp.pad(x_TxD, ((0, padding), (0, 0)))
+        targets_T, counted_T = jnp.pad(targets_T, (0, padding)), jnp.pad(counted_T, (0, padding))
     x, targets, counted = (
         array.reshape(count, -1, *array.shape[1:]) for array in (x_TxD, targets_T, counted_T)
     )
@@ -80,7 +81,8 @@ def _forward(
 
     begin = (jnp.zeros((), jnp.float32), jnp.zeros(unembed_VxD.shape, jnp.float32))
     (total, d_unembed_VxD), d_x = jax.lax.scan(chunk, begin, _split(count, x_TxD, targets_T, counted_T))
-    return total, (d_x.reshape(x_TxD.shape), d_unembed_VxD.astype(unembed_VxD.dtype))
+    d_x_TxD = d_x.reshape(-1, x_TxD.shape[1])[: x_TxD.shape[0]]
+    return total, (d_x_TxD, d_unembed_VxD.astype(unembed_VxD.dtype))
 
 
 def _backward(

@@ -1,4 +1,4 @@
-"""Cloud Storage, on fake-gcs-server: see docs/storage-emulation.md."""
+"""Cloud Storage: see docs/storage-emulation.md."""
 
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.storage.service import StorageService

@@ -1,34 +1,22 @@
-"""The bytes of objects, kept by fake-gcs-server as immutable blobs.
+"""The bytes of objects: immutable files, which any number of object generations share.
 
-An object's metadata (generations, preconditions, versions) is ours; what fake-gcs-server stores is
-content: it hashes what it takes, reads ranges and concatenates. A blob never changes, so any number of
-object generations can share one, and a copy or a rename moves no bytes.
-
-fake-gcs-server holds one lock over its whole store while it reads the body of a *media* upload; a client
-that stalls would stop every reader. Blobs are therefore sent as *multipart* uploads, whose body it reads
-first and stores afterwards.
+An object's metadata (generations, preconditions, versions) is elsewhere. Because a blob never changes, a
+copy or a rename moves no bytes, and a reader is never disturbed by a writer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
+import base64
+import hashlib
 import secrets
-import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import aiohttp
-
-from rehearsal.cloud.service import ApiError
-from rehearsal.errors import RehearsalError
+import google_crc32c
 
 CHUNK_BYTES = 1 << 20
-_BUCKET = "blobs"
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,198 +29,126 @@ class Blob:
     md5: str | None
 
 
-class BlobStore:
-    """A fake-gcs-server process and the blobs in it, counted by reference.
+class BlobWriter:
+    """Takes the content of one blob in; then `finish`, or `discard` what came.
 
-    `put` and `compose` return a blob with one reference; `retain` and `release` count further ones. At zero
-    the content is deleted.
+    A thread hashes and stores a full piece while the next one arrives, so that neither a slow disk nor a
+    hash holds up other requests; at most two pieces are in memory.
     """
 
-    def __init__(
-        self, root: Path, blame: Callable[[str, str], None], program: str = "fake-gcs-server"
-    ) -> None:
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._id = secrets.token_hex(16)
+        self._file = store.path(self._id).open("wb", buffering=0)
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._crc32c = 0
+        self._piece = bytearray()
+        self._storing: asyncio.Future[None] | None = None
+        self.size = 0
+
+    async def write(self, data: bytes) -> None:
+        """Append; `size` counts it from now on, even if the caller is cancelled while it is stored."""
+        self._piece += data
+        self.size += len(data)
+        if len(self._piece) >= CHUNK_BYTES:
+            await self._settle()
+            full, self._piece = bytes(self._piece), bytearray()
+            self._storing = asyncio.ensure_future(asyncio.to_thread(self._append, full))
+
+    async def finish(self) -> Blob:
+        """The blob, with one reference."""
+        await self._settle()
+        self._append(bytes(self._piece))
+        self._file.close()
+        hashes = self._crc32c.to_bytes(4, "big"), self._md5.digest()
+        blob = Blob(self._id, self.size, *(base64.b64encode(each).decode() for each in hashes))
+        self._store.add(blob)
+        return blob
+
+    def discard(self) -> None:
+        """Forget what came."""
+        self._file.close()
+        self._store.path(self._id).unlink(missing_ok=True)
+
+    async def _settle(self) -> None:
+        if self._storing is not None:
+            await asyncio.shield(self._storing)
+
+    def _append(self, data: bytes) -> None:
+        self._md5.update(data)
+        self._crc32c = google_crc32c.extend(self._crc32c, data)
+        while data:  # a raw file may take less than it is given
+            data = data[self._file.write(data) :]
+
+
+class BlobStore:
+    """Blobs under `root`, counted by reference; a blob's content goes with its last reference.
+
+    A finished writer and `compose` return a blob with one reference; `retain` and `release` count the others.
+    """
+
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._blame = blame
-        self._program = program
         self._references: dict[str, int] = {}
-        self._deletions: set[asyncio.Task[None]] = set()
-        self._process: asyncio.subprocess.Process | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._session: aiohttp.ClientSession | None = None
-        self._base = ""
 
-    async def start(self, timeout_s: float = 20.0) -> None:
-        """Start the process on a free loopback port and wait until it answers."""
-        port = _free_port()
+    def path(self, blob_id: str) -> Path:
+        """Where the content lies."""
+        return self._root / blob_id
+
+    def writer(self) -> BlobWriter:
+        """For a new blob."""
         self._root.mkdir(parents=True, exist_ok=True)
-        log = (self._root / "fake-gcs-server.log").open("wb")
-        with log:
-            # setpriv: the process must not outlive us, however we end.
-            self._process = await asyncio.create_subprocess_exec(
-                *("setpriv", "--pdeathsig", "KILL", "--", self._program),
-                *("-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-log-level", "warn"),
-                *("-backend", "filesystem", "-filesystem-root", str(self._root / "content")),
-                *("-public-host", "storage.googleapis.com"),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self._base = f"http://127.0.0.1:{port}"
-        # No limit on connections: an unfinished resumable upload keeps one open.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-            read_bufsize=CHUNK_BYTES,
-            auto_decompress=False,
-        )
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wait_until_healthy()
-                async with self._session.post(f"{self._base}/storage/v1/b", json={"name": _BUCKET}) as answer:
-                    answer.raise_for_status()
-        except (TimeoutError, aiohttp.ClientError) as error:
-            await self.close()
-            tail = (self._root / "fake-gcs-server.log").read_text(errors="replace")[-2000:]
-            raise RehearsalError(
-                f"{self._program} did not answer on {self._base} within {timeout_s} s: {error!r}\n{tail}",
-                "make setup builds it; make doctor says whether it is found",
-            ) from error
-        self._watch = asyncio.create_task(self._notice_its_end())
+        return BlobWriter(self)
 
-    async def _notice_its_end(self) -> None:
-        assert self._process is not None
-        status = await self._process.wait()
-        self._blame("fake-gcs-server", f"ended with status {status}; its log is in {self._root}")
-
-    async def _wait_until_healthy(self) -> None:
-        assert self._session is not None
-        assert self._process is not None
-        while True:
-            if self._process.returncode is not None:
-                raise TimeoutError(f"exited with status {self._process.returncode}")
-            with suppress(aiohttp.ClientConnectionError):
-                async with self._session.get(f"{self._base}/_internal/healthcheck") as answer:
-                    if answer.status == 200:
-                        return
-            await asyncio.sleep(0.02)
-
-    async def close(self) -> None:
-        """End the process. Its files stay under `root`, which belongs to the caller."""
-        if self._watch is not None:
-            self._watch.cancel()
-        for task in self._deletions:
-            task.cancel()
-        await asyncio.gather(*self._deletions, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
-
-    async def put(self, chunks: AsyncIterator[bytes]) -> Blob:
+    async def put(self, pieces: AsyncIterator[bytes]) -> Blob:
         """Store what the iterator yields. If the iterator raises, nothing is stored and the error passes."""
-        blob_id = secrets.token_hex(16)
-        boundary = secrets.token_hex(16)
-        failure: Exception | None = None
-
-        async def body() -> AsyncIterator[bytes]:
-            nonlocal failure
-            part = f"--{boundary}\r\nContent-Type: "
-            yield f"{part}application/json\r\n\r\n{json.dumps({'name': blob_id})}\r\n".encode()
-            yield f"{part}application/octet-stream\r\n\r\n".encode()
-            try:
-                async for chunk in chunks:
-                    yield chunk
-            except Exception as error:
-                failure = error
-                raise
-            yield f"\r\n--{boundary}--\r\n".encode()
-
+        writer = self.writer()
         try:
-            stored = await self._json(
-                "POST",
-                f"/upload/storage/v1/b/{_BUCKET}/o?uploadType=multipart",
-                data=body(),
-                headers={"Content-Type": f"multipart/related; boundary={boundary}"},
-            )
-        except ApiError:
-            if failure is not None:
-                raise failure from None
+            async for piece in pieces:
+                await writer.write(piece)
+            return await writer.finish()
+        except BaseException:
+            writer.discard()
             raise
-        self._references[blob_id] = 1
-        return Blob(blob_id, int(stored["size"]), stored["crc32c"], stored["md5Hash"])
 
     async def compose(self, blobs: list[Blob]) -> Blob:
-        """Concatenate at most 32 blobs into a new one; like Google's, it has no MD5."""
-        blob_id = secrets.token_hex(16)
-        stored = await self._json(
-            "POST",
-            f"/storage/v1/b/{_BUCKET}/o/{blob_id}/compose",
-            json={"sourceObjects": [{"name": blob.id} for blob in blobs], "destination": {}},
-        )
-        self._references[blob_id] = 1
-        return Blob(blob_id, int(stored["size"]), stored["crc32c"], None)
+        """Concatenate blobs into a new one; like Google's, it has no MD5."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for blob in blobs:
+                async for piece in self.read(blob):
+                    yield piece
+
+        return replace(await self.put(pieces()), md5=None)
 
     async def read(self, blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """Yield bytes [start, end) in pieces of at most 1 MiB; the caller holds a reference meanwhile."""
-        end = blob.size if end is None else end
-        if start >= end:
-            return
-        assert self._session is not None
-        try:
-            async with self._session.get(
-                f"{self._base}/download/storage/v1/b/{_BUCKET}/o/{blob.id}",
-                headers={"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "gzip"},
-            ) as answer:
-                if answer.status not in (200, 206):
-                    raise _unavailable(f"reading a blob answered {answer.status}")
-                async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
-                    yield chunk
-        except aiohttp.ClientError as error:
-            raise _unavailable(repr(error)) from error
+        left = (blob.size if end is None else end) - start
+        with self.path(blob.id).open("rb", buffering=0) as file:
+            file.seek(start)
+            while left > 0:
+                piece = await asyncio.to_thread(file.read, min(left, CHUNK_BYTES))
+                if not piece:
+                    raise EOFError(f"blob {blob.id} is shorter than its {blob.size} bytes")
+                left -= len(piece)
+                yield piece
+
+    def add(self, blob: Blob) -> None:
+        """Count the first reference."""
+        self._references[blob.id] = 1
 
     def retain(self, blob: Blob) -> None:
         """Count one more reference."""
         self._references[blob.id] += 1
 
     def release(self, blob: Blob) -> None:
-        """Drop one reference; the last one deletes the content in the background."""
+        """Drop one reference; the last one deletes the content."""
         self._references[blob.id] -= 1
         if self._references[blob.id] == 0:
             del self._references[blob.id]
-            task = asyncio.ensure_future(self._delete(blob.id))
-            self._deletions.add(task)
-            task.add_done_callback(self._deletions.discard)
+            self.path(blob.id).unlink()
 
     @property
     def count(self) -> int:
         """How many blobs somebody still refers to."""
         return len(self._references)
-
-    async def _delete(self, blob_id: str) -> None:
-        try:
-            await self._json("DELETE", f"/storage/v1/b/{_BUCKET}/o/{blob_id}")
-        except ApiError as error:
-            _log.warning("blob %s stays behind: %s", blob_id, error)
-
-    async def _json(self, http_method: str, path: str, **arguments: object) -> dict[str, str]:
-        assert self._session is not None
-        try:
-            async with self._session.request(http_method, self._base + path, **arguments) as answer:  # type: ignore[arg-type]
-                text = await answer.text()
-        except aiohttp.ClientError as error:
-            raise _unavailable(repr(error)) from error
-        if answer.status != 200:
-            raise _unavailable(f"{http_method} {path} answered {answer.status}: {text[:200]}")
-        return json.loads(text) or {}
-
-
-def _unavailable(why: str) -> ApiError:
-    """503, which every storage client retries."""
-    return ApiError(503, "UNAVAILABLE", f"fake-gcs-server: {why}", reason="backendError")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -230,6 +230,9 @@ def _check_rule(rule: JsonObject) -> None:
         raise bad_request("A lifecycle action of type SetStorageClass requires a valid storageClass.")
     if not condition:
         raise bad_request("A lifecycle rule requires at least one condition.")
+    for key, value in condition.items():
+        if isinstance(value, int) and value < 0:
+            raise bad_request(f"The lifecycle condition '{key}' must not be negative.")
     if kind == "AbortIncompleteMultipartUpload":
         extra = set(condition) - {"age", "matchesPrefix", "matchesSuffix"}
         if extra:

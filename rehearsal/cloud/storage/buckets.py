@@ -8,8 +8,8 @@ from aiohttp import web
 
 from rehearsal.cloud.policies import requested_version
 from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, bad_request
-from rehearsal.cloud.storage import bucket_rules
-from rehearsal.cloud.storage.conditions import failed, integer
+from rehearsal.cloud.storage import bucket_rules, encryption
+from rehearsal.cloud.storage.conditions import Conditions, failed
 from rehearsal.cloud.storage.listing import truth
 from rehearsal.cloud.storage.resources import refuse_acls
 from rehearsal.cloud.storage.store import Store, bucket_resource
@@ -18,7 +18,7 @@ _EVERYONE = ("allUsers", "allAuthenticatedUsers")
 
 
 class Buckets:
-    """Bucket configuration is kept here whole; fake-gcs-server never sees it."""
+    """Bucket configuration and the small resources around it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -36,6 +36,7 @@ class Buckets:
         world = self._store.world
         generation = self._store.next_generation()
         bucket = bucket_rules.new_bucket(body, world.number, generation, world.clock.rfc3339())
+        self._check_default_key({}, bucket)
         self._store.add_bucket(bucket)
         return bucket
 
@@ -43,7 +44,7 @@ class Buckets:
         """storage.buckets.get."""
         _refuse_soft_deleted(call)
         bucket = self._store.bucket(call.path["bucket"])
-        _check_metageneration(call, bucket)
+        Conditions.of(call).check_resource(bucket, reading=True)
         return bucket
 
     async def list(self, call: Call) -> JsonObject:
@@ -76,16 +77,22 @@ class Buckets:
         refuse_acls(call)
         name = call.path["bucket"]
         bucket = self._store.bucket(name)
-        _check_metageneration(call, bucket)
+        Conditions.of(call).check_resource(bucket)
         now = self._store.world.clock.rfc3339()
         changed = bucket_rules.changed_bucket(bucket, call.body or {}, now, replace=replace)
+        self._check_default_key(bucket, changed)
         self._store.world.directory[bucket_resource(name)] = changed
         return changed
+
+    def _check_default_key(self, before: JsonObject, bucket: JsonObject) -> None:
+        key = bucket.get("encryption", {}).get("defaultKmsKeyName")
+        if key and bucket["encryption"] != before.get("encryption"):
+            encryption.kms_version(self._store, key, bucket["location"])
 
     async def delete(self, call: Call) -> web.Response:
         """storage.buckets.delete: 409 while any generation, noncurrent ones included, is left."""
         name = call.path["bucket"]
-        _check_metageneration(call, self._store.bucket(name))
+        Conditions.of(call).check_resource(self._store.bucket(name))
         if not self._store.objects(name).empty:
             text = "The bucket you tried to delete is not empty."
             raise ApiError(409, "FAILED_PRECONDITION", text, reason="conflict")
@@ -151,8 +158,7 @@ class Buckets:
         world = self._store.world
         if call.path["projectId"] not in (world.project, world.number):
             raise bad_request(f"Unknown project id: {call.path['projectId']}")
-        email = f"service-{world.number}@gs-project-accounts.iam.gserviceaccount.com"
-        return {"kind": "storage#serviceAccount", "email_address": email}
+        return {"kind": "storage#serviceAccount", "email_address": encryption.agent(world)}
 
     async def notifications(self, call: Call) -> JsonObject:
         """storage.notifications.list: none, because none can be made."""
@@ -173,14 +179,6 @@ class Buckets:
 
 def _policy(bucket: str, policy: JsonObject) -> JsonObject:
     return {"kind": "storage#policy", "resourceId": bucket_resource(bucket), **policy}
-
-
-def _check_metageneration(call: Call, bucket: JsonObject) -> None:
-    actual = int(bucket["metageneration"])
-    wanted = integer(call.query, "ifMetagenerationMatch")
-    unwanted = integer(call.query, "ifMetagenerationNotMatch")
-    if (wanted is not None and wanted != actual) or (unwanted is not None and unwanted == actual):
-        raise failed()
 
 
 def _refuse_soft_deleted(call: Call) -> None:

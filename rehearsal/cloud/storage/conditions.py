@@ -1,4 +1,4 @@
-"""Preconditions of object requests: https://cloud.google.com/storage/docs/request-preconditions."""
+"""Preconditions: https://cloud.google.com/storage/docs/request-preconditions. ETags come in headers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rehearsal.cloud.service import ApiError, bad_request
+from rehearsal.cloud.service import ApiError, Call, JsonObject, bad_request
 from rehearsal.cloud.storage.versions import Version
 
 
@@ -48,30 +48,49 @@ class Conditions:
     generation_not_match: int | None = None
     metageneration_match: int | None = None
     metageneration_not_match: int | None = None
+    etag_match: str | None = None
+    etag_not_match: str | None = None
 
     @classmethod
-    def of(cls, query: Mapping[str, Any], prefix: str = "if") -> Conditions:
-        """From query parameters; `prefix` is `ifSource` for the source of a copy."""
+    def of(cls, call: Call, prefix: str = "if") -> Conditions:
+        """From query parameters and headers; `prefix` is `ifSource` for the source of a copy or rename."""
+        # A request over gRPC has no headers.
+        headers = getattr(call.raw, "headers", {}) if prefix == "if" else {}
         return cls(
-            integer(query, f"{prefix}GenerationMatch"),
-            integer(query, f"{prefix}GenerationNotMatch"),
-            integer(query, f"{prefix}MetagenerationMatch"),
-            integer(query, f"{prefix}MetagenerationNotMatch"),
+            integer(call.query, f"{prefix}GenerationMatch"),
+            integer(call.query, f"{prefix}GenerationNotMatch"),
+            integer(call.query, f"{prefix}MetagenerationMatch"),
+            integer(call.query, f"{prefix}MetagenerationNotMatch"),
+            headers.get("If-Match"),
+            headers.get("If-None-Match"),
         )
 
     def check(self, version: Version | None, *, reading: bool = False) -> None:
         """ApiError 412 where one does not hold; 304 for a failed not-match of a read."""
-        generation = version.generation if version else 0
-        metageneration = version.metageneration if version else 0
-        for wanted, actual in (
-            (self.generation_match, generation),
-            (self.metageneration_match, metageneration),
+        etag = version.etag if version else None
+        numbers = (version.generation, version.metageneration) if version else (0, 0)
+        self._check(*numbers, etag, reading)
+
+    def check_resource(self, body: JsonObject, *, reading: bool = False) -> None:
+        """The same of a bucket or a folder."""
+        self._check(0, int(body["metageneration"]), body.get("etag"), reading)
+
+    def _check(self, generation: int, metageneration: int, etag: str | None, reading: bool) -> None:
+        if (
+            self.generation_match not in (None, generation)
+            or self.metageneration_match not in (None, metageneration)
+            or (self.etag_match is not None and not _names(self.etag_match, etag))
         ):
-            if wanted is not None and wanted != actual:
-                raise failed()
-        for unwanted, actual in (
-            (self.generation_not_match, generation),
-            (self.metageneration_not_match, metageneration),
+            raise failed()
+        if (
+            self.generation_not_match == generation
+            or self.metageneration_not_match == metageneration
+            or (self.etag_not_match is not None and _names(self.etag_not_match, etag))
         ):
-            if unwanted is not None and unwanted == actual:
-                raise _not_modified() if reading else failed()
+            raise _not_modified() if reading else failed()
+
+
+def _names(header: str, etag: str | None) -> bool:
+    """Whether an If-Match or If-None-Match header is about this etag; weak and strong ones are the same."""
+    listed = {part.strip().removeprefix("W/").strip('"') for part in header.split(",")}
+    return etag is not None and ("*" in listed or etag in listed)

@@ -1,35 +1,58 @@
-"""The gRPC side of Cloud Storage, as far as clients of flat buckets need it: GetStorageLayout.
+"""The gRPC side of Cloud Storage: bucket layouts and folders, by the handlers of the JSON API.
 
 gcsfuse and gcsfs ask `google.storage.control.v2.StorageControl` for a bucket's layout before anything
-else; gcsfs repeats a question that nobody answers for a minute, at every operation. Both ask on the port of
-the JSON API, so one TLS listener has to serve both kinds of client: `HttpOrGrpcSite`.
+else, and gcsfuse works on folders by it; gcsfs repeats a question that nobody answers for a minute, at every
+operation. All ask on the port of the JSON API, so one TLS listener has to serve both kinds of client:
+`HttpOrGrpcSite`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc  # type: ignore[import-untyped]
 from aiohttp import web
-from google.cloud.storage_control_v2.types import GetStorageLayoutRequest, StorageLayout
+from google.cloud.storage_control_v2 import types
+from google.longrunning import operations_pb2  # type: ignore[import-untyped]
+from google.protobuf import empty_pb2, json_format
+from google.protobuf.message import Message
 
 from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.grpcdoor import CALLER, GrpcDoor
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.storage.store import Store, bucket_resource
+from rehearsal.cloud.service import Answer, Call, JsonObject, Method, bad_request
+from rehearsal.cloud.storage.store import bucket_resource
 
-_SERVICE = "google.storage.control.v2.StorageControl"
+_CONTROL, _OPERATIONS = "google.storage.control.v2.StorageControl", "google.longrunning.Operations"
+# Service → its methods: the method of the JSON API that does the same, and the type of the request.
+_METHODS: dict[str, dict[str, tuple[str, Any]]] = {
+    _CONTROL: {
+        "CreateFolder": ("storage.folders.insert", types.CreateFolderRequest.pb()),
+        "DeleteFolder": ("storage.folders.delete", types.DeleteFolderRequest.pb()),
+        "GetFolder": ("storage.folders.get", types.GetFolderRequest.pb()),
+        "GetStorageLayout": ("storage.buckets.getStorageLayout", types.GetStorageLayoutRequest.pb()),
+        "ListFolders": ("storage.folders.list", types.ListFoldersRequest.pb()),
+        "RenameFolder": ("storage.folders.rename", types.RenameFolderRequest.pb()),
+    },
+    _OPERATIONS: {"GetOperation": ("storage.buckets.operations.get", operations_pb2.GetOperationRequest)},
+}
+_NAME = re.compile(
+    r"projects/_/buckets/(?P<bucket>[^/]+)"
+    r"(?:/folders/(?P<folder>.+)|/operations/(?P<operationId>.+)|/storageLayout)?"
+)
 
 
 class StorageControl:
-    """A gRPC server on a Unix socket at `path`."""
+    """A gRPC server on a Unix socket at `path`; what `_METHODS` lacks is UNIMPLEMENTED."""
 
-    def __init__(self, store: Store, iam: Iam, path: Path, doorway: Doorway) -> None:
-        self._store = store
+    def __init__(self, methods: Mapping[str, Method], iam: Iam, path: Path, doorway: Doorway) -> None:
+        self._methods = methods
         self._iam = iam
         self._door = GrpcDoor("storage.googleapis.com", iam, doorway)
         self.path = path
@@ -37,14 +60,17 @@ class StorageControl:
 
     async def start(self) -> None:
         """Begin to answer."""
-        layout = grpc.unary_unary_rpc_method_handler(
-            self._get_storage_layout,
-            request_deserializer=GetStorageLayoutRequest.deserialize,
-            response_serializer=StorageLayout.serialize,
-        )
-        handler = grpc.method_handlers_generic_handler(_SERVICE, {"GetStorageLayout": layout})
         self._server = grpc.aio.server(interceptors=(self._door,))
-        self._server.add_generic_rpc_handlers((handler,))
+        for service, methods in _METHODS.items():
+            handlers = {
+                name: grpc.unary_unary_rpc_method_handler(
+                    partial(self._serve, method_id),
+                    request_deserializer=request.FromString,
+                    response_serializer=lambda message: message.SerializeToString(),
+                )
+                for name, (method_id, request) in methods.items()
+            }
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._server.add_insecure_port(f"unix:{self.path}")
         await self._server.start()
 
@@ -53,18 +79,59 @@ class StorageControl:
         if self._server is not None:
             await self._server.stop(grace=None)
 
-    async def _get_storage_layout(self, request: GetStorageLayoutRequest, _context: Any) -> StorageLayout:
-        # projects/_/buckets/B/storageLayout
-        name = request.name.removeprefix(bucket_resource("")).removesuffix("/storageLayout")
-        bucket = self._store.bucket(name)
-        self._iam.require(CALLER.get(), "storage.objects.list", bucket_resource(name))
-        hierarchical = bool(bucket.get("hierarchicalNamespace", {}).get("enabled"))
-        return StorageLayout(
-            name=request.name,
-            location=bucket["location"],
-            location_type=bucket["locationType"],
-            hierarchical_namespace=StorageLayout.HierarchicalNamespace(enabled=hierarchical),
-        )
+    async def _serve(self, method_id: str, request: Message, _context: Any) -> Message:
+        call, method = _call(method_id, request, CALLER.get()), self._methods[method_id]
+        if method.permission is not None and method.resource is not None:
+            self._iam.require(call.principal, method.permission, method.resource(call))
+        return _message(await method.handler(call))
+
+
+def _call(method_id: str, request: Message, principal: str) -> Call:
+    """The request in terms of the JSON API."""
+    sent = json_format.MessageToDict(request)
+    match = _NAME.fullmatch(sent.pop("name", "") or sent.pop("parent", ""))
+    if match is None:
+        raise bad_request("Invalid resource name.")
+    path = {key: value for key, value in match.groupdict().items() if value}
+    path |= {"sourceFolder": path.get("folder", ""), "destinationFolder": sent.get("destinationFolderId", "")}
+    query = sent | {
+        "startOffset": sent.get("lexicographicStart"),
+        "endOffset": sent.get("lexicographicEnd"),
+        **{f"ifSource{key[2:]}": value for key, value in sent.items() if key.startswith("if")},
+    }
+    body = {"name": sent.get("folderId", "")}
+    return Call("storage", "v1", method_id, path, query, body, principal, cast(web.Request, None))
+
+
+def _message(answer: Answer) -> Message:
+    """The answer of the JSON API as the message that gRPC clients get."""
+    if not isinstance(answer, dict):
+        return empty_pb2.Empty()
+    kind = answer.get("kind", "").removeprefix("storage#")
+    if kind == "operation":
+        operation = operations_pb2.Operation(name=answer["name"], done=answer["done"])
+        operation.metadata.Pack(_parsed(types.RenameFolderMetadata, answer["metadata"]))
+        if "response" in answer:
+            operation.response.Pack(_folder(answer["response"]))
+        return cast(Message, operation)
+    if kind == "folders":
+        folders = [_folder(item) for item in answer.get("items", ())]
+        token = answer.get("nextPageToken", "")
+        return cast(Message, types.ListFoldersResponse.pb()(folders=folders, next_page_token=token))
+    if kind == "folder":
+        return _folder(answer)
+    name = f"{bucket_resource(answer['bucket'])}/storageLayout"
+    return _parsed(types.StorageLayout, answer | {"name": name})
+
+
+def _folder(body: JsonObject) -> Message:
+    name = f"{bucket_resource(body['bucket'])}/folders/{body['name']}"
+    return _parsed(types.Folder, body | {"name": name})
+
+
+def _parsed(kind: Any, body: JsonObject) -> Message:
+    fields = {key: value for key, value in body.items() if not key.startswith("@")}
+    return cast(Message, json_format.ParseDict(fields, kind.pb()(), ignore_unknown_fields=True))
 
 
 class HttpOrGrpcSite(web.BaseSite):

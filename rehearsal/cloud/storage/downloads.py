@@ -48,10 +48,6 @@ async def send(request: web.Request, version: Version, blobs: BlobStore) -> web.
         if request.method != "HEAD":
             async for chunk in blobs.read(version.blob, start, end):
                 await response.write(inflate.decompress(chunk) if inflate else chunk)
-    except ApiError as error:  # too late for an error body: a broken connection says it
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionResetError(error.message) from error
     finally:
         blobs.release(version.blob)
     await response.write_eof()

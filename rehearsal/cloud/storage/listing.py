@@ -33,6 +33,7 @@ class _Options:
     versions: bool
     soft: bool
     trailing: bool
+    folders: bool
     glob: re.Pattern[str] | None
     limit: int
 
@@ -46,7 +47,11 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
     several = options.versions or options.soft
     last = ("", 0)
     scan = objects.scan(
-        options.prefix, max(options.start, after_name), versions=options.versions, soft=options.soft
+        options.prefix,
+        max(options.start, after_name),
+        versions=options.versions,
+        soft=options.soft,
+        folders=options.folders,
     )
     entry = next(scan, None)
     while entry is not None:
@@ -115,6 +120,7 @@ def _options(query: Mapping[str, Any]) -> _Options:
         versions=versions,
         soft=soft,
         trailing=truth(query, "includeTrailingDelimiter"),
+        folders=truth(query, "includeFoldersAsPrefixes"),
         glob=_glob(glob) if glob else None,
         limit=min(max(limit, 1), MAX_RESULTS),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from urllib.parse import quote
 
 from rehearsal.cloud.service import Call, JsonObject, NotEmulatedError, bad_request
@@ -15,7 +16,6 @@ SETTABLE = (
     "contentType",
     "customTime",
     "eventBasedHold",
-    "kmsKeyName",
     "metadata",
     "temporaryHold",
 )
@@ -25,11 +25,13 @@ _OUTPUT = frozenset(
         "bucket",
         "componentCount",
         "crc32c",
+        "customerEncryption",
         "etag",
         "generation",
         "hardDeleteTime",
         "id",
         "kind",
+        "kmsKeyName",
         "md5Hash",
         "mediaLink",
         "metageneration",
@@ -47,6 +49,7 @@ _OUTPUT = frozenset(
         "updated",
     )
 )
+_METADATA_BYTES = 8 << 10  # https://cloud.google.com/storage/quotas
 STORAGE_CLASSES = frozenset(
     (
         "STANDARD",
@@ -78,7 +81,27 @@ def settable(body: JsonObject) -> JsonObject:
         if key not in SETTABLE and key not in _OUTPUT and value:
             raise NotEmulatedError(f"Object field '{key}'")
     storage_class(body)
+    custom = body.get("metadata") or {}
+    size = sum(len(f"{key}{value or ''}".encode()) for key, value in custom.items())
+    if size > _METADATA_BYTES:
+        raise bad_request(f"Custom metadata has {size} bytes; at most {_METADATA_BYTES} are allowed.")
     return {key: body[key] for key in SETTABLE if body.get(key) is not None}
+
+
+def check_name(name: str, sent: str) -> None:
+    """ApiError 400 unless an object may have this name, which `sent`, a percent-encoded text, may contain.
+
+    https://cloud.google.com/storage/docs/objects#naming
+    """
+    if not name:
+        raise bad_request("Required parameter: name")
+    # What isn't UTF-8 arrives as replacement characters from a query and as surrogates from JSON.
+    broken = "\ufffd" in name and "%EF%BF%BD" not in sent.upper()
+    if broken or name.encode(errors="replace") != name.encode(errors="ignore"):
+        raise bad_request("Object names must be valid UTF-8.")
+    forbidden = name in (".", "..") or name.startswith(".well-known/acme-challenge/")
+    if len(name.encode()) > 1024 or "\n" in name or "\r" in name or forbidden:
+        raise bad_request(f"Invalid object name: {name!r}")
 
 
 def storage_class(body: JsonObject) -> str | None:
@@ -98,11 +121,21 @@ def merged(fields: JsonObject, patch: JsonObject) -> JsonObject:
             value = {name: text for name, text in metadata.items() if text is not None}
         result[key] = value
     settable({key: value for key, value in patch.items() if value is not None})
-    return {key: value for key, value in result.items() if key in SETTABLE and value not in (None, {})}
+    return settable({key: value for key, value in result.items() if value not in (None, {})})
 
 
-def object_body(version: Version, base: str) -> JsonObject:
-    """The object resource."""
+def check_custom_time(before: JsonObject, after: JsonObject) -> None:
+    """ApiError 400 if the custom time goes or moves back."""
+    old, new = before.get("customTime"), after.get("customTime")
+    if old and (not new or datetime.fromisoformat(new) < datetime.fromisoformat(old)):
+        raise bad_request("Custom time cannot be removed or set to an earlier time.")
+
+
+def object_body(version: Version, call: Call, *, written: bool = False) -> JsonObject:
+    """The object resource. Hashes under a customer's key are for who brings it, or has just `written` it."""
+    base = base_url(call)
+    needed = version.fields.get("customerEncryption", {}).get("keySha256")
+    hashes = written or not needed or call.raw.headers.get("X-Goog-Encryption-Key-Sha256") == needed
     path = f"/b/{version.bucket}/o/{quote(version.name, safe='')}"
     body: JsonObject = {
         "kind": "storage#object",
@@ -116,7 +149,6 @@ def object_body(version: Version, base: str) -> JsonObject:
         **version.fields,
         "storageClass": version.storage_class,
         "size": str(version.blob.size),
-        "crc32c": version.blob.crc32c,
         "etag": version.etag,
         "timeCreated": version.created,
         "updated": version.updated,
@@ -124,7 +156,8 @@ def object_body(version: Version, base: str) -> JsonObject:
         "timeFinalized": version.created,
     }
     optional = {
-        "md5Hash": version.blob.md5,
+        "crc32c": version.blob.crc32c if hashes else None,
+        "md5Hash": version.blob.md5 if hashes else None,
         "componentCount": version.component_count,
         "timeDeleted": version.deleted,
         "softDeleteTime": version.soft_deleted,

@@ -16,37 +16,36 @@ from rehearsal.cloud.service import Call, Method, World
 from rehearsal.cloud.storage.blobs import BlobStore
 from rehearsal.cloud.storage.buckets import Buckets
 from rehearsal.cloud.storage.control import StorageControl
+from rehearsal.cloud.storage.folders import Folders
 from rehearsal.cloud.storage.objects import Objects
 from rehearsal.cloud.storage.store import Store, bucket_resource, object_resource
 from rehearsal.cloud.storage.uploads import Uploads
 
 
 class StorageService:
-    """Cloud Storage. `await start()` before the first request, `await close()` at the end."""
+    """Cloud Storage, with its content under `root`. `start` opens its gRPC door, `close` shuts it."""
 
     api = "storage"
     versions = ("v1",)
 
-    def __init__(
-        self, world: World, iam: Iam, root: Path, doorway: Doorway, program: str = "fake-gcs-server"
-    ) -> None:
-        self._blobs = BlobStore(root, world.blame, program)
+    def __init__(self, world: World, iam: Iam, root: Path, doorway: Doorway) -> None:
+        self._blobs = BlobStore(root / "content")
         self._store = Store(world, iam, self._blobs)
+        self.limit = self._store.limit
         self._uploads = Uploads(self._store)
         self._objects = Objects(self._store)
         self._buckets = Buckets(self._store)
-        self._control = StorageControl(self._store, iam, root / "grpc.sock", doorway)
+        self._folders = Folders(self._store)
+        self._control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway)
 
     async def start(self) -> None:
-        """Start fake-gcs-server, which keeps the content under `root`, and the gRPC side."""
-        await self._blobs.start()
+        """Open the gRPC door."""
+        self._control.path.parent.mkdir(parents=True, exist_ok=True)
         await self._control.start()
 
     async def close(self) -> None:
-        """Abandon unfinished uploads and end fake-gcs-server."""
+        """Shut the gRPC door."""
         await self._control.close()
-        await self._uploads.close()
-        await self._blobs.close()
 
     @property
     def grpc_socket(self) -> Path:
@@ -55,7 +54,7 @@ class StorageService:
 
     def methods(self) -> Mapping[str, Method]:
         """Method id → method."""
-        buckets, objects = self._buckets, self._objects
+        buckets, folders, objects = self._buckets, self._folders, self._objects
         return {
             "storage.anywhereCaches.list": Method(
                 buckets.anywhere_caches, "storage.anywhereCaches.list", self._bucket
@@ -70,12 +69,21 @@ class StorageService:
             ),
             "storage.buckets.insert": Method(buckets.insert, "storage.buckets.create", self._project),
             "storage.buckets.list": Method(buckets.list, "storage.buckets.list", self._project),
+            "storage.buckets.operations.get": Method(folders.operation),
             "storage.buckets.patch": Method(buckets.patch, "storage.buckets.update", self._bucket),
             "storage.buckets.setIamPolicy": Method(
                 buckets.set_policy, "storage.buckets.setIamPolicy", self._bucket
             ),
             "storage.buckets.testIamPermissions": Method(buckets.test_permissions),
             "storage.buckets.update": Method(buckets.update, "storage.buckets.update", self._bucket),
+            "storage.folders.delete": Method(folders.delete, "storage.folders.delete", self._bucket),
+            "storage.folders.get": Method(folders.get, "storage.folders.get", self._bucket),
+            "storage.folders.insert": Method(folders.insert, "storage.folders.create", self._bucket),
+            "storage.folders.list": Method(folders.list, "storage.folders.list", self._bucket),
+            "storage.folders.rename": Method(folders.rename, "storage.folders.rename", self._bucket),
+            "storage.managedFolders.list": Method(
+                folders.managed, "storage.managedFolders.list", self._bucket
+            ),
             "storage.notifications.list": Method(buckets.notifications, "storage.buckets.get", self._bucket),
             "storage.objects.compose": Method(objects.compose),
             "storage.objects.copy": Method(objects.copy, "storage.objects.get", self._source),

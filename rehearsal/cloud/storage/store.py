@@ -5,6 +5,7 @@ from __future__ import annotations
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.service import ApiError, JsonObject, World
 from rehearsal.cloud.storage.blobs import BlobStore
+from rehearsal.cloud.storage.limits import MutationLimit
 from rehearsal.cloud.storage.versions import Objects, Version
 
 
@@ -30,6 +31,7 @@ class Store:
         self.world = world
         self.iam = iam
         self.blobs = blobs
+        self.limit = MutationLimit()
         self._objects: dict[str, Objects] = {}
         self._generation = 0
 
@@ -41,7 +43,7 @@ class Store:
         directory[resource] = body
         self.iam.create_bucket(resource)
         self._objects[name] = Objects(
-            name, lambda: directory[resource], self.blobs, self.world.clock, self.next_generation
+            name, lambda: directory[resource], self.blobs, self.world.clock, self.next_generation, self.limit
         )
 
     def remove_bucket(self, name: str) -> None:

@@ -11,18 +11,25 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from aiohttp import web
 
 from rehearsal.cloud.service import Answer, ApiError, Call, JsonObject, bad_request
-from rehearsal.cloud.storage.blobs import Blob
+from rehearsal.cloud.storage import encryption
+from rehearsal.cloud.storage.blobs import Blob, BlobWriter
 from rehearsal.cloud.storage.conditions import Conditions
 from rehearsal.cloud.storage.multipart import RelatedParts
-from rehearsal.cloud.storage.resources import base_url, object_body, refuse_acls, settable, storage_class
+from rehearsal.cloud.storage.resources import (
+    base_url,
+    check_name,
+    object_body,
+    refuse_acls,
+    settable,
+    storage_class,
+)
 from rehearsal.cloud.storage.store import Store
 from rehearsal.cloud.storage.versions import Version
 
@@ -39,52 +46,28 @@ class _Intent:
     name: str
     fields: JsonObject
     storage_class: str | None
-    md5: str | None
-    crc32c: str | None
+    hashes: list[tuple[str, str]]
     conditions: Conditions
     principal: str
-
-    def verify(self, blob: Blob) -> None:
-        """ApiError 400 if a declared hash is not that of the content."""
-        for kind, declared, actual in (
-            ("MD5 hash", self.md5, blob.md5),
-            ("CRC32C", self.crc32c, blob.crc32c),
-        ):
-            if declared and declared != actual:
-                text = f'Provided {kind} "{declared}" doesn\'t match calculated {kind} "{actual}".'
-                raise bad_request(text)
 
 
 @dataclass
 class _Session:
-    """One resumable upload: its content flows through `pipe` into a blob that is still being stored."""
+    """One resumable upload, whose content flows into a blob."""
 
     intent: _Intent
-    pipe: asyncio.Queue[bytes | None]
-    storing: asyncio.Task[Blob]
-    received: int = 0
+    writer: BlobWriter
     finished: Version | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def feed(self, chunk: bytes | None) -> None:
-        """Pass a piece on; None ends the content. Raises what storing it raised."""
-        if self.storing.done():
-            await self.storing
-        await self.pipe.put(chunk)
-
 
 class Uploads:
-    """Takes content in; a session lives until it is finished, cancelled or the service closes."""
+    """Takes content in; a session lives until it is finished, refused or cancelled."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._sessions: dict[str, _Session] = {}
         self._finished: deque[str] = deque()
-
-    async def close(self) -> None:
-        """Abandon the uploads that never finished."""
-        for session in self._sessions.values():
-            await _abandon(session)
 
     async def insert(self, call: Call) -> Answer:
         """storage.objects.insert, by the upload protocol that the request names."""
@@ -105,38 +88,29 @@ class Uploads:
             return await self._begin(call)
         else:
             raise bad_request(f"Invalid uploadType: {kind!r}; it must be media, multipart or resumable.")
-        return object_body(version, base_url(call))
+        return object_body(version, call, written=True)
 
     def _intent(self, call: Call, body: JsonObject) -> _Intent:
         bucket = call.path["bucket"]
         name = call.query.get("name") or body.get("name") or ""
-        if not name:
-            raise bad_request("Required parameter: name")
-        if len(name.encode()) > 1024 or "\n" in name or "\r" in name or name in (".", ".."):
-            raise bad_request(f"Invalid object name: {name!r}")
+        check_name(name, call.raw.raw_path)
         fields = settable(body)
         if call.query.get("contentEncoding"):
             fields["contentEncoding"] = call.query["contentEncoding"]
-        if call.query.get("kmsKeyName"):
-            fields["kmsKeyName"] = call.query["kmsKeyName"]
-        hashes = dict(
-            part.strip().split("=", 1)
-            for header in call.raw.headers.getall("X-Goog-Hash", [])
-            for part in header.split(",")
-            if "=" in part
-        )
+        named = call.query.get("kmsKeyName") or body.get("kmsKeyName")
+        declared = [("md5", body.get("md5Hash", "")), ("crc32c", body.get("crc32c", ""))]
         intent = _Intent(
             bucket=bucket,
             name=name,
             fields=fields,
             storage_class=storage_class(body),
-            md5=body.get("md5Hash") or hashes.get("md5") or call.raw.headers.get("Content-MD5"),
-            crc32c=body.get("crc32c") or hashes.get("crc32c"),
-            conditions=Conditions.of(call.query),
+            hashes=[*declared, *_declared(call.raw)],
+            conditions=Conditions.of(call),
             principal=call.principal,
         )
         # Asked before the content flows, to refuse early, and again when the object is made.
         self._authorize(intent)
+        fields |= encryption.for_new(self._store, call, bucket, named)
         return intent
 
     def _authorize(self, intent: _Intent) -> None:
@@ -147,9 +121,9 @@ class Uploads:
         if current is not None:
             objects.require_unprotected(current)
 
-    def _finish(self, intent: _Intent, blob: Blob) -> Version:
+    def _finish(self, intent: _Intent, blob: Blob, hashes: Iterable[tuple[str, str]] = ()) -> Version:
         try:
-            intent.verify(blob)
+            _verify([*intent.hashes, *hashes], blob)
             self._authorize(intent)
         except ApiError:
             self._store.blobs.release(blob)
@@ -180,11 +154,8 @@ class Uploads:
         content_type = call.raw.headers.get("X-Upload-Content-Type")
         if content_type:
             intent.fields.setdefault("contentType", content_type)
-        pipe: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=2)
-        storing = asyncio.ensure_future(self._store.blobs.put(_drain(pipe)))
-        storing.add_done_callback(lambda _: _empty(pipe))
         upload_id = secrets.token_urlsafe(48)
-        self._sessions[upload_id] = _Session(intent, pipe, storing)
+        self._sessions[upload_id] = _Session(intent, self._store.blobs.writer())
         path = f"/upload/storage/v1/b/{intent.bucket}/o"
         query = f"uploadType=resumable&name={quote(intent.name, safe='')}&upload_id={upload_id}"
         headers = {"Location": f"{base_url(call)}{path}?{query}", "X-GUploader-UploadID": upload_id}
@@ -195,22 +166,20 @@ class Uploads:
         if session is None:
             raise ApiError(404, "NOT_FOUND", "The resumable upload does not exist or was cancelled.")
         if call.raw.method == "DELETE":
-            await _abandon(self._sessions.pop(upload_id))
+            self._sessions.pop(upload_id).writer.discard()
             return web.Response(status=499, reason="Client Closed Request")
         async with session.lock:
             if session.finished is None:
+                if not await self._receive(session, call):
+                    return _incomplete(call, session.writer.size)
                 try:
-                    if not await self._receive(session, call):
-                        return _incomplete(call, session.received)
-                    await session.feed(None)
-                    blob = await session.storing
-                    session.finished = self._finish(session.intent, blob)
-                except ApiError:
-                    if session.storing.done():  # what came is lost or was refused: nothing to resume
-                        self._sessions.pop(upload_id, None)
+                    blob = await session.writer.finish()
+                    session.finished = self._finish(session.intent, blob, _declared(call.raw))
+                except ApiError:  # what came was refused: nothing to resume
+                    del self._sessions[upload_id]
                     raise
                 self._remember(upload_id)
-            return object_body(session.finished, base_url(call))
+            return object_body(session.finished, call, written=True)
 
     def _remember(self, upload_id: str) -> None:
         """Keep the newest finished sessions, for clients whose last answer got lost."""
@@ -221,22 +190,22 @@ class Uploads:
     async def _receive(self, session: _Session, call: Call) -> bool:
         """Take in this request's bytes; whether they complete the upload."""
         first, last, total = _content_range(call.raw)
+        writer = session.writer
         if first is None:  # a question for the state, or the end of a stream whose last chunk is in
-            return total is not None and total == session.received
-        if first > session.received:
-            raise bad_request(f"Invalid request: byte {first} before byte {session.received} was received.")
-        skip = session.received - first  # sent again after an answer that got lost
+            return total is not None and total == writer.size
+        if first > writer.size:
+            raise bad_request(f"Invalid request: byte {first} before byte {writer.size} was received.")
+        skip = writer.size - first  # sent again after an answer that got lost
         size = 0
         async for piece in _pieces(call.raw):
             size += len(piece)
             fresh = piece[skip:] if skip else piece
             skip = max(0, skip - len(piece))
             if fresh:
-                await session.feed(fresh)
-                session.received += len(fresh)
+                await writer.write(fresh)
         if last is not None and size != last - first + 1:
             raise bad_request(f"Invalid request: Content-Range says {last - first + 1} bytes, {size} came.")
-        if last is None or session.received == total:
+        if last is None or writer.size == total:
             return True
         if size % _QUANTUM_BYTES:
             raise bad_request(
@@ -269,23 +238,21 @@ def _incomplete(call: Call, received: int) -> web.Response:
     return web.Response(status=308, reason="Resume Incomplete", headers=headers)
 
 
+def _declared(request: web.Request) -> list[tuple[str, str]]:
+    """(kind, hash) of the headers: of a whole upload, or of a resumable one at its beginning or end."""
+    listed = [part.strip() for text in request.headers.getall("X-Goog-Hash", []) for part in text.split(",")]
+    listed += [f"md5={text}" for text in request.headers.getall("Content-MD5", [])]
+    return [(kind, value) for kind, _, value in (part.partition("=") for part in listed)]
+
+
+def _verify(hashes: Iterable[tuple[str, str]], blob: Blob) -> None:
+    """ApiError 400 if a declared hash is not that of the content."""
+    for kind, declared in hashes:
+        shown, actual = {"md5": ("MD5 hash", blob.md5), "crc32c": ("CRC32C", blob.crc32c)}.get(kind, ("", ""))
+        if shown and declared and declared != actual:
+            raise bad_request(f'Provided {shown} "{declared}" doesn\'t match calculated {shown} "{actual}".')
+
+
 async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
     async for piece in request.content.iter_any():
         yield piece
-
-
-async def _drain(pipe: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
-    while (piece := await pipe.get()) is not None:
-        yield piece
-
-
-def _empty(pipe: asyncio.Queue[bytes | None]) -> None:
-    """Nobody reads any more: let the one who waits to write go on, and see the failure."""
-    while not pipe.empty():
-        pipe.get_nowait()
-
-
-async def _abandon(session: _Session) -> None:
-    session.storing.cancel()
-    with suppress(asyncio.CancelledError, ApiError):
-        await session.storing

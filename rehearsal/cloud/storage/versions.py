@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
 from rehearsal.cloud.storage.blobs import Blob, BlobStore
+from rehearsal.cloud.storage.limits import MutationLimit
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,13 @@ class _Names:
             del self.by_name[version.name]
             del self.ordered[bisect_left(self.ordered, version.name)]
 
+    def rename(self, source: str, target: str) -> None:
+        """Give every name that begins with `source` the beginning `target`."""
+        for name in [name for name in self.ordered if name.startswith(source)]:
+            new = target + name[len(source) :]
+            self.by_name[new] = [replace(version, name=new) for version in self.by_name.pop(name)]
+        self.ordered = sorted(self.by_name)
+
     def find(self, name: str, generation: int | None = None) -> Version | None:
         for version in reversed(self.by_name.get(name, ())):
             if generation is None or version.generation == generation:
@@ -90,6 +98,8 @@ class Objects:
     blobs: BlobStore
     clock: Clock
     next_generation: Callable[[], int]
+    limit: MutationLimit = field(default_factory=MutationLimit)
+    folders: dict[str, str] = field(default_factory=dict)  # → when it was made, RFC 3339
     _live: _Names = field(default_factory=_Names)
     _noncurrent: _Names = field(default_factory=_Names)
     _soft: _Names = field(default_factory=_Names)
@@ -111,8 +121,26 @@ class Objects:
 
     @property
     def empty(self) -> bool:
-        """No generation left, noncurrent ones included (soft-deleted ones do not keep a bucket)."""
-        return not self._live.ordered and not self._noncurrent.ordered
+        """No generation is left, live or noncurrent (soft-deleted ones do not count), and no folder."""
+        return not (self._live.ordered or self._noncurrent.ordered or self.folders)
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether the bucket has folders."""
+        return bool(self.config().get("hierarchicalNamespace", {}).get("enabled"))
+
+    def add_folders(self, name: str) -> None:
+        """Make those of the folders that lead to this name which are missing."""
+        for end in (at for at, letter in enumerate(name, start=1) if letter == "/"):
+            self.folders.setdefault(name[:end], self.clock.rfc3339())
+
+    def rename_folder(self, source: str, target: str) -> None:
+        """Move a folder with the folders and live objects in it, which keep their generations."""
+        self._live.rename(source, target)
+        self.folders = {
+            target + name[len(source) :] if name.startswith(source) else name: made
+            for name, made in self.folders.items()
+        }
 
     def write(
         self,
@@ -122,8 +150,14 @@ class Objects:
         storage_class: str | None = None,
         component_count: int | None = None,
     ) -> Version:
-        """Make a new live generation of it, taking over the caller's reference to the blob."""
-        self._displace(name)
+        """Make a new live generation of it, taking over the caller's reference to the blob, even to fail."""
+        try:
+            self._displace(name)
+        except ApiError:
+            self.blobs.release(blob)
+            raise
+        if self.hierarchical:
+            self.add_folders(name)
         now = self.clock.rfc3339()
         version = Version(
             bucket=self.bucket,
@@ -143,6 +177,7 @@ class Objects:
 
     def annotate(self, version: Version, fields: JsonObject) -> Version:
         """Replace a generation's settable fields: its metageneration goes up, its content stays."""
+        self.limit.spend(self.bucket, version.name)
         changed = replace(
             version,
             fields=fields,
@@ -161,12 +196,14 @@ class Objects:
             self._noncurrent.remove(version)
             self._bury(version)
         else:
+            self.limit.spend(self.bucket, version.name)
             self._live.remove(version)
             self._retire(version, keep=self._versioned and not for_good)
 
     def move(self, version: Version, name: str) -> Version:
         """Give a live object another name, in one step; the source leaves no noncurrent generation."""
         self.require_unprotected(version)
+        self.limit.spend(self.bucket, version.name)
         self.blobs.retain(version.blob)
         moved = self.write(name, version.blob, version.fields, version.storage_class, version.component_count)
         self._live.remove(version)
@@ -189,9 +226,10 @@ class Objects:
         self._live, self._noncurrent, self._soft = _Names(), _Names(), _Names()
 
     def scan(
-        self, prefix: str, start: str, *, versions: bool, soft: bool
+        self, prefix: str, start: str, *, versions: bool, soft: bool, folders: bool = False
     ) -> Generator[tuple[str, list[Version]], str | None, None]:
-        """Names from `start` on with this prefix, in order, each with its generations, oldest first.
+        """Names from `start` on with this prefix, in order, each with its generations, oldest first; those of
+        folders, where they are wanted, with none.
 
         A consumer may `send` a name to go on from there instead of the next one.
         """
@@ -200,6 +238,9 @@ class Objects:
             sources = [self._soft]
         else:
             sources = [self._noncurrent, self._live] if versions else [self._live]
+        if folders:
+            sources.append(_Names())
+            sources[-1].ordered = sorted(self.folders)
         at = max(prefix, start)
         while True:
             candidates = []
@@ -245,6 +286,8 @@ class Objects:
         current = self._live.find(name)
         if current is not None:
             self.require_unprotected(current)
+        self.limit.spend(self.bucket, name)
+        if current is not None:
             self._live.remove(current)
             self._retire(current, keep=self._versioned)
 

@@ -42,6 +42,7 @@ class Node:
     place: Place
     addresses: list[str]
     preempted: bool = False
+    changing: bool = False  # a nodes.patch is under way
     untold: set[tuple[int, str]] = field(
         default_factory=set
     )  # workers and keys that their agent is to write yet
@@ -110,7 +111,9 @@ class Node:
     def render(self, hosts: Hosts) -> JsonObject:
         """The resource as it is read, with the health that its machines are in."""
         body = dict(self.body)
-        if self.state == "READY":
+        if self.state == "REPAIRING":
+            body["health"] = "UNHEALTHY_MAINTENANCE"
+        elif self.state == "READY":
             silent = [str(k) for k, name in enumerate(self.host_names) if not hosts.running(name)]
             body["health"] = "TIMEOUT" if silent else "HEALTHY"
             if silent:
@@ -147,6 +150,7 @@ class Node:
             },
             tags=tuple(self.body.get("tags", ())),
             preempted=self.preempted,
+            maintenance=self.body.get("upcomingMaintenance", {}),
             revocable=self.revocable,
             service_account=account["email"],
             scopes=tuple(account["scope"]),

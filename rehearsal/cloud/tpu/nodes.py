@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from rehearsal.cloud.clock import rfc3339
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.service import ApiError, JsonObject, World, not_found
 from rehearsal.cloud.tpu.node import LATE_KEYS, Node
@@ -17,6 +18,8 @@ from rehearsal.hosts.machine import Hosts
 NOTICE_S = 30.0
 # How often a machine that was told to switch off is looked at.
 _LOOK_S = 0.1
+# https://cloud.google.com/tpu/docs/view-maintenance-notifications: seven days of notice if scheduled.
+_NOTIFIED_S, _WINDOW_S = 7 * 86_400.0, 4 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Durations:
         delete: to delete one.
         change: to stop one, or to change what it is.
         spread: the least and the most.
+        repair: from a machine's end for maintenance to the next boot, or to its end for good.
         late: at most so long after its machines' inits run a node is READY. Others wait up to an hour
             (https://github.com/marin-community/marin/pull/6122); here it is less than a boot takes.
         told: at most so long after them a machine's agent has written each of `LATE_KEYS`, drawn for each
@@ -37,6 +41,7 @@ class Durations:
     create: float = 60.0
     delete: float = 20.0
     change: float = 5.0
+    repair: float = 120.0
     spread: tuple[float, float] = (1.0, 1.0)
     late: float = 40.0
     told: float = 120.0
@@ -77,6 +82,8 @@ class Nodes:
 
     def use_disks(self, node: Node, disks: list[JsonObject]) -> None:
         """Make these the node's disks; the `users` of a disk are read from that."""
+        for disk in disks:
+            self._world.require(disk["sourceDisk"])
         node.body["dataDisks"] = disks
         if not disks:
             del node.body["dataDisks"]
@@ -103,7 +110,7 @@ class Nodes:
         """READY some time after every machine's init runs; ApiError if the node is deleted meanwhile."""
         await self._world.clock.sleep(self._durations.create * self._dice.uniform(*self._durations.spread))
         async with node.power:
-            _still(node, state)
+            still(node, state)
             node.untold = {(worker, key) for worker in range(node.slice.hosts) for key in LATE_KEYS}
             boots = [self._hosts.boot(spec) for spec in node.specs(self._world)]
             for outcome in await asyncio.gather(*boots, return_exceptions=True):
@@ -111,11 +118,11 @@ class Nodes:
                     raise ApiError(500, "INTERNAL", f"a machine did not boot: {outcome}") from outcome
                 if isinstance(outcome, BaseException):
                     raise outcome
-            _still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
+            still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
         for untold in sorted(node.untold):
             self._world.spawn(self._tell(node, untold, self._late_dice.uniform(0.0, self._durations.told)))
         await self._world.clock.sleep(self._late_dice.uniform(0.0, self._durations.late))
-        _still(node, state)
+        still(node, state)
         for (name, _), own in zip(node.instances, node.guest_attributes, strict=True):
             # `gcloud compute tpus tpu-vm ssh --tunnel-through-iap` looks for it.
             own.agent_writes("deviceInfo", "hostname", name)
@@ -147,7 +154,7 @@ class Nodes:
         await self._world.clock.sleep(self._durations.change)
         async with node.power:
             await self._switch_off(node)
-            _still(node, "STOPPING")
+            still(node, "STOPPING")
             node.body["state"] = "STOPPED"
         return self.render(node)
 
@@ -175,6 +182,47 @@ class Nodes:
             if node.state == "READY":
                 node.body["state"] = "PREEMPTED"
 
+    async def maintain(self, node: Node, ends: str) -> None:
+        """Google's maintenance of the machines, which `ends` in READY, TERMINATED or UNKNOWN (a repair that
+        failed); PENDING announces it only. Machines are switched off in order, once this has returned.
+        """
+        if ends not in ("PENDING", "READY", "TERMINATED", "UNKNOWN"):
+            raise ApiError(400, "INVALID_ARGUMENT", f"Maintenance doesn't end in {ends}.")
+        if node.state != "READY" or node.preempted:
+            raise ApiError(400, "FAILED_PRECONDITION", f"The node {node.id} is {node.state}.")
+        pending = ends == "PENDING"
+        start_s = self._world.clock.now() + (_NOTIFIED_S if pending else 0.0)
+        node.body["upcomingMaintenance"] = {
+            "canReschedule": pending,
+            "maintenanceStatus": "PENDING" if pending else "ONGOING",
+            "type": "SCHEDULED" if pending else "UNSCHEDULED",
+            "windowStartTime": rfc3339(start_s),
+            "windowEndTime": rfc3339(start_s + _WINDOW_S),
+            "latestWindowStartTime": rfc3339(start_s),
+        }
+        self.announce()
+        if not pending:
+            node.body["state"] = "REPAIRING"
+            self._world.spawn(self._repair(node, ends))
+
+    async def _repair(self, node: Node, ends: str) -> None:
+        async with node.power:
+            if node.state == "REPAIRING":
+                await self._switch_off(node)
+        await self._world.clock.sleep(self._durations.repair)
+        if node.state != "REPAIRING":
+            return  # it was deleted meanwhile
+        del node.body["upcomingMaintenance"]
+        self.announce()
+        try:
+            if ends == "READY":
+                await self.bring_up(node, "REPAIRING")
+            else:
+                node.body["state"] = ends
+        except ApiError:
+            if node.state == "REPAIRING":
+                raise
+
     async def _switch_off(self, node: Node) -> None:
         await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
         await self._wait_off(node, NOTICE_S)
@@ -197,7 +245,7 @@ class Nodes:
         self._world.directory.pop(node.name, None)
 
 
-def _still(node: Node, state: str) -> None:
+def still(node: Node, state: str) -> None:
     """ApiError 409 if another operation has taken the node into another state meanwhile."""
     if node.state != state:
         raise ApiError(409, "ABORTED", f"The node {node.name} is {node.state}.", reason="aborted")

@@ -67,6 +67,9 @@ class Requests:
         piece = _slice(sent, zone)
         _check_runtime(sent.get("runtimeVersion", ""))
         place = self._place(sent.get("networkConfig") or {}, zone)
+        for other in (node.place for node in taken):
+            if other.network != place.network and other.cidr.overlaps(place.cidr):
+                raise NotEmulatedError("A node in a network whose ranges overlap those of another's node")
         addresses = _free_addresses(place, taken, piece.hosts)
         name = f"projects/{self._world.project}/locations/{zone}/nodes/{node_id}"
         body: JsonObject = {

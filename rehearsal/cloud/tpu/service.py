@@ -27,7 +27,7 @@ from rehearsal.cloud.service import (
 )
 from rehearsal.cloud.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES, find
 from rehearsal.cloud.tpu.node import Node
-from rehearsal.cloud.tpu.nodes import Durations, Nodes
+from rehearsal.cloud.tpu.nodes import Durations, Nodes, still
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.cloud.tpu.request import Requests, refusal
 from rehearsal.hosts.machine import Hosts
@@ -168,20 +168,28 @@ class TpuService:
                 raise refusal(f'update mask path "{path}" is not one of {", ".join(sorted(_CHANGEABLE))}')
         if node.state not in ("READY", "STOPPED"):
             raise _wrong_state(node, "updated")
+        _require_idle(node)
+        before = node.state
         changes = self._requests.mutable(sent, node.zone, node.slice.hosts)
         fields = {_CHANGEABLE[path] for path in paths}
 
         async def work() -> JsonObject:
             await self._world.clock.sleep(self._durations.change)
+            still(node, before)
+            if "dataDisks" in fields:
+                self._nodes.use_disks(node, changes.get("dataDisks", []))
             for name in fields - {"dataDisks"}:
                 node.body.pop(name, None)
                 node.body.update({name: changes[name]} if name in changes else {})
-            if "dataDisks" in fields:
-                self._nodes.use_disks(node, changes.get("dataDisks", []))
             self._nodes.announce()
+            done()
             return self._nodes.render(node)
 
-        return self._start(call, "update", node, work)
+        def done(error: ApiError | None = None) -> None:
+            node.changing = False
+
+        node.changing = True
+        return self._start(call, "update", node, work, on_error=done)
 
     async def delete(self, call: Call) -> JsonObject:
         """nodes.delete: machines are switched off in order, within 30 s."""
@@ -201,6 +209,7 @@ class TpuService:
             raise refusal("stop is not supported for TPU pods: a node of several hosts can only be deleted")
         if node.state != "READY":
             raise _wrong_state(node, "stopped")
+        _require_idle(node)
         undo = _enter(node, "STOPPING")
         return self._start(call, "stop", node, lambda: self._nodes.stop(node), on_error=undo)
 
@@ -209,6 +218,7 @@ class TpuService:
         node = self._find(call)
         if node.state != "STOPPED":
             raise _wrong_state(node, "started")
+        _require_idle(node)
         undo = _enter(node, "STARTING")
         work = functools.partial(self._nodes.bring_up, node, "STARTING")
         return self._start(call, "start", node, work, on_error=undo)
@@ -314,16 +324,27 @@ class TpuService:
 
     async def preempt(self, node: str, notice: bool) -> None:
         """Take a spot node back; see Nodes.preempt. ApiError 404 if no node has this id."""
+        await self._nodes.preempt(self._by_id(node), notice)
+
+    async def maintain(self, node: str, ends: str) -> None:
+        """Maintenance; see Nodes.maintain. ApiError 404 if no node has this id."""
+        await self._nodes.maintain(self._by_id(node), ends)
+
+    def _by_id(self, node: str) -> Node:
         found = next((each for each in self._nodes.all() if each.id == node), None)
         if found is None:
             raise not_found(node)
-        await self._nodes.preempt(found, notice)
+        return found
 
     async def pull(self, host: str) -> None:
         """Pull one host's plug; ApiError 404 if no host has this name."""
         if not any(host in node.host_names for node in self._nodes.all()):
             raise not_found(host)
         await self._hosts.pull(host)
+
+    def all(self) -> list[Node]:
+        """Every node, oldest first."""
+        return self._nodes.all()
 
     def deletions(self) -> dict[str, int]:
         """Deletions that were begun, by the state in which they found the node."""
@@ -362,6 +383,13 @@ def _enter(node: Node, state: str) -> Callable[[ApiError], None]:
             node.body["state"] = before
 
     return undo
+
+
+def _require_idle(node: Node) -> None:
+    """ApiError 409 while a patch is under way, in the words of Google's operation queue
+    (https://github.com/hashicorp/terraform-provider-google/issues/24278)."""
+    if node.changing:
+        raise ApiError(409, "ABORTED", "unable to queue the operation", reason="aborted")
 
 
 def _runtime_version(location: str, version: str) -> JsonObject:

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from storage_front import PROJECT, Front
 
 _numbers = itertools.count()
+unhurried = itertools.count(step=60).__next__  # a minute passes between two mutations
 
 
 @pytest.fixture(scope="session")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     front = Front(tmp_path_factory.mktemp("storage"))
+    front.limit.now = unhurried
     yield front
     front.close()
+
+
+@pytest.fixture
+def limited(front: Front) -> Iterator[None]:
+    """Mutations are limited as at Google: for clients that back off."""
+    front.limit.now = time.monotonic
+    yield
+    front.limit.now = unhurried
+
+
+@pytest.fixture
+def tls_url(front: Front, tmp_path: Path) -> Iterator[str]:
+    with front.tls(tmp_path / "ca.pem") as url:
+        yield url
 
 
 @pytest.fixture

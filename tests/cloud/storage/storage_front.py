@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
+import ssl
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -14,6 +18,9 @@ from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from multidict import CIMultiDict
 
 from rehearsal.cloud.clock import VirtualClock
@@ -23,7 +30,7 @@ from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import World
-from rehearsal.cloud.storage import StorageService
+from rehearsal.cloud.storage import HttpOrGrpcSite, StorageService
 
 PROJECT, NUMBER = "wire-test", "123456789012"
 OWNER = "owner@example.com"
@@ -35,7 +42,7 @@ class _AllEnabled:
 
 
 class Front:
-    """The real front door, in a thread. Requests without a token count as the project owner's."""
+    """The real front door, in a thread. Requests without a token count as the owner's, unless it is empty."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -55,6 +62,7 @@ class Front:
         self.faults, self.requests = Faults(self.world.clock), RequestLog()
         doorway = Doorway(self.world, self.faults, self.requests)
         self.service = StorageService(self.world, self.iam, self.root, doorway)
+        self.limit = self.service.limit
         await self.service.start()
         self._owner = self.iam.mint(OWNER, lifetime_s=1e9).value  # proofs run for hours
         self._door = FrontDoor(
@@ -66,7 +74,7 @@ class Front:
             doorway=doorway,
         )
         app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.router.add_route("*", "/{path:(?s:.*)}", self._handle)
         self.runner = web.AppRunner(app, shutdown_timeout=1)
         await self.runner.setup()
         site = web.TCPSite(self.runner, "127.0.0.1", 0)
@@ -74,15 +82,30 @@ class Front:
         self.port = self.runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{self.port}"
 
+    @contextmanager
+    def tls(self, ca: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+        """Also on TLS, with gRPC, as in the rehearsal's network; writes the certificate, yields the URL."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate(ca))
+        site = HttpOrGrpcSite(self.runner, host, port, context, self.service.grpc_socket)
+        self.call(site.start())
+        yield f"https://{host}:{self.runner.addresses[-1][1]}"
+        self.call(site.stop())
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/token":
+            token = self.iam.mint(request.query["principal"])
+            return web.json_response({"access_token": token.value, "expires_in": 3600})
         headers = CIMultiDict(request.headers)
-        if not headers.get("Authorization", "").startswith("Bearer ya29."):
+        sent = headers.get("Authorization", "anonymous")
+        if sent and not sent.startswith("Bearer ya29."):
             headers["Authorization"] = f"Bearer {self._owner}"
         # tensorstore adds this parameter to defeat caches; Google's servers ignore it.
         url = request.rel_url.without_query_params("tensorstore")
         if url.query_string == request.rel_url.query_string:
             url = request.rel_url
-        clone = request.clone(headers=headers, host="storage.googleapis.com", rel_url=url)
+        host = headers.pop("X-Test-Host", "storage.googleapis.com")
+        clone = request.clone(headers=headers, host=host, rel_url=url)
         return await self._door.handle(clone)
 
     def close(self) -> None:
@@ -164,3 +187,30 @@ def object_path(bucket: str, name: str) -> str:
 
 def _text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def certificate(path: Path) -> Path:
+    """A self-signed certificate with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "storage")])
+    names = [x509.DNSName("storage.googleapis.com"), x509.IPAddress(ip_address("127.0.0.1"))]
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    return path

@@ -15,6 +15,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from storage_front import PROJECT, Front
 
+pytestmark = pytest.mark.usefixtures("limited")
+
 
 @pytest.fixture(autouse=True)
 def every_request_is_one_that_google_takes(front: Front) -> Iterator[None]:

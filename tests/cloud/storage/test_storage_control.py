@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import ssl
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from google.cloud.storage_control_v2.types import GetStorageLayoutRequest, StorageLayout
 from storage_front import OWNER, Front
-
-from rehearsal.cloud.storage import HttpOrGrpcSite
 
 METHOD = "google.storage.control.v2.StorageControl/GetStorageLayout"
 PROGRAM = """
@@ -36,18 +27,6 @@ PROGRAM = """
     files.pipe(f"{bucket}/dir/a", b"text")
     print(files.cat(f"{bucket}/dir/a").decode(), files.ls(f"{bucket}/dir"))
 """
-
-
-@pytest.fixture
-def tls_url(front: Front, tmp_path: Path) -> Iterator[str]:
-    """The front door on TLS, as it stands in the rehearsal's network."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(_certificate(tmp_path / "ca.pem"))
-
-    site = HttpOrGrpcSite(front.runner, "127.0.0.1", 0, context, front.service.grpc_socket)
-    front.call(site.start())
-    yield f"https://127.0.0.1:{front.runner.addresses[-1][1]}"
-    front.call(site.stop())
 
 
 def run(tls_url: str, bucket: str, token: str, ca: Path) -> subprocess.CompletedProcess[str]:
@@ -125,29 +104,3 @@ def test_grpc_calls_are_judged_as_at_the_front_door(front: Front, bucket: str) -
     assert ask(front, "none-such", front.token(OWNER)) == "NOT_FOUND"
     assert ask(front, bucket, front.token(OWNER), other) == "UNIMPLEMENTED"
     assert front.requests.counts()["methods"][other] == {"validated": 0, "refused": 1}
-
-
-def _certificate(path: Path) -> Path:
-    """A self-signed certificate for 127.0.0.1, with its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "storage")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    return path

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from storage_front import Front, object_path
 
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.storage.blobs import Blob, BlobStore
+from rehearsal.cloud.storage.limits import MutationLimit
 from rehearsal.cloud.storage.listing import list_page
 from rehearsal.cloud.storage.versions import Objects
 
@@ -19,10 +22,10 @@ _names = st.text(alphabet="ab/é", min_size=1, max_size=6)
 
 
 class _NoBlobs(BlobStore):
-    """Counts nothing and stores nothing: listings never look at content."""
+    """Counts nothing: listings never look at content."""
 
     def __init__(self) -> None:
-        pass
+        super().__init__(Path())
 
     def release(self, blob: Blob) -> None:
         pass
@@ -31,7 +34,8 @@ class _NoBlobs(BlobStore):
 def objects_of(names: list[str], *, versioned: bool = False) -> Objects:
     config: dict[str, Any] = {"versioning": {"enabled": versioned}}
     numbers = iter(range(1, 1_000_000))
-    objects = Objects("b", lambda: config, _NoBlobs(), VirtualClock(), lambda: next(numbers))
+    limit = MutationLimit(count(step=60).__next__)
+    objects = Objects("b", lambda: config, _NoBlobs(), VirtualClock(), lambda: next(numbers), limit)
     for name in names:
         objects.write(name, Blob("x", 0, "", None), {})
     return objects

@@ -365,3 +365,89 @@ def test_errors_are_in_google_s_form(front: Front, bucket: str) -> None:
     assert absent.json["error"]["message"] == "The specified bucket does not exist."
     for name in ("", "a\nb", ".", "x" * 1025):
         assert front.put(bucket, name, b"1").status == 400, name
+
+
+class TestEtags:
+    @pytest.mark.parametrize("which", ["bucket", "object"])
+    def test_they_come_in_a_header_and_are_preconditions(self, front: Front, bucket: str, which: str) -> None:
+        front.put(bucket, "a", b"1")
+        path = f"b/{bucket}" if which == "bucket" else object_path(bucket, "a")
+        etag = front.request("GET", path).headers["ETag"]
+        change = {"labels": {"k": "v"}} if which == "bucket" else {"metadata": {"k": "v"}}
+        assert front.request("GET", path, headers={"If-None-Match": etag}).status == 304
+        assert front.request("GET", path, headers={"If-Match": f'"{etag}"'}).status == 200
+        assert front.request("GET", path, headers={"If-Match": "stale"}).status == 412
+        assert front.request("PATCH", path, change, headers={"If-Match": "stale"}).status == 412
+        changed = front.request("PATCH", path, change, headers={"If-Match": f"stale, {etag}"})
+        assert changed.status == 200
+        assert changed.headers["ETag"] == changed.json["etag"] != etag
+        assert front.request("DELETE", path, headers={"If-Match": etag}).status == 412
+
+    def test_of_content_and_of_what_is_not_there(self, front: Front, bucket: str) -> None:
+        path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=a"
+        assert front.request("POST", path, b"1", headers={"If-Match": "*"}).status == 412
+        assert front.request("POST", path, b"1", headers={"If-None-Match": "*"}).status == 200
+        assert front.request("POST", path, b"2", headers={"If-None-Match": "*"}).status == 412
+        etag = front.read(bucket, "a").headers["ETag"]
+        assert front.read(bucket, "a", headers={"If-None-Match": etag}).status == 304
+
+
+@pytest.mark.parametrize(
+    "name", ["%FF", "a%80b", ".well-known/acme-challenge/x", "..", "x" * 1025, "line%0Afeed"]
+)
+def test_names_that_google_refuses(front: Front, bucket: str, name: str) -> None:
+    upload = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
+    assert front.request("POST", upload, b"x").status == 400
+    front.put(bucket, "a", b"x")
+    copy = f"{object_path(bucket, 'a')}/rewriteTo/b/{bucket}/o/{name.replace('/', '%2F')}"
+    assert front.request("POST", copy, {}).status == 400
+    items = front.request("GET", f"b/{bucket}/o").json["items"]
+    assert [item["name"] for item in items] == ["a"]
+
+
+def test_a_replacement_character_and_a_surrogate(front: Front, bucket: str) -> None:
+    assert front.put(bucket, "a\ufffdb", b"x").json["name"] == "a\ufffdb"
+    begun = front.request("POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=resumable", {"name": "\ud800"})
+    assert begun.status == 400
+
+
+def test_metadata_has_limits(front: Front, bucket: str) -> None:
+    front.put(bucket, "a", b"1")
+    path = object_path(bucket, "a")
+    half = "x" * 4095
+    assert front.request("PATCH", path, {"metadata": {"a": half}}).status == 200
+    assert front.request("PATCH", path, {"metadata": {"b": half}}).status == 200, "8 KiB altogether"
+    assert front.request("PATCH", path, {"metadata": {"b": half + "x"}}).status == 400
+    assert front.request("PATCH", path, {"customTime": "2026-01-02T00:00:00Z"}).status == 200
+    for earlier in ("2026-01-02T00:30:00+01:00", None):
+        assert front.request("PATCH", path, {"customTime": earlier}).status == 400
+    assert front.request("PATCH", path, {"customTime": "2026-01-03T00:00:00Z"}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "host"),
+    [
+        ("PUT", "/{bucket}/a", None),
+        ("DELETE", "/{bucket}/a", None),
+        ("GET", "/{bucket}", None),
+        ("GET", "/{bucket}?prefix=a", None),
+        ("POST", "/{bucket}/a?uploads", None),
+        ("GET", "/a", "{bucket}.storage.googleapis.com"),
+        ("GET", "/{bucket}/a?X-Goog-Signature=00", None),
+        ("DELETE", "/storage/v1/b/{bucket}/notificationConfigs/1", None),
+        ("POST", "/storage/v1/b/{bucket}/managedFolders", None),
+        ("GET", "/storage/v1/b/{bucket}/acl", None),
+        ("GET", "/storage/v1/b?project=wire-test&softDeleted=true", None),
+        ("GET", "/storage/v1/b/{bucket}/o?filter=contexts.a:*", None),
+        ("POST", "/upload/storage/v1/b/{bucket}/o?uploadType=media&name=b&predefinedAcl=publicRead", None),
+    ],
+)
+def test_what_is_not_emulated_says_so(
+    front: Front, bucket: str, method: str, path: str, host: str | None
+) -> None:
+    front.put(bucket, "a", b"1")
+    headers = {"X-Test-Host": host.format(bucket=bucket)} if host else {}
+    body = b"" if method in ("PUT", "POST") else None
+    reply = front.request(method, path.format(bucket=bucket), body, headers=headers)
+    assert (reply.status, reply.reason) == (501, "notImplemented"), reply.body
+    assert "not emulated" in reply.json["error"]["message"]

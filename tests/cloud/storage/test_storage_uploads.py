@@ -150,6 +150,28 @@ class TestResumable:
         assert send(front, session, b"", "bytes */*").status == 404
         assert front.service._blobs.count == before
 
+    def test_a_hash_that_comes_with_the_last_chunk_is_checked(self, front: Front, bucket: str) -> None:
+        before = front.service._blobs.count
+        for wrong in ("crc32c=AAAAAA==", "md5=AAAAAAAAAAAAAAAAAAAAAA=="):
+            session = begin(front, bucket, "a")
+            refused = front.request("PUT", session, b"content", headers={"X-Goog-Hash": wrong})
+            assert (refused.status, refused.reason) == (400, "invalid")
+            assert send(front, session, b"", "bytes */*").status == 404, "nothing is left to resume"
+        assert front.request("GET", object_path(bucket, "a")).status == 404
+        assert front.service._blobs.count == before
+
+    def test_its_uri_is_a_credential_and_no_other_uri_is(self, front: Front, bucket: str) -> None:
+        session = begin(front, bucket, "a")
+        bare = {"Authorization": ""}
+        expired = {"Authorization": "Bearer ya29.gone"}
+        assert front.request("PUT", session, b"content", headers=expired).status == 401
+        assert front.request("PUT", session, b"content", headers=bare).json["size"] == "7"
+        guessed = session.partition("upload_id=")[0] + "upload_id=guessed"
+        assert front.request("PUT", guessed, b"content", headers=bare).status == 404
+        media = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=b"
+        assert front.request("POST", media, b"x", headers=bare).status == 401
+        assert front.request("GET", f"b/{bucket}/o?upload_id=guessed", headers=bare).status == 401
+
     def test_the_precondition_holds_when_it_finishes(self, front: Front, bucket: str) -> None:
         session = begin(front, bucket, "a", ifGenerationMatch=0)
         front.put(bucket, "a", b"faster")

@@ -1,0 +1,81 @@
+"""1,000 mutants of good settings; what is accepted goes up, under mocks and in the emulated cloud."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra import names
+from infra.tpu import startup
+from tests.infra.lab import PROJECT, Lab
+from tests.infra.mutants import Mutant, Values, judged, merged, missing, mutants, refused_by_up
+
+# What these name is outside the settings, and isn't there: only mocks take them.
+OUTSIDE = frozenset({"gcp:project", "data:snapshot"})
+
+
+def found(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """A table of kinds and outcomes, and the changes that went up. Raises SystemExit where one is wrong."""
+    begun, table, wrong = time.monotonic(), Counter[str](), list[str]()
+    accepted: dict[tuple[str, str, str], Mutant] = {}
+    with tempfile.TemporaryDirectory(prefix="proof-") as name:
+        folder = Path(name)
+        for mutant in mutants(count, seed):
+            if unnamed := missing(mutant, said := judged(mutant, folder)):
+                wrong.append(f"{mutant.kind} of {mutant.label}: {unnamed} isn't among {said}")
+            outcome = "wrong" if unnamed else "refused" if said else "accepted"
+            if outcome == "accepted" and (refusal := refused_by_up(mutant.values)):
+                outcome = "refused by up"
+                if "fix: " not in refusal:
+                    outcome, wrong = "wrong", [*wrong, f"{mutant.label}: {refusal}"]
+            elif outcome == "accepted":
+                accepted[mutant.of, mutant.kind, mutant.label] = mutant
+            table[f"{mutant.kind}: {outcome}"] += 1
+        say(f"{count} mutants, {len(wrong)} wrong; {len(accepted)} kinds of change are accepted")
+        inside = [one for one in accepted.values() if OUTSIDE.isdisjoint(where[0] for where in one.where)]
+        up = _up(merged(inside, folder), say)
+    took_s = round(time.monotonic() - begun, 1)
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    changes = sorted({f"{one.of}: {one.kind} {one.label}" for one in accepted.values()})
+    return {
+        "seed": seed,
+        "table": dict(sorted(table.items())),
+        "accepted": changes,
+        "up": up,
+        "seconds": took_s,
+    }
+
+
+def _up(files: Sequence[Mutant], say: Callable[[str], None]) -> dict[str, int]:
+    """Brings each file up in an emulated cloud of its own; what fails is raised."""
+    changes = 0
+    for number, one in enumerate(files, 1):
+        with tempfile.TemporaryDirectory(prefix="proof-") as name:
+            lab = Lab(Path(name))
+            try:
+                _bring_up(lab, one.values)
+            finally:
+                lab.close()
+        changes += len(one.where)
+        say(f"up {number}/{len(files)}: {one.of} with {one.label}")
+    return {"files": len(files), "changes": changes}
+
+
+def _bring_up(lab: Lab, values: Values) -> None:
+    there = {"gcp:project": PROJECT, **({"data:snapshot": "corpus"} if values.get("data:snapshot") else {})}
+    lines = (f"  {key}: {json.dumps(value)}\n" for key, value in {**values, **there}.items())
+    lab.settings.write_text(f"config:\n{''.join(lines)}")
+    lab.infra("up", "dev", "storage", "--yes", "--skip-preview")
+    url = f"storage.googleapis.com/upload/storage/v1/b/{values['storage:bucketName']}/o"
+    bundle = names.bundle_manifest(str(values["tpu:bundle"]))
+    for name in (bundle, names.bundle_blob(startup.script_sha256())):
+        assert lab.request("POST", url, b"", uploadType="media", name=name).ok
+    lab.infra("up", "dev", "network", "data", "tpu", "--yes", "--skip-preview")
+    for layer in names.LAYERS:
+        lab.pulumi(layer, "preview", "-s", "dev", "--expect-no-changes")
