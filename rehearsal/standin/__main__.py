@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rehearsal.standin.errors import StandInError
+from rehearsal.plugin.errors import StandInError
 from rehearsal.standin.install import install
 
 
@@ -27,8 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     # The engine adds its own address, which the stand-in has no use for.
     parsed, _ = parser.parse_known_args(arguments)
     if parsed.command == "serve":
+        from rehearsal.plugin.server import serve
         from rehearsal.standin.provider import Provider
-        from rehearsal.standin.server import serve
 
         serve(Provider())
         return 0

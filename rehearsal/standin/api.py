@@ -19,7 +19,7 @@ import google.oauth2.credentials
 import requests
 from google.auth.transport.requests import Request as AuthRequest
 
-from rehearsal.standin.errors import ApiError, StandInError
+from rehearsal.plugin.errors import ApiError, StandInError
 from rehearsal.standin.retries import Lost, is_retried, why_lost
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import Service

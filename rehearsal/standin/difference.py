@@ -6,20 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rehearsal.plugin.provider import Difference
+from rehearsal.plugin.values import UNKNOWN, has_unknown, is_empty
+from rehearsal.standin.field import Field, Kind
 from rehearsal.standin.mapping import LOCATIONS, plan
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import Field, Kind, Table
-from rehearsal.standin.values import has_unknown, is_empty
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One property that differs: `path` as Pulumi spells it, `name` of the top-level property."""
-
-    path: str
-    name: str
-    kind: str  # "ADD", "UPDATE" or "DELETE"
-    replaces: bool
+from rehearsal.standin.table import Table
 
 
 def differences(
@@ -28,8 +20,13 @@ def differences(
     state: Mapping[str, Any],
     settings: Settings,
     ignored: Sequence[str] = (),
+    before: Mapping[str, Any] | None = None,
 ) -> list[Difference]:
-    """All differences between `inputs` and `state`, without those under a path in `ignored`."""
+    """All differences between `inputs` and `state`, without those under a path in `ignored`.
+
+    `before`: the inputs that made `state`. What is in a block that the program gives, but was never given
+    itself, is Google's and no difference.
+    """
     planned = plan(table, inputs, {}, settings)
     found: list[Difference] = []
     for f in table.inputs:
@@ -37,42 +34,58 @@ def differences(
         if f.kind is Kind.LABELS:
             found += _label_differences(f, planned, state)
         else:
-            found += _compare(f, wanted, state.get(f.name), f.name, f.name, f.replaces)
+            at = _Place(f.name, f.name, f.replaces, top=True)
+            found += _compare(f, wanted, state.get(f.name), (before or {}).get(f.name), at)
     return [d for d in found if not _is_ignored(d.path, ignored)]
 
 
-def _compare(f: Field, wanted: Any, current: Any, path: str, name: str, replaces: bool) -> list[Difference]:
-    replaces = replaces or f.replaces
-    if wanted is None and (f.computed or is_empty(current)):
+@dataclass(frozen=True)
+class _Place:
+    """Where two values are compared: see Difference."""
+
+    path: str
+    name: str
+    replaces: bool
+    top: bool = False
+
+    def of(self, path: str, f: Field) -> _Place:
+        return _Place(path, self.name, self.replaces or f.replaces)
+
+    def differs(self, kind: str) -> list[Difference]:
+        return [Difference(self.path, self.name, kind, self.replaces)]
+
+
+def _compare(f: Field, wanted: Any, current: Any, before: Any, at: _Place) -> list[Difference]:
+    if wanted is None and (f.computed or is_empty(current) or (before is None and not at.top)):
         return []
     if has_unknown(wanted) and f.kind is not Kind.BLOCK:
-        return [Difference(path, name, "UPDATE", replaces)]
+        return at.differs("UPDATE")
     if wanted is None:
-        return [Difference(path, name, "DELETE", replaces)]
+        return at.differs("DELETE")
     if is_empty(wanted) and is_empty(current):
         return []
-    if f.kind is Kind.BLOCK:
-        return _compare_fields(f, wanted, current or {}, path, name, replaces)
+    if f.kind is Kind.BLOCK and wanted is not UNKNOWN:
+        return _compare_fields(f, wanted, current or {}, before or {}, at)
     if f.kind is Kind.BLOCKS and len(wanted) == len(current or []):
+        then = before if len(before or ()) == len(wanted) else [{}] * len(wanted)
         return [
             found
-            for index, item in enumerate(wanted)
-            for found in _compare_fields(f, item, current[index], f"{path}[{index}]", name, replaces)
+            for index, items in enumerate(zip(wanted, current, then, strict=True))
+            for found in _compare_fields(f, *items, at.of(f"{at.path}[{index}]", f))
         ]
     if _is_same(f, wanted, current):
         return []
-    return [Difference(path, name, "ADD" if is_empty(current) else "UPDATE", replaces)]
+    return at.differs("ADD" if is_empty(current) else "UPDATE")
 
 
 def _compare_fields(
-    f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any], path: str, name: str, replaces: bool
+    f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any], before: Mapping[str, Any], at: _Place
 ) -> list[Difference]:
     return [
         found
-        for nested in f.fields
-        if not nested.output
+        for n in f.fields
         for found in _compare(
-            nested, wanted.get(nested.name), current.get(nested.name), f"{path}.{nested.name}", name, replaces
+            n, wanted.get(n.name), current.get(n.name), before.get(n.name), at.of(f"{at.path}.{n.name}", n)
         )
     ]
 
@@ -89,8 +102,9 @@ def _is_same(f: Field, wanted: Any, current: Any) -> bool:
 
 def _is_same_set(f: Field, wanted: Sequence[Mapping[str, Any]], left: list[Mapping[str, Any]]) -> bool:
     """Whether every wanted element has its own equal one among those that are there, and none is left."""
+    at = _Place("", "", False)
     for item in wanted:
-        equal = next((other for other in left if not _compare_fields(f, item, other, "", "", False)), None)
+        equal = next((other for other in left if not _compare_fields(f, item, other, other, at)), None)
         if equal is None:
             return False
         left.remove(equal)
@@ -100,17 +114,17 @@ def _is_same_set(f: Field, wanted: Sequence[Mapping[str, Any]], left: list[Mappi
 def _label_differences(f: Field, planned: Mapping[str, Any], state: Mapping[str, Any]) -> list[Difference]:
     """Labels differ where one of ours is missing, has another value, or is ours no longer."""
     if has_unknown(planned["pulumiLabels"]):
-        return [Difference(f.name, f.name, "UPDATE", False)]
+        return [Difference(f.name, f.name, "UPDATE", f.replaces)]
     wanted, there = planned["pulumiLabels"], state.get("effectiveLabels") or {}
     own = planned.get(f.name) or {}
     found = []
     for key, value in wanted.items():
         if there.get(key) != value:
             path = f"{f.name}.{key}" if key in own else f"pulumiLabels.{key}"
-            found.append(Difference(path, f.name, "UPDATE" if key in there else "ADD", False))
+            found.append(Difference(path, f.name, "UPDATE" if key in there else "ADD", f.replaces))
     for key in state.get("pulumiLabels") or {}:
         if key not in wanted and key in there:
-            found.append(Difference(f"{f.name}.{key}", f.name, "DELETE", False))
+            found.append(Difference(f"{f.name}.{key}", f.name, "DELETE", f.replaces))
     return found
 
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rehearsal.standin import differences
+from rehearsal.standin import differences, sdk
 from rehearsal.standin.invokes import INVOKES
 from rehearsal.standin.types import TYPES
 
 
 def types() -> str:
-    """A table of the resource types: their paths at Google and the properties a program can set."""
+    """A table of the resource types: their paths at Google and the properties a program can't set."""
     rows = []
     for resource in sorted(TYPES.values(), key=lambda r: r.table.token):
         table = resource.table
         product, name = table.token.split(":")[1].split("/")[0], table.token.rsplit(":", 1)[1]
         path = table.service.base.removeprefix("https://") + table.item
-        settable = ", ".join(f"`{f.name}`" for f in sorted(table.inputs, key=lambda f: f.name))
-        rows.append(f"| {product}.{name} | `{path}` | {settable} |")
-    return "\n".join(["| type | at Google | properties |", "| --- | --- | --- |", *rows])
+        refused = sdk.resource_type(table.token).inputs.keys() - {f.name for f in table.inputs}
+        rows.append(f"| {product}.{name} | `{path}` | {', '.join(f'`{one}`' for one in sorted(refused))} |")
+    return "\n".join(["| type | at Google | refused properties |", "| --- | --- | --- |", *rows])
 
 
 def functions() -> str:

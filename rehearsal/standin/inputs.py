@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from rehearsal.standin.table import Field, Kind, Table
-from rehearsal.standin.values import UNKNOWN, Asset
+from rehearsal.plugin.provider import Checked
+from rehearsal.plugin.values import UNKNOWN, Asset
+from rehearsal.standin.field import Field, Kind
+from rehearsal.standin.table import Table
 
 _SHAPES: dict[Kind, tuple[type[Any], ...]] = {
     Kind.STRING: (str,),
@@ -27,15 +28,8 @@ _SHAPES: dict[Kind, tuple[type[Any], ...]] = {
     Kind.BLOCKS: (list,),
     Kind.BLOCK_SET: (list,),
     Kind.ASSET: (Asset,),
+    Kind.ANY: (object,),
 }
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Inputs with defaults filled in, and what is wrong with them: pairs of property and sentence."""
-
-    inputs: dict[str, Any]
-    failures: list[tuple[str, str]]
 
 
 def check(
@@ -48,7 +42,7 @@ def check(
     """
     failures: list[tuple[str, str]] = []
     inputs = _check_fields(table.inputs, given, "", failures)
-    if table.auto_name and inputs.get("name") is None:
+    if table.auto_name and inputs.get("name") is None and inputs.get("namePrefix") is None:
         automatic = "name" in before.get("__defaults", []) and before.get("name")
         inputs["name"] = automatic or f"{name}-{hashlib.sha256(seed + name.encode()).hexdigest()[:7]}"
         inputs["__defaults"] = sorted([*inputs["__defaults"], "name"])

@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from rehearsal.standin.errors import StandInError
+from rehearsal.plugin.errors import StandInError
 
 EXECUTABLE = "pulumi-resource-gcp"
 

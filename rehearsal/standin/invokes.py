@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rehearsal.standin.errors import StandInError, UnsupportedError
+from rehearsal.plugin.errors import StandInError, UnsupportedError
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.table import RESOURCE_MANAGER
 from rehearsal.standin.types.bucket_object import BUCKET_OBJECT
-from rehearsal.standin.types.network import NETWORK
-from rehearsal.standin.types.subnetwork import SUBNETWORK
+from rehearsal.standin.types.compute import NETWORK, SUBNETWORK
 
 Invoke = Callable[[Context, Mapping[str, Any]], dict[str, Any]]
 

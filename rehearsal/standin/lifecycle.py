@@ -11,16 +11,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
+from rehearsal.plugin.errors import ApiError, CreatedButError, OperationError, StandInError
+from rehearsal.plugin.provider import Difference
+from rehearsal.plugin.values import has_unknown
 from rehearsal.standin import difference, mapping, operations
 from rehearsal.standin.api import DEFAULT_TIMEOUT_S, Client
 from rehearsal.standin.batch import Batches
-from rehearsal.standin.difference import Difference
-from rehearsal.standin.errors import ApiError, CreatedButError, OperationError, StandInError
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import Table, Update
-from rehearsal.standin.values import has_unknown
 
+FORBIDDEN = 403
 NOT_FOUND = 404
 
 
@@ -40,12 +42,23 @@ class Context:
         return time.monotonic() + self.timeout_s
 
 
+@dataclass(frozen=True)
+class Change:
+    """What an update is made of: `planned` values, and the names of the properties that aren't so yet."""
+
+    planned: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    state: Mapping[str, Any]
+    changed: set[str]
+
+
 class Resource:
     """One resource type at work; holds nothing but its table."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.label = table.token.rsplit(":", 1)[-1]
+    def __init__(self, *table: Any, **more: Any) -> None:
+        """What makes a Table: its token, service, item, updates and exceptions, and the rest by name."""
+        self.table = Table(*table, **more)
+        self.label = self.table.label
 
     # The four steps --------------------------------------------------------------------------
 
@@ -55,13 +68,15 @@ class Resource:
         Raises StandInError if nothing was made, CreatedButError if it was and couldn't be finished.
         """
         planned = self.complete(context, mapping.plan(self.table, inputs, {}, context.settings))
-        id_ = self.id(planned)
         try:
-            self.insert(context, planned, inputs)
+            if self.table.looks_first and self.get(context, planned) is not None:
+                raise StandInError(f"{self.label} {self.id(planned)} already exists and must be imported")
+            planned |= self.assigned(self.insert(context, planned, inputs))
         except OperationError as error:
             raise StandInError(f"Error waiting to create {self.label}: {error}") from error
         except ApiError as error:
             raise StandInError(f"Error creating {self.label}: {error}") from error
+        id_ = self.id(planned)
         try:
             outputs = self.after_create(context, id_, planned)
         except StandInError as error:
@@ -85,13 +100,15 @@ class Resource:
         inputs: Mapping[str, Any],
         state: Mapping[str, Any],
         changed: set[str],
+        before: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Send what `changed` needs (names of properties) and return the outputs after it."""
-        planned = self.complete(context, mapping.plan(self.table, inputs, state, context.settings))
+        planned = mapping.plan(self.table, inputs, state, context.settings, before)
+        planned = self.complete(context, self.known(id_, planned, context.settings))
         try:
             for request in self.table.updates:
-                if changed & set(request.fields):
-                    self.patch(context, request, planned, inputs, state, changed)
+                if changed & {f.name for f in self.table.sent(request)}:
+                    self.patch(context, request, Change(planned, inputs, state, changed))
             outputs = self.after_update(context, id_, planned)
         except (ApiError, OperationError) as error:
             raise StandInError(f"Error updating {self.label} {id_!r}: {error}") from error
@@ -101,6 +118,11 @@ class Resource:
 
     def delete(self, context: Context, id_: str, state: Mapping[str, Any]) -> None:
         """Remove the resource; one that is gone already is a success."""
+        if state.get("deletionProtection") and self.table.field("deletionProtection").place is None:
+            raise StandInError(
+                f"cannot destroy {self.label} {id_!r} without setting deletionProtection=false and running"
+                " `pulumi up`"
+            )
         match state.get("deletionPolicy"):
             case "PREVENT":
                 raise StandInError(
@@ -117,10 +139,15 @@ class Resource:
             raise StandInError(f"Error waiting for deleting {self.label} {id_!r}: {error}") from error
 
     def differences(
-        self, inputs: Mapping[str, Any], state: Mapping[str, Any], settings: Settings, ignored: Sequence[str]
+        self,
+        inputs: Mapping[str, Any],
+        state: Mapping[str, Any],
+        settings: Settings,
+        ignored: Sequence[str],
+        before: Mapping[str, Any] | None = None,
     ) -> list[Difference]:
         """What an update to `inputs` would change."""
-        return difference.differences(self.table, inputs, state, settings, ignored)
+        return difference.differences(self.table, inputs, state, settings, ignored, before)
 
     # What a type may do differently ------------------------------------------------------------
 
@@ -128,16 +155,39 @@ class Resource:
         """Look up what the plan still lacks."""
         return planned
 
-    def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        """Send the request that makes the resource, and wait until it is made."""
-        query = {key: self._fill(value, planned) for key, value in self.table.create_query.items()}
-        content = mapping.body(self.table.inputs, planned, inputs) if self.table.create_has_body else None
-        self.call(
-            context, "POST", self._fill(self.table.collection, planned), planned, body=content, query=query
+    def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+        """Send the request that makes the resource, and wait until it is made; returns Google's answer."""
+        table = self.table
+        content = self.content(planned, inputs) if table.create_has_body else None
+        collection = table.collection or table.item.rpartition("/")[0]
+        return self.call(
+            context,
+            table.create_method,
+            self._fill(collection, planned),
+            planned,
+            body={table.create_wrap: content} if table.create_wrap else content,
+            query=self._filled(table.create_query, planned),
         )
 
+    def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of the request that makes the resource."""
+        return mapping.body(self.table.inputs, planned, inputs)
+
+    def assigned(self, answer: Any) -> dict[str, Any]:
+        """Properties that Google chose when it made the resource."""
+        made = answer.get("response", answer) if isinstance(answer, Mapping) else {}
+        return {name: made[place] for name, place in self.table.assigned.items() if place in made}
+
     def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Outputs of a resource just made."""
+        """Outputs of a resource just made, once it shows everywhere."""
+        looks, deadline = 0, context.deadline
+        while looks < self.table.looks:
+            try:
+                looks += self.get(context, planned) is not None or time.monotonic() > deadline
+            except ApiError as error:  # what is new may be refused until it is known everywhere
+                if error.status != FORBIDDEN or time.monotonic() > deadline:
+                    raise
+            context.client.pause(context.poll_s)
         return self.read(context, id_, planned)
 
     def after_update(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -147,42 +197,42 @@ class Resource:
     def get(self, context: Context, known: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Google's JSON of the resource, or None on 404."""
         try:
-            rest: Mapping[str, Any] = self.call(context, "GET", self.item(known), known)
+            query = self._filled(self.table.read_query, known)
+            rest: Mapping[str, Any] = self.call(context, "GET", self.item(known), known, query=query)
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
         return rest
 
-    def patch(
-        self,
-        context: Context,
-        request: Update,
-        planned: Mapping[str, Any],
-        inputs: Mapping[str, Any],
-        state: Mapping[str, Any],
-        changed: set[str],
-    ) -> None:
+    def patch(self, context: Context, request: Update, change: Change) -> None:
         """Send one of the table's update requests."""
-        names = [n for n in request.sends or request.fields if n in changed or not request.changed_only]
-        fields = [f for f in self.table.fields if f.name in names]
+        content = self.written(context, request, change)
+        query: dict[str, Any] = self._filled(request.query, change.planned)
+        if request.mask:
+            changed = {f.mask or str(f.place) for f in self.table.sent(request) if f.name in change.changed}
+            places = sorted(changed | set(request.mask_also.split()))
+            query[request.mask] = places if request.mask_repeats else ",".join(places)
+        path = self.item(change.planned) + request.suffix
+        body = {request.wrap: content} if request.wrap else content
+        self.call(context, request.method, path, change.planned, body=body, query=query)
+
+    def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
+        """The body of an update request."""
+        planned, about = change.planned, self.table.sent(request)
+        fields = [f for f in about if f.name in change.changed or not request.changed_only]
         content: dict[str, Any] = {}
         if request.fingerprint:
             content["fingerprint"] = self.call(context, "GET", self.item(planned), planned).get("fingerprint")
-        content |= mapping.body(fields, planned, inputs, update=True)
-        content |= {key: self._fill(value, {**state, **planned}) for key, value in request.extra.items()}
-        query: dict[str, Any] = {}
-        if request.mask:
-            places = sorted(str(self.table.field(n).place) for n in changed if n in request.fields)
-            query[request.mask] = places if request.mask_repeats else ",".join(places)
-        path = self.item(planned) + request.suffix
-        self.call(context, request.method, path, planned, body=content, query=query)
+        content |= mapping.body(fields, planned, change.inputs, update=True)
+        return content | self._filled(request.extra, {**change.state, **planned})
 
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
         """Send the request that removes the resource, and wait until it is gone."""
         if self.table.read_before_delete:
             self.call(context, "GET", self.item(known), known)
-        self.call(context, "DELETE", self.item(known), known)
+        query = self._filled(self.table.delete_query, known)
+        self.call(context, "DELETE", self.item(known), known, query=query)
 
     # Names and requests -------------------------------------------------------------------------
 
@@ -192,13 +242,14 @@ class Resource:
 
     def item(self, known: Mapping[str, Any]) -> str:
         """The resource's path under its service's base."""
-        return self._fill(self.table.item, known)
+        quoted = {name: quote(str(known[name]), safe="") for name in self.table.quoted}
+        return self._fill(self.table.item, {**known, **quoted})
 
     def parse(self, id_: str, settings: Settings) -> dict[str, str]:
         """The properties that an id is made of; the inverse of `id`."""
         template = re.escape(self.table.id or self.table.item).replace(r"\{", "{").replace(r"\}", "}")
         groups = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template)
-        if self.table.id == "{name}":
+        if (self.table.id or self.table.item) == "{name}":
             groups = r"(?P<name>.+)"
         if not (match := re.fullmatch(groups, id_)):
             raise StandInError(
@@ -208,7 +259,7 @@ class Resource:
 
     def known(self, id_: str, prior: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         """What is known of the resource before it is read: the state, and what its id says."""
-        return {**prior, **self.parse(id_, settings)}
+        return {"project": settings.project, **prior, **self.parse(id_, settings)}
 
     def call(
         self,
@@ -222,8 +273,9 @@ class Resource:
     ) -> Any:
         """Send a request to the type's service; where the answer is an operation, wait for its end."""
         deadline = context.deadline
+        service = self.table.service.at(str(known.get("region", "")))
         answer = context.client.send(
-            self.table.service,
+            service,
             method,
             path,
             query=query,
@@ -235,12 +287,15 @@ class Resource:
             return answer
         return operations.wait(
             context.client,
-            self.table.service,
+            service,
             answer,
             project=str(known.get("project") or context.settings.project),
             poll_s=context.poll_s,
             deadline=deadline,
         )
+
+    def _filled(self, query: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: self._fill(value, known) for key, value in query.items()}
 
     def _fill(self, template: str, known: Mapping[str, Any]) -> str:
         words = mapping.parameters(known)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rehearsal.plugin.values import UNKNOWN, has_unknown, is_empty
+from rehearsal.standin.field import Field, Kind, Send
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import Field, Kind, Send, Table
-from rehearsal.standin.values import UNKNOWN, has_unknown, is_empty
+from rehearsal.standin.table import Table
 
+OMITTED = object()  # what a field's `encode` returns for a value that isn't sent
 LOCATIONS = ("project", "region", "zone")
 
 
 def plan(
-    table: Table, inputs: Mapping[str, Any], state: Mapping[str, Any], settings: Settings
+    table: Table,
+    inputs: Mapping[str, Any],
+    state: Mapping[str, Any],
+    settings: Settings,
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Every property's value as it will be: the program's, the provider's default, or the API's of before.
 
-    `state`: outputs of before, empty on create. Labels: `labels` stays the program's, `effectiveLabels`
-    is what will be sent, with labels that somebody else put there.
+    `state`: outputs of before, empty on create; `before`: the inputs of then. Labels: `labels` stays the
+    program's, `effectiveLabels` is what will be sent, with labels that somebody else put there.
     """
     planned: dict[str, Any] = {}
     for f in table.inputs:
@@ -27,50 +33,106 @@ def plan(
             value = settings.location(f.name) or None
         if value is None and f.computed:
             value = state.get(f.name)
+        else:
+            value = _merged(f, value, state.get(f.name), (before or {}).get(f.name))
         planned[f.name] = value
-    if table.labelled:
-        own = settings.effective_labels(_known_map(planned.get("labels")))
+    if labels := next((f for f in table.inputs if f.kind is Kind.LABELS), None):
+        own = settings.effective_labels(_known_map(planned.get(labels.name)))
         before = state.get("pulumiLabels") or {}
         foreign = {k: v for k, v in (state.get("effectiveLabels") or {}).items() if k not in before}
-        unknown = planned.get("labels") is UNKNOWN
+        unknown = planned.get(labels.name) is UNKNOWN
         planned["pulumiLabels"] = UNKNOWN if unknown else own
         planned["effectiveLabels"] = UNKNOWN if unknown else {**foreign, **own}
     return planned
 
 
+def _merged(f: Field, wanted: Any, current: Any, before: Any) -> Any:
+    """A value with what Google set in it where the program says nothing, and said nothing before; Google's
+    spelling where it means the same.
+    """
+    if (
+        f.place
+        and f.same is not None
+        and wanted is not None
+        and current is not None
+        and f.same(wanted, current)
+    ):
+        return current
+    if f.kind is Kind.BLOCK and isinstance(wanted, Mapping) and isinstance(current, Mapping):
+        return {**wanted, **dict(_carried(f, wanted, current, before or {}))}
+    if f.kind is Kind.BLOCKS and isinstance(wanted, list) and len(current or ()) == len(wanted):
+        then = before if len(before or ()) == len(wanted) else [{}] * len(wanted)
+        nested = zip(wanted, current, then, strict=True)
+        return [
+            item if item is UNKNOWN else {**item, **dict(_carried(f, item, *rest))} for item, *rest in nested
+        ]
+    return wanted
+
+
+def _carried(
+    f: Field, wanted: Mapping[str, Any], current: Mapping[str, Any], before: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    for n in f.fields:
+        now, then = wanted.get(n.name), before.get(n.name)
+        if now is not None:
+            yield n.name, _merged(n, now, current.get(n.name), then)
+        elif then is None and not is_empty(current.get(n.name)):
+            yield n.name, current[n.name]
+
+
 def parameters(planned: Mapping[str, Any]) -> dict[str, str]:
     """What `{…}` in paths stands for; locations may be given as links, only their last part counts."""
-    words = {key: str(value) for key, value in planned.items() if isinstance(value, str | int)}
-    for key in ("region", "zone", "router"):
+    words = {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in planned.items()
+        if isinstance(value, str | int)
+    }
+    for key in ("region", "zone", "router", "sourceDisk"):
         if key in words:
             words[key] = words[key].rsplit("/", 1)[-1]
     return words
 
 
 def body(
-    fields: Iterable[Field], planned: Mapping[str, Any], given: Mapping[str, Any], *, update: bool = False
+    fields: Iterable[Field],
+    planned: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    update: bool = False,
+    whole: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A request's JSON from `planned` values; `given` are the program's own, for Send.GIVEN."""
+    """A request's JSON from `planned` values; `given` are the program's own, for Send.GIVEN.
+
+    `whole`: the resource's values where `planned` are a block's.
+    """
     result: dict[str, Any] = {}
     for f in fields:
         rule = f.send_update if update and f.send_update is not None else f.send
         value = planned.get("effectiveLabels" if f.kind is Kind.LABELS else f.name)
-        if f.place is None or f.output or not _is_sent(f, value, given.get(f.name) is not None, rule):
+        if f.place is None or not _is_sent(f, value, given.get(f.name) is not None, rule):
             continue
-        _put(result, f.place, encode(f, value, planned))
+        encoded = encode(f, value, whole or planned)
+        if encoded is not OMITTED:
+            _put(result, f.place, encoded)
     return result
 
 
 def encode(f: Field, value: Any, planned: Mapping[str, Any]) -> Any:
-    """One value in Google's form."""
+    """One value in Google's form; `planned`: the resource's."""
     if value is not None:
         if f.kind is Kind.BLOCK:
-            value = body(f.fields, value, value)
+            value = body(f.fields, value, value, whole=planned)
         elif f.kind in (Kind.BLOCKS, Kind.BLOCK_SET):
-            value = [body(f.fields, item, item) for item in value]
+            value = [body(f.fields, item, item, whole=planned) for item in value]
     elif f.encode is None:
         value = f.kind.zero
-    return f.encode(value, planned) if f.encode else value
+    if f.encode:
+        value = f.encode(value, planned)
+    if f.text and value is not None:
+        value = str(value)
+    if f.single:
+        value = value[0] if value else None
+    return [value] if f.listed and value is not None else value
 
 
 def outputs(table: Table, rest: Mapping[str, Any], prior: Mapping[str, Any], id_: str) -> dict[str, Any]:
@@ -78,10 +140,10 @@ def outputs(table: Table, rest: Mapping[str, Any], prior: Mapping[str, Any], id_
     result: dict[str, Any] = {"id": id_}
     for f in table.fields:
         if f.kind is Kind.LABELS:
-            result |= _labels(rest, prior)
+            result |= _labels(f, rest, prior)
         elif f.place is None:
             value = prior.get(f.name)
-            default = "DELETE" if f.name == "deletionPolicy" else f.kind.zero
+            default = "DELETE" if f.name == "deletionPolicy" and not f.output else f.kind.zero
             result[f.name] = default if value is None else value
         else:
             result[f.name] = decode(f, _get(rest, f.place))
@@ -94,17 +156,25 @@ def decode(f: Field, raw: Any) -> Any:
         raw = f.decode(raw)
     if raw is None:
         return f.kind.zero
+    if f.listed and isinstance(raw, list):
+        raw = raw[0] if raw else None
+    if f.single and isinstance(raw, Mapping):
+        raw = [raw] if raw else []
     match f.kind:
         case Kind.INT:
             return int(raw)
         case Kind.STRING:
             return str(raw)
         case Kind.BLOCK:
-            return {n.name: decode(n, _get(raw, n.place or n.name)) for n in f.fields} if raw else None
+            return _decoded(f, raw) if raw or f.decode else None
         case Kind.BLOCKS | Kind.BLOCK_SET:
-            return [{n.name: decode(n, _get(item, n.place or n.name)) for n in f.fields} for item in raw]
+            return [_decoded(f, item) for item in raw]
         case _:
             return raw
+
+
+def _decoded(f: Field, raw: Any) -> dict[str, Any]:
+    return {n.name: decode(n, _get(raw, n.place or n.name)) for n in f.fields}
 
 
 def preview(table: Table, planned: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,13 +195,13 @@ def preview(table: Table, planned: Mapping[str, Any], state: Mapping[str, Any]) 
     return result
 
 
-def _labels(rest: Mapping[str, Any], prior: Mapping[str, Any]) -> dict[str, Any]:
+def _labels(f: Field, rest: Mapping[str, Any], prior: Mapping[str, Any]) -> dict[str, Any]:
     """The three label outputs: the program's own, with the provider's, and all that are there."""
-    there = rest.get("labels") or {}
-    own = prior.get("labels")
+    there = _get(rest, f.place or f.name) or {}
+    own = prior.get(f.name)
     managed = prior.get("pulumiLabels") or {}
     return {
-        "labels": {k: there[k] for k in own if k in there} if own else own,
+        f.name: {k: there[k] for k in own if k in there} if own else own,
         "pulumiLabels": {k: there[k] for k in managed if k in there},
         "effectiveLabels": dict(there),
     }
@@ -140,6 +210,8 @@ def _labels(rest: Mapping[str, Any], prior: Mapping[str, Any]) -> dict[str, Any]
 def _is_sent(f: Field, value: Any, given: bool, rule: Send) -> bool:
     if rule is Send.NEVER:
         return False
+    if rule is Send.OWN:
+        return given
     if rule is Send.ALWAYS or (rule is Send.GIVEN and given):
         return True
     if f.kind is Kind.BLOCK:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from rehearsal.plugin.errors import OperationError
 from rehearsal.standin.api import Client
-from rehearsal.standin.errors import OperationError
 from rehearsal.standin.table import SERVICE_USAGE, Service, basename
 
 

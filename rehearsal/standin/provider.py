@@ -6,39 +6,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from rehearsal.plugin.errors import UnsupportedError
+from rehearsal.plugin.provider import Change, Checked
 from rehearsal.standin import inputs as checking
 from rehearsal.standin import mapping
 from rehearsal.standin.api import DEFAULT_TIMEOUT_S, FIRST_BACKOFF_S, Client
 from rehearsal.standin.batch import Batches
-from rehearsal.standin.difference import Difference
-from rehearsal.standin.errors import UnsupportedError
+from rehearsal.standin.differences import NOT_CARRIED_OUT
+from rehearsal.standin.install import installed_version
 from rehearsal.standin.invokes import INVOKES
 from rehearsal.standin.lifecycle import Context, Resource
-from rehearsal.standin.settings import Settings
+from rehearsal.standin.settings import Settings, unknown_settings
 from rehearsal.standin.types import TYPES
 
 POLL_S = 0.5  # the official provider: 10 s
 WINDOW_S = 0.3  # the official provider: 3 s
 
 
-@dataclass(frozen=True)
-class Change:
-    """The engine's question "what would an update do?" answered."""
-
-    differences: list[Difference]
-    delete_first: bool
-
-    @property
-    def replaces(self) -> list[str]:
-        """Properties that can't be changed in place."""
-        return sorted({d.name for d in self.differences if d.replaces})
-
-
 class Provider:
-    """A configured provider. Creating or updating needs `configure` first."""
+    """A configured provider (`rehearsal.plugin.provider`). Creating or updating needs `configure` first."""
+
+    package = "gcp"
 
     def __init__(
         self, *, poll_s: float = POLL_S, window_s: float = WINDOW_S, first_backoff_s: float = FIRST_BACKOFF_S
@@ -46,7 +36,16 @@ class Provider:
         self._poll_s = poll_s
         self._first_backoff_s = first_backoff_s
         self._batches = Batches(window_s)
+        self.version = installed_version()
         self.configure(Settings())
+
+    def unknown_settings(self, given: Mapping[str, Any]) -> list[str]:
+        """Names of settings that would have no effect, and so are refused."""
+        return unknown_settings(given)
+
+    def configure_from(self, given: Mapping[str, Any]) -> None:
+        """Take the provider's settings from its inputs and the environment."""
+        self.configure(Settings.of(given))
 
     def configure(self, settings: Settings) -> None:
         """Take the provider's settings; connections are made when the first request is sent."""
@@ -59,20 +58,27 @@ class Provider:
 
     def check(
         self, token: str, news: Mapping[str, Any], olds: Mapping[str, Any], name: str, seed: bytes
-    ) -> checking.Checked:
+    ) -> Checked:
         """Inputs with their defaults, and what is wrong with them."""
         return checking.check(_type(token).table, news, olds, name, seed)
 
     def diff(
-        self, token: str, state: Mapping[str, Any], news: Mapping[str, Any], ignored: Sequence[str] = ()
+        self,
+        token: str,
+        state: Mapping[str, Any],
+        news: Mapping[str, Any],
+        ignored: Sequence[str] = (),
+        before: Mapping[str, Any] | None = None,
     ) -> Change:
-        """What an update from `state` (outputs) to `news` (checked inputs) would change."""
+        """What an update from `state` (outputs, made by `before`) to `news` (checked inputs) would change."""
         resource = _type(token)
-        found = resource.differences(news, state, self._settings, ignored)
+        found = resource.differences(news, state, self._settings, ignored, before)
         replaces = {d.name for d in found if d.replaces}
         # A fixed name can't be taken twice: then the old one has to go first.
         named = (
-            resource.table.auto_name and "name" not in news.get("__defaults", ()) and "name" not in replaces
+            resource.table.auto_name
+            and news.get("name") is not None
+            and ("name" not in news.get("__defaults", ()) and "name" not in replaces)
         )
         return Change(found, bool(replaces) and (named or resource.table.delete_before_replace))
 
@@ -100,16 +106,17 @@ class Provider:
         news: Mapping[str, Any],
         *,
         ignored: Sequence[str] = (),
+        before: Mapping[str, Any] | None = None,
         preview: bool = False,
         timeout_s: float = 0,
     ) -> dict[str, Any]:
         """Change a resource from `state` (outputs) to `news` (checked inputs): its outputs after it."""
         resource = _type(token)
         if preview:
-            planned = mapping.plan(resource.table, news, state, self._settings)
+            planned = mapping.plan(resource.table, news, state, self._settings, before)
             return mapping.preview(resource.table, planned, state)
-        changed = {d.name for d in resource.differences(news, state, self._settings, ignored)}
-        return resource.update(self._context(timeout_s), id_, news, state, changed)
+        changed = {d.name for d in resource.differences(news, state, self._settings, ignored, before)}
+        return resource.update(self._context(timeout_s), id_, news, state, changed, before)
 
     def delete(self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0) -> None:
         """Remove a resource."""
@@ -138,6 +145,8 @@ class Provider:
 
 
 def _type(token: str) -> Resource:
+    if token in NOT_CARRIED_OUT:
+        raise UnsupportedError(f"the stand-in doesn't carry out {token}: {NOT_CARRIED_OUT[token]}")
     if token not in TYPES:
         known = ", ".join(TYPES)
         raise UnsupportedError(f"the stand-in doesn't know the resource type {token!r}; it knows {known}")

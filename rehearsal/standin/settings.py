@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rehearsal.plugin.values import UNKNOWN
 from rehearsal.standin.table import Service
-from rehearsal.standin.values import UNKNOWN
 
 ATTRIBUTION_LABEL = {"goog-pulumi-provisioned": "true"}
 
@@ -83,7 +83,7 @@ class Settings:
     def base(self, service: Service, environ: Mapping[str, str] = os.environ) -> str:
         """Root URL of `service`, ending in a slash."""
         url = self.endpoints.get(service.setting) or environ.get(service.variable) or service.base
-        return url if url.endswith("/") else f"{url}/"
+        return (url if url.endswith("/") else f"{url}/").replace("{region}", service.region)
 
     def location(self, name: str) -> str:
         """The default for a resource's `project`, `region` or `zone`; a zone implies its region."""

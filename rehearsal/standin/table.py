@@ -1,93 +1,16 @@
-"""The vocabulary of the type tables: what a property is called on both sides and when it is sent."""
+"""A resource type as the stand-in knows it: its API, its requests, and where it isn't as generated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
-
-class Kind(Enum):
-    """The shape of a property's value."""
-
-    STRING = auto()
-    INT = auto()
-    NUMBER = auto()
-    BOOL = auto()
-    LIST = auto()  # of strings, in order
-    SET = auto()  # of strings, order means nothing
-    MAP = auto()  # string to string
-    LABELS = auto()  # a MAP that is sent together with the provider's default labels
-    BLOCK = auto()  # one object (Terraform's list of at most one)
-    BLOCKS = auto()  # objects, in order
-    BLOCK_SET = auto()  # objects, order means nothing
-    ASSET = auto()
-
-    @property
-    def zero(self) -> Any:
-        """The value that stands for "not set" in outputs, as the official provider fills it in."""
-        return _ZEROS.get(self)
-
-
-_ZEROS: dict[Kind, Any] = {
-    Kind.STRING: "",
-    Kind.INT: 0,
-    Kind.NUMBER: 0,
-    Kind.BOOL: False,
-    Kind.LIST: [],
-    Kind.SET: [],
-    Kind.BLOCKS: [],
-    Kind.BLOCK_SET: [],
-}
-
-
-class Send(Enum):
-    """When a property goes into a request's body."""
-
-    NEVER = auto()
-    NONEMPTY = auto()  # only if it has a value other than zero
-    GIVEN = auto()  # if the program gave it, zero or not, else as NONEMPTY
-    ALWAYS = auto()  # with its zero where there is no value
-
-
-@dataclass(frozen=True)
-class Field:
-    """One property of a resource type.
-
-    `rest` is its dotted place in Google's JSON (default: the same name; None: not in the JSON).
-    `computed`: where the program gives none, the API's value is kept and is no difference.
-    `output`: only the API sets it. `same` tells equal what is spelt differently. `only`: the one value that
-    the stand-in can carry out.
-    """
-
-    name: str
-    kind: Kind = Kind.STRING
-    rest: str | None = ""
-    fields: tuple[Field, ...] = ()
-    required: bool = False
-    replaces: bool = False
-    computed: bool = False
-    output: bool = False
-    default: Any = None
-    send: Send = Send.NONEMPTY
-    send_update: Send | None = None
-    same: Callable[[Any, Any], bool] | None = None
-    encode: Callable[[Any, Mapping[str, Any]], Any] | None = None
-    decode: Callable[[Any], Any] | None = None
-    one_of: tuple[str, ...] = ()
-    only: Any = None
-    conflicts: tuple[str, ...] = ()
-
-    @property
-    def place(self) -> str | None:
-        """Where the property stands in Google's JSON, dotted; None if nowhere."""
-        return self.name if self.rest == "" else self.rest
-
-    @property
-    def snake(self) -> str:
-        """The property as the official provider's messages spell it."""
-        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name)
+from rehearsal.standin import generate
+from rehearsal.standin.field import Field, Kind
+from rehearsal.standin.generate import Exceptions
 
 
 @dataclass(frozen=True)
@@ -95,11 +18,14 @@ class Service:
     """A Google API: `base` is its root with version, `product` what overrides it.
 
     `GOOGLE_<PRODUCT>_CUSTOM_ENDPOINT` and the provider setting `<product>CustomEndpoint`
-    replace `base` whole, as with the official provider.
+    replace `base` whole, as with the official provider. `api`: its discovery document where `base` doesn't
+    say. `region`: what stands for `{region}` in `base`.
     """
 
     product: str
     base: str
+    api: str = ""
+    region: str = ""
 
     @property
     def variable(self) -> str:
@@ -112,62 +38,119 @@ class Service:
         first, *rest = self.product.lower().split("_")
         return first + "".join(word.capitalize() for word in rest) + "CustomEndpoint"
 
+    @property
+    def document(self) -> str:
+        """Name of the API's discovery document: `compute.beta`."""
+        parts = urlsplit(self.base)
+        host, version = parts.netloc.partition(".")[0], parts.path.strip("/").rpartition("/")[2]
+        return self.api or f"{host.rpartition('-')[2]}.{version}"
+
+    def at(self, region: str) -> Service:
+        """The API as it is served in a region, where each has a host of its own."""
+        return replace(self, region=region) if "{region}" in self.base else self
+
 
 @dataclass(frozen=True)
 class Update:
-    """One request of an update, sent if one of `fields` has changed.
+    """One request of an update, sent if one of `fields` has changed: names in one text, `*` for all.
 
-    `sends`: the properties in its body (default: `fields`); `changed_only` leaves out those that
-    haven't changed. `mask`: the query parameter that names the changed ones. `extra`: further body
-    entries, `{…}` filled from the resource's properties. `fingerprint`: read the resource first and send its
-    `fingerprint`, which the API compares.
+    `changed_only` leaves out those that haven't changed. `mask`: the query parameter that names the changed
+    ones, and `mask_also` beside them. `extra`: further body entries, `{…}` filled from the resource's
+    properties. `wrap`: the body stands under this name. `whole`: the body holds what can't change too.
+    `fingerprint`: read the resource first and send its `fingerprint`, which the API compares.
     """
 
-    fields: tuple[str, ...]
+    fields: str = "*"
     method: str = "PATCH"
     suffix: str = ""
-    sends: tuple[str, ...] = ()
     changed_only: bool = False
     mask: str = ""
+    mask_also: str = ""
     mask_repeats: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
+    wrap: str = ""
+    whole: bool = False
     fingerprint: bool = False
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A resource type: its names on both sides, its properties and its requests.
+    """A resource type: its requests, and exceptions from what its properties are by the SDK and the document.
 
-    `collection` and `item` are paths under the service's base with `{property}` for parts;
-    `create_query` likewise. `client_library`: the official provider calls this API through Google's
-    Go library, which adds `prettyPrint=false`. `labelled`: has labels that the provider's defaults join.
-    `create_first`: properties by which a resource is named are not auto-named, so a replacement is
-    made before the old one goes.
+    `item` is its path under the service's base with `{property}` for parts, `collection` what it is posted to
+    (default: all of `item` but its last part); the queries likewise. `assigned`: properties that the answer
+    to the creation gives, by their names there. `quoted`: parts of `item` that are escaped whole.
+    `client_library`: the official provider calls this API through Google's Go library, which adds
+    `prettyPrint=false`. `looks`: reads after a creation before the one that counts. `looks_first`: a creation
+    begins with a read, which finds nothing.
     """
 
     token: str
     service: Service
-    collection: str
     item: str
-    fields: tuple[Field, ...]
+    updates: tuple[Update, ...] = ()
+    exceptions: Exceptions = field(default_factory=dict)
+    schema: str = ""
+    collection: str = ""
     id: str = ""
+    create_method: str = "POST"
     create_query: Mapping[str, str] = field(default_factory=dict)
     create_has_body: bool = True
+    create_wrap: str = ""
+    read_query: Mapping[str, str] = field(default_factory=dict)
+    delete_query: Mapping[str, str] = field(default_factory=dict)
+    assigned: Mapping[str, str] = field(default_factory=dict)
+    quoted: tuple[str, ...] = ()
     client_library: bool = False
-    updates: tuple[Update, ...] = ()
+    looks: int = 0
+    looks_first: bool = False
     read_before_delete: bool = False
-    auto_name: bool = True
     delete_before_replace: bool = False
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The type's properties."""
+        mutable = (
+            "*" if any(u.fields == "*" for u in self.updates) else " ".join(u.fields for u in self.updates)
+        )
+        path = f"{urlsplit(self.service.base).path}{self.item}"
+        return generate.fields(
+            self.token,
+            self.service.document,
+            path,
+            mutable,
+            self.exceptions,
+            self.schema,
+            self.client_library,
+        )
+
+    @property
+    def label(self) -> str:
+        """The type's short name: `V2Vm`."""
+        return self.token.rsplit(":", 1)[-1]
+
+    @property
+    def auto_name(self) -> bool:
+        """Whether a resource without a name is given one."""
+        return any(f.name == "name" and not f.required for f in self.inputs)
 
     @property
     def labelled(self) -> bool:
         """Whether default labels and the attribution label are added."""
         return any(f.kind is Kind.LABELS for f in self.fields)
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Field, ...]:
         """The properties that a program can set."""
         return tuple(f for f in self.fields if not f.output)
+
+    def sent(self, update: Update) -> list[Field]:
+        """The properties that an update request is about."""
+        names = update.fields.split()
+        if update.fields == "*":
+            return [f for f in self.inputs if update.whole or not f.replaces]
+        return [f for f in self.fields if f.name in names]
 
     def field(self, name: str) -> Field:
         """The property called `name`."""
@@ -176,29 +159,15 @@ class Table:
 
 COMPUTE = Service("COMPUTE", "https://compute.googleapis.com/compute/beta/")
 STORAGE = Service("STORAGE", "https://storage.googleapis.com/storage/v1/")
-TPU = Service("TPU_V2", "https://tpu.googleapis.com/v2alpha1/")
 IAM = Service("IAM", "https://iam.googleapis.com/v1/")
 KMS = Service("KMS", "https://cloudkms.googleapis.com/v1/")
 RESOURCE_MANAGER = Service("RESOURCE_MANAGER", "https://cloudresourcemanager.googleapis.com/v1/")
 SERVICE_USAGE = Service("SERVICE_USAGE", "https://serviceusage.googleapis.com/v1/")
 
-DELETION_POLICY = Field(
-    "deletionPolicy", rest=None, send=Send.NEVER, computed=True, one_of=("DELETE", "PREVENT", "ABANDON")
-)
-PROJECT = Field("project", rest=None, computed=True, replaces=True)
-NAME = Field("name", replaces=True)
-SELF_LINK = Field("selfLink", output=True, decode=lambda link: link and v1_link(link))
-CREATED = Field("creationTimestamp", output=True)
-
 
 def basename(link: Any) -> Any:
     """Last part of a link or path: `us-east5-b` from `https://…/zones/us-east5-b`."""
     return link.rsplit("/", 1)[-1] if isinstance(link, str) else link
-
-
-def v1_link(link: str) -> str:
-    """A compute link as the official provider stores it: beta rewritten to v1."""
-    return link.replace("/compute/beta/", "/compute/v1/")
 
 
 def same_link(one: Any, other: Any) -> bool:

@@ -13,7 +13,7 @@ from infra.tpu.startup import loader
 
 from .lab import Host, running_lab
 from .metadata import worker
-from .storage import BUCKET, client_of, fake_gcs
+from .storage import BUCKET, client_of, emulated_storage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def bare_blobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bytes]]:
     """A published bundle without packages: its id, and the objects that publishing made."""
-    with fake_gcs(tmp_path_factory.mktemp("publish")) as url:
+    with emulated_storage(tmp_path_factory.mktemp("publish")) as url:
         done = subprocess.run(
             [sys.executable, "-m", "infra.publish", "lab", "--lock", "bare", "--bucket", BUCKET, "--json"],
             cwd=ROOT, env=os.environ | {"STORAGE_EMULATOR_HOST": url},
@@ -34,7 +34,7 @@ def bare_blobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str,
 
 @pytest.fixture
 def gcs(tmp_path: Path) -> Iterator[str]:
-    with fake_gcs(tmp_path) as url:
+    with emulated_storage(tmp_path) as url:
         yield url
 
 

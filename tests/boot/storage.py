@@ -7,12 +7,8 @@ import datetime
 import http.client
 import http.server
 import json
-import shutil
 import socket
 import ssl
-import subprocess
-import sys
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,40 +21,25 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
+from tests.cloud.storage import storage_front
+
 BUCKET = "lab-checkpoints"
 
 
 @contextlib.contextmanager
-def fake_gcs(folder: Path) -> Iterator[str]:
-    """Run fake-gcs-server with an empty bucket; yields its base URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    program = Path(sys.executable).parent / "fake-gcs-server"
-    command = [program if program.exists() else shutil.which("fake-gcs-server"), "-scheme", "http"]
-    command += ["-host", "127.0.0.1", "-port", str(port), "-backend", "memory", "-log-level", "error"]
-    command += ["-public-host", "storage.googleapis.com", "-external-url", "https://storage.googleapis.com"]
-    with (folder / "fake-gcs.log").open("wb") as log:
-        server = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                client_of(url).create_bucket(BUCKET)
-                break
-            except OSError:
-                assert time.monotonic() < deadline, (folder / "fake-gcs.log").read_text()
-                time.sleep(0.05)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
+def emulated_storage(folder: Path) -> Iterator[str]:
+    """Emulate Cloud Storage with an empty bucket; yields its base URL."""
+    front = storage_front.Front(folder / "cloud")
+    client_of(front.url).create_bucket(BUCKET)
+    yield front.url
+    front.close()
 
 
 def client_of(url: str) -> storage.Client:
     return storage.Client(
-        project="lab", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
+        project=storage_front.PROJECT,
+        credentials=AnonymousCredentials(),
+        client_options={"api_endpoint": url},
     )
 
 
@@ -140,8 +121,6 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
             self.state.on_status(json.loads(body.split(b"\r\n\r\n")[2].partition(b"\r\n--")[0]))
         if "/storageLayout" in self.path:
             return self._answer(200, [], b'{"kind": "storage#storageLayout"}')
-        if "/moveTo/o/" in self.path:
-            return self._move()
         return self._answer(*self._forward(self.command, self.path, body))
 
     def _log(self, request: dict[str, Any]) -> None:
@@ -160,15 +139,6 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
         answer = reply.status, reply.getheaders(), b"" if method == "HEAD" else reply.read()
         connection.close()
         return answer
-
-    def _move(self) -> None:
-        """objects.move, which fake-gcs-server lacks: a copy, then a delete."""
-        old, new = self.path.split("?")[0].split("/moveTo/o/")
-        bucket = old.split("/o/")[0]
-        answer = self._forward("POST", f"{old}/copyTo{bucket.removeprefix('/storage/v1')}/o/{new}", b"{}")
-        if answer[0] == 200:
-            self._forward("DELETE", old, b"")
-        return self._answer(*answer)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _handle
 

@@ -17,7 +17,7 @@ from cloud_front import OWNER, PROJECT, CloudFront
 
 from rehearsal.cloud.services.compute.disks import add_snapshot
 
-FOLDERS = (Path(__file__).parent / "recordings", Path(__file__).parents[1] / "standin" / "recordings")
+RECORDINGS = Path(__file__).parents[1] / "standin" / "recordings"
 POLL = re.compile(r"/operations/(operation-|acat)")
 # Recording → those whose resources it stands on.
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -43,7 +43,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def load(name: str) -> list[dict[str, Any]]:
-    path = next(folder / f"{name}.json" for folder in FOLDERS if (folder / f"{name}.json").exists())
+    path = RECORDINGS / f"{name}.json"
     requests: list[dict[str, Any]] = json.loads(path.read_text())["requests"]
     return requests
 

@@ -46,6 +46,7 @@ OPEN = {
     "serviceusage.operations.get": "its name is told to who began it alone",
 }
 # Methods whose permission isn't named as they are.
+QUEUED = ("create", "delete", "get", "list")
 NAMED_OTHERWISE = {
     "cloudresourcemanager.projects.list": "resourcemanager.projects.get",
     "cloudresourcemanager.projects.search": "resourcemanager.projects.get",
@@ -72,6 +73,8 @@ NAMED_OTHERWISE = {
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
     "storage.buckets.getStorageLayout": "storage.objects.list",
+    # No page names permissions of queued resources: who may make a node may queue for one.
+    **{f"tpu.projects.locations.queuedResources.{verb}": f"tpu.nodes.{verb}" for verb in QUEUED},
     "storage.buckets.operations.get": "storage.bucketOperations.get",
     "storage.notifications.list": "storage.buckets.get",
     "storage.objects.compose": "storage.objects.get",

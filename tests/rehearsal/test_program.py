@@ -129,9 +129,9 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
     official = plugin_folder(tmp_path / ".pulumi")
     official.mkdir(parents=True)
     executable = official / "pulumi-resource-gcp"
-    serving = "from rehearsal.standin import provider, server; server.serve(provider.Provider())"
+    serving = "from rehearsal.standin.__main__ import main; main(['serve'])"
     executable.write_text(
-        f"#!/bin/sh\ntouch {tmp_path}/ran\ncd {ROOT} && exec {sys.executable} -c '{serving}'\n"
+        f'#!/bin/sh\ntouch {tmp_path}/ran\ncd {ROOT} && exec {sys.executable} -c "{serving}"\n'
     )
     executable.chmod(0o755)
     if not named:

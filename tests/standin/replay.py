@@ -15,15 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import COMPUTE, IAM, KMS, RESOURCE_MANAGER, SERVICE_USAGE, STORAGE, TPU
+from rehearsal.standin.table import COMPUTE, RESOURCE_MANAGER
+from rehearsal.standin.types import TYPES
 
 RECORDINGS = Path(__file__).parent / "recordings"
-_SERVICES = (COMPUTE, STORAGE, TPU, IAM, KMS, RESOURCE_MANAGER, SERVICE_USAGE)
+_SERVICES = {COMPUTE, RESOURCE_MANAGER, *(one.table.service for one in TYPES.values())}
 # What stands under a service's origin instead of its base loses the host that the replay puts in the path.
 _ORIGINS = {
     "upload/storage/": "storage.googleapis.com/",
     "v1beta1/operations/": "serviceusage.googleapis.com/",
 }
+
+
+def momentless(text: str) -> str:
+    """`text` without the moments that names end in."""
+    return re.sub(r"-20\d{24}", "-a-moment", text)
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Request:
 
     @classmethod
     def of(cls, method: str, path: str, body: Any) -> Request:
-        return cls(method, path, json.dumps(_comparable(body), sort_keys=True))
+        return cls(method, momentless(path), momentless(json.dumps(_comparable(body), sort_keys=True)))
 
 
 @dataclass(frozen=True)
@@ -88,16 +94,24 @@ class Google:
     _answers: dict[tuple[str, str, str], list[tuple[int, Any]]] = field(
         default_factory=lambda: defaultdict(list)
     )
+    _shared: dict[tuple[str, str, str], list[tuple[int, Any]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     _policy: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         for r in self.recording.content["requests"]:
-            self._answers[r["phase"], r["method"], r["path"]].append((r["status"], r["response"]))
+            answers = self._shared if r.get("shared") else self._answers
+            answers[r["phase"], r["method"], momentless(r["path"])].append((r["status"], r["response"]))
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """The next recorded answer; the last one stays. What wasn't recorded is 599."""
+        path = momentless(path)
         with self._lock:
+            shared = self._shared[self.phase, method, path]
+            if shared:
+                return shared.pop(0) if len(shared) > 1 else shared[0]
             if (method, path) in SHARED:
                 return SHARED[method, path]
             self.asked[self.phase].append(Request.of(method, path, body))

@@ -151,10 +151,10 @@ def test_a_programs_life(stack: Stack, cloud: SmallCloud) -> None:
 
 def test_a_program_asks_for_what_the_standin_does_not_know(stack: Stack, cloud: SmallCloud) -> None:
     (stack.folder / "__main__.py").write_text(
-        'import pulumi_gcp as gcp\ngcp.compute.Network("net", project="p", internal_ipv6_range="fd20::/48")\n'
+        'import pulumi_gcp as gcp\ngcp.storage.Bucket("b", location="US", project="p", website={})\n'
     )
     printed = stack.pulumi("preview", succeeds=False)
-    assert "the stand-in doesn't know the property 'internalIpv6Range'" in printed
+    assert "the stand-in doesn't know the property 'website'" in printed
     assert "Traceback" not in printed
     assert cloud.changes == []
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from rehearsal.standin.errors import CreatedButError, StandInError
+from rehearsal.plugin.errors import CreatedButError, StandInError
+from rehearsal.plugin.values import has_unknown
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.values import has_unknown
 from tests.standin.replay import Google, Recording, google, load
 
 VM = "gcp:tpu/v2Vm:V2Vm"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from rehearsal.plugin.errors import ApiError, StandInError
 from rehearsal.standin.api import Client
-from rehearsal.standin.errors import ApiError, StandInError
 from rehearsal.standin.provider import Provider
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import TPU
+from rehearsal.standin.types.tpu import TPU
 
 DONE = {"name": "projects/p/locations/us-east5-b/operations/1", "done": True}
 NODE = "projects/p/locations/us-east5-b/nodes/vm"
@@ -215,3 +215,18 @@ def test_a_timeout_is_tried_again(line: Callable[..., Line], monkeypatch: pytest
             connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
             asking.join(10)
     assert found == [{}]
+
+
+def test_a_new_account_is_waited_for_until_it_shows(line: Callable[..., Line]) -> None:
+    """Google answers 404 for a while, or 403: it tells nobody that an account isn't there."""
+    account = {
+        "email": "workers@p.iam.gserviceaccount.com",
+        "name": "projects/p/serviceAccounts/w",
+        "etag": "e",
+    }
+    played = line((200, account), refusal(403, "denied"), refusal(404, "none"), *[(200, account)] * 3)
+    made = Provider(poll_s=0.001)
+    made.configure(Settings(project="p", access_token="t", endpoints={"iamCustomEndpoint": played.url}))
+    _, outputs = made.create("gcp:serviceaccount/account:Account", {"accountId": "workers"})
+    assert outputs["email"] == account["email"]
+    assert played.asked == ["POST", *["GET"] * 5]

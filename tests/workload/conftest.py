@@ -2,18 +2,14 @@
 
 import os
 import secrets
-import shutil
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import requests
 
+from tests.cloud.storage.storage_front import PROJECT, Front
 from workload.data.prepare import prepare
 from workload.store import Store, open_store
 
@@ -59,24 +55,12 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def storage_url() -> Iterator[str]:
-    """The address of a fake-gcs-server that holds the bucket `bucket`."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    beside = Path(sys.executable).with_name("fake-gcs-server")
-    program = str(beside) if beside.exists() else shutil.which("fake-gcs-server")
-    assert program, "fake-gcs-server is not installed; `make tools` builds it"
-    options = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory"]
-    server = subprocess.Popen(
-        [program, *options, "-external-url", url, "-log-level", "error"], stdout=subprocess.DEVNULL
-    )
-    try:
-        _wait_until_up(f"{url}/storage/v1/b", server)
-        requests.post(f"{url}/storage/v1/b?project=p", json={"name": "bucket"}, timeout=10).raise_for_status()
-        yield url
-    finally:
-        server.kill()
-        server.wait()
+def storage_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an emulated Cloud Storage that holds the bucket `bucket`."""
+    front = Front(tmp_path_factory.mktemp("cloud"))
+    assert front.request("POST", "b", {"name": "bucket"}, project=PROJECT).status == 200
+    yield front.url
+    front.close()
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -86,16 +70,3 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return open_store(str(tmp_path / "run"))
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("storage_url"))
     return open_store(f"gs://bucket/{tmp_path.name}/run")
-
-
-def _wait_until_up(url: str, server: "subprocess.Popen[bytes]") -> None:
-    give_up = time.monotonic() + 30
-    while True:
-        assert server.poll() is None, "fake-gcs-server ended"
-        try:
-            requests.get(url, timeout=5)
-        except requests.ConnectionError:
-            assert time.monotonic() < give_up, "fake-gcs-server doesn't answer"
-            time.sleep(0.05)
-        else:
-            return

@@ -148,7 +148,7 @@ def test_a_run_goes_on_from_the_steps_bucket_and_from_what_lasted_without_it(
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
     url = f"{storage_url}/storage/v1/b"
-    requests.post(f"{url}?project=p", json={"name": "bucket-steps"}, timeout=10).raise_for_status()
+    requests.post(f"{url}?project=wire-test", json={"name": "bucket-steps"}, timeout=10).raise_for_status()
     environment = {**os.environ, **HOST, "TENSORSTORE_GCS_HTTP_URL": storage_url}
 
     def train() -> str:

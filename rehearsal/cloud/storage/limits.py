@@ -2,7 +2,8 @@
 
 https://cloud.google.com/storage/quotas: one write a second to the same object name, above which requests
 "might" be throttled, with 429 (https://cloud.google.com/storage/docs/gcs429). When Google begins to is not
-documented; here a few mutations may come at once, and from then on one a second.
+documented; here five mutations may come at once (a checkpoint of Orbax makes four of one
+manifest), and from then on one a second.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 from rehearsal.cloud.service import ApiError
 
-BURST = 3
+BURST = 5
 _REMEMBERED = 10_000
 
 

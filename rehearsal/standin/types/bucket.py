@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from rehearsal.standin.errors import StandInError
-from rehearsal.standin.lifecycle import Context, Resource
-from rehearsal.standin.table import (
-    COMPUTE,
-    DELETION_POLICY,
-    NAME,
-    PROJECT,
-    STORAGE,
-    Field,
-    Kind,
-    Send,
-    Table,
-    Update,
-)
+from rehearsal.plugin.errors import StandInError
+from rehearsal.standin.field import Kind
+from rehearsal.standin.lifecycle import Change, Context, Resource
+from rehearsal.standin.table import COMPUTE, STORAGE, Update
 
 _STATES = {"LIVE": True, "ARCHIVED": False}  # ANY is left out
 _ACCESS = {"uniformBucketLevelAccess", "publicAccessPrevention"}
@@ -27,11 +18,6 @@ _ACCESS = {"uniformBucketLevelAccess", "publicAccessPrevention"}
 
 class Bucket(Resource):
     """A bucket. It is deleted only if empty, or with `forceDestroy` together with every object in it."""
-
-    def after_create(self, context: Context, id_: str, planned: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Look at the bucket once to see that it is there, then read it."""
-        self.get(context, planned)
-        return self.read(context, id_, planned)
 
     def complete(self, _context: Context, planned: dict[str, Any]) -> dict[str, Any]:
         """Empty bucket-wide permissions have a value even where nobody set one."""
@@ -48,24 +34,17 @@ class Bucket(Resource):
             outputs["project"] = found["name"]
         return {**outputs, "url": f"gs://{outputs['name']}"}
 
-    def patch(
-        self,
-        context: Context,
-        request: Update,
-        planned: Mapping[str, Any],
-        inputs: Mapping[str, Any],
-        state: Mapping[str, Any],
-        changed: set[str],
-    ) -> None:
+    def patch(self, context: Context, request: Update, change: Change) -> None:
         """Send what changed; both access settings together, and null for labels that are to go."""
+        changed, planned = change.changed, change.planned
         if changed & _ACCESS:
             changed = changed | _ACCESS
         if "labels" in changed:
-            gone = {
-                key: None for key in state.get("pulumiLabels") or {} if key not in planned["pulumiLabels"]
-            }
+            gone = dict.fromkeys(
+                (change.state.get("pulumiLabels") or {}).keys() - planned["pulumiLabels"].keys()
+            )
             planned = {**planned, "effectiveLabels": {**planned["effectiveLabels"], **gone}}
-        super().patch(context, request, planned, inputs, state, changed)
+        super().patch(context, request, replace(change, planned=planned, changed=changed))
 
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
         """Look for caches and objects in the way, delete those if asked to, then the bucket."""
@@ -85,28 +64,6 @@ class Bucket(Resource):
         self.call(context, "DELETE", item, known)
 
 
-_CONDITION = (
-    Field("age", Kind.INT),
-    Field("createdBefore"),
-    Field("customTimeBefore"),
-    Field("daysSinceCustomTime", Kind.INT),
-    Field("daysSinceNoncurrentTime", Kind.INT),
-    Field("noncurrentTimeBefore"),
-    Field("numNewerVersions", Kind.INT),
-    Field("matchesPrefixes", Kind.LIST, rest="matchesPrefix"),
-    Field("matchesSuffixes", Kind.LIST, rest="matchesSuffix"),
-    Field("matchesStorageClasses", Kind.LIST, rest="matchesStorageClass"),
-    Field(
-        "withState",
-        rest="isLive",
-        computed=True,
-        one_of=("LIVE", "ARCHIVED", "ANY"),
-        encode=lambda state, _: _STATES.get(state),
-        decode=lambda live: "ANY" if live is None else "LIVE" if live else "ARCHIVED",
-    ),
-)
-
-
 def _rules(rules: list[dict[str, Any]] | None, _planned: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Lifecycle rules without the nulls that withState ANY leaves behind."""
     return [
@@ -115,112 +72,40 @@ def _rules(rules: list[dict[str, Any]] | None, _planned: Mapping[str, Any]) -> l
     ]
 
 
-_MUTABLE = (
-    Field("labels", Kind.LABELS),
-    Field(
-        "lifecycleRules",
-        Kind.BLOCKS,
-        rest="lifecycle.rule",
-        send=Send.ALWAYS,
-        encode=_rules,
-        fields=(
-            Field(
-                "action",
-                Kind.BLOCK,
-                required=True,
-                fields=(Field("type", required=True), Field("storageClass")),
-            ),
-            Field("condition", Kind.BLOCK, required=True, fields=_CONDITION),
-        ),
-    ),
-    Field("storageClass", default="STANDARD"),
-    Field("versioning", Kind.BLOCK, fields=(Field("enabled", Kind.BOOL, required=True, send=Send.ALWAYS),)),
-    Field(
-        "softDeletePolicy",
-        Kind.BLOCK,
-        computed=True,
-        fields=(
-            Field(
-                "retentionDurationSeconds",
-                Kind.INT,
-                send=Send.ALWAYS,
-                encode=lambda seconds, _: str(seconds or 0),
-            ),
-            Field("effectiveTime", output=True),
-        ),
-    ),
-    Field(
-        "uniformBucketLevelAccess",
-        Kind.BOOL,
-        rest="iamConfiguration.uniformBucketLevelAccess.enabled",
-        computed=True,
-        send=Send.ALWAYS,
-    ),
-    Field(
-        "publicAccessPrevention",
-        rest="iamConfiguration.publicAccessPrevention",
-        computed=True,
-        one_of=("inherited", "enforced"),
-    ),
-    Field("encryption", Kind.BLOCK, fields=(Field("defaultKmsKeyName"),)),
-    Field(
-        "logging",
-        Kind.BLOCK,
-        fields=(Field("logBucket", required=True), Field("logObjectPrefix", computed=True)),
-    ),
-    Field(
-        "autoclass",
-        Kind.BLOCK,
-        fields=(
-            Field("enabled", Kind.BOOL, required=True, send=Send.ALWAYS),
-            Field("terminalStorageClass", computed=True),
-        ),
-    ),
-    Field("defaultEventBasedHold", Kind.BOOL, send_update=Send.ALWAYS),
-    Field("requesterPays", Kind.BOOL, rest="billing.requesterPays", send_update=Send.ALWAYS),
-    Field("rpo", computed=True),
-)
-
 BUCKET = Bucket(
-    Table(
-        token="gcp:storage/bucket:Bucket",
-        service=STORAGE,
-        collection="b",
-        item="b/{name}",
-        id="{name}",
-        create_query={"project": "{project}"},
-        client_library=True,
-        fields=(
-            NAME,
-            PROJECT,
-            DELETION_POLICY,
-            Field(
-                "location",
-                required=True,
-                replaces=True,
-                same=lambda one, other: str(one).upper() == str(other).upper(),
-            ),
-            *_MUTABLE,
-            Field(
-                "hierarchicalNamespace",
-                Kind.BLOCK,
-                replaces=True,
-                decode=lambda raw: raw or {"enabled": False},
-                fields=(Field("enabled", Kind.BOOL, required=True, send=Send.ALWAYS),),
-            ),
-            Field("forceDestroy", Kind.BOOL, rest=None),
-            Field("projectNumber", Kind.INT, output=True),
-            Field("selfLink", output=True),
-            Field("url", rest=None, output=True),
-            Field("timeCreated", output=True),
-            Field("updated", output=True),
-            Field("enableObjectRetention", Kind.BOOL, rest=None, output=True),
-            Field("cors", Kind.BLOCKS, rest=None, output=True),
-            Field("customPlacementConfig", Kind.BLOCK, rest=None, output=True),
-            Field("ipFilter", Kind.BLOCK, rest=None, output=True),
-            Field("retentionPolicy", Kind.BLOCK, rest=None, output=True),
-            Field("website", Kind.BLOCK, rest=None, output=True),
-        ),
-        updates=(Update(tuple(f.name for f in _MUTABLE), changed_only=True),),
-    )
+    "gcp:storage/bucket:Bucket",
+    STORAGE,
+    "b/{name}",
+    (Update(changed_only=True),),
+    {
+        "location": {"is": "fixed", "same": lambda one, other: str(one).upper() == str(other).upper()},
+        "forceDestroy": "local",
+        "lifecycleRules": {"is": "at=lifecycle.rule always", "encode": _rules},
+        "*.withState": {
+            "is": "at=isLive",
+            "one_of": ("LIVE", "ARCHIVED", "ANY"),
+            "encode": lambda state, _: _STATES.get(state),
+            "decode": lambda live: "ANY" if live is None else "LIVE" if live else "ARCHIVED",
+        },
+        "*.sendAgeIfZero *.sendDaysSince* *.sendNumNewerVersionsIfZero": "local only=false",
+        "storageClass": "default=STANDARD",
+        "versioning.enabled autoclass.enabled hierarchicalNamespace.enabled": "always",
+        "softDeletePolicy.retentionDurationSeconds": "always",
+        "softDeletePolicy.effectiveTime": "never",
+        "uniformBucketLevelAccess": "at=iamConfiguration.uniformBucketLevelAccess.enabled always",
+        "publicAccessPrevention": {
+            "is": "at=iamConfiguration.publicAccessPrevention",
+            "one_of": ("inherited", "enforced"),
+        },
+        "defaultEventBasedHold": "updated",
+        "requesterPays": "at=billing.requesterPays updated",
+        "hierarchicalNamespace": {"is": "fixed", "decode": lambda raw: raw or {"enabled": False}},
+        "projectNumber": {"kind": Kind.INT},
+        "url": "local",
+        "cors customPlacementConfig enableObjectRetention ipFilter retentionPolicy website": "refused",
+    },
+    id="{name}",
+    create_query={"project": "{project}"},
+    client_library=True,
+    looks=1,
 )

@@ -8,15 +8,14 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
+from rehearsal.plugin.errors import StandInError
+from rehearsal.plugin.provider import Difference
+from rehearsal.plugin.values import UNKNOWN, Asset
 from rehearsal.standin import mapping
-from rehearsal.standin.difference import Difference
-from rehearsal.standin.errors import StandInError
-from rehearsal.standin.lifecycle import Context, Resource
+from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import DELETION_POLICY, STORAGE, Field, Kind, Send, Table, Update
-from rehearsal.standin.values import UNKNOWN, Asset
+from rehearsal.standin.table import STORAGE, Update
 
 
 def _never_differs(_one: Any, _other: Any) -> bool:
@@ -28,10 +27,15 @@ class BucketObject(Resource):
     """An object whose bytes the program gives, as text or as a file."""
 
     def differences(
-        self, inputs: Mapping[str, Any], state: Mapping[str, Any], settings: Settings, ignored: Sequence[str]
+        self,
+        inputs: Mapping[str, Any],
+        state: Mapping[str, Any],
+        settings: Settings,
+        ignored: Sequence[str],
+        before: Mapping[str, Any] | None = None,
     ) -> list[Difference]:
         """The properties' differences, and the content's where its hash isn't the stored object's."""
-        found = super().differences(inputs, state, settings, ignored)
+        found = super().differences(inputs, state, settings, ignored, before)
         name = "content" if inputs.get("content") is not None else "source"
         if inputs.get(name) is not UNKNOWN and not _is_stored(inputs, state):
             found.append(Difference(name, name, "UPDATE", replaces=False))
@@ -57,17 +61,9 @@ class BucketObject(Resource):
             deadline=context.deadline,
         )
 
-    def patch(
-        self,
-        context: Context,
-        request: Update,
-        planned: Mapping[str, Any],
-        inputs: Mapping[str, Any],
-        state: Mapping[str, Any],
-        changed: set[str],
-    ) -> None:
+    def patch(self, context: Context, request: Update, change: Change) -> None:
         """Upload the object anew: that is how its content changes."""
-        self.insert(context, planned, inputs)
+        self.insert(context, change.planned, change.inputs)
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
         """The object's metadata, with its hash in the two spellings that the official provider has."""
@@ -75,10 +71,6 @@ class BucketObject(Resource):
         if outputs is None:
             return None
         return {**outputs, "md5hexhash": base64.b64decode(outputs["md5hash"]).hex()}
-
-    def item(self, known: Mapping[str, Any]) -> str:
-        """The object's path; its name is escaped whole."""
-        return f"b/{known['bucket']}/o/{quote(known['name'], safe='')}"
 
     def read_name(self, id_: str) -> dict[str, str]:
         """Bucket and name from an import id `bucket/name`."""
@@ -114,59 +106,30 @@ def _md5(content: bytes) -> str:
     return base64.b64encode(hashlib.md5(content).digest()).decode()
 
 
+_SAME = {"rest": None, "same": _never_differs}
+
 BUCKET_OBJECT = BucketObject(
-    Table(
-        token="gcp:storage/bucketObject:BucketObject",
-        service=STORAGE,
-        collection="b/{bucket}/o",
-        item="b/{bucket}/o/{name}",
-        id="{bucket}-{name}",
-        client_library=True,
-        fields=(
-            Field("name", replaces=True, send=Send.NEVER),
-            DELETION_POLICY,
-            Field("bucket", required=True, replaces=True),
-            Field("content", rest=None, same=_never_differs, conflicts=("source",)),
-            Field("source", Kind.ASSET, rest=None, same=_never_differs, conflicts=("content",)),
-            Field(
-                "detectMd5hash",
-                rest="md5Hash",
-                default="different hash",
-                send=Send.NEVER,
-                same=_never_differs,
-            ),
-            Field("contentType", computed=True),
-            Field("cacheControl"),
-            Field("contentDisposition"),
-            Field("contentEncoding"),
-            Field("contentLanguage"),
-            Field("metadata", Kind.MAP),
-            Field("storageClass", computed=True),
-            Field("md5hash", rest="md5Hash", output=True),
-            Field("md5hexhash", rest=None, output=True),
-            Field("crc32c", output=True),
-            Field("generation", Kind.INT, output=True),
-            Field("mediaLink", output=True),
-            Field("selfLink", output=True),
-            Field("outputName", rest="name", output=True),
-            Field("kmsKeyName", output=True),
-            Field("eventBasedHold", Kind.BOOL, output=True),
-            Field("temporaryHold", Kind.BOOL, output=True),
+    "gcp:storage/bucketObject:BucketObject",
+    STORAGE,
+    "b/{bucket}/o/{name}",
+    (
+        Update(
+            "content source contentType cacheControl contentDisposition contentEncoding contentLanguage"
+            " metadata storageClass"
         ),
-        updates=(
-            Update(
-                (
-                    "content",
-                    "source",
-                    "contentType",
-                    "cacheControl",
-                    "contentDisposition",
-                    "contentEncoding",
-                    "contentLanguage",
-                    "metadata",
-                    "storageClass",
-                )
-            ),
-        ),
-    )
+    ),
+    {
+        "name": {"is": "never", "decode": None},
+        "content": {**_SAME, "conflicts": ("source",)},
+        "source": {**_SAME, "conflicts": ("content",)},
+        "detectMd5hash": {"is": "at=md5Hash never free", "same": _never_differs, "default": "different hash"},
+        "md5hash": "at=md5Hash",
+        "md5hexhash": "local",
+        "outputName": "at=name",
+        # Not recorded, so not taken from a program.
+        "kmsKeyName eventBasedHold temporaryHold": "output",
+    },
+    id="{bucket}-{name}",
+    quoted=("name",),
+    client_library=True,
 )

@@ -1,7 +1,4 @@
-"""Members of IAM policies of projects, buckets and service accounts.
-
-gcp:projects/iAMMember:IAMMember, gcp:storage/bucketIAMMember:BucketIAMMember,
-gcp:serviceaccount/iAMMember:IAMMember.
+"""Members of IAM policies: one class, and of each type how its API spells reading and writing a policy.
 
 A policy is read, changed and written back with its etag; afterwards it is read until the change
 shows three times running, since policies spread slowly.
@@ -11,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from rehearsal.plugin.errors import ApiError, OperationError, StandInError
 from rehearsal.standin import mapping
-from rehearsal.standin.errors import ApiError, OperationError, StandInError
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import IAM, RESOURCE_MANAGER, STORAGE, Field, Kind, Table
+from rehearsal.standin.table import IAM, RESOURCE_MANAGER, STORAGE, Service
+from rehearsal.standin.types.services import ARTIFACT_REGISTRY, PUBSUB, SECRET_MANAGER
 
 _POLICY_VERSION = 3  # the one that has conditions
 _CONFIRMATIONS = 3
@@ -28,7 +26,7 @@ Policy = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Change:
+class Grant:
     """One member to be in a policy's binding, or not to be."""
 
     role: str
@@ -64,11 +62,30 @@ class Change:
         return binding["role"] == self.role and own == theirs
 
 
-class PolicyMember(Resource):
-    """A member of the policy of whatever the property `scope` names; this class is the project's."""
+@dataclass(frozen=True)
+class PolicyAccess:
+    """How an API spells the policy of what the property `scope` names, whose full name is `path`.
 
-    scope = "project"
-    joined = True  # changes that arrive together become one request
+    `joined`: changes that arrive together become one request.
+    """
+
+    scope: str
+    path: str
+    read: tuple[str, str] = ("GET", ":getIamPolicy")
+    read_query: Mapping[str, str] = field(default_factory=dict)
+    read_body: Any = None
+    write: tuple[str, str] = ("POST", ":setIamPolicy")
+    write_extra: Mapping[str, str] | None = field(default_factory=dict)  # None: the policy stands alone
+    joined: bool = False
+
+
+class PolicyMember(Resource):
+    """A member of a policy."""
+
+    def __init__(self, access: PolicyAccess, *table: Any, **more: Any) -> None:
+        super().__init__(*table, **more)
+        self.access = access
+        self.scope = access.scope
 
     def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Add the member."""
@@ -123,20 +140,20 @@ class PolicyMember(Resource):
         """Nothing: roles and conditions hold slashes, so the id can't be taken apart."""
         return {}
 
-    def write(self, context: Context, known: Mapping[str, Any], change: Change) -> None:
+    def write(self, context: Context, known: Mapping[str, Any], change: Grant) -> None:
         """Bring one change into the policy, joined with others or after them."""
         key = f"policy {self.scope_id(known)}"
 
-        def send(changes: list[Change]) -> None:
+        def send(changes: list[Grant]) -> None:
             with context.batches.lock(key):
                 self._modify(context, known, changes)
 
-        if self.joined:
+        if self.access.joined:
             context.batches.join(key, change, send)
         else:
             send([change])
 
-    def _modify(self, context: Context, known: Mapping[str, Any], changes: Sequence[Change]) -> None:
+    def _modify(self, context: Context, known: Mapping[str, Any], changes: Sequence[Grant]) -> None:
         deadline = context.deadline
         while True:
             policy = self.get_policy(context, known)
@@ -154,7 +171,7 @@ class PolicyMember(Resource):
         self._confirm(context, known, changes, deadline)
 
     def _confirm(
-        self, context: Context, known: Mapping[str, Any], changes: Sequence[Change], deadline: float
+        self, context: Context, known: Mapping[str, Any], changes: Sequence[Grant], deadline: float
     ) -> None:
         seen = 0
         while seen < _CONFIRMATIONS:
@@ -167,68 +184,27 @@ class PolicyMember(Resource):
 
     def scope_id(self, known: Mapping[str, Any]) -> str:
         """What the policy belongs to, as it stands in ids."""
-        return str(known["project"])
+        scope = str(known[self.scope])
+        if scope.startswith(self.access.path.partition("{")[0]) and "/" in scope:
+            return scope
+        return self._fill(self.access.path, known)
 
     def get_policy(self, context: Context, known: Mapping[str, Any]) -> Policy:
         """The policy as it is now."""
-        asked = {"options": {"requestedPolicyVersion": _POLICY_VERSION}}
+        access, (method, suffix) = self.access, self.access.read
         policy: Policy = self.call(
-            context, "POST", f"projects/{known['project']}:getIamPolicy", known, body=asked
+            context, method, self._path(known, suffix), known, body=access.read_body, query=access.read_query
         )
         return policy
 
     def set_policy(self, context: Context, known: Mapping[str, Any], policy: Policy) -> None:
         """Write the policy; refused if its etag is old."""
-        content = {"policy": policy, "updateMask": "bindings,etag,auditConfigs"}
-        self.call(context, "POST", f"projects/{known['project']}:setIamPolicy", known, body=content)
+        extra, (method, suffix) = self.access.write_extra, self.access.write
+        content = policy if extra is None else {"policy": policy, **extra}
+        self.call(context, method, self._path(known, suffix), known, body=content)
 
-
-class BucketMember(PolicyMember):
-    """A member of a bucket's policy."""
-
-    scope = "bucket"
-    joined = False
-
-    def scope_id(self, known: Mapping[str, Any]) -> str:
-        """`b/BUCKET`."""
-        return f"b/{_bucket(known['bucket'])}"
-
-    def get_policy(self, context: Context, known: Mapping[str, Any]) -> Policy:
-        """The policy as it is now."""
-        query = {"optionsRequestedPolicyVersion": str(_POLICY_VERSION)}
-        policy: Policy = self.call(context, "GET", f"{self.scope_id(known)}/iam", known, query=query)
-        return policy
-
-    def set_policy(self, context: Context, known: Mapping[str, Any], policy: Policy) -> None:
-        """Write the policy; refused if its etag is old."""
-        self.call(context, "PUT", f"{self.scope_id(known)}/iam", known, body=policy)
-
-
-class AccountMember(PolicyMember):
-    """A member of a service account's policy: one who may act as the account."""
-
-    scope = "serviceAccountId"
-    joined = False
-
-    def scope_id(self, known: Mapping[str, Any]) -> str:
-        """`projects/P/serviceAccounts/EMAIL`, as the program gives it."""
-        return str(known["serviceAccountId"])
-
-    def get_policy(self, context: Context, known: Mapping[str, Any]) -> Policy:
-        """The policy as it is now; this API wants the version in the query."""
-        query = {"options.requestedPolicyVersion": str(_POLICY_VERSION)}
-        policy: Policy = self.call(
-            context, "POST", f"{self.scope_id(known)}:getIamPolicy", known, query=query
-        )
-        return policy
-
-    def set_policy(self, context: Context, known: Mapping[str, Any], policy: Policy) -> None:
-        """Write the policy; refused if its etag is old."""
-        self.call(context, "POST", f"{self.scope_id(known)}:setIamPolicy", known, body={"policy": policy})
-
-
-def _bucket(name: str) -> str:
-    return name.removeprefix("b/")
+    def _path(self, known: Mapping[str, Any], suffix: str) -> str:
+        return self._fill(self.table.item, {**known, "policy": self.scope_id(known)}) + suffix
 
 
 def _without_marks(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,65 +217,84 @@ def _condition(policy: Policy, role: str, title: str) -> Mapping[str, Any] | Non
     return next((one for one in found if one and one.get("title") == title), None)
 
 
-def _change(known: Mapping[str, Any], *, present: bool) -> Change:
+def _change(known: Mapping[str, Any], *, present: bool) -> Grant:
     condition = {k: str(v) for k, v in _without_marks(known.get("condition") or {}).items() if v}
-    return Change(str(known["role"]), str(known["member"]), condition or None, present)
+    return Grant(str(known["role"]), str(known["member"]), condition or None, present)
 
 
-_MEMBER = (
-    Field("member", rest=None, required=True, replaces=True),
-    Field("role", rest=None, required=True, replaces=True),
-    Field(
-        "condition",
-        Kind.BLOCK,
-        rest=None,
-        replaces=True,
-        fields=(Field("title", required=True), Field("expression", required=True), Field("description")),
+def _member(
+    token: str,
+    service: Service,
+    access: PolicyAccess,
+    item: str = "{policy}",
+    *,
+    library: bool = False,
+    **more: Any,
+) -> PolicyMember:
+    exceptions = {
+        "member role condition": "local fixed",
+        "condition.*": "nameless",
+        access.scope: {"is": "local fixed", "same": _same_scope},
+        "location": "local fixed computed",
+    }
+    return PolicyMember(
+        access, token, service, item, (), exceptions, schema="Policy", client_library=library, **more
+    )
+
+
+def _same_scope(one: Any, other: Any) -> bool:
+    """Whether a name and a full path, or `b/BUCKET` and its name, are one thing's."""
+    return bool(one == other) or str(one).rpartition("/")[2] == str(other).rpartition("/")[2]
+
+
+_POST = ("POST", ":getIamPolicy")
+_DOTTED = {"options.requestedPolicyVersion": str(_POLICY_VERSION)}
+
+PROJECT_IAM_MEMBER = _member(
+    "gcp:projects/iAMMember:IAMMember",
+    RESOURCE_MANAGER,
+    PolicyAccess(
+        "project",
+        "{project}",
+        _POST,
+        read_body={"options": {"requestedPolicyVersion": _POLICY_VERSION}},
+        write_extra={"updateMask": "bindings,etag,auditConfigs"},
+        joined=True,
     ),
-    Field("etag", output=True),
+    "projects/{policy}",
+    library=True,
+    delete_before_replace=True,  # recorded: the old member goes before the new one comes
 )
-
-PROJECT_IAM_MEMBER = PolicyMember(
-    Table(
-        token="gcp:projects/iAMMember:IAMMember",
-        service=RESOURCE_MANAGER,
-        collection="projects/{project}",
-        item="projects/{project}",
-        client_library=True,
-        auto_name=False,
-        delete_before_replace=True,  # recorded: the old member goes before the new one comes
-        fields=(Field("project", rest=None, required=True, replaces=True), *_MEMBER),
-    )
+BUCKET_IAM_MEMBER = _member(
+    "gcp:storage/bucketIAMMember:BucketIAMMember",
+    STORAGE,
+    PolicyAccess(
+        "bucket",
+        "b/{bucket}",
+        ("GET", "/iam"),
+        {"optionsRequestedPolicyVersion": str(_POLICY_VERSION)},
+        write=("PUT", "/iam"),
+        write_extra=None,
+    ),
 )
-
-BUCKET_IAM_MEMBER = BucketMember(
-    Table(
-        token="gcp:storage/bucketIAMMember:BucketIAMMember",
-        service=STORAGE,
-        collection="b/{bucket}/iam",
-        item="b/{bucket}/iam",
-        auto_name=False,
-        fields=(
-            Field(
-                "bucket",
-                rest=None,
-                required=True,
-                replaces=True,
-                same=lambda one, other: _bucket(one) == _bucket(other),
-            ),
-            *_MEMBER,
-        ),
-    )
+ACCOUNT_IAM_MEMBER = _member(
+    "gcp:serviceaccount/iAMMember:IAMMember",
+    IAM,
+    PolicyAccess("serviceAccountId", "{serviceAccountId}", _POST, _DOTTED),
+    library=True,
 )
-
-ACCOUNT_IAM_MEMBER = AccountMember(
-    Table(
-        token="gcp:serviceaccount/iAMMember:IAMMember",
-        service=IAM,
-        collection="{serviceAccountId}",
-        item="{serviceAccountId}",
-        client_library=True,
-        auto_name=False,
-        fields=(Field("serviceAccountId", rest=None, required=True, replaces=True), *_MEMBER),
-    )
+REPOSITORY_IAM_MEMBER = _member(
+    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember",
+    ARTIFACT_REGISTRY,
+    PolicyAccess("repository", "projects/{project}/locations/{location}/repositories/{repository}"),
+)
+TOPIC_IAM_MEMBER = _member(
+    "gcp:pubsub/topicIAMMember:TopicIAMMember",
+    PUBSUB,
+    PolicyAccess("topic", "projects/{project}/topics/{topic}"),
+)
+SECRET_IAM_MEMBER = _member(
+    "gcp:secretmanager/secretIamMember:SecretIamMember",
+    SECRET_MANAGER,
+    PolicyAccess("secretId", "projects/{project}/secrets/{secretId}", read_query=_DOTTED),
 )

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rehearsal.standin import mapping
-from rehearsal.standin.errors import StandInError
-from rehearsal.standin.lifecycle import Context, Resource
+from rehearsal.plugin.errors import StandInError
+from rehearsal.standin.lifecycle import Change, Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import DELETION_POLICY, KMS, PROJECT, Field, Kind, Table, Update
+from rehearsal.standin.table import KMS, Update
 
 _DESTROYED = ("DESTROYED", "DESTROY_SCHEDULED")
 _ROTATION = {"updateMask": "rotationPeriod,nextRotationTime"}
@@ -26,33 +25,17 @@ class KeyRing(Resource):
 class CryptoKey(Resource):
     """A key: destroying it destroys its versions and stops its rotation, the key's name stays."""
 
-    def insert(self, context: Context, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        """Make the key; the first rotation is a period from now."""
-        content = {**mapping.body(self.table.inputs, planned, inputs), **_next_rotation(planned)}
-        skips = "true" if planned.get("skipInitialVersionCreation") else "false"
-        query = {"cryptoKeyId": planned["name"], "skipInitialVersionCreation": skips}
-        self.call(context, "POST", f"{planned['keyRing']}/cryptoKeys", planned, body=content, query=query)
+    def complete(self, _context: Context, planned: dict[str, Any]) -> dict[str, Any]:
+        """Whether a first version is made goes out in any case."""
+        return {**planned, "skipInitialVersionCreation": bool(planned.get("skipInitialVersionCreation"))}
 
-    def patch(
-        self,
-        context: Context,
-        request: Update,
-        planned: Mapping[str, Any],
-        inputs: Mapping[str, Any],
-        state: Mapping[str, Any],
-        changed: set[str],
-    ) -> None:
-        """Send all that can change; the mask names what did."""
-        fields = [f for f in self.table.fields if f.name in request.fields]
-        content = {**mapping.body(fields, planned, inputs, update=True), **_next_rotation(planned)}
-        mask: list[str] = [
-            name for name in ("labels", "rotationPeriod", "versionTemplate") if name in changed
-        ]
-        if "rotationPeriod" in mask:
-            mask.insert(mask.index("rotationPeriod") + 1, "nextRotationTime")
-        self.call(
-            context, "PATCH", self.item(planned), planned, body=content, query={"updateMask": ",".join(mask)}
-        )
+    def content(self, planned: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The key; its first rotation is a period from now."""
+        return {**super().content(planned, inputs), **_next_rotation(planned)}
+
+    def written(self, context: Context, request: Update, change: Change) -> dict[str, Any]:
+        """All that can change."""
+        return {**super().written(context, request, change), **_next_rotation(change.planned)}
 
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
         """Destroy every version, then stop the rotation that would make new ones."""
@@ -83,56 +66,26 @@ def _next_rotation(planned: Mapping[str, Any]) -> dict[str, str]:
 
 
 KEY_RING = KeyRing(
-    Table(
-        token="gcp:kms/keyRing:KeyRing",
-        service=KMS,
-        collection="projects/{project}/locations/{location}/keyRings",
-        item="projects/{project}/locations/{location}/keyRings/{name}",
-        create_query={"keyRingId": "{name}"},
-        create_has_body=False,
-        fields=(
-            Field("name", rest=None, replaces=True),
-            PROJECT,
-            Field("location", rest=None, required=True, replaces=True),
-        ),
-    )
+    "gcp:kms/keyRing:KeyRing",
+    KMS,
+    "projects/{project}/locations/{location}/keyRings/{name}",
+    exceptions={"name": "nameless"},
+    create_query={"keyRingId": "{name}"},
+    create_has_body=False,
 )
 
 CRYPTO_KEY = CryptoKey(
-    Table(
-        token="gcp:kms/cryptoKey:CryptoKey",
-        service=KMS,
-        collection="{keyRing}/cryptoKeys",
-        item="{keyRing}/cryptoKeys/{name}",
-        fields=(
-            Field("name", rest=None, replaces=True),
-            DELETION_POLICY,
-            Field("keyRing", rest=None, required=True, replaces=True),
-            Field("purpose", default="ENCRYPT_DECRYPT", replaces=True),
-            Field("skipInitialVersionCreation", Kind.BOOL, rest=None, replaces=True),
-            Field("destroyScheduledDuration", computed=True, replaces=True),
-            Field("labels", Kind.LABELS),
-            Field("rotationPeriod"),
-            Field(
-                "versionTemplate",
-                Kind.BLOCK,
-                computed=True,
-                fields=(
-                    Field("algorithm", required=True),
-                    Field("protectionLevel", computed=True, replaces=True),
-                ),
-            ),
-            Field(
-                "primaries",
-                Kind.BLOCKS,
-                rest="primary",
-                output=True,
-                decode=lambda raw: [raw] if raw else None,
-                fields=(Field("name"), Field("state")),
-            ),
-            Field("importOnly", Kind.BOOL, output=True),
-            Field("cryptoKeyBackend", output=True),
-        ),
-        updates=(Update(("labels", "rotationPeriod", "versionTemplate")),),
-    )
+    "gcp:kms/cryptoKey:CryptoKey",
+    KMS,
+    "{keyRing}/cryptoKeys/{name}",
+    (Update("labels rotationPeriod versionTemplate", mask="updateMask"),),
+    {
+        "name": "nameless",
+        "rotationPeriod": {"mask": "rotationPeriod,nextRotationTime"},
+        "purpose": "default=ENCRYPT_DECRYPT",
+        "skipInitialVersionCreation": "local fixed",
+        "versionTemplate.protectionLevel": "fixed",
+    },
+    schema="CryptoKey",
+    create_query={"cryptoKeyId": "{name}", "skipInitialVersionCreation": "{skipInitialVersionCreation}"},
 )

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rehearsal.plugin.errors import ApiError
 from rehearsal.standin import mapping
-from rehearsal.standin.errors import ApiError
 from rehearsal.standin.lifecycle import NOT_FOUND, Context, Resource
-from rehearsal.standin.table import (
-    DELETION_POLICY,
-    PROJECT,
-    RESOURCE_MANAGER,
-    SERVICE_USAGE,
-    Field,
-    Kind,
-    Table,
-    Update,
-    basename,
-)
+from rehearsal.standin.table import RESOURCE_MANAGER, SERVICE_USAGE, Update, basename
 
 _LARGEST_BATCH = 20  # services that one batchEnable takes
 
@@ -89,22 +79,11 @@ class ProjectService(Resource):
 
 
 PROJECT_SERVICE = ProjectService(
-    Table(
-        token="gcp:projects/service:Service",
-        service=SERVICE_USAGE,
-        collection="projects/{project}/services",
-        item="projects/{project}/services/{service}",
-        id="{project}/{service}",
-        client_library=True,
-        auto_name=False,
-        fields=(
-            Field("service", rest=None, required=True, replaces=True),
-            PROJECT,
-            DELETION_POLICY,
-            Field("disableOnDestroy", Kind.BOOL, rest=None),
-            Field("disableDependentServices", Kind.BOOL, rest=None),
-            Field("checkIfServiceHasUsageOnDestroy", Kind.BOOL, rest=None),
-        ),
-        updates=(Update(()),),
-    )
+    "gcp:projects/service:Service",
+    SERVICE_USAGE,
+    "projects/{project}/services/{service}",
+    (Update(""),),
+    {"disableOnDestroy disableDependentServices checkIfServiceHasUsageOnDestroy": "local"},
+    id="{project}/{service}",
+    client_library=True,
 )

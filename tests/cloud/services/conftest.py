@@ -100,7 +100,7 @@ class Services(Door):
         self._call(self.cloud.nodes.preempt(node, notice=False))
 
     def mistakes(self) -> list[str]:
-        """The cloud's own since it was last asked, answers that aren't of their schemas among them."""
+        """What the cloud has done wrong since it was last asked, answers of other schemas too."""
         found, self.cloud.world.mistakes[:] = list(self.cloud.world.mistakes), []
         return found
 

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_front import PROJECT, Front
+from storage_front import PROJECT, Front, unhurried
 
 _numbers = itertools.count()
-unhurried = itertools.count(step=60).__next__  # a minute passes between two mutations
 
 
 @pytest.fixture(scope="session")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     front = Front(tmp_path_factory.mktemp("storage"))
-    front.limit.now = unhurried
     yield front
     front.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 import json
 import ssl
 import threading
@@ -34,6 +35,7 @@ from rehearsal.cloud.storage import HttpOrGrpcSite, StorageService
 
 PROJECT, NUMBER = "wire-test", "123456789012"
 OWNER = "owner@example.com"
+unhurried = itertools.count(step=60).__next__  # a minute passes between two mutations
 
 
 class _AllEnabled:
@@ -42,7 +44,10 @@ class _AllEnabled:
 
 
 class Front:
-    """The real front door, in a thread. Requests without a token count as the owner's, unless it is empty."""
+    """The real front door, in a thread, to which mutations come a minute apart.
+
+    Requests without a token count as the owner's, unless their Authorization is empty.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -63,6 +68,7 @@ class Front:
         doorway = Doorway(self.world, self.faults, self.requests)
         self.service = StorageService(self.world, self.iam, self.root, doorway)
         self.limit = self.service.limit
+        self.limit.now = unhurried
         await self.service.start()
         self._owner = self.iam.mint(OWNER, lifetime_s=1e9).value  # proofs run for hours
         self._door = FrontDoor(

@@ -17,12 +17,9 @@ from google.protobuf.empty_pb2 import Empty
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from rehearsal.standin.difference import Difference
-from rehearsal.standin.errors import CreatedButError, StandInError
-from rehearsal.standin.install import installed_version
-from rehearsal.standin.provider import Provider
-from rehearsal.standin.settings import Settings, unknown_settings
-from rehearsal.standin.values import from_struct, to_struct
+from rehearsal.plugin.errors import CreatedButError, StandInError
+from rehearsal.plugin.provider import Difference, Provider
+from rehearsal.plugin.values import from_struct, to_struct
 
 # Waiting calls hold a thread each; the engine makes four a core, and `Cancel` must not queue behind them.
 _WORKERS = 512
@@ -42,20 +39,19 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
     def GetPluginInfo(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """The version, which the engine holds against the one the program asks for."""
-        return plugin_pb2.PluginInfo(version=installed_version())
+        return plugin_pb2.PluginInfo(version=self._provider.version)
 
     def GetSchema(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """A schema without types: programs bring their own SDK."""
-        return provider_pb2.GetSchemaResponse(
-            schema=json.dumps({"name": "gcp", "version": installed_version()})
-        )
+        schema = {"name": self._provider.package, "version": self._provider.version}
+        return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
 
     def CheckConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Refuse provider settings that would have no effect."""
         news = from_struct(request.news)
         failures = [
             (name, f"the stand-in doesn't know the provider setting {name!r}")
-            for name in unknown_settings(news)
+            for name in self._provider.unknown_settings(news)
         ]
         return _checked(news, failures)
 
@@ -70,10 +66,11 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         """Take the provider's settings."""
 
         def configure() -> Any:
+            prefix = f"{self._provider.package}:config:"
             given = from_struct(request.args) or {
-                key.removeprefix("gcp:config:"): value for key, value in request.variables.items()
+                key.removeprefix(prefix): value for key, value in request.variables.items()
             }
-            self._provider.configure(Settings.of(given))
+            self._provider.configure_from(given)
             return provider_pb2.ConfigureResponse(
                 acceptSecrets=False, supportsPreview=True, acceptResources=False, acceptOutputs=False
             )
@@ -105,6 +102,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
                 from_struct(request.olds),
                 from_struct(request.news),
                 request.ignoreChanges,
+                from_struct(request.old_inputs),
             )
             some = bool(change.differences)
             response = provider_pb2.DiffResponse
@@ -160,6 +158,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
                 from_struct(request.olds),
                 from_struct(request.news),
                 ignored=request.ignoreChanges,
+                before=from_struct(request.old_inputs),
                 preview=request.preview,
                 timeout_s=request.timeout,
             )

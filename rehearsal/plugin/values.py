@@ -17,7 +17,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
-from rehearsal.standin.errors import UnsupportedError
+from rehearsal.plugin.errors import UnsupportedError
 
 _SIGNATURE_KEY = "4dabf18193072939515e22adb298388d"
 _SECRET = "1b47061264138c4ac30d75fd1eb44270"

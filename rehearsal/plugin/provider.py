@@ -1,0 +1,103 @@
+"""What a provider has to do to be served as a plug-in: one method per call of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One property that differs: `path` as Pulumi spells it, `name` of the top-level property."""
+
+    path: str
+    name: str
+    kind: str  # "ADD", "UPDATE" or "DELETE"
+    replaces: bool
+
+
+@dataclass(frozen=True)
+class Change:
+    """The engine's question "what would an update do?" answered."""
+
+    differences: list[Difference]
+    delete_first: bool
+
+    @property
+    def replaces(self) -> list[str]:
+        """Properties that can't be changed in place."""
+        return sorted({d.name for d in self.differences if d.replaces})
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Inputs with defaults filled in, and what is wrong with them: pairs of property and sentence."""
+
+    inputs: dict[str, Any]
+    failures: list[tuple[str, str]]
+
+
+class Provider(Protocol):
+    """A provider; `token` names a resource's type, `state` are outputs of before, `before` their inputs.
+
+    Errors are StandInError and its kinds; a timeout of 0 seconds is the type's own.
+    """
+
+    package: str
+    version: str
+
+    def unknown_settings(self, given: Values) -> list[str]:
+        """Names of settings that would have no effect."""
+
+    def configure_from(self, given: Values) -> None:
+        """Take the settings."""
+
+    def cancel(self) -> None:
+        """Stop waiting: whatever is under way fails at its next pause."""
+
+    def check(self, token: str, news: Values, olds: Values, name: str, seed: bytes) -> Checked:
+        """Inputs with their defaults, and what is wrong with them."""
+
+    def diff(
+        self,
+        token: str,
+        state: Values,
+        news: Values,
+        ignored: Sequence[str] = (),
+        before: Values | None = None,
+    ) -> Change:
+        """What an update from `state` to `news` (checked inputs) would change."""
+
+    def create(
+        self, token: str, inputs: Values, *, preview: bool = False, timeout_s: float = 0
+    ) -> tuple[str, dict[str, Any]]:
+        """Make a resource: its id ("" in a preview) and outputs."""
+
+    def read(self, token: str, id_: str, state: Values, *, timeout_s: float = 0) -> dict[str, Any] | None:
+        """A resource's outputs as they are now; None if it is gone."""
+
+    def update(
+        self,
+        token: str,
+        id_: str,
+        state: Values,
+        news: Values,
+        *,
+        ignored: Sequence[str] = (),
+        before: Values | None = None,
+        preview: bool = False,
+        timeout_s: float = 0,
+    ) -> dict[str, Any]:
+        """Change a resource: its outputs after it."""
+
+    def delete(self, token: str, id_: str, state: Values, *, timeout_s: float = 0) -> None:
+        """Remove a resource."""
+
+    def inputs_of(self, token: str, outputs: Values) -> dict[str, Any]:
+        """Inputs that would make a resource like `outputs`: what an import writes into the state."""
+
+    def invoke(self, token: str, arguments: Values) -> dict[str, Any]:
+        """Answer a look-up."""
