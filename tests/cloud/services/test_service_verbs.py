@@ -139,6 +139,15 @@ def test_whoever_sets_an_account_must_be_allowed_to_act_as_it(
     assert caught.value.code == 403
 
 
+def test_that_holds_for_the_default_account_too(services: Services) -> None:
+    method = "workflows.projects.locations.workflows"
+    row = next(row for row in ROWS if row.method == method)
+    services.grant("roles/workflows.admin", "user:defaults@example.com")
+    body = {"source_contents": row.body["source_contents"]}
+    with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs"):
+        row.make(services, "defaults@example.com").create(row.parent, "defaults", body)
+
+
 def test_a_scheduled_job_is_paused_and_resumed(services: Services) -> None:
     jobs = client_of(services, "cloudscheduler.projects.locations.jobs")
     name = jobs.create(L, "paused", body_of("cloudscheduler.projects.locations.jobs"))
