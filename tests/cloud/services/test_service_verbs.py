@@ -9,11 +9,12 @@ from typing import Any
 
 import proto
 import pytest
-from conftest import Services
 from google.api_core.exceptions import BadRequest, GoogleAPICallError
 from google.cloud import scheduler_v1, secretmanager_v1, tpu_v2
 from official import OWNER, Discovered, Gapic, RefusedError, description
-from rows import EMAIL, IMAGE, ROWS, L, P
+from row import EMAIL, IMAGE, L, P
+from rows import ROWS
+from services_front import Services
 
 from rehearsal.cloud.enums import NUMBERS
 
