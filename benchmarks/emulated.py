@@ -26,8 +26,10 @@ from requests.adapters import HTTPAdapter
 
 from infra import names
 from infra.catalog import region_of
+from infra.network.settings import NetworkSettings
 from infra.nodes import Node
 from infra.settings import parse
+from infra.storage.settings import StorageSettings
 from infra.tpu.request import member_request
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
@@ -41,7 +43,8 @@ PROJECT, BUCKET, OWNER, REFRESH_TOKEN = "measured", "measured-checkpoints", "own
 ENVIRONMENT, STACK = "measured", "0a1b2c3"
 CONFIG = {"gcp:project": PROJECT, "storage:bucketName": BUCKET, "storage:location": "us-east5"}
 SETTINGS = parse(ENVIRONMENT, CONFIG, f"Pulumi.{ENVIRONMENT}.yaml")
-NETWORK, ACCOUNT = SETTINGS.network.name, SETTINGS.storage.service_account_id
+NETWORK = SETTINGS[NetworkSettings].name
+ACCOUNT = SETTINGS[StorageSettings].service_account_id
 APIS = ("compute", "iam", "serviceusage", "storage", "tpu")
 _START_S = 60.0
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from infra import names
+from infra import layers
 from infra.errors import CommandError, InfraError
 from infra.settings.sources import ROOT
 
@@ -52,7 +52,7 @@ class Pulumi:
 
     def directory(self, layer: str) -> Path:
         """The folder with a layer's Pulumi.yaml."""
-        return self.root / names.project_directory(layer)
+        return self.root / layers.directory(layer)
 
     def _call(self, layer: str, *arguments: str) -> list[str]:
         return [self.program, "-C", str(self.directory(layer)), *arguments]
@@ -121,7 +121,7 @@ class Pulumi:
 
     def backend(self) -> str:
         """Where the state is kept: a URL such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""
-        return str(json.loads(self.ask(names.LAYERS[-1], "whoami", "--json"))["url"])
+        return str(json.loads(self.ask(layers.layers()[-1].name, "whoami", "--json"))["url"])
 
     def require_passphrase(self) -> None:
         """Raises CommandError where Pulumi would ask for one that nobody is there to give.

@@ -136,7 +136,7 @@ def test_node_metadata_is_the_table() -> None:
         replace(nodes(checked)[0], together=("a", "b"), member=0),
         bucket="b",
         steps_bucket="b-steps",
-        data_disk_id="projects/p/zones/z/disks/d",
+        data_disk="d",
     )
     listed = {key for cell in first_cells(section("Node metadata")) for key in cell.split(", ")}
     # tpu:bundle is written by `make publish`, so the settings that ship have none.
