@@ -21,6 +21,7 @@ _numbers = itertools.count()
 P, REGION, ZONE = f"projects/{PROJECT}", "us-east5", "us-east5-b"
 PUBSUB = f"pubsub.googleapis.com/v1/{P}"
 REPOSITORIES = f"artifactregistry.googleapis.com/v1/{P}/locations/{REGION}/repositories"
+SUBNET = f"regions/{REGION}/subnetworks/sub"
 CLUSTERS = f"container.googleapis.com/v1/{P}/locations/{REGION}/clusters"
 RINGS = f"cloudkms.googleapis.com/v1/{P}/locations/{REGION}/keyRings"
 
@@ -175,6 +176,14 @@ def test_a_repository_is_made_and_deleted_by_operations(cloud: CloudFront) -> No
     assert cloud.request("GET", url).status == 404
 
 
+def test_what_only_the_server_sets_is_not_taken_from_a_request(cloud: CloudFront) -> None:
+    url = repository(cloud, createTime="2001-01-01T00:00:00Z", sizeBytes="9", name="other", satisfiesPzs=True)
+    shown = cloud.request("GET", url).json
+    assert shown["name"] == url.partition("/v1/")[2]
+    assert not shown["createTime"].startswith("2001")
+    assert not shown.keys() & {"sizeBytes", "satisfiesPzs"}
+
+
 def test_an_operation_that_is_cancelled_leaves_nothing(cloud: CloudFront) -> None:
     with cloud.stopped_clock():
         url = f"{REPOSITORIES}?repositoryId={(name := fresh('repository'))}"
@@ -220,8 +229,8 @@ def test_a_regional_host_and_system_parameters_are_googles(cloud: CloudFront) ->
     assert (
         cloud.request("GET", REPOSITORIES.replace("artifactregistry", "moon-artifactregistry")).status == 404
     )
-    old = cloud.request("GET", f"tpu.googleapis.com/v1/{P}/locations/{ZONE}/nodes")
-    assert old.status == 501, "a version that isn't served is another API"
+    alpha = cloud.request("GET", f"compute.googleapis.com/compute/alpha/{P}/zones")
+    assert alpha.status == 501, "a version that isn't served is another API"
 
 
 # Lists
@@ -237,7 +246,8 @@ def test_lists_have_pages_filters_and_an_order(cloud: CloudFront) -> None:
         token = page.get("nextPageToken", "")
         if not token:
             break
-    assert [f"artifactregistry.googleapis.com/v1/{name}" for name in names[-3:]] == made
+    urls = [f"artifactregistry.googleapis.com/v1/{name}" for name in names]
+    assert [url for url in urls if url in made] == made
     found = cloud.request("GET", f"{REPOSITORIES}?filter=labels.n%3D3%20AND%20format%3DDOCKER").json
     assert [one["description"] for one in found["repositories"]] == ["d3"]
     down = cloud.request("GET", f"{REPOSITORIES}?orderBy=description%20desc").json["repositories"]
@@ -357,6 +367,11 @@ def test_an_address_is_in_use_while_a_machine_has_it(cloud: CloudFront, subnet: 
         ({"disks": []}, "resource.disks"),
         ({"networkInterfaces": [{"subnetwork": f"regions/{REGION}/subnetworks/none"}]}, "was not found"),
         ({"networkInterfaces": [{"network": "global/networks/net"}]}, "needs a subnetwork"),
+        ({"networkInterfaces": [{"subnetwork": SUBNET, "networkIP": "10.9.0.1"}]}, "outside the subnetwork"),
+        (
+            {"networkInterfaces": [{"subnetwork": SUBNET, "accessConfigs": [{"natIP": "198.51.100.77"}]}]},
+            "was not found, or is in use",
+        ),
         (
             {"disks": [{"boot": True, "initializeParams": {"sourceImage": "global/images/mine"}}]},
             "images/mine' was not found",

@@ -9,11 +9,12 @@ from typing import Any
 
 import proto
 import pytest
-from conftest import Services
 from google.api_core.exceptions import BadRequest, GoogleAPICallError
 from google.cloud import scheduler_v1, secretmanager_v1, tpu_v2
 from official import OWNER, Discovered, Gapic, RefusedError, description
-from rows import EMAIL, IMAGE, ROWS, L, P
+from row import EMAIL, IMAGE, L, P
+from rows import ROWS
+from services_front import Services
 
 from rehearsal.cloud.enums import NUMBERS
 
@@ -114,6 +115,38 @@ def test_what_nothing_runs_is_pending_until_it_is_cancelled(services: Services) 
     ran = run.create(L, "never", {"template": template})
     with pytest.raises(GoogleAPICallError, match="not emulated"):
         run._client.run_job(name=ran)
+
+
+@pytest.mark.parametrize(
+    ("method", "role"),
+    [
+        ("aiplatform.projects.locations.customJobs", "roles/aiplatform.user"),
+        ("cloudfunctions.projects.locations.functions", "roles/cloudfunctions.admin"),
+        ("dataproc.projects.locations.batches", "roles/dataproc.editor"),
+        ("eventarc.projects.locations.triggers", "roles/eventarc.admin"),
+        ("run.projects.locations.jobs", "roles/run.admin"),
+        ("run.projects.locations.services", "roles/run.admin"),
+        ("workflows.projects.locations.workflows", "roles/workflows.admin"),
+    ],
+)
+def test_whoever_sets_an_account_must_be_allowed_to_act_as_it(
+    services: Services, method: str, role: str
+) -> None:
+    row = next(row for row in ROWS if row.method == method)
+    who = f"{role.partition('/')[2]}@example.com"
+    services.grant(role, f"user:{who}")
+    with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs") as caught:
+        row.make(services, who).create(row.parent, "acts", row.body)
+    assert caught.value.code == 403
+
+
+def test_that_holds_for_the_default_account_too(services: Services) -> None:
+    method = "workflows.projects.locations.workflows"
+    row = next(row for row in ROWS if row.method == method)
+    services.grant("roles/workflows.admin", "user:defaults@example.com")
+    body = {"source_contents": row.body["source_contents"]}
+    with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs"):
+        row.make(services, "defaults@example.com").create(row.parent, "defaults", body)
 
 
 def test_a_scheduled_job_is_paused_and_resumed(services: Services) -> None:
