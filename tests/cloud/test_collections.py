@@ -296,6 +296,10 @@ def test_computes_lists_are_paged_and_aggregated(cloud: CloudFront, subnet: str)
     assert scopes["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
     assert f"regions/{REGION}" in cloud.compute("GET", "aggregated/subnetworks").json["items"]
     assert cloud.compute("GET", "aggregated/instances").status == 200
+    begun = cloud.compute("GET", "aggregated/operations?filter=operationType%20eq%20insert").json["items"]
+    assert {one["targetLink"].rpartition("/")[2] for one in begun[f"zones/{ZONE}"]["operations"]} >= {"paged"}
+    assert {"net"} <= {one["targetLink"].rpartition("/")[2] for one in begun["global"]["operations"]}
+    assert begun["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
 
 
 # Compute
