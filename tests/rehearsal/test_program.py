@@ -114,8 +114,8 @@ def test_what_is_published_in_a_world_is_for_its_hosts(
 def test_every_python_client_trusts_the_worlds_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in person.environment(Layout(tmp_path), "my-project").items():
-        monkeypatch.setenv(name, value)
+    # In place of this machine's environment, which may name a bundle of its own.
+    monkeypatch.setattr("os.environ", person.environment(Layout(tmp_path), "my-project"))
     asked = requests.Session().merge_environment_settings("https://x", {}, None, None, None)["verify"]
     bundle = str(person.SYSTEM_BUNDLE)
     assert [asked, httplib2.certs.where(), ssl.get_default_verify_paths().cafile] == [bundle] * 3
