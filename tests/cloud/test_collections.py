@@ -102,6 +102,12 @@ def test_an_entry_that_contradicts_the_document_or_another_is_refused(
         engine(*collections)
 
 
+@pytest.mark.parametrize(("api", "version"), [("pubsubb", "v1"), ("pubsub", "v9")])
+def test_an_entry_without_a_document_is_refused(api: str, version: str) -> None:
+    with pytest.raises(EntryError, match=f"{api} {version}: there is no discovery document"):
+        engine(TOPICS, more=(Entry(api, (version,), ()),))
+
+
 def test_two_apis_with_the_same_names_are_kept_apart_or_refused() -> None:
     run, scheduler = "run.projects.locations.jobs", "cloudscheduler.projects.locations.jobs"
     other = Entry("run", ("v2",), (Collection(run),))
