@@ -82,10 +82,10 @@ def brought_back_if_asked(one: Environment) -> set[str]:
     """The members that `recreate-preempted` means, and shows the price of."""
     with (
         mock.patch.object(command, "opened", return_value=one),
-        mock.patch.object(command.prices, "table", return_value="") as table,
+        mock.patch.object(command.prices, "rows", return_value=[]) as rows,
     ):
         assert command.main(["recreate-preempted", "dev", "--dry-run"]) == 0
-    return {member.key for call in table.call_args_list for member in call.args[0]}
+    return {member.key for call in rows.call_args_list for member in call.args[0]}
 
 
 def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
