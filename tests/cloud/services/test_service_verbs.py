@@ -44,11 +44,9 @@ def test_a_queued_resource_makes_its_node_and_takes_it_along(services: Services)
         "spot": {},
     }
     with services.still():
-        started = client.create_queued_resource(
-            parent=parent, queued_resource_id="asks", queued_resource=body
-        )
-        name = f"{parent}/queuedResources/asks"
-        assert client.get_queued_resource(name=name).state.state == State.WAITING_FOR_RESOURCES
+        sent = {"parent": parent, "queued_resource_id": "asks", "queued_resource": body}
+        started, name = client.create_queued_resource(sent), f"{parent}/queuedResources/asks"
+        assert client.get_queued_resource(name=name).state.state == State.CREATING
     assert started.result(timeout=60).name == name
     until(lambda: client.get_queued_resource(name=name).state.state == State.ACTIVE)
     node = client.get_node(name=f"{parent}/nodes/queued")
