@@ -14,15 +14,17 @@ from rehearsal.cloud.service import NotEmulatedError, bad_request
 
 _READ_ALL = ("*.get", "*.list", "*.getIamPolicy", "*.listEffectiveTags")
 _OBJECT_READ = ("storage.objects.get", "storage.objects.list")
+_FOLDERS = ("storage.multipartUploads.*", "storage.folders.*", "storage.managedFolders.*")
+_FOLDERS_READ = tuple(
+    f"storage.{kind}.{verb}" for kind in ("folders", "managedFolders") for verb in ("get", "list")
+)
 _OBJECT_WRITE = (
     "storage.objects.create",
     "storage.objects.delete",
     "storage.objects.move",
     "storage.objects.restore",
     "storage.objects.update",
-    "storage.multipartUploads.*",
-    "storage.folders.*",
-    "storage.managedFolders.*",
+    *_FOLDERS,
 )
 _BUCKET_OWNER = (
     "storage.buckets.get",
@@ -30,9 +32,7 @@ _BUCKET_OWNER = (
     "storage.buckets.setIamPolicy",
     "storage.buckets.update",
     "storage.anywhereCaches.*",
-    "storage.multipartUploads.*",
-    "storage.folders.*",
-    "storage.managedFolders.*",
+    *_FOLDERS,
     "storage.objects.create",
     "storage.objects.delete",
     "storage.objects.list",
@@ -47,13 +47,18 @@ _NO_CREDENTIALS = (
     "!iam.serviceAccounts.sign*",
 )
 
+_PROJECT = "resourcemanager.projects.get"
+_USAGE = (_PROJECT, "serviceusage.quotas.get", "serviceusage.services.get", "serviceusage.services.list")
+_OPERATIONS = (
+    *_USAGE, "compute.projects.get", "compute.regions.*", "compute.zones.*",
+    "compute.*Operations.get", "compute.*Operations.list",
+)  # fmt: skip
 _LOGIN = (
-    "compute.instances.get",
-    "compute.instances.list",
-    "compute.instances.osLogin",
+    *_USAGE, "compute.instances.get", "compute.instances.list", "compute.instances.osLogin",
     "compute.projects.get",
-)
+)  # fmt: skip
 _ARTIFACTS_READ = (
+    "resourcemanager.projects.get",
     "artifactregistry.*.get",
     "artifactregistry.*.list",
     "artifactregistry.files.download",
@@ -73,6 +78,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "!iam.roles.update",
         "!cloudkms.cryptoKeyVersions.use*",
         "!*.setIamPolicy",
+        "!iap.*",
         "!storage.buckets.getIamPolicy",
         "!storage.buckets.update",
         "*",
@@ -80,7 +86,10 @@ ROLES: dict[str, tuple[str, ...]] = {
     "roles/viewer": ("!storage.objects.*", "!storage.buckets.get*", *_READ_ALL),
     "roles/billing.admin": ("billing.*",),
     "roles/browser": ("resourcemanager.projects.get", "resourcemanager.projects.getIamPolicy"),
-    "roles/storage.admin": ("storage.*",),
+    "roles/storage.admin": (
+        _PROJECT,
+        "storage.*",
+    ),
     "roles/storage.bucketViewer": ("storage.buckets.get", "storage.buckets.list"),
     "roles/storage.insightsCollectorService": ("storage.buckets.get", "storage.objects.list"),
     "roles/storage.legacyBucketOwner": _BUCKET_OWNER,
@@ -88,19 +97,14 @@ ROLES: dict[str, tuple[str, ...]] = {
         "storage.buckets.get",
         "storage.objects.list",
         "storage.multipartUploads.list",
-        "storage.folders.get",
-        "storage.folders.list",
-        "storage.managedFolders.get",
-        "storage.managedFolders.list",
+        *_FOLDERS_READ,
     ),
     "roles/storage.legacyBucketWriter": (
         "storage.buckets.get",
         "storage.objects.create",
         "storage.objects.delete",
         "storage.objects.list",
-        "storage.multipartUploads.*",
-        "storage.folders.*",
-        "storage.managedFolders.*",
+        *_FOLDERS,
     ),
     "roles/storage.legacyObjectOwner": (
         "storage.objects.get",
@@ -110,59 +114,59 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "roles/storage.legacyObjectReader": ("storage.objects.get",),
     "roles/storage.objectAdmin": (
+        _PROJECT,
         "storage.objects.*",
-        "storage.multipartUploads.*",
-        "storage.folders.*",
-        "storage.managedFolders.*",
+        *_FOLDERS,
     ),
     "roles/storage.objectCreator": (
+        _PROJECT,
         "storage.objects.create",
         "storage.multipartUploads.*",
         "storage.folders.create",
     ),
-    "roles/storage.objectUser": (*_OBJECT_READ, *_OBJECT_WRITE),
+    "roles/storage.objectUser": (_PROJECT, *_OBJECT_READ, *_OBJECT_WRITE),
     "roles/storage.objectViewer": (
+        _PROJECT,
         *_OBJECT_READ,
-        "storage.folders.get",
-        "storage.folders.list",
-        "storage.managedFolders.get",
-        "storage.managedFolders.list",
+        *_FOLDERS_READ,
     ),
     "roles/logging.logWriter": ("logging.logEntries.create", "logging.logEntries.route"),
-    "roles/logging.viewer": ("logging.logEntries.list", "logging.logs.list", "logging.buckets.get"),
+    "roles/logging.viewer": (_PROJECT, "logging.logEntries.list", "logging.logs.list", "logging.buckets.get"),
     "roles/monitoring.metricWriter": (
         "monitoring.metricDescriptors.*",
         "monitoring.monitoredResourceDescriptors.*",
         "monitoring.timeSeries.create",
     ),
     "roles/monitoring.viewer": (
+        _PROJECT,
         "monitoring.metricDescriptors.get",
         "monitoring.metricDescriptors.list",
         "monitoring.timeSeries.list",
     ),
     "roles/tpu.admin": ("tpu.*", "resourcemanager.projects.get"),
-    "roles/tpu.viewer": ("tpu.*.get", "tpu.*.list"),
+    "roles/tpu.viewer": (_PROJECT, "tpu.*.get", "tpu.*.list"),
     "roles/tpu.serviceAgent": (
         "tpu.*",
         "compute.networks.use",
         "compute.subnetworks.use",
         "compute.disks.useReadOnly",
     ),
-    "roles/compute.admin": ("compute.*",),
-    "roles/compute.viewer": ("compute.*.get", "compute.*.list"),
+    "roles/compute.admin": (*_USAGE, "compute.*"),
+    "roles/compute.viewer": (*_USAGE, "compute.*.get", "compute.*.list", "compute.*.getIamPolicy"),
     "roles/compute.networkAdmin": (
+        *_OPERATIONS,
         "compute.networks.*",
         "compute.subnetworks.*",
         "compute.routers.*",
+        "compute.addresses.*",
+        "compute.globalAddresses.*",
         "compute.firewalls.get",
         "compute.firewalls.list",
-        "compute.*Operations.get",
-        "compute.*Operations.list",
-        "compute.projects.get",
-        "compute.regions.*",
-        "compute.zones.*",
+        "compute.instances.get",
+        "compute.instances.list",
     ),
     "roles/compute.networkUser": (
+        *_USAGE,
         "compute.networks.get",
         "compute.networks.list",
         "compute.networks.use",
@@ -171,6 +175,10 @@ ROLES: dict[str, tuple[str, ...]] = {
         "compute.subnetworks.list",
         "compute.subnetworks.use",
         "compute.subnetworks.useExternalIp",
+        "compute.addresses.get",
+        "compute.addresses.list",
+        "compute.routers.get",
+        "compute.routers.list",
         "compute.firewalls.get",
         "compute.firewalls.list",
         "compute.regions.*",
@@ -178,17 +186,24 @@ ROLES: dict[str, tuple[str, ...]] = {
         "compute.projects.get",
     ),
     "roles/compute.securityAdmin": (
+        *_OPERATIONS,
         "compute.firewalls.*",
         "compute.networks.updatePolicy",
         "compute.networks.get",
+        "compute.networks.list",
+        "compute.subnetworks.get",
+        "compute.subnetworks.list",
+        "compute.routers.get",
+        "compute.routers.list",
+        "compute.instances.list",
     ),
     "roles/compute.osLogin": _LOGIN,
     "roles/compute.osAdminLogin": (*_LOGIN, "compute.instances.osAdminLogin"),
     "roles/compute.storageAdmin": (
+        *_OPERATIONS,
         "compute.disks.*",
         "compute.snapshots.*",
         "compute.diskTypes.*",
-        "compute.zone*",
     ),
     "roles/artifactregistry.reader": _ARTIFACTS_READ,
     "roles/artifactregistry.writer": (
@@ -198,9 +213,14 @@ ROLES: dict[str, tuple[str, ...]] = {
         "artifactregistry.tags.create",
         "artifactregistry.tags.update",
     ),
-    "roles/iam.roleAdmin": ("iam.roles.*", "resourcemanager.projects.get"),
-    "roles/iam.roleViewer": ("iam.roles.get", "iam.roles.list", "resourcemanager.projects.get"),
+    "roles/iap.tunnelResourceAccessor": (
+        "iap.tunnelInstances.accessViaIAP",
+        "iap.tunnelDestGroups.accessViaIAP",
+    ),
+    "roles/iam.roleAdmin": ("iam.roles.*", "resourcemanager.projects.get*"),
+    "roles/iam.roleViewer": ("iam.roles.get", "iam.roles.list", "resourcemanager.projects.get*"),
     "roles/iam.serviceAccountAdmin": (
+        _PROJECT,
         "iam.serviceAccounts.create",
         "iam.serviceAccounts.delete",
         "iam.serviceAccounts.get",
@@ -211,6 +231,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "iam.serviceAccounts.update",
     ),
     "roles/iam.serviceAccountUser": (
+        _PROJECT,
         "iam.serviceAccounts.actAs",
         "iam.serviceAccounts.get",
         "iam.serviceAccounts.list",
@@ -233,11 +254,13 @@ ROLES: dict[str, tuple[str, ...]] = {
         "serviceusage.services.use",
     ),
     "roles/cloudkms.admin": (
+        _PROJECT,
         "!cloudkms.cryptoKeyVersions.use*",
         "cloudkms.*",
     ),
-    "roles/cloudkms.viewer": ("cloudkms.*.get", "cloudkms.*.list"),
+    "roles/cloudkms.viewer": (_PROJECT, "cloudkms.*.get", "cloudkms.*.list"),
     "roles/cloudkms.cryptoKeyEncrypterDecrypter": (
+        _PROJECT,
         "cloudkms.cryptoKeyVersions.useToEncrypt",
         "cloudkms.cryptoKeyVersions.useToDecrypt",
     ),
