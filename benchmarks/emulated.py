@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -209,6 +210,8 @@ async def serve(folder: Path, durations: Durations) -> None:
         enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS), **NO_LAGS,
     )  # fmt: skip
     cloud = Cloud(config, Imagined(), durations)
+    # A virtual minute takes milliseconds: the limit of a write a second is of real ones.
+    cloud.storage.limit.now = count(step=60).__next__
     try:
         await cloud.start()
         tls = authority.issue(folder / "tls", ["*.googleapis.com"], ["127.0.0.1"])
