@@ -15,23 +15,8 @@ from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
+from rehearsal.story.typed import Deployed, Typed
 from rehearsal.world.program import Layer
-
-Account = Literal["platform-engineer", "ml-engineer", "ci"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Typed:
-    """What somebody types, and whose account they are logged in with."""
-
-    as_: Account = "ml-engineer"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deployed(Typed):
-    """What a platform engineer types unless it says otherwise."""
-
-    as_: Account = "platform-engineer"
 
 
 @dataclass(frozen=True)
