@@ -152,7 +152,7 @@ class Emulated:
 
     def variables(self) -> dict[str, str]:
         """The environment in which another process takes this for Google, and is its owner."""
-        login = write_login(self._folder, REFRESH_TOKEN)
+        login = write_login(self._folder, "owner", REFRESH_TOKEN)
         kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         return {
             **kept,

@@ -17,6 +17,7 @@ from typing import Any
 from fleet.errors import FleetError
 from fleet.ssh import Ending, Report, Ssh, Worker, workers
 from fleet.state import View
+from infra.gcp.failures import Kind, classify
 from infra.nodes import Node
 from infra.settings import Settings
 from infra.settings.schema import FleetSettings
@@ -57,6 +58,12 @@ def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str,
     return ready, down, unknown
 
 
+def with_role(said: str) -> str:
+    """What SSH said, and the role to ask for where it was refused."""
+    failure = classify(said)
+    return f"{said} ({failure.fix})" if failure.kind is Kind.PERMISSION else said
+
+
 class Everywhere:
     """One command's run, and the folder with what each worker said."""
 
@@ -95,7 +102,7 @@ class Everywhere:
         say(f"asking {len(everyone)} workers whether they answer, for up to {_PROBES * _PROBE_S // 60} min …")
         found = self._probe(everyone)
         unreached = {
-            one.worker.name: f"{one.why} {' '.join(one.last_lines(1))}".strip()
+            one.worker.name: f"{one.why} {with_role(' '.join(one.last_lines(1)))}".strip()
             for one in found
             if one.ending is not Ending.OK
         }

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from infra import layers, stacks
+from infra import grants, layers, stacks
 from infra.cli import run
 from infra.preview import preview
 from infra.prices import show
@@ -33,6 +33,9 @@ def _run(arguments: list[str] | None, root: Path) -> int:
 
     command("preview", "check the settings, show prices, and preview every layer")
     command("prices", "what the layers cost").add_argument("--json", action="store_true", help="for programs")
+    command("roles", "the commands that grant each account its roles").add_argument(
+        "--json", action="store_true", help="for programs"
+    )
     settling = command("settle", "after a killed pulumi: put its lock aside, take in what it made")
     changing = [
         command("up", "settle, then pulumi up of each layer, in their order"),
@@ -51,6 +54,8 @@ def _run(arguments: list[str] | None, root: Path) -> int:
     match parsed.command:
         case "prices":
             return show(environment, root, as_json=parsed.json)
+        case "roles":
+            return grants.show(environment, root, as_json=parsed.json)
         case "settle":
             return stacks.settle_layers(environment, parsed.layers, root)
         case "up":

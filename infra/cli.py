@@ -6,13 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from infra import layers
 from infra.errors import CommandError, InfraError
+from infra.gcp.failures import Kind, classify
 from infra.settings.sources import ROOT
 
 _NO_PASSPHRASE, _NO_STACK = "passphrase must be set", "no stack named"
@@ -64,13 +66,16 @@ class Pulumi:
 
         Ctrl+C, which the terminal sends to it as well, is its own to act on: it ends in order, then we do.
         """
-        call = self._call(layer, *arguments)
-        with subprocess.Popen(call, env=self.variables, stdout=self.output) as process:
-            while process.returncode is None:
-                with suppress(KeyboardInterrupt):
-                    process.wait()
-        if process.returncode != 0:
-            raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed; what it said is above")
+        with tempfile.NamedTemporaryFile(prefix="events-") as events:
+            call = self._call(layer, *arguments, "--event-log", events.name)
+            shown = {**self.variables, "PULUMI_DEBUG_COMMANDS": "true"}  # which --event-log wants
+            with subprocess.Popen(call, env=shown, stdout=self.output) as process:
+                while process.returncode is None:
+                    with suppress(KeyboardInterrupt):
+                        process.wait()
+            if process.returncode != 0:
+                fixes = "".join(f"\n    fix: {fix}" for fix in _lacking(events.read().decode()))
+                raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}")
 
     def ask(self, layer: str, *arguments: str, given: str = "") -> str:
         """What a command prints that reads `given`, and asks nothing.
@@ -138,6 +143,13 @@ class Pulumi:
         keyed = path.is_file() and _SECRETS_PROVIDER.search(path.read_text(encoding="utf-8"))
         if not keyed and not self.backend().startswith("http"):
             raise CommandError(NO_PASSPHRASE)
+
+
+def _lacking(events: str) -> Iterator[str]:
+    """Which role to ask for, of the errors in an event log of Pulumi's that name a permission."""
+    said = [json.loads(line).get("diagnosticEvent", {}) for line in events.splitlines()]
+    errors = [classify(one["message"]) for one in said if one.get("severity") == "error"]
+    return iter(dict.fromkeys(one.fix for one in errors if one.kind is Kind.PERMISSION))
 
 
 def run(command: Callable[[], int]) -> int:

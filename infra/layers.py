@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import LayersError, Problem
+from infra.gcp.roles import Role
 from infra.outputs import Outputs, camel_case
 from infra.settings.schema import SHARED, Relation, Settings
 
@@ -51,6 +52,7 @@ class Layer:
         always_on: in every environment; otherwise a layer is on where the file has one of its settings.
         rules: between its settings, and with those of layers that it reads.
         record_rules: by the class of a list's items, the rule between an item's fields.
+        roles: what a platform engineer asks for to bring it up and down.
         services: Google services that it calls, e.g. "compute.googleapis.com".
         planned: outputs that the settings foretell, by field: what a preview shows before it is up.
         providers: factories of its providers, by name.
@@ -70,6 +72,7 @@ class Layer:
     always_on: bool = False
     rules: tuple[Relation, ...] = ()
     record_rules: Mapping[type, RecordRule] = field(default_factory=dict)
+    roles: tuple[Role, ...] = ()
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
     planned: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
     prices: Callable[[Settings], Iterable[Row]] = lambda _: ()

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -18,7 +19,7 @@ from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioError
 from rehearsal.story import scenario as scenarios
 from rehearsal.story.steps import Publish
-from rehearsal.world import life, making
+from rehearsal.world import life, making, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, cache_dir
 
@@ -61,6 +62,13 @@ def build_parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="make a world and leave it up")
     shell = commands.add_parser("shell", help="a shell in the world that is up, or else in a fresh one")
     shell.add_argument("-c", dest="line", metavar="CMD", help="run this instead of an interactive shell")
+    shell.add_argument(
+        "--as",
+        dest="account",
+        choices=person.PEOPLE,
+        default="platform-engineer",
+        help="who types (%(default)s)",
+    )
     for each in (run, up, shell):
         each.add_argument(
             "--plugins", type=Path, metavar="DIR", help="folder with the official gcp provider plug-in"
@@ -208,11 +216,12 @@ _HINTS = """\
 Google's host names lead to the emulated cloud here, and nothing leads out. Try
   pulumi -C infra/storage up -s {env}          then infra/network, infra/data
   python -m infra.publish {env}                then `pulumi up -s {env}` at the root
-  ssh tpu-{env}-w0                             once the slice is up
+  ssh tpu-{env}-w0                             once the slice is up, in `shell --as ml-engineer`
   gcloud storage ls, curl, any Google client; `exit` leaves"""
 
 
 def _enter(layout: Layout, state: State, arguments: argparse.Namespace, narrator: Narrator) -> int:
+    state = replace(state, environment=state.environment | person.login(arguments.account, layout.home))
     if arguments.line:
         return life.run_inside(layout, state, ["bash", "-c", arguments.line], owns_interrupts=True)
     narrator.line(_HINTS.format(env=arguments.env))

@@ -28,6 +28,7 @@ OTHERS = (
     "infra.settings.table",
     "tools.config_tables",
     "tools.update_kills",
+    "tools.role_tables",
     "benchmarks.page",
     "tools.fleet_docs",
     "rehearsal.standin.document",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from infra import google_ids, names, nodes
 from infra.data.rules import RULES
 from infra.data.settings import DataSettings
+from infra.gcp.roles import Role
 from infra.layers import Layer, deferred
 from infra.outputs import Outputs, output
 from infra.providers import GOOGLE
@@ -32,11 +33,20 @@ def _planned(settings: Settings) -> dict[str, Any]:
     return {"disk_ids": _disks(settings)}
 
 
+_ROLES = (
+    Role(
+        "roles/compute.storageAdmin", "create the disks out of the snapshot",
+        ("compute.disks.create", "compute.disks.delete", "compute.disks.get", "compute.disks.setLabels",
+         "compute.disks.update", "compute.disks.resize", "compute.snapshots.useReadOnly"),
+    ),
+)  # fmt: skip
+
 LAYER = Layer(
     name="data",
     reads=("storage",),
     settings=DataSettings,
     rules=RULES,
+    roles=_ROLES,
     services=lambda _: ("compute.googleapis.com",),
     providers=GOOGLE,
     outputs=DataOutputs,

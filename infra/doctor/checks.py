@@ -9,7 +9,7 @@ https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.accelerat
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +22,8 @@ from infra.errors import CommandError
 from infra.gcp import client
 from infra.gcp.client import NOBODY, AskedError, Client, or_none
 from infra.gcp.failures import Kind, fix_of
-from infra.gcp.roles import ON_ACCOUNT, ON_BUCKET, ON_PROJECT
+from infra.gcp.roles import ML, On, Role, roles
+from infra.grants import command
 from infra.nodes import Node
 from infra.settings import Settings
 from infra.settle import settle_command, unsettled
@@ -33,9 +34,6 @@ from tools.doctor import MISSING, OK, OPTIONAL, Finding
 
 _USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
 _USAGE = "https://serviceusage.googleapis.com/v1"
-_YOU = "--member=user:YOU --role={role}"
-Roles = Mapping[str, Collection[str]]
-"""Permissions, by the role to ask for."""
 
 
 @dataclass(frozen=True)
@@ -54,33 +52,30 @@ class Target:
 def checks(target: Target) -> list[tuple[str, Check]]:
     """All of them, each with the name that it stands under."""
     project, email = target.google.project, names.service_account_email(target.settings)
-    users = f"your address in storage:serviceAccountUsers, then {target.up('storage')}"
     on = layers.on(target.settings)
     off = [layer for layer in layers.layers() if layer not in on]
     zones = sorted({zone for one in target.nodes for zone in (*one.places, *one.spread)})
 
-    def may(roles: Roles, url: str, what: str, fix: str) -> Check:
-        return partial(_permissions, target, roles, f"https://{url}", what, fix)
+    def may(on: On, url: str, what: str) -> Check:
+        asked = [one for one in roles(ML, target.settings) if one.on == on]
+        return partial(_permissions, target, asked, f"https://{url}", what)
 
-    def bucket(name: str) -> Check:
-        command = f"gcloud storage buckets add-iam-policy-binding gs://{name} {_YOU}"
-        url = f"storage.googleapis.com/storage/v1/b/{name}/iam/testPermissions"
-        return may(ON_BUCKET, url, f"gs://{name}", command)
+    def bucket(on: On, name: str) -> Check:
+        return may(on, f"storage.googleapis.com/storage/v1/b/{name}/iam/testPermissions", f"gs://{name}")
 
     return [
         ("login", partial(_login, target)),
         ("APIs", partial(_services, target)),
         ("permissions", may(
-            ON_PROJECT, f"cloudresourcemanager.googleapis.com/v1/projects/{project}:testIamPermissions",
-            project, f"gcloud projects add-iam-policy-binding {project} {_YOU}",
+            "project", f"cloudresourcemanager.googleapis.com/v1/projects/{project}:testIamPermissions",
+            project,
         )),
         ("host account", may(
-            ON_ACCOUNT,
-            f"iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}:testIamPermissions",
-            email, users,
+            "hosts' account",
+            f"iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}:testIamPermissions", email,
         )),
-        ("bucket", bucket(target.settings[StorageSettings].bucket_name)),
-        ("controller's bucket", bucket(names.controller_bucket(target.settings))),
+        ("bucket", bucket("checkpoint bucket", target.settings[StorageSettings].bucket_name)),
+        ("controller's bucket", bucket("controller's bucket", names.controller_bucket(target.settings))),
         ("bundle", partial(_bundle, target)),
         *((f"stack {layer.name}", partial(_stack, target, layer.name)) for layer in on),
         *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in off),
@@ -113,9 +108,9 @@ def _services(target: Target, what: str) -> Iterator[Finding]:
         yield Finding(what, OK, f"all {len(wanted)} are on")
 
 
-def _permissions(target: Target, roles: Roles, url: str, of: str, fix: str, what: str) -> Iterator[Finding]:
+def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what: str) -> Iterator[Finding]:
     """What of some roles the account that is logged in lacks on something."""
-    wanted = [one for some in roles.values() for one in some]
+    wanted = [permission for one in asked_for for permission in one.permissions]
     google, asked = target.google, {"permissions": wanted}
     storage = url.endswith("/testPermissions")
     answer = or_none(
@@ -125,11 +120,11 @@ def _permissions(target: Target, roles: Roles, url: str, of: str, fix: str, what
         yield Finding(what, MISSING, f"no {of}", target.up("storage"))
         return
     held = answer.get("permissions") or ()
-    lacking = {role: [one for one in some if one not in held] for role, some in roles.items()}
+    lacking = {role: [one for one in role.permissions if one not in held] for role in asked_for}
     for role, some in lacking.items():
         if some:
-            missing = f"not granted: {', '.join(some)} ({role} holds it)"
-            yield Finding(what, MISSING, missing, fix.format(role=role))
+            missing = f"not granted: {', '.join(some)} ({role.name} holds it)"
+            yield Finding(what, MISSING, missing, command(role, target.settings, "user:YOU"))
     if not any(lacking.values()):
         yield Finding(what, OK, f"all {len(wanted)} granted")
 

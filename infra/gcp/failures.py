@@ -54,11 +54,17 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"failedPrecondition|FAILED_PRECONDITION|\bis (DELETING|CREATING|STOPPING|STARTING)", Kind.TRANSIENT),
     (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
     (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),
+    (r"4033: 'not authorized'|permission denied \(publickey", Kind.PERMISSION),
     (r"connection (reset|refused|aborted)|unexpected EOF|\bEOF\b|broken pipe|no such host", Kind.UNKNOWN),
     (r"timed? ?out|timeout while waiting|deadline exceeded", Kind.UNKNOWN),
 )
-# As Cloud TPU and IAM say it, and as Cloud Storage does.
-_LACKED = r"(?:permission '?|does not have )([a-z]\w*\.[\w.]+\w)(?:'? denied| access)"
+# As Cloud TPU and IAM say it, as Cloud Storage does, and as Compute Engine does.
+_LACKED = (
+    r"(?:permission '?|does not have |required '|with the )([a-z]\w*\.[\w.]+\w)"
+    r"(?:'? denied| access|'? permission)"
+)
+# What SSH is refused by: its tunnel (https://cloud.google.com/iap/docs/faq), and the host.
+_OF_SSH = {"4033": "iap.tunnelInstances.accessViaIAP", "(publickey": "compute.instances.osLogin"}
 _NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: _LACKED}
 _FIXES = {
     Kind.STOCK_OUT: "nothing: it is retried, with backoff. `otherZones` in a fleet, or another zone, helps",
@@ -128,7 +134,8 @@ def classify(message: str, status: int | None = None, retry_after_s: float | Non
     if kind is None or (status == 404 and kind is not Kind.API_OFF):
         kind = _of_status(status)
     named = re.search(_NAMED[kind], message, re.IGNORECASE) if kind in _NAMED else None
-    return Failure(kind, message.strip(), named[1] if named else "", retry_after_s)
+    of_ssh = next((one for text, one in _OF_SSH.items() if kind is Kind.PERMISSION and text in message), "")
+    return Failure(kind, message.strip(), named[1] if named else of_ssh, retry_after_s)
 
 
 def _of_status(status: int | None) -> Kind:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra import google_ids, names, nodes
+from infra.gcp.roles import Role
 from infra.layers import Layer, deferred
 from infra.network.rules import RULES
 from infra.network.settings import NetworkSettings
@@ -46,12 +47,27 @@ def _at_google(settings: Settings) -> dict[str, str]:
     return google_ids.of_compute([names.network_id(settings), *subnets])
 
 
+_ROLES = (
+    Role(
+        "roles/compute.networkAdmin", "create network, subnets, router and NAT",
+        ("compute.networks.create", "compute.networks.delete", "compute.networks.get",
+         "compute.networks.update", "compute.subnetworks.create", "compute.subnetworks.delete",
+         "compute.subnetworks.get",
+         "compute.routers.create", "compute.routers.delete", "compute.routers.get", "compute.routers.update"),
+    ),
+    Role(
+        "roles/compute.securityAdmin", "create firewall rules",
+        ("compute.firewalls.create", "compute.firewalls.delete", "compute.firewalls.update"),
+    ),
+)  # fmt: skip
+
 LAYER = Layer(
     name="network",
     reads=("storage",),
     always_on=True,
     settings=NetworkSettings,
     rules=RULES,
+    roles=_ROLES,
     services=_services,
     providers=GOOGLE,
     outputs=NetworkOutputs,

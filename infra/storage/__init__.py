@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from infra import names
+from infra.gcp.roles import Role
 from infra.layers import Layer, deferred
 from infra.outputs import Outputs, output
 from infra.providers import GOOGLE
@@ -65,11 +66,44 @@ def _at_google(settings: Settings) -> dict[str, str]:
     }
 
 
+_ROLES = (
+    Role(
+        "roles/serviceusage.serviceUsageAdmin", "enable the APIs",
+        ("serviceusage.services.enable", "serviceusage.services.get", "serviceusage.services.list"),
+    ),
+    Role(
+        "roles/storage.admin", "create the buckets and say who uses them",
+        ("storage.buckets.create", "storage.buckets.get", "storage.buckets.getIamPolicy",
+         "storage.buckets.setIamPolicy", "storage.buckets.update", "storage.buckets.delete"),
+    ),
+    Role(
+        "roles/iam.serviceAccountAdmin", "create the hosts' account and say who uses it",
+        ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
+         "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete", "iam.serviceAccounts.list"),
+    ),
+    Role(
+        "roles/resourcemanager.projectIamAdmin", "let the hosts' account write logs and metrics",
+        ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
+    ),
+    Role(
+        "roles/iam.roleAdmin", "define the controller's role",
+        ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
+        setting="controller_account_id",
+    ),
+    Role(
+        "roles/cloudkms.admin", "create the key of Pulumi's state",
+        ("cloudkms.keyRings.create", "cloudkms.keyRings.get", "cloudkms.cryptoKeys.create",
+         "cloudkms.cryptoKeys.get", "cloudkms.cryptoKeys.update"),
+        setting="state_key_ring",
+    ),
+)  # fmt: skip
+
 LAYER = Layer(
     name="storage",
     always_on=True,
     settings=StorageSettings,
     rules=RULES,
+    roles=_ROLES,
     services=_services,
     providers=GOOGLE,
     outputs=StorageOutputs,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from infra import names, nodes
+from infra.gcp.roles import ACT_AS, TPU_ADMIN
 from infra.layers import Layer, deferred
 from infra.outputs import Outputs, output
 from infra.providers import GOOGLE
@@ -54,6 +55,7 @@ LAYER = Layer(
     settings=TpuSettings,
     rules=RULES,
     record_rules={SliceSettings: checked},
+    roles=(TPU_ADMIN, ACT_AS),
     services=lambda _: ("tpu.googleapis.com",),
     providers=GOOGLE,
     outputs=TpuOutputs,

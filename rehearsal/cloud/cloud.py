@@ -56,14 +56,16 @@ class Cloud:
         self._firewall = firewall
         clock = VirtualClock(config.clock_rate)
         self.world = World(config.project, config.number, clock, lags=config.lags)
-        self.iam = Iam(self.world, config.owner, config.token_lifetime_s)
+        roles = {who: [(role, on) for role, on in one["roles"]] for who, one in config.people.items()}
+        self.iam = Iam(self.world, config.owner, config.token_lifetime_s, roles)
         operations = Operations(self.world)
         self.faults = Faults(self.world.clock, config.seed)
         config.directory.mkdir(parents=True, exist_ok=True)
         self.requests = RequestLog(config.directory / "requests.jsonl")
         self._quotas = Quotas()
         usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
-        oauth = OAuth(self.iam, {config.refresh_token: config.owner})
+        logins = {one["refresh_token"]: who for who, one in config.people.items()}
+        oauth = OAuth(self.iam, {config.refresh_token: config.owner, **logins})
         self._doorway = Doorway(self.world, self.faults, self.requests)
         self.storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
         self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
@@ -105,6 +107,8 @@ class Cloud:
             self.requests,
             self.world.mistakes,
             self._add_snapshot,
+            self.iam,
+            self.front_door.served,
             self._firewall,
         )
         runner = await self._runner(control.app())

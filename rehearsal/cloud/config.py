@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ class CloudConfig:
     Without `certificate` and `key` the front door speaks plain HTTP; without `image` there are no machines,
     so that TPU nodes can't be created. `hosts_file`, `ca_certificate`, `ca_bundle` and `ssh_public_key` go
     to the machines. Lags and the lifetime of tokens are real seconds. Addresses are `HOST:PORT`; an empty
-    `metadata` address leaves the metadata server out.
+    `metadata` address leaves the metadata server out. `people`: accounts beside the owner, each with its
+    `refresh_token` and `roles`, [role, resource] pairs, which the owner grants.
     """
 
     project: str
@@ -41,6 +42,7 @@ class CloudConfig:
     zones: tuple[str, ...] = tuple(sorted(ZONES))
     front_door: str = "199.36.153.8:443"
     metadata: str = "169.254.169.254:80"
+    people: dict[str, JsonObject] = field(default_factory=dict)
     certificate: Path | None = None
     key: Path | None = None
     image: Path | None = None
@@ -73,10 +75,14 @@ class CloudConfig:
 
 def parse(document: JsonObject) -> CloudConfig:
     """A configuration from its JSON; ConfigError names the key that is wrong."""
-    known = {field.name: field for field in fields(CloudConfig)}
+    known = {one.name: one for one in fields(CloudConfig)}
     if unknown := document.keys() - known.keys():
         raise ConfigError(f"unknown key {', '.join(sorted(unknown))}; the keys are {', '.join(known)}")
-    missing = [name for name, field in known.items() if field.default is MISSING and name not in document]
+    missing = [
+        name
+        for name, one in known.items()
+        if one.default is one.default_factory is MISSING and name not in document
+    ]
     if missing:
         raise ConfigError(f"missing key {', '.join(missing)}")
     return CloudConfig(
@@ -90,6 +96,8 @@ def _read(kind: str, name: str, value: Any) -> Any:
         return Path(value)
     if kind.startswith("tuple") and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
+    if kind.startswith("dict") and isinstance(value, dict):
+        return value
     if kind == "float" and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if (kind == "int" and type(value) is int) or (kind == "str" and isinstance(value, str)):

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from rehearsal.cloud.faults import FaultError, Faults
+from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
 from rehearsal.cloud.tpu import TpuService
@@ -26,6 +27,10 @@ from rehearsal.errors import RehearsalError
 from rehearsal.hosts.firewall import Firewall
 
 _TIMEOUT_S = 60.0
+# What `gcloud … tpu-vm ssh --plain` reads, then the tunnel and OS Login ask for:
+# https://cloud.google.com/iap/docs/using-tcp-forwarding, https://cloud.google.com/compute/docs/oslogin
+TUNNEL, LOGIN = "iap.tunnelInstances.accessViaIAP", "compute.instances.osLogin"
+SSH = ("tpu.nodes.get", "compute.projects.get", TUNNEL, LOGIN)
 Action = Callable[[JsonObject], Awaitable[JsonObject]]
 
 
@@ -45,6 +50,8 @@ class ControlServer:
         requests: RequestLog,
         mistakes: Sequence[str],
         add_snapshot: Callable[[str, Path, int], None],
+        iam: Iam,
+        served: Callable[[], list[str]],
         firewall: Firewall | None = None,
     ) -> None:
         self._clock = clock
@@ -54,6 +61,8 @@ class ControlServer:
         self._requests = requests
         self._mistakes = mistakes
         self._add_snapshot = add_snapshot
+        self._iam = iam
+        self._served = served
         self._firewall = firewall
 
     def app(self) -> web.Application:
@@ -62,6 +71,7 @@ class ControlServer:
         app.router.add_get("/status", self._status)
         app.router.add_get("/requests", self._log)
         app.router.add_get("/faults", self._list_faults)
+        app.router.add_get("/access", self._access)
         for path, action in (
             ("/preempt", self._preempt),
             ("/maintain", self._maintain),
@@ -69,6 +79,7 @@ class ControlServer:
             ("/clock", self._set_clock),
             ("/faults", self._add_fault),
             ("/quotas", self._set_quota),
+            ("/login", self._login),
             ("/snapshots", self._snapshot),
         ):
             app.router.add_post(path, _posted(action))
@@ -95,6 +106,18 @@ class ControlServer:
 
     async def _list_faults(self, request: web.Request) -> web.Response:
         return web.json_response(self._faults.report())
+
+    async def _access(self, request: web.Request) -> web.Response:
+        asked = [
+            {"account": who, "permission": permission, "granted_by": granting, "times": times}
+            for (who, permission, granting), times in sorted(self._iam.access.items())
+        ]
+        return web.json_response({"served": self._served(), "asked": asked})
+
+    async def _login(self, body: JsonObject) -> JsonObject:
+        for permission in SSH:
+            self._iam.require(body["account"], permission, self._iam.project)
+        return {}
 
     async def _preempt(self, body: JsonObject) -> JsonObject:
         await self._nodes.preempt(body["node"], bool(body["notice"]))
@@ -175,6 +198,15 @@ class Control:
         """Clock, nodes, deletions, requests, faults, mistakes of the emulation's own, dropped packets."""
         answer: JsonObject = self._call("GET", "/status")
         return answer
+
+    def access(self) -> JsonObject:
+        """`served`: methods of the enabled APIs; `asked`: permissions, with the roles that grant each."""
+        answer: JsonObject = self._call("GET", "/access")
+        return answer
+
+    def login(self, account: str) -> None:
+        """ControlError unless the account may log in to hosts through Identity-Aware Proxy."""
+        self._call("POST", "/login", {"account": account})
 
     def preempt(self, node: str, *, notice: bool) -> None:
         """Take a node away: with notice 30 s before, or at once."""

@@ -13,7 +13,8 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -63,8 +64,24 @@ class _Policy:
 class Iam:
     """The one place where access is decided."""
 
-    def __init__(self, world: World, owner: str, token_lifetime_s: float = TOKEN_LIFETIME_S) -> None:
+    def __init__(
+        self,
+        world: World,
+        owner: str,
+        token_lifetime_s: float = TOKEN_LIFETIME_S,
+        roles: Mapping[str, Iterable[tuple[str, str]]] | None = None,
+    ) -> None:
+        """`roles`: what the owner grants to whom, (role, resource), on each as soon as it is there."""
         self._world = world
+        # By account, permission, and the (role, resource) pairs that each grant it; none: it was refused.
+        self.access: Counter[tuple[str, str, tuple[tuple[str, str], ...]]] = Counter()
+        self.project = f"projects/{world.project}"
+        self._recorded = frozenset(roles or ())
+        self._first: dict[str, list[JsonObject]] = {}
+        for who, granted in (roles or {}).items():
+            for role, resource in granted:
+                binding = {"role": role, "members": [member(who)]}
+                self._first.setdefault(resource, []).append(binding)
         self.token_lifetime_s = token_lifetime_s
         self.asked: set[str] = set()  # permissions that some method asks for
         self._tokens: dict[str, Token] = {}
@@ -72,7 +89,7 @@ class Iam:
         # Custom roles: permissions by the real time from which they hold, oldest first.
         self._roles: dict[str, list[tuple[float, frozenset[str]]]] = {}
         self._etags = itertools.count(time.time_ns() // 1000)
-        self.create(f"projects/{world.project}", [{"role": "roles/owner", "members": [member(owner)]}])
+        self.create(self.project, [{"role": "roles/owner", "members": [member(owner)]}])
         self.create(world.billing_account, [{"role": "roles/billing.admin", "members": [member(owner)]}])
 
     # Tokens
@@ -113,7 +130,8 @@ class Iam:
 
     def create(self, resource: str, bindings: Iterable[JsonObject] = ()) -> JsonObject:
         """Give a new resource its first policy, which holds at once."""
-        policy = {"version": 1, "etag": self._etag(), "bindings": list(bindings)}
+        first = copy.deepcopy(self._first.get(resource, []))
+        policy = {"version": 1, "etag": self._etag(), "bindings": [*bindings, *first]}
         self._policies[resource] = _Policy([(float("-inf"), policy)])
         return copy.deepcopy(policy)
 
@@ -248,22 +266,51 @@ class Iam:
 
         `list_prefix`: what objects are listed by, for conditions.
         """
+        return any(self._granting(principal, permission, resource, list_prefix))
+
+    def _granting(
+        self, principal: str, permission: str, resource: str, list_prefix: str
+    ) -> Iterator[tuple[str, str]]:
+        """Each (role, resource that it is granted on) that gives the permission."""
         resource = self._canonical(resource)
-        return any(
-            self._grants(binding["role"], permission)
+        return (
+            (binding["role"], name)
+            for name in self._ancestry(resource)
+            for binding in self._effective(name)
+            if self._grants(binding["role"], permission)
             and self._is_member(principal, binding["members"])
             and (
                 "condition" not in binding
                 or compile_condition(binding["condition"]["expression"])(resource, list_prefix)
             )
-            for name in self._ancestry(resource)
-            for binding in self._effective(name)
         )
 
     def require(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> None:
         """ApiError 403, in the words of the permission's API, unless the principal has the permission."""
-        if not self.allowed(principal, permission, resource, list_prefix):
+        granting = self._granting(principal, permission, resource, list_prefix)
+        if principal in self._recorded:
+            found = tuple(sorted(set(granting)))
+            self.access[principal, permission, found] += 1
+            granting = iter(found)
+        if next(granting, None) is None:
             raise denied(principal, permission, resource)
+
+    def require_use(self, principal: str, project: str) -> None:
+        """ApiError 403 unless the principal may have requests counted for a project.
+
+        https://cloud.google.com/docs/quotas/quota-project#project-client-base
+        """
+        try:
+            self.require(principal, "serviceusage.services.use", f"projects/{project}")
+        except ApiError:
+            text = (
+                f"Caller does not have required permission to use project {project}. Grant the caller the "
+                "roles/serviceusage.serviceUsageConsumer role, or a custom role with the "
+                "serviceusage.services.use permission, by visiting "
+                f"https://console.developers.google.com/iam-admin/iam/project?project={project} and then "
+                "retry. Propagation of the new permission may take a few minutes."
+            )
+            raise ApiError(403, "PERMISSION_DENIED", text, reason="forbidden") from None
 
     def test(self, principal: str, permissions: Iterable[str], resource: str) -> list[str]:
         """Those of the permissions that the principal has, for testIamPermissions.
@@ -282,7 +329,7 @@ class Iam:
     def _effective(self, resource: str) -> list[JsonObject]:
         policy = self._policies.get(resource)
         if policy is None:
-            return []
+            return self._first.get(resource, [])
         bindings: list[JsonObject] = _holding(policy.versions, self._world.monotonic_s())["bindings"]
         return bindings
 

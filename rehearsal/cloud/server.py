@@ -54,6 +54,9 @@ class Enabled(Protocol):
     def require(self, api: str) -> None:
         """ApiError 403 unless the API is enabled in the project."""
 
+    def enabled(self, api: str) -> bool:
+        """Whether the project has enabled it."""
+
 
 Endpoint = Callable[[web.Request], Awaitable[Answer]]
 
@@ -101,6 +104,10 @@ class FrontDoor:
                 covered.setdefault(api, set()).add(name)
         return {api: sorted(names) for api, names in covered.items()}
 
+    def served(self) -> list[str]:
+        """Methods that can be called: implemented, of APIs that are enabled in the project now."""
+        return [one for api, some in self.covered().items() if self._enabled.enabled(api) for one in some]
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
         passage, match = self._begin(request)
@@ -141,6 +148,8 @@ class FrontDoor:
             passage.refuse("unknown-method")
             text = f"{request.method} {passage.host}{passage.path} is no method of a known API."
             raise ApiError(404, "NOT_FOUND", text)
+        if quota_project := request.headers.get("X-Goog-User-Project"):
+            self._iam.require_use(passage.principal, quota_project)
         call = await self._call(request, passage, match)
         method = self._methods.get((call.version, call.method_id))
         if method is None:

@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
 def _fields(cls: type) -> Iterator[tuple[str, str, str]]:
     """(name, type, default) of a dataclass's fields; the default is empty where the field is required."""
     hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
+    for field in sorted(dataclasses.fields(cls), key=lambda one: one.name == "as_"):  # the rarest last
         if field.default is not dataclasses.MISSING:
             default = f"`{field.default!r}`".replace("None", "none")
         elif field.default_factory is not dataclasses.MISSING:
@@ -87,7 +87,7 @@ def _fields(cls: type) -> Iterator[tuple[str, str, str]]:
             default = "see below" if dataclasses.is_dataclass(made) else f"`{made!r}`"
         else:
             default = ""
-        yield field.name, _shown(hints[field.name]), default
+        yield field.name.rstrip("_"), _shown(hints[field.name]), default
 
 
 def _shown(hint: typing.Any) -> str:

@@ -124,9 +124,27 @@ class Record:
     checks: list[Check] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
     requests: dict[str, Any] = field(default_factory=dict)
+    served: list[str] = field(default_factory=list)  # methods of the APIs that the project has enabled
+    asked: list[dict[str, Any]] = field(default_factory=list)  # permissions, with the roles that granted them
     mistakes: list[str] = field(default_factory=list)  # of the emulation's own
     plugin: str = ""
     version: int = VERSION
+
+    @property
+    def used(self) -> list[str]:
+        """Those of the served methods that were called."""
+        methods = self.requests.get("methods", {})
+        return [one for one in self.served if methods.get(one, {}).get("validated")]
+
+    def alone(self) -> dict[tuple[str, str, str], list[str]]:
+        """By account, role and resource: permissions that no other role of the account granted."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        for one in self.asked:
+            for role, on in one["granted_by"]:
+                some = found.setdefault((one["account"], role, on), [])
+                if len(one["granted_by"]) == 1 and one["permission"] not in some:
+                    some.append(one["permission"])
+        return found
 
     def save(self, path: Path) -> None:
         """Write whole or not at all."""

@@ -113,6 +113,7 @@ class Runner:
     def _one(self, step: steps.Step) -> None:
         begun = time.time()
         outcome = "failed"
+        self.scene.shell.account = getattr(step, "as_", "")
         try:
             with self._narrator.step(str(step)) as note:
                 self.scene.note = note
@@ -140,6 +141,8 @@ class Runner:
     def _count(self) -> None:
         status = self.scene.control.status()
         self.record.requests, self.record.mistakes = status["requests"], status["mistakes"]
+        access = self.scene.control.access()
+        self.record.served, self.record.asked = access["served"], access["asked"]
         observed = {rule["id"]: rule["observed"] for rule in self.scene.control.faults()}
         for fault in self.record.faults:
             fault["observed"] = observed.get(fault["id"], 0)

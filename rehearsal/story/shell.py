@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rehearsal.errors import StoryFailed
+from rehearsal.world import person
 
 _SHOWN_LINES = 25
 
@@ -23,6 +24,7 @@ class Shell:
         self._folder = folder
         self._logs = logs
         self._numbers = itertools.count(1)
+        self.account = ""  # who types; empty: whoever this process is
         self._running: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
         logs.mkdir(parents=True, exist_ok=True)
 
@@ -82,6 +84,7 @@ class Shell:
             child = subprocess.Popen(
                 list(command),
                 cwd=self._folder,
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
@@ -89,6 +92,9 @@ class Shell:
                 preexec_fn=before,
             )
         return child, log
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **(person.login(self.account) if self.account else {})}
 
     def stop(self, name: str, *, status: int, prints: str, timeout_s: float = 120.0) -> str:
         """Send it SIGINT, as Ctrl+C does, and return what it printed.
@@ -128,6 +134,7 @@ class Shell:
             done = subprocess.run(
                 # Patient: where hosts boot beside it, a login takes long here.
                 ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=60", host, line],
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -15,11 +15,12 @@ from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
+from rehearsal.story.typed import Deployed, Typed
 from rehearsal.world.program import Layer
 
 
 @dataclass(frozen=True)
-class Preview:
+class Preview(Deployed):
     """Print the plan and the price of all stacks, before anything exists."""
 
     def __str__(self) -> str:
@@ -27,7 +28,7 @@ class Preview:
 
 
 @dataclass(frozen=True)
-class Up:
+class Up(Deployed):
     """Bring a layer's stack up with the Pulumi CLI; with `refused` it must fail and print a match of it."""
 
     scalar: ClassVar[str] = "layer"
@@ -43,7 +44,7 @@ class Up:
 
 
 @dataclass(frozen=True)
-class Unchanged:
+class Unchanged(Deployed):
     """`pulumi preview --expect-no-changes`: what is up is what the program says."""
 
     scalar: ClassVar[str] = "layers"
@@ -54,7 +55,7 @@ class Unchanged:
 
 
 @dataclass(frozen=True)
-class Destroy:
+class Destroy(Deployed):
     """Destroy a layer's stack; with `refused` it must fail and print a match of that pattern."""
 
     scalar: ClassVar[str] = "layer"
@@ -70,7 +71,7 @@ class Destroy:
 
 
 @dataclass(frozen=True)
-class Publish:
+class Publish(Deployed):
     """Publish the bundle that hosts install, made from this lock: `cpu`, or `bare` (no packages)."""
 
     scalar: ClassVar[str] = "lock"
@@ -92,7 +93,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Fleet(Typed):
     """Create or delete the members of fleets with `python -m fleet`, or update what their hosts are told."""
 
     scalar: ClassVar[str] = "verb"
@@ -103,7 +104,7 @@ class Fleet:
 
 
 @dataclass(frozen=True)
-class Recover:
+class Recover(Typed):
     """Bring slices back with `python -m fleet recreate-preempted`, and wait until the hosts are ready."""
 
     scalar: ClassVar[str] = "node"
@@ -210,7 +211,7 @@ class Kills:
 
 
 @dataclass(frozen=True)
-class Monitor:
+class Monitor(Typed):
     """Start `python -m fleet monitor`, which brings back what is lost, until `unmonitor`."""
 
     interval_s: int = 5
@@ -379,7 +380,7 @@ class Survived:
 
 
 @dataclass(frozen=True)
-class Ssh:
+class Ssh(Typed):
     """Run a shell command on every worker of a node, as a person would; each must print a match."""
 
     node: str
@@ -396,7 +397,7 @@ class Ssh:
 
 
 @dataclass(frozen=True)
-class Command:
+class Command(Typed):
     """Run a shell command in the world; with `fails` its exit status must not be 0."""
 
     scalar: ClassVar[str] = "run"

@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from rehearsal.cloud.control import Control
+from rehearsal.cloud.control import LOGIN, TUNNEL, Control, ControlError
 from rehearsal.errors import RehearsalError, WorldError
 from rehearsal.hosts.network import IAP_ADDRESS
 
@@ -34,7 +34,9 @@ def main() -> int:
     """Dial; an error goes to ssh's standard error as one line."""
     name, port = sys.argv[1], int(sys.argv[2])
     try:
-        address = address_of(Control(Path(os.environ["REHEARSAL_CONTROL"])).status(), name)
+        control = Control(Path(os.environ["REHEARSAL_CONTROL"]))
+        address = address_of(control.status(), name)
+        control.login(os.environ["CLOUDSDK_CORE_ACCOUNT"])
         with socket.create_connection((address, port), _TIMEOUT_S, (IAP_ADDRESS, 0)) as connection:
             connection.settimeout(None)
             with socket.socket(fileno=os.dup(sys.stdout.fileno())) as ssh:  # ProxyUseFdpass of ssh_config(5)
@@ -44,6 +46,15 @@ def main() -> int:
         said = "Error while connecting [4003: 'failed to connect to backend']. (Failed to connect to port"
         fix = "    fix: a firewall rule must allow it from 35.235.240.0/20 (network:sshSourceRanges)"
         print(f"{name}: {said} {port})\n{fix}", file=sys.stderr)
+        return 1
+    except ControlError as refused:
+        # As the tunnel (the same page) and sshd put it; who may not even read the node hears that of gcloud.
+        words = {
+            TUNNEL: "Error while connecting [4033: 'not authorized'].",
+            LOGIN: f"{os.environ['CLOUDSDK_CORE_ACCOUNT']}: Permission denied (publickey).",
+        }
+        found = next((text for permission, text in words.items() if permission in str(refused)), str(refused))
+        print(f"{name}: {found}", file=sys.stderr)
         return 1
     except (RehearsalError, OSError) as refused:
         print(f"{name}: {refused}", file=sys.stderr)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rehearsal.cloud import iam
 from rehearsal.cloud.control import Control
 from rehearsal.errors import WorldError
 from rehearsal.hosts.image import ensure_image
@@ -43,7 +44,9 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         folder.mkdir(parents=True, exist_ok=True)
     with narrator.step("copy the program") as note:
         note.text = f"{copy_program(layout.program)} files"
-    change_settings(layout.program, plan.environment, {"fleet:ssh": person.SSH, **plan.settings})
+    users = [iam.member(who) for who in person.PEOPLE.values()]
+    ours = {"fleet:ssh": person.SSH, "storage:serviceAccountUsers": users}
+    change_settings(layout.program, plan.environment, {**ours, **plan.settings})
     settings = read_settings(layout.program, plan.environment)
     project = settings.get("gcp:project")
     if not isinstance(project, str):
@@ -54,8 +57,10 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     with narrator.step("machine image, certificates, login, plug-ins") as note:
         image = ensure_image(cache_dir(), narrator.line)
         tls = authority.issue(layout.tls, names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
-        refresh_token = secrets.token_urlsafe(24)
-        person.write_login(layout.home, refresh_token)
+        tokens = {account: secrets.token_urlsafe(24) for account in person.PEOPLE}
+        for account, token in tokens.items():
+            # gcloud writes it for people, and CI logs in otherwise.
+            person.write_login(layout.home, account, token, "" if account == "ci" else project)
         public_key = person.write_ssh(layout.home)
         (layout.root / "hosts").write_text(names.hosts_file())
         (layout.root / "resolv.conf").write_text("# No name servers: there is no way out of this world.\n")
@@ -66,8 +71,23 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     for lock in plan.locks:
         with narrator.step(f"download what the bundle `{lock}` is made of"):
             _build_bundle(layout, plan, lock)
-    _write_cloud_config(layout, plan, project, image, tls, refresh_token, public_key)
+    _write_cloud_config(layout, plan, project, image, tls, _people(layout, plan, tokens), public_key)
     return environment
+
+
+def _people(layout: Layout, plan: Plan, tokens: Mapping[str, str]) -> dict[str, object]:
+    """Each account with the roles that the program has it ask for; who acts as what, the stacks grant."""
+    command = [sys.executable, "-m", "infra", "roles", plan.environment, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=layout.program)
+    if done.returncode != 0:
+        raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
+    return {
+        person.PEOPLE[account]: {
+            "refresh_token": tokens[account],
+            "roles": [[role, on] for role, on in roles if "/serviceAccounts/" not in on],
+        }
+        for account, roles in json.loads(done.stdout).items()
+    }
 
 
 def _require_programs(environment: dict[str, str]) -> None:
@@ -127,7 +147,7 @@ def _write_cloud_config(
     project: str,
     image: Path,
     tls: authority.TlsFiles,
-    refresh_token: str,
+    people: dict[str, object],
     public_key: Path,
 ) -> None:
     document = {
@@ -140,8 +160,9 @@ def _write_cloud_config(
         "ca_bundle": str(tls.bundle),
         "image": str(image),
         "hosts_file": str(layout.root / "hosts"),
-        "owner": person.PRINCIPAL,
-        "refresh_token": refresh_token,
+        "owner": person.OWNER,
+        "refresh_token": secrets.token_urlsafe(24),
+        "people": people,
         "ssh_public_key": public_key.read_text(),
         **plan.cloud,
         "seed": plan.seed,

@@ -11,8 +11,14 @@ from pathlib import Path
 from rehearsal.world.authority import SYSTEM_BUNDLE
 from rehearsal.world.layout import Layout, cache_dir
 
-# The engineer's account at Google and on the hosts (as OS Login would name it).
-PRINCIPAL = "engineer@example.com"
+# Who works here, and the project's owner, who only grants them their roles. On hosts they are one user.
+PEOPLE = {
+    "platform-engineer": "platform-engineer@example.com",
+    "ml-engineer": "ml-engineer@example.com",
+    "ci": "ci@build-project.iam.gserviceaccount.com",
+}
+OWNER = "owner@example.com"
+DEFAULT = "ml-engineer"
 LOGIN = "engineer"
 # How the fleet reaches a host, for its setting `fleet:ssh`: there is no Identity-Aware Proxy in here.
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=60 {node}-w{worker} {command}"
@@ -32,22 +38,33 @@ _INHERITED = (
 )
 
 
-def write_login(home: Path, refresh_token: str) -> Path:
-    """Application default credentials of a person (`gcloud auth application-default login`)."""
-    path = home / "application_default_credentials.json"
-    path.write_text(
-        json.dumps(
-            {
-                "type": "authorized_user",
-                "client_id": "rehearsal.apps.googleusercontent.com",
-                "client_secret": "rehearsal",
-                "refresh_token": refresh_token,
-            },
-            indent=1,
-        )
-    )
+def write_login(home: Path, account: str, refresh_token: str, quota_project: str = "") -> Path:
+    """Application default credentials of an account (`gcloud auth application-default login`)."""
+    path = _credentials(home, account)
+    login = {
+        "type": "authorized_user",
+        "client_id": "rehearsal.apps.googleusercontent.com",
+        "client_secret": "rehearsal",
+        "refresh_token": refresh_token,
+        **({"quota_project_id": quota_project} if quota_project else {}),
+    }
+    path.write_text(json.dumps(login, indent=1))
     path.chmod(0o600)
     return path
+
+
+def _credentials(home: Path, account: str) -> Path:
+    return home / f"{account}.json"
+
+
+def login(account: str, home: Path | None = None) -> dict[str, str]:
+    """The variables of a process in the world that is logged in as `account`."""
+    path = str(_credentials(home or Path(os.environ["HOME"]), account))
+    return {
+        "GOOGLE_APPLICATION_CREDENTIALS": path,
+        "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": path,
+        "CLOUDSDK_CORE_ACCOUNT": PEOPLE[account],
+    }
 
 
 def write_ssh(home: Path) -> Path:
@@ -56,9 +73,7 @@ def write_ssh(home: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = folder / "id_ed25519"
     if not key.exists():
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", PRINCIPAL, "-f", key], check=True
-        )
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", LOGIN, "-f", key], check=True)
     # A host that is made again has new keys and maybe another's address: nothing to remember here.
     (folder / "config").write_text(
         f"""Host *-w*
@@ -80,7 +95,6 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
     """Every variable of a process in the world."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     bundle = str(SYSTEM_BUNDLE)
-    credentials = str(layout.home / "application_default_credentials.json")
     venv = Path(sys.prefix)
     return {
         **inherited,
@@ -97,14 +111,12 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
         "HTTPLIB2_CA_CERTS": bundle,
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": bundle,
         "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": bundle,
-        "GOOGLE_APPLICATION_CREDENTIALS": credentials,
+        **login(DEFAULT, layout.home),
         "GOOGLE_CLOUD_PROJECT": project,
         "CLOUDSDK_CONFIG": str(layout.home / "gcloud"),
         "CLOUDSDK_CORE_PROJECT": project,
-        "CLOUDSDK_CORE_ACCOUNT": PRINCIPAL,
         "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": credentials,
         "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
         "PULUMI_HOME": str(layout.pulumi_home),
         "PULUMI_BACKEND_URL": f"file://{layout.stacks}",

@@ -15,8 +15,9 @@ from aiohttp import web
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.control import Control, ControlError, ControlServer, listening
 from rehearsal.cloud.faults import Faults
+from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.requestlog import Entry, RequestLog
-from rehearsal.cloud.service import JsonObject, not_found
+from rehearsal.cloud.service import JsonObject, World, not_found
 from rehearsal.cloud.tpu.quotas import Quotas
 
 
@@ -66,7 +67,10 @@ class Socket:
         faults = Faults(self.clock)
         self.quotas = Quotas()
         fleet: Any = self.fleet
-        server = ControlServer(self.clock, fleet, faults, self.quotas, self.requests, self.mistakes, add)
+        iam = Iam(World("p", "1", self.clock), "owner@example.com")
+        server = ControlServer(
+            self.clock, fleet, faults, self.quotas, self.requests, self.mistakes, add, iam, list
+        )
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
         await web.SockSite(self.runner, listening(path)).start()

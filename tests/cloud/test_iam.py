@@ -309,3 +309,43 @@ def test_roles_of_services_that_are_not_served_are_granted(iam: Iam, clock: Stil
         ("artifactregistry.repositories.getIamPolicy", False),
     ):
         assert iam.allowed(ALICE, permission, f"projects/{PROJECT}") is held, permission
+
+
+def test_what_an_account_was_asked_for_is_kept_with_what_granted_it(clock: StillClock) -> None:
+    project, later = f"projects/{PROJECT}", "projects/_/buckets/later"
+    held = [
+        ("roles/tpu.viewer", project),
+        ("roles/storage.objectViewer", later),
+        ("roles/tpu.admin", project),
+    ]
+    iam = Iam(World(PROJECT, "123", clock), OWNER, roles={ALICE: held})
+    iam.create_bucket(later)
+    iam.require(ALICE, "tpu.nodes.get", project)
+    iam.require(ALICE, "storage.objects.get", f"{later}/objects/x")
+    with pytest.raises(ApiError, match=r"storage\.objects\.create"):
+        iam.require(ALICE, "storage.objects.create", f"{later}/objects/x")
+    with pytest.raises(ApiError, match=r"the serviceusage\.services\.use permission"):
+        iam.require_use(ALICE, PROJECT)
+    iam.require(OWNER, "tpu.nodes.get", project)  # nobody who is recorded
+    assert dict(iam.access) == {
+        (ALICE, "tpu.nodes.get", (("roles/tpu.admin", project), ("roles/tpu.viewer", project))): 1,
+        (ALICE, "storage.objects.get", (("roles/storage.objectViewer", later),)): 1,
+        (ALICE, "storage.objects.create", ()): 1,
+        (ALICE, "serviceusage.services.use", ()): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "holds", "lacks"),
+    [
+        ("roles/compute.networkAdmin", "compute.routers.update", "compute.firewalls.create"),
+        ("roles/compute.securityAdmin", "compute.firewalls.create", "compute.networks.create"),
+        ("roles/compute.storageAdmin", "compute.snapshots.useReadOnly", "compute.zoneOperations.delete"),
+        ("roles/compute.osAdminLogin", "compute.projects.get", "iap.tunnelInstances.accessViaIAP"),
+        ("roles/tpu.viewer", "tpu.nodes.get", "tpu.nodes.update"),
+        ("roles/storage.objectUser", "storage.objects.create", "storage.buckets.get"),
+    ],
+)
+def test_a_role_holds_what_googles_holds(role: str, holds: str, lacks: str) -> None:
+    """https://cloud.google.com/iam/docs/roles-permissions"""
+    assert (grants(role, holds), grants(role, lacks)) == (True, False)

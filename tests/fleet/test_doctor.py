@@ -252,8 +252,13 @@ def test_what_an_account_lacks_is_named_with_the_role_that_holds_it(clinic: Clin
     found = clinic.look(
         session=clinic.as_("viewer@example.com", "roles/tpu.viewer", "roles/storage.objectViewer")
     )
-    tpu, usage = of(found, "permissions")
-    assert tpu.state == usage.state == MISSING
+    lacking = of(found, "permissions")
+    assert {one.state for one in lacking} == {MISSING}
+    tpu, usage = lacking[:2]
+    assert [one.fix.rpartition("/")[2] for one in lacking] == [
+        "tpu.admin", "serviceusage.serviceUsageConsumer", "logging.viewer", "compute.osAdminLogin",
+        "iap.tunnelResourceAccessor",
+    ]  # fmt: skip
     assert "tpu.nodes.create, tpu.nodes.delete, tpu.nodes.update (roles/tpu.admin holds it)" in tpu.found
     assert tpu.fix.endswith("--role=roles/tpu.admin")
     assert "serviceusage.quotas.get" in usage.found

@@ -77,9 +77,10 @@ class Lab:
         apis: tuple[str, ...] = NEW_PROJECT,
         lags: Mapping[str, Any] = NO_LAGS,
         tree: Path = ROOT,
+        people: Mapping[str, Any] | None = None,
     ) -> None:
-        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`: as CloudConfig has them;
-        `tree`: whose program runs.
+        """`rate`: of Google's clock; `apis`: switched on from the start; `lags` and
+        `people`: as CloudConfig has them; `tree`: whose program runs.
         """
         self.tree = tree
         self.folder, self.root = folder, folder / "project"
@@ -90,7 +91,7 @@ class Lab:
         self._kill_at, self._victim, self.asked, self.killed_at = 0, 0, 0, ""
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
-            metadata="", clock_rate=rate, enabled_apis=apis, **lags,
+            metadata="", clock_rate=rate, enabled_apis=apis, people=dict(people or {}), **lags,
         )  # fmt: skip
         self._call(self._open(config))
         image = folder / "corpus.img"

@@ -76,6 +76,16 @@ def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
             "googleapi: Error 403: Permission 'iam.serviceaccounts.actAs' denied on service account",
             "roles/iam.serviceAccountUser",
         ),
+        (
+            "googleapi: Error 403: Required 'compute.firewalls.create' permission for 'projects/p'",
+            "roles/compute.securityAdmin",
+        ),
+        ("Error while connecting [4033: 'not authorized'].", "roles/iap.tunnelResourceAccessor"),
+        ("ada@example.com: Permission denied (publickey).", "roles/compute.osAdminLogin"),
+        (
+            "Error 403: Grant the caller a custom role with the serviceusage.services.use permission",
+            "roles/serviceusage.serviceUsageConsumer",
+        ),
         ("googleapi: Error 403: Permission 'compute.disks.use' denied", "a role that holds the permission"),
         ("googleapi: Error 403: Forbidden", "a role that holds the permission"),
     ],

@@ -237,7 +237,7 @@ def test_ctrl_c_lets_pulumi_end_in_order(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, said = process.communicate(timeout=30)
     assert told.read_text() == "ended in order"
-    assert said == "error: `pulumi up` of tpu failed; what it said is above\n"
+    assert said == "error: `pulumi up` of tpu failed; see the output above\n"
 
 
 # The settings' file

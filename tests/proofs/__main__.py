@@ -5,6 +5,7 @@
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
+    python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
@@ -27,6 +28,7 @@ from typing import Any
 from benchmarks.machine import described
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
+from tests.proofs import roles as held
 from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
@@ -172,6 +174,11 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     return mutated.found(options.mutants, options.seed, say)
 
 
+def roles(_: argparse.Namespace) -> dict[str, Any]:
+    """Without it a command fails, and names the role to ask for."""
+    return held.found(say)
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -218,6 +225,7 @@ def main() -> None:
     of_settings.add_argument("--mutants", type=int, default=1000)
     of_settings.add_argument("--seed", type=int, default=20261122)
     of_settings.set_defaults(prove=settings)
+    commands.add_parser("roles").set_defaults(prove=roles)
     of_updates = commands.add_parser("updates")
     of_updates.add_argument("--layer", action="append", choices=LAYERS, help="only these again")
     of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")

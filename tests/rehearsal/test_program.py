@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import google.auth
 import httplib2
 import pytest
 import requests
@@ -122,8 +123,10 @@ def test_every_python_client_trusts_the_worlds_authority(
 
 
 def test_the_login_is_one_that_google_auth_reads(tmp_path: Path) -> None:
-    path = person.write_login(tmp_path, "a-token")
-    assert json.loads(path.read_text())["refresh_token"] == "a-token"
+    path = person.write_login(tmp_path, "ci", "a-token", "my-project")
+    assert str(path) == person.login("ci", tmp_path)["GOOGLE_APPLICATION_CREDENTIALS"]
+    found, _ = google.auth.load_credentials_from_file(str(path))  # type: ignore[no-untyped-call]
+    assert (found.refresh_token, found.quota_project_id) == ("a-token", "my-project")
     assert path.stat().st_mode & 0o077 == 0
 
 

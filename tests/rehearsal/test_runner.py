@@ -35,6 +35,9 @@ class FakeControl:
         self.preempted: list[tuple[str, bool]] = []
         self.state = "READY"
 
+    def access(self) -> dict[str, Any]:
+        return {"served": ["storage.objects.get", "storage.objects.list"], "asked": []}
+
     def status(self) -> dict[str, Any]:
         hosts = [{"name": f"tpu-dev-w{k}", "running": self.state == "READY"} for k in range(2)]
         methods = {"storage.objects.get": {"validated": 7, "refused": self.refused}}

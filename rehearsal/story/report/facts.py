@@ -59,14 +59,15 @@ def headlines(record: Record) -> list[tuple[str, str]]:
     """(what, value), the most telling first."""
     ready = [boot.ready_s for boot in record.boots if boot.ready_s is not None]
     total = sum(cost.usd for cost in costs(record))
-    methods = [name for name, count in record.requests.get("methods", {}).items() if count["validated"]]
     lines = [("duration", minutes(record.end - record.start))]
     if ready:
         lines.append(("boots to READY", f"{len(ready)}, median {statistics.median(ready):.1f} s"))
     if record.kills:
         lines.append(("kills", str(len(record.kills))))
     lines.append(("requests validated", f"{record.requests.get('validated', 0):,}"))
-    lines.append(("API methods", str(len(methods))))
+    if record.served:
+        used, served = len(record.used), len(record.served)
+        lines.append(("methods of enabled APIs", f"{used} of {served} ({used / served:.0%})"))
     if record.faults:
         seen = sum(1 for fault in record.faults if fault["observed"])
         lines.append(("faults observed", f"{seen} of {len(record.faults)}"))

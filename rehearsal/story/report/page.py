@@ -44,7 +44,7 @@ def page(record: Record) -> str:
         f"<div class=card><span>{escape(w)}</span><b>{escape(v)}</b></div>" for w, v in headlines(record)
     )
     parts = [_reason(record), _checks(record), _hosts(record), *_losses(record), _faults(record)]
-    parts += [_price(record), _steps(record), _requests(record)]
+    parts += [_price(record), _steps(record), _access(record), _requests(record)]
     return f"""<!doctype html>
 <html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width, initial-scale=1">
 <title>Rehearsal: {escape(record.scenario)}, {escape(record.verdict)}</title>
@@ -174,12 +174,29 @@ def _steps(record: Record) -> str:
     return _section("Steps", _table(["at", "step", "took"], rows, [0, 2]))
 
 
+def _access(record: Record) -> str:
+    head = ["account", "role", "on", "permissions that it alone granted"]
+    rows = [
+        ("" if some else "detail", (*map(escape, granted), escape(", ".join(some) or "none")))
+        for granted, some in sorted(record.alone().items())
+    ]
+    refused = [
+        ("failed", (escape(one["account"]), "none", "", escape(one["permission"])))
+        for one in record.asked
+        if not one["granted_by"]
+    ]
+    title = f"Who was asked for what: {len(record.asked)} permissions, {len(refused)} refused"
+    table = _table(head, [*rows, *refused])
+    return f"<section><details><summary>{title}</summary>{table}</details></section>" if rows else ""
+
+
 def _requests(record: Record) -> str:
     methods = record.requests.get("methods", {})
     rows = [
         ("failed" if count["refused"] else "", (escape(name), str(count["validated"]), str(count["refused"])))
         for name, count in sorted(methods.items())
     ]
+    rows += [("detail", (escape(name), "0", "0")) for name in record.served if name not in methods]
     table = _table(["method", "validated", "refused"], rows, [1, 2])
     title = f"{record.requests.get('validated', 0):,} requests, held against Google's discovery documents"
     return f"<section><details><summary>{title}</summary>{table}</details></section>" if rows else ""

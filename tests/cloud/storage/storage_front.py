@@ -42,6 +42,9 @@ class _AllEnabled:
     def require(self, api: str) -> None:
         pass
 
+    def enabled(self, api: str) -> bool:
+        return True
+
 
 class Front:
     """The real front door, in a thread, to which mutations come a minute apart.

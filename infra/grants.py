@@ -1,0 +1,56 @@
+"""`python -m infra roles ENV`: the commands that grant each account what it asks for.
+
+`--json` is for programs: account → [[role, resource], …], resources as IAM names them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra import names
+from infra.gcp.roles import ACCOUNTS, Role, roles
+from infra.layers import up_command
+from infra.settings import Settings, from_file
+from infra.storage.settings import StorageSettings
+
+
+def resource(role: Role, settings: Settings) -> str:
+    """The full name of what the role is granted on."""
+    return {
+        "project": f"projects/{settings.project}",
+        "hosts' account": names.service_account_id(settings),
+        "checkpoint bucket": f"projects/_/buckets/{settings[StorageSettings].bucket_name}",
+        "controller's bucket": f"projects/_/buckets/{names.controller_bucket(settings)}",
+    }[role.on]
+
+
+def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
+    """How a role is granted to a member, e.g. `user:ada@example.com`."""
+    flags = f"--member={member} --role={role.name}"
+    if role.on == "project":
+        return f"gcloud projects add-iam-policy-binding {settings.project} {flags}"
+    if role.on == "hosts' account":
+        return f"{member} in storage:serviceAccountUsers, then {up_command('storage', settings.environment)}"
+    bucket = resource(role, settings).rpartition("/")[2]
+    return f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {flags}"
+
+
+def show(environment: str, root: Path, *, as_json: bool) -> int:
+    """Print all of them; 0."""
+    settings = from_file(environment, root)
+    if as_json:
+        found = {
+            who: [(one.name, resource(one, settings)) for one in roles(who, settings)] for who in ACCOUNTS
+        }
+        print(json.dumps(found))
+        return 0
+    print("\n\n".join("\n".join(_lines(who, settings)) for who in ACCOUNTS))
+    return 0
+
+
+def _lines(account: str, settings: Settings) -> Iterator[str]:
+    yield f"# {account}; those on buckets and the hosts' account once storage is up"
+    for one in roles(account, settings):
+        yield f"{command(one, settings)}   # {one.why}"
