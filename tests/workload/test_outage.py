@@ -116,6 +116,7 @@ def test_an_outage_costs_no_step_and_a_notice_after_it_saves(
         front.out.set()
         workers.wait_until(lambda: front.refused > 0)
         begun = time.monotonic()
+        workers.wait_until(lambda: "save-put-off" in workers.logs[0].read_text())
         workers.wait_until(lambda: time.monotonic() - begun > OUTAGE_S)
         front.out.clear()
         newest = max(bucket.complete())
