@@ -3,6 +3,7 @@
 Files that take long begin first, so that none of them is waited for at the end.
 """
 
+import gc
 import hashlib
 import os
 from pathlib import Path
@@ -28,6 +29,16 @@ def compiled_folder() -> Path:
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled_folder())
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(1 << 30)
+
+
+# Each of xdist's workers collects all tests: a million objects, none of them garbage. Python's collector
+# doesn't look through them while they are made, and leaves them alone afterwards.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from infra.tpu.startup import STAGES, render, script_sha256
+from infra.tpu.startup import STAGES, script_sha256
 
 from .lab import Host, failed, ready
 from .storage import BUCKET, Fault, client_of
@@ -133,7 +133,11 @@ def test_a_host_without_its_number_stops(make_host: MakeHost, gcs: str, number: 
 
 def test_keys_that_the_tpus_agent_writes_late_are_waited_for_and_told(make_host: MakeHost, gcs: str) -> None:
     late = ("agent-worker-number", "worker-network-endpoints")
-    host = make_host(agent_worker_number=None, worker_network_endpoints=None, tpu_metadata_timeout_s="60")
+    host = make_host(agent_worker_number=None, worker_network_endpoints=None, tpu_metadata_timeout_s="120")
+    host.hurry(
+        ("TOLD_EACH_S=10", "TOLD_EACH_S=1"),
+        ("GUEST_FROM_S=$((SECONDS + 15))", "GUEST_FROM_S=$((SECONDS + 2))"),
+    )
     unknown, known = "boot/tpu-lab/worker-unknown-4711.json", "boot/tpu-lab/worker-0.json"
     seen: dict[str, dict[str, str]] = {}
 
@@ -149,19 +153,19 @@ def test_keys_that_the_tpus_agent_writes_late_are_waited_for_and_told(make_host:
     agent = threading.Thread(target=write, daemon=True)
     agent.start()
     assert ready(host)["worker"] == 0
-    agent.join(timeout=1)
+    agent.join(timeout=30)
     assert not agent.is_alive(), "nothing was waited for"
     assert {(said["state"], said["stage"]) for said in seen.values()} == {("booting", "identity")}
     assert set(listed(gcs, "boot/")) == {known}, "what was told without a number is taken back"
 
 
 def test_siblings_that_have_no_address_yet_are_waited_for(make_host: MakeHost) -> None:
-    host = make_host(tpu_workers="2", tpu_run="/bin/sleep 1000", tpu_metadata_timeout_s="40")
+    host = make_host(tpu_workers="2", tpu_run="/bin/sleep 1000", tpu_metadata_timeout_s="120")
 
     def write() -> None:
         while "waiting for worker-network-endpoints" not in host.log():
             time.sleep(0.1)
-        time.sleep(2)
+        time.sleep(0.5)
         assert host.status()["stage"] == "identity"
         both = "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
         host.lab.metadata.set("worker-network-endpoints", both)
@@ -169,20 +173,14 @@ def test_siblings_that_have_no_address_yet_are_waited_for(make_host: MakeHost) -
     agent = threading.Thread(target=write, daemon=True)
     agent.start()
     ready(host)
-    agent.join(timeout=1)
+    agent.join(timeout=30)
     assert not agent.is_alive(), "nothing was waited for"
 
 
 def test_a_missing_disk_says_what_is_there(make_host: MakeHost) -> None:
     host = make_host(tpu_data_disk="c4-us-east5-b")
     patience = "deadline=$((SECONDS + 60))\n  optional tpu-data-disk"
-    assert patience in render()
-    # The loader puts no other script there than was published; so it runs beside it.
-    script = render().replace(patience, patience.replace("60", "2"))
-    (host.root / "patient").write_text(script)
-    loader = (host.root / "boot-script").read_text()
-    assert loader.endswith('exec bash "$script" "$bundle"\n')
-    (host.root / "boot-script").write_text(loader.replace('"$script" "$bundle"', '/patient "$bundle"'))
+    host.hurry((patience, patience.replace("60", "2")))
     (host.root / "dev").mkdir(exist_ok=True)
     tail = failed(host, "mount-data")["log_tail"]
     assert "the data disk 'c4-us-east5-b' didn't appear" in tail

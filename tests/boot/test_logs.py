@@ -217,7 +217,7 @@ def test_an_api_that_is_not_there_is_waited_for_until_the_host_goes(tmp_path: Pa
     began = time.monotonic()
     with pytest.raises(LogsError, match="1 lines or more weren't sent"):
         lost.send([{}])
-    assert 3 < time.monotonic() - began < 10
+    assert time.monotonic() - began > 3
     assert len(said) == 1
 
 

@@ -171,6 +171,24 @@ def test_a_stage_that_goes_on_is_told_again_with_what_it_waits_for(tmp_path: Pat
     assert told[3:] == [["booting", "bundle"], ["failed", "bundle"]]
 
 
+def test_a_stage_that_ends_as_it_is_told_of_again_has_not_failed(tmp_path: Path) -> None:
+    """The timeout falls between the text of its result and the end of that line."""
+    code = f"""
+      RUN={tmp_path}
+      exec 7>&1
+      record() {{ echo "$1"; }}
+      read() {{
+        [[ -v cut ]] || {{ cut=yes; builtin read -r -N 1 -u 8 "${{!#}}"; return 142; }}
+        builtin read "$@"
+      }}
+      stage_identity() {{ :; }}
+      run_stage identity 0
+      echo "cut: $cut"
+    """
+    told = [line for line in bash(code).decode().splitlines() if not line.startswith("tpu")]
+    assert told == ["booting", "booting", "cut: yes"]
+
+
 @pytest.mark.parametrize(
     ("state", "again"), [("booting", "rerunning"), ("failed", "rerun-failed"), ("ready", "ready")]
 )

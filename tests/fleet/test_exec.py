@@ -182,9 +182,8 @@ def test_a_commands_own_255_and_a_cut_connection_are_told_apart(
 
 
 def test_the_host_ends_what_takes_too_long(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
-    begun = time.monotonic()
-    assert hosts.run("--slice", "train", "--timeout-s", "1", "--", "echo waiting; sleep 60") == 1
-    assert time.monotonic() - begun < 30
+    # Were it not ended, the test would be, after 300 s.
+    assert hosts.run("--slice", "train", "--timeout-s", "1", "--", "echo waiting; sleep 1000") == 1
     assert "status 124 (not done within 1 s)\n    waiting" in capsys.readouterr().err
 
 

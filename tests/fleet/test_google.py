@@ -67,7 +67,7 @@ def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(client, "TPU", url)
     monkeypatch.setattr(client, "STORAGE", url)
@@ -306,9 +306,8 @@ def test_a_slow_zone_delays_no_other_and_what_it_says_later_is_of_the_next_look(
         return fast(method, path, query)
 
     cloud.answers = slow
-    begun = time.monotonic()
     view = asker.look(ZONES)
-    assert time.monotonic() - begun < 5
+    assert not free.is_set()
     assert (view.zones["us-east5-a"].nodes, len(view.zones["us-east5-b"].nodes or ())) == (None, 2)
     failure = view.zones["us-east5-a"].failure
     assert failure is not None

@@ -53,6 +53,7 @@ def controller(lab: StackLab) -> Controller:
 
 
 def nothing_left(lab: StackLab) -> None:
+    """Of this test, nor of those before it."""
     lab.pulumi("preview", "--expect-no-changes", "--refresh", "-s", "dev")
 
 
@@ -77,7 +78,6 @@ def test_what_was_preempted_is_deleted_by_the_api_and_made_by_one_update(lab: St
     assert (lab.node("train") or {})["id"] != lost
     assert (lab.node("eval") or {})["id"] == stood
     assert "train" in lab.read().held
-    nothing_left(lab)
 
 
 def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab) -> None:
@@ -116,7 +116,6 @@ def test_a_zone_without_chips_keeps_no_other_waiting_and_is_told_apart(lab: Stac
     assert outcome["train"].kind is Kind.STOCK_OUT
     assert (lab.state("train"), lab.state("eval")) == ("", "READY")
     assert create("dev", ["train"], lab.root) == {"train": None}
-    nothing_left(lab)
 
 
 def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: StackLab) -> None:

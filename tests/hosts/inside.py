@@ -64,7 +64,7 @@ class Stage:
         everything = Rule(False, True, 1000, ANYWHERE, ANYWHERE, (("all", ()),))
         self.network.firewall.apply([Vpc(("10.128.0.2", "10.128.0.3"), (everything,))])
         server = ThreadingHTTPServer((METADATA, 80), Metadata)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         access = Access(folder / "hosts", bundle, bundle, self.key.with_suffix(".pub"))
         self.hosts = NspawnHosts(folder / "hosts.d", image, access, self.network)
 

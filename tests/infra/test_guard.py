@@ -45,7 +45,7 @@ def _api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     monkeypatch.setenv("GOOGLE_TPU_V2_CUSTOM_ENDPOINT", f"http://127.0.0.1:{server.server_port}/private/")
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "token")
     monkeypatch.setattr(client, "_PAUSE_S", 0.001)

@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from tests.conftest import compiled_folder
 from workload import config as configs
 from workload.preflight.compiler import compile_step
 from workload.preflight.slices import slices
@@ -21,9 +22,12 @@ SMALL = [
 ]
 
 
-def exchanged(tmp_path: object, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[int, int]:
-    """Bytes that a chip exchanges in a step beside its products, and in all."""
-    monkeypatch.setenv("TPU_CACHE", str(tmp_path))
+def exchanged(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[int, int]:
+    """Bytes that a chip exchanges in a step beside its products, and in all.
+
+    An answer is kept by content (the step's sources, the compiler), so a change of either compiles again.
+    """
+    monkeypatch.setenv("TPU_CACHE", str(compiled_folder()))
     config = configs.load("llama-3.1-8b.toml", [*SMALL, *overrides])
     found = compile_step(config, slices("v6e-4")).collectives
     return (
@@ -34,17 +38,15 @@ def exchanged(tmp_path: object, monkeypatch: pytest.MonkeyPatch, *overrides: str
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_recipes_layers_are_gathered_beside_the_products(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hidden, everything = exchanged(tmp_path, monkeypatch)
+def test_the_recipes_layers_are_gathered_beside_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, everything = exchanged(monkeypatch)
     assert hidden > 0.4 * everything
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="SparseCores take them off the loop")
-def test_a_loop_in_the_layer_hides_nothing(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_in_the_layer_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What preflight reports of it, and why the comment beside `examples_at_once` says what it costs."""
-    hidden, everything = exchanged(tmp_path, monkeypatch, "compute.examples_at_once=1")
+    hidden, everything = exchanged(monkeypatch, "compute.examples_at_once=1")
     assert hidden < 0.1 * everything

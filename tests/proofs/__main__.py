@@ -7,6 +7,8 @@
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
+    python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
+    python -m pytest -m prove               what `make test` leaves out of its matrices
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
 every run, and goes on from there when it is called again.
@@ -28,6 +30,7 @@ from typing import Any
 from benchmarks.machine import described
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
+from tests.proofs import load as loaded
 from tests.proofs import roles as held
 from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
@@ -179,6 +182,15 @@ def roles(_: argparse.Namespace) -> dict[str, Any]:
     return held.found(say)
 
 
+def load(options: argparse.Namespace) -> dict[str, Any]:
+    """No test depends on an idle machine."""
+    found = loaded.found(options.times, options.loops, options.paths, say)
+    if found["not_passed"]:
+        _write("load", found)
+        raise SystemExit(f"{found}")
+    return found
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -230,6 +242,11 @@ def main() -> None:
     of_updates.add_argument("--layer", action="append", choices=LAYERS, help="only these again")
     of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")
     of_updates.set_defaults(prove=updates)
+    of_load = commands.add_parser("load")
+    of_load.add_argument("paths", nargs="*", metavar="PATH", help="of tests; without any, all")
+    of_load.add_argument("--times", type=int, default=10)
+    of_load.add_argument("--loops", type=int, default=8, help="beside them, each wanting a core")
+    of_load.set_defaults(prove=load)
     options = parser.parse_args()
     found = options.prove(options)
     path = _write(options.prove.__name__, found)

@@ -115,7 +115,7 @@ def download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, objec
             self.wfile.write(bytes(state["content"]))  # type: ignore[arg-type]
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     state["server"] = server
     pin = interpreter._Pin(
         "3.99.1",

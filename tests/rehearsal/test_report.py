@@ -28,22 +28,34 @@ def recorded() -> Record:
     return Record.load(RECORDED)
 
 
+@pytest.fixture(scope="module")
+def shown(recorded: Record) -> str:
+    """The page of the record as it is: three pictures, drawn once."""
+    return page(copy.deepcopy(recorded))
+
+
 @pytest.fixture
 def record(recorded: Record) -> Record:
     return copy.deepcopy(recorded)
+
+
+@pytest.fixture
+def undrawn(record: Record) -> Record:
+    """One whose page has no pictures, which are what takes long."""
+    record.boots, record.runs = [], []
+    return record
 
 
 def pictures(text: str) -> list[str]:
     return re.findall(r"<svg.*?</svg>", text, re.DOTALL)
 
 
-def test_the_page_stands_alone(record: Record) -> None:
-    text = page(record)
-    assert re.findall(r'(?:src|href)="(?!#)[^"]*"|@import|<script|<link', text) == []
-    assert "url(http" not in text
+def test_the_page_stands_alone(shown: str) -> None:
+    assert re.findall(r'(?:src|href)="(?!#)[^"]*"|@import|<script|<link', shown) == []
+    assert "url(http" not in shown
 
 
-def test_the_page_is_well_formed(record: Record) -> None:
+def test_the_page_is_well_formed(shown: str) -> None:
     class Balance(HTMLParser):
         def __init__(self) -> None:
             super().__init__()
@@ -57,22 +69,21 @@ def test_the_page_is_well_formed(record: Record) -> None:
             if tag != "html":
                 assert self.open.pop() == tag
 
-    text = page(record)
-    for picture in pictures(text):
+    for picture in pictures(shown):
         xml.dom.minidom.parseString(picture)
     balance = Balance()
-    balance.feed(re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL))
+    balance.feed(re.sub(r"<svg.*?</svg>", "", shown, flags=re.DOTALL))
     assert balance.open == []
 
 
-def test_the_pictures_do_not_share_ids(record: Record) -> None:
-    ids = re.findall(r'\bid="([^"]+)"', page(record))
-    assert len(pictures(page(record))) == 3
+def test_the_pictures_do_not_share_ids(shown: str) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', shown)
+    assert len(pictures(shown)) == 3
     assert len(ids) == len(set(ids))
 
 
-def test_the_same_record_gives_the_same_page(record: Record) -> None:
-    assert page(record) == page(copy.deepcopy(record))
+def test_the_same_record_gives_the_same_page(record: Record, shown: str) -> None:
+    assert page(record) == shown
 
 
 def test_every_kill_is_in_the_loss_picture(record: Record) -> None:
@@ -104,13 +115,14 @@ def test_a_host_that_died_while_booting_is_drawn_to_its_end(record: Record) -> N
     assert plots.STAGES["python"] in plots.timeline(record)
 
 
-def test_a_strike_at_an_extraction_says_how_many_shards_there_were(record: Record) -> None:
-    record.kills = [KillRecord(record.start + 60, "tpu-a-0", "disk", "texts", shards=40)]
-    assert "disk: tpu-a-0, texts at 40 shards" in page(record)
+def test_a_strike_at_an_extraction_says_how_many_shards_there_were(undrawn: Record) -> None:
+    undrawn.kills = [KillRecord(undrawn.start + 60, "tpu-a-0", "disk", "texts", shards=40)]
+    text = page(undrawn)
+    assert "disk: tpu-a-0, texts at 40 shards" in text
     console = Console(width=120, record=True, file=io.StringIO())
-    print_report(record, console)
+    print_report(undrawn, console)
     assert "disk, texts at 40 shards" in console.export_text()
-    assert "step 0" not in page(record) + console.export_text()
+    assert "step 0" not in text + console.export_text()
 
 
 def test_a_full_disk_ends_no_boot_and_a_pulled_plug_does(record: Record) -> None:
@@ -126,23 +138,22 @@ def test_sixty_four_hosts_fit(record: Record) -> None:
     assert height < 1000
 
 
-def test_without_boots_and_runs_there_are_no_pictures(record: Record) -> None:
-    record.boots, record.runs = [], []
-    assert pictures(page(record)) == []
+def test_without_boots_and_runs_there_are_no_pictures(undrawn: Record) -> None:
+    assert pictures(page(undrawn)) == []
 
 
-def test_a_failed_story_says_why_and_escapes_it(record: Record) -> None:
-    record.verdict, record.reason = "failed", "stage <python> failed & stopped"
-    assert "<pre>stage &lt;python&gt; failed &amp; stopped</pre>" in page(record)
+def test_a_failed_story_says_why_and_escapes_it(undrawn: Record) -> None:
+    undrawn.verdict, undrawn.reason = "failed", "stage <python> failed & stopped"
+    assert "<pre>stage &lt;python&gt; failed &amp; stopped</pre>" in page(undrawn)
 
 
-def test_price_is_hours_times_price(record: Record) -> None:
-    record.prices, record.up_s = [Price("tpu-dev", 24.0, 16, True, "2026-11")], {"tpu-dev": 900.0}
-    (cost,) = costs(record)
+def test_price_is_hours_times_price(undrawn: Record) -> None:
+    undrawn.prices, undrawn.up_s = [Price("tpu-dev", 24.0, 16, True, "2026-11")], {"tpu-dev": 900.0}
+    (cost,) = costs(undrawn)
     assert (cost.usd, cost.chip_hours) == (6.0, 4.0)
-    assert ("on Google Cloud", "$6.00") in headlines(record)
-    assert "$6.00" in page(record)
-    assert "2026-11" in page(record)
+    assert ("on Google Cloud", "$6.00") in headlines(undrawn)
+    assert "$6.00" in page(undrawn)
+    assert "2026-11" in page(undrawn)
 
 
 def test_the_terminal_shows_the_same_facts(record: Record) -> None:
@@ -164,8 +175,8 @@ def test_minutes(seconds: float, shown: str) -> None:
     assert minutes(seconds) == shown
 
 
-def test_written_files(record: Record, tmp_path: Path) -> None:
-    target = write_report(record, tmp_path / "report")
+def test_written_files(undrawn: Record, tmp_path: Path) -> None:
+    target = write_report(undrawn, tmp_path / "report")
     assert target.read_text().startswith("<!doctype html>")
     assert json.loads((tmp_path / "report" / "record.json").read_text())["verdict"] == "passed"
-    assert Record.load(tmp_path / "report" / "record.json") == record
+    assert Record.load(tmp_path / "report" / "record.json") == undrawn

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,10 +206,8 @@ def test_ready_counts_only_new_boots(scene: Scene) -> None:
 def test_a_failed_boot_is_named_at_once(scene: Scene) -> None:
     bucket: Any = scene.bucket
     bucket.boot_statuses = [boot(0, "a"), boot(1, "b", "failed")]
-    begun = time.monotonic()
     with pytest.raises(StoryFailed, match=r"worker 1 of tpu-dev failed in stage locks:\n    dpkg is locked"):
-        watching.ready(scene, steps.Ready("tpu-dev", timeout_s=60))
-    assert time.monotonic() - begun < 5
+        watching.ready(scene, steps.Ready("tpu-dev", timeout_s=3600))
 
 
 def test_a_host_without_a_number_is_named_too(scene: Scene) -> None:

@@ -132,31 +132,23 @@ def test_up_status_shell_down(folder: Path) -> None:
     assert gone(folder) == []
 
 
-def test_no_way_out(folder: Path) -> None:
-    line = (
-        "ip route show default; ip -br link | grep -v -E '^(lo|tpu0) '; getent hosts example.com; "
-        f"{CURL} --connect-timeout 3 https://1.1.1.1 || echo fenced"
-    )
-    said = rehearsal("shell", "--dir", str(folder), "-c", line)
-    assert said.stdout == "000fenced\n", said.stderr
-    assert gone(folder) == []
-
-
-def test_the_exit_status_is_the_commands(folder: Path) -> None:
-    assert rehearsal("shell", "--dir", str(folder), "-c", "exit 7").returncode == 7
-    assert gone(folder) == []
-
-
-def test_the_users_files_are_not_touched(folder: Path) -> None:
+def test_no_way_leads_out_the_users_files_stay_and_the_exit_status_is_the_commands(folder: Path) -> None:
     settings = Path("Pulumi.dev.yaml")
     before = settings.read_bytes()
-    line = "echo 'config: {}' > Pulumi.dev.yaml; cat Pulumi.dev.yaml; echo $PULUMI_BACKEND_URL"
+    line = (
+        "ip route show default; ip -br link | grep -v -E '^(lo|tpu0) '; getent hosts example.com; "
+        f"{CURL} --connect-timeout 3 https://1.1.1.1 || echo fenced; "
+        "echo 'config: {}' > Pulumi.dev.yaml; cat Pulumi.dev.yaml; echo $PULUMI_BACKEND_URL; exit 7"
+    )
     said = rehearsal("shell", "--dir", str(folder), "-c", line)
-    assert said.stdout == f"config: {{}}\nfile://{folder}/stacks\n"
+    assert said.stdout == f"000fenced\nconfig: {{}}\nfile://{folder}/stacks\n", said.stderr
+    assert said.returncode == 7
     assert settings.read_bytes() == before
+    assert gone(folder) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+# SIGTERM and SIGINT: see the story that is interrupted.
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_the_command_that_owns_a_world_dies(folder: Path, number: signal.Signals) -> None:
     child = start_shell(folder)
     os.kill(child.pid, number)
@@ -164,7 +156,7 @@ def test_the_command_that_owns_a_world_dies(folder: Path, number: signal.Signals
     assert gone(folder) == []
 
 
-@pytest.mark.parametrize("after_s", [0.5, 0.9, 1.3, 1.7])
+@pytest.mark.parametrize("after_s", [0.5, 1.3])
 def test_a_world_that_is_still_being_made(folder: Path, after_s: float) -> None:
     child = subprocess.Popen(
         [*COMMAND, "shell", "--dir", str(folder), "-c", "sleep 300"],
@@ -173,14 +165,6 @@ def test_a_world_that_is_still_being_made(folder: Path, after_s: float) -> None:
     )
     time.sleep(after_s)
     child.send_signal(signal.SIGTERM)
-    child.wait(60)
-    assert gone(folder) == []
-
-
-def test_interrupt_from_the_terminal(folder: Path) -> None:
-    child = start_shell(folder)
-    time.sleep(1.0)
-    os.killpg(child.pid, signal.SIGINT)
     child.wait(60)
     assert gone(folder) == []
 

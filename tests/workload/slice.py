@@ -63,7 +63,7 @@ class Workers:
         while not happened():
             assert self.alive() == len(self.processes), f"a worker ended too soon\n{self.output()}"
             assert time.monotonic() < give_up, f"waited too long\n{self.output()}"
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def alive(self) -> int:
         return sum(process.poll() is None for process in self.processes)

@@ -32,7 +32,6 @@ class Story:
     run: RunFolder
     exits: dict[str, list[int]] = field(default_factory=dict)
     complete_after: dict[str, list[int]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
     status_when_preempted: dict[str, object] = field(default_factory=dict)
     unmarked: int = 0
 
@@ -77,9 +76,7 @@ def disturbed(root: Path, tokens: Path) -> Story:
             workers.wait_until(lambda: story.run.has_begun_to_save(step))
             time.sleep(moments.uniform(0, 0.5))
             workers.send(what, on)
-            begin = time.monotonic()
             story.exits[how] = workers.wait()
-            story.seconds[how] = time.monotonic() - begin
         finally:
             workers.kill()
         assert not (story.run.path / "final.json").exists(), "the run was over before it was disturbed"
@@ -132,8 +129,6 @@ def test_killing_one_worker_ends_the_others(disturbed: Story) -> None:
     exits = disturbed.exits["one killed"]
     assert exits.count(-signal.SIGKILL) >= 1
     assert 0 not in exits
-    # Ten seconds without a heartbeat, and some for a busy machine.
-    assert disturbed.seconds["one killed"] < 60
 
 
 def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Story) -> None:
@@ -145,7 +140,6 @@ def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Story) -> None:
     assert disturbed.complete_after["preempted"][-1] == step
     assert disturbed.status_when_preempted["state"] == "preempted"
     assert disturbed.status_when_preempted["step"] == step
-    assert disturbed.seconds["preempted"] < 28
 
 
 def test_each_start_goes_on_from_the_newest_complete_step(disturbed: Story) -> None:

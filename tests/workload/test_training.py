@@ -299,7 +299,7 @@ def test_the_metadata_servers_notice_saves_and_ends_the_run(
 ) -> None:
     Metadata.taken, Metadata.waited = threading.Event(), []
     with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
         run = RunFolder(tmp_path / "runs" / "taken")
         watcher = threading.Thread(target=_take_at, args=(run, 3), daemon=True)
@@ -342,7 +342,7 @@ def test_a_worker_that_stays_is_started_again_when_another_was_taken(
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         membership = Membership(0, workers, "10.0.0.2:8476")
         host = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
         assert launch._exit_status(state, membership, host) == status
@@ -368,15 +368,13 @@ def test_a_batch_that_does_not_divide_over_the_devices(tmp_path: Path) -> None:
 
 
 def test_a_start_that_was_replaced_saves_and_says_nothing_more(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = [*command("replaced", 4000, 1000), "--dir", str(tmp_path)]
+    line = [*command("replaced", 6, 2), "--dir", str(tmp_path)]
     run = RunFolder(tmp_path / "runs" / "replaced")
     before: dict[str, bytes] = {}
 
-    def replace() -> None:
-        while not (run.path / "status.json").exists():
-            time.sleep(0.01)
+    def replaced(*arguments: Any, **named: Any) -> str:
         theirs = {
             "start": "x",
             "node": "tpu-b",
@@ -388,11 +386,11 @@ def test_a_start_that_was_replaced_saves_and_says_nothing_more(
         }
         (run.path / "lease.json").write_text(json.dumps(theirs))
         before.update(snapshot(run.path / "events"))
+        return save(*arguments, **named)
 
-    other = threading.Thread(target=replace)
-    other.start()
+    save = Checkpoints.save
+    monkeypatch.setattr(Checkpoints, "save", replaced)
     assert main(line) == 2
-    other.join()
     assert "process 7 on tpu-b has taken this run over" in capsys.readouterr().err
     assert run.complete() == []
     assert run.json("lease.json")["start"] == "x"

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from html import escape
 
 from rehearsal.story.record import Record
-from rehearsal.story.report import plots
 from rehearsal.story.report.facts import costs, headlines, minutes, struck
 
 _STYLE = """
@@ -99,11 +98,15 @@ def _hosts(record: Record) -> str:
     said = (
         "One row a host: the stages of the production start-up script at each boot, then the time it was up."
     )
+    from rehearsal.story.report import plots  # matplotlib, a second of imports, where something is drawn
+
     return _section("Hosts", plots.timeline(record), said)
 
 
 def _losses(record: Record) -> list[str]:
     """The picture for every run that was killed and has an uninterrupted one to be held against."""
+    from rehearsal.story.report import plots
+
     killed = {kill.run for kill in record.kills}
     runs = [run for run in record.runs if run.losses]
     calm = next((run for run in runs if run.name not in killed), None)

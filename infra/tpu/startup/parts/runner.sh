@@ -32,7 +32,7 @@ tell_running() {
 # until PATIENCE_S have passed. Ends the boot when the stage fails.
 run_stage() {
   local name=$1 deadline=$((SECONDS + $2)) stage_log=$RUN/$1.log
-  local attempt=0 pause_s=1 code outcome start began_ms
+  local attempt=0 pause_s=1 code part outcome start began_ms
   start=$(timestamp)
   began_ms=$(now_ms)
   rm -f "$stage_log"
@@ -43,17 +43,21 @@ run_stage() {
     log "stage $name: attempt $attempt"
     # A shell of its own: 'exit' ends the stage alone, and errexit holds inside. Meanwhile what it says is
     # told, so that a stage that waits for long isn't taken for a host that is dead.
+    code=''
     exec 8< <(
       set +e
       (set -e; "stage_${name//-/_}") 2>&1 7>&- | tee "$stage_log" >&7
       echo "${PIPESTATUS[0]}"
     )
-    until read -r -t "$TOLD_EACH_S" -u 8 code; do
-      (($? > 128)) || { code=1; break; }  # no timeout: it was killed
+    # A read that times out has taken what was there of the line: 0, say, without its end.
+    until read -r -t "$TOLD_EACH_S" -u 8 part; do
+      (($? > 128)) || { code=1 part=''; break; }  # no timeout: it was killed
+      code+=$part
       learn
       tell_running "$name" $attempt "$start" "$began_ms"
     done
     exec 8<&-
+    code+=$part
     learn
     case $code in
       0) outcome=ok ;;
