@@ -5,6 +5,7 @@
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
+    python -m tests.proofs mutants          a check of the emulated cloud or the stacks changed: TIME
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
@@ -28,6 +29,7 @@ from benchmarks.machine import described
 from infra import names
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
+from tests.proofs import mutating
 from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
@@ -173,6 +175,15 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     return mutated.found(options.mutants, options.seed, say)
 
 
+def mutants(options: argparse.Namespace) -> dict[str, Any]:
+    """Each is noticed by a test, or declared with why it isn't."""
+    found = mutating.found(vars(options), say)
+    if found["survived"] or found["declared but gone or noticed"]:
+        _write("mutants", found)
+        raise SystemExit(json.dumps(found, indent=2))
+    return found
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -219,6 +230,13 @@ def main() -> None:
     of_settings.add_argument("--mutants", type=int, default=1000)
     of_settings.add_argument("--seed", type=int, default=20261122)
     of_settings.set_defaults(prove=settings)
+    of_mutants = commands.add_parser("mutants")
+    of_mutants.add_argument("--each", type=int, default=8, help="so many of each operator, cloud and stacks")
+    of_mutants.add_argument("--all", action="store_true", help="every site")
+    of_mutants.add_argument("--site", help="those of FILE or FILE:LINE alone")
+    of_mutants.add_argument("--list", action="store_true", help="say which, and try none")
+    of_mutants.add_argument("--seed", type=int, default=20261122)
+    of_mutants.set_defaults(prove=mutants)
     of_updates = commands.add_parser("updates")
     of_updates.add_argument("--layer", action="append", choices=names.LAYERS, help="only these again")
     of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")
