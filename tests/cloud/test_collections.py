@@ -372,6 +372,10 @@ def test_machines_are_checked(cloud: CloudFront, subnet: str, change: dict[str, 
         **change,
     }
     assert message in cloud.compute("POST", f"zones/{ZONE}/instances", body).error
+    template = cloud.compute(
+        "POST", f"zones/{ZONE}/instances?sourceInstanceTemplate=t", {"name": body["name"]}
+    )
+    assert template.status == 501
 
 
 def test_an_instance_template_cant_be_changed(cloud: CloudFront, subnet: str) -> None:
@@ -425,6 +429,8 @@ def test_a_cluster_has_its_pools_and_is_changed_one_operation_at_a_time(
     assert (body["initialNodeCount"], body["version"], body["config"]["tags"]) == (3, "1.34", ["tpu"])
     gke(cloud, cloud.request("PUT", cluster, {"update": {"desiredMasterVersion": "1.35"}}))
     assert cloud.request("GET", cluster).json["currentMasterVersion"] == "1.35"
+    moved = cloud.request("PUT", cluster, {"update": {"desiredNodePoolId": "v6e"}})
+    assert (moved.status, "ClusterUpdate.desiredNodePoolId" in moved.error) == (501, True)
     network = cloud.compute("DELETE", "global/networks/net")
     assert "already being used by" in network.error
 

@@ -57,7 +57,12 @@ NETWORK = {"network": "global/networks/other"}
 # Method, address, body, and a word of the refusal with 400. `{fingerprint}` is the resource's own.
 REFUSED: tuple[tuple[str, str, Any, str], ...] = (
     ("PATCH", f"{PUBSUB}/topics/one", {"topic": {"labels": {"a": "b"}}}, "mask"),
-    ("PATCH", f"{PUBSUB}/topics/one", {"topic": {"kmsKeyName": "k"}, "updateMask": "kmsKeyName"}, "kmsKeyName"),
+    (
+        "PATCH",
+        f"{PUBSUB}/topics/one",
+        {"topic": {"kmsKeyName": "k"}, "updateMask": "kmsKeyName"},
+        "kmsKeyName",
+    ),
     *(
         ("PATCH", f"{PUBSUB}/subscriptions/sub", {"subscription": {field: value}, "updateMask": field}, field)
         for field, value in (
@@ -66,6 +71,7 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
             ("enableMessageOrdering", True),
         )
     ),
+    ("POST", f"{PUBSUB}/topics/one:publish", {"messages": []}, "message"),
     ("PATCH", f"{SECRETS}/s", {"labels": {"a": "b"}}, "mask"),
     *(
         ("PATCH", f"{REPOSITORIES}/r?updateMask={field}", {field: value}, field)
@@ -136,3 +142,57 @@ def test_a_channel_keeps_its_type(cloud: CloudFront, channel: str) -> None:
     change = {"type": "pubsub", "labels": {"topic": f"{P}/topics/one"}}
     reply = cloud.request("PATCH", f"{channel}?updateMask=type,labels", change)
     assert (reply.status, "type" in reply.error) == (400, True), reply.body
+
+
+ZONE = f"{COMPUTE}/zones/us-east5-b"
+BATCHES = f"dataproc.googleapis.com/v1/{P}/locations/us-east5/batches"
+CLUSTERS = f"container.googleapis.com/v1/{P}/locations/us-east5/clusters"
+DISK = {"boot": True, "initializeParams": {"diskSizeGb": 20}}
+
+
+def user(kind: str, subnet: str) -> tuple[str, Any]:
+    """What holds a subnetwork: where it is made, and its body."""
+    at = f"regions/us-east5/subnetworks/{subnet}"
+    machine = {"disks": [DISK], "networkInterfaces": [{"subnetwork": at}]}
+    run = {"executionConfig": {"subnetworkUri": subnet}}
+    cluster = {"name": "held", "network": "n", "subnetwork": subnet, "initialNodeCount": 1}
+    nat = {
+        "name": "nat",
+        "natIpAllocateOption": "MANUAL_ONLY",
+        "natIps": ["regions/us-east5/addresses/nat-ip"],
+        "sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS",
+    }
+    nat |= {"subnetworks": [{"name": at, "sourceIpRangesToNat": ["ALL_IP_RANGES"]}]}
+    return {
+        "instance": (
+            f"{ZONE}/instances",
+            {"name": "held", "machineType": "zones/us-east5-b/machineTypes/e2-small", **machine},
+        ),
+        "address": (f"{REGION}/addresses", {"name": "held", "addressType": "INTERNAL", "subnetwork": at}),
+        "nat": (f"{REGION}/routers", {"name": "held", "network": "global/networks/n", "nats": [nat]}),
+        "cluster": (CLUSTERS, {"cluster": cluster}),
+        "batch": (
+            f"{BATCHES}?batchId=held",
+            {"pysparkBatch": {"mainPythonFileUri": "gs://b/j.py"}, "environmentConfig": run},
+        ),
+    }[kind]
+
+
+KINDS = ("instance", "address", "nat", "cluster", "batch")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_subnetwork_that_one_thing_uses_stays(cloud: CloudFront, channel: str, kind: str) -> None:
+    name, third = f"of-{kind}", KINDS.index(kind)
+    body = {"name": name, "network": "global/networks/n", "ipCidrRange": f"10.7.{third}.0/24"}
+    body |= {"privateIpGoogleAccess": True}
+    cloud.done(cloud.request("POST", f"{REGION}/subnetworks", body))
+    if kind == "nat":
+        cloud.done(cloud.request("POST", f"{REGION}/addresses", {"name": "nat-ip"}))
+    url, sent = user(kind, name)
+    reply = cloud.request("POST", url, sent)
+    assert reply.status == 200, reply.body
+    cloud.let_pass(600)
+    for held in (f"subnetworks/{name}", *(("addresses/nat-ip",) if kind == "nat" else ())):
+        refused = cloud.request("DELETE", f"{REGION}/{held}")
+        assert (refused.status, "already being used by" in refused.error) == (400, True), refused.body
