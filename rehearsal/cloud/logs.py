@@ -11,6 +11,7 @@ import uuid
 from bisect import insort
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from urllib.parse import unquote
 
 from rehearsal.cloud import logfilter
 from rehearsal.cloud.iam import Iam
@@ -122,7 +123,7 @@ class LoggingService:
 
     def _require(self, call: Call, log: str) -> None:
         found = _LOG.fullmatch(log)
-        if found is None:
+        if found is None or not unquote(found[2]):
             raise bad_request(f"Name {log!r} is missing the logs component. Expected: projects/P/logs/L")
         if found[1] not in (self._world.project, self._world.number):
             raise ApiError(403, "PERMISSION_DENIED", f"Permission denied on resource projects/{found[1]}.")

@@ -5,7 +5,7 @@
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
-    python -m tests.proofs mutants          a check of the emulated cloud or the stacks changed: TIME
+    python -m tests.proofs mutants          a check of the emulated cloud or the stacks changed, 115 times: 20 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
@@ -233,7 +233,7 @@ def main() -> None:
     of_mutants = commands.add_parser("mutants")
     of_mutants.add_argument("--each", type=int, default=8, help="so many of each operator, cloud and stacks")
     of_mutants.add_argument("--all", action="store_true", help="every site")
-    of_mutants.add_argument("--site", help="those of FILE or FILE:LINE alone")
+    of_mutants.add_argument("--site", action="append", help="those of FILE or FILE:LINE alone")
     of_mutants.add_argument("--list", action="store_true", help="say which, and try none")
     of_mutants.add_argument("--seed", type=int, default=20261122)
     of_mutants.set_defaults(prove=mutants)

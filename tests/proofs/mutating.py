@@ -33,6 +33,7 @@ DECLARED = Path(__file__).with_name("survivors.toml")
 AT_ONCE = 2
 _OPTIONS = ("-x", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:randomly")
 _FAILED, _NONE_LEFT = 1, 5
+_AT_IMPORT_S = 60.0  # of the likeliest tests, for what every test may depend on
 
 Say = Callable[[str], None]
 
@@ -188,12 +189,22 @@ class Coverage:
                     found[test] = (-100 - likely, seconds)
                 elif (shared and (likely or ran)) or (site.function == "module" and (ran or stem)):
                     found[test] = (-likely, seconds)
-        return sorted(found, key=lambda test: found[test])
+        first = sorted(found, key=lambda test: found[test])
+        return first if site.function != "module" else self._within(first, _AT_IMPORT_S)
+
+    def _within(self, tests: Sequence[str], budget_s: float) -> list[str]:
+        """The first of them, as many as take no longer than this."""
+        chosen: list[str] = []
+        for test in tests:
+            budget_s -= self.took_s([test])
+            if budget_s < 0 and chosen:
+                break
+            chosen.append(test)
+        return chosen
 
     def took_s(self, tests: Sequence[str]) -> float:
         """How long these take, one after another."""
-        known = {test: s for record in self.records.values() for test, s in record["took_s"].items()}
-        return sum(known[test] for test in tests)
+        return sum(self.records[test.partition("::")[0]]["took_s"][test] for test in tests)
 
 
 def each(items: Sequence[Any], work: Callable[[Any], None]) -> None:
@@ -240,12 +251,13 @@ def tried(sites: Sequence[Site], lent: Trees, coverage: Coverage, say: Say) -> l
 
     def attempt(site: Site) -> None:
         tests, begun = coverage.tests(site), time.monotonic()
-        if tests:
-            timeout_s = 60 + 10 * coverage.took_s(tests)
-            with lent.lent() as tree, tree.mutated(site):
-                status, output = tree.pytest(tests, timeout_s)
-        else:
-            status, output = _NONE_LEFT, ""
+        status, output = _NONE_LEFT, ""
+        with lent.lent() as tree, tree.mutated(site):
+            for of_folder in _by_folder(tests):
+                timeout_s = 60 + 10 * coverage.took_s(of_folder)
+                status, output = tree.pytest(of_folder, timeout_s)
+                if status not in (0, _NONE_LEFT):
+                    break
         by = next(iter(re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)), f"status {status}")
         if status not in (0, _NONE_LEFT):
             came_to, by = "noticed", "timeout" if status == TIMED_OUT else by
@@ -258,6 +270,14 @@ def tried(sites: Sequence[Site], lent: Trees, coverage: Coverage, say: Say) -> l
 
     each(sites, attempt)
     return outcomes
+
+
+def _by_folder(tests: Sequence[str]) -> list[list[str]]:
+    """A run for each folder: their conftest modules have the same name."""
+    found: dict[str, list[str]] = {}
+    for test in tests:
+        found.setdefault(test.partition("::")[0].rpartition("/")[0], []).append(test)
+    return list(found.values())
 
 
 def table(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
@@ -273,9 +293,8 @@ def found(options: Mapping[str, Any], say: Say) -> dict[str, Any]:
     from tests.proofs import sites as of_sites
 
     begun, known = time.monotonic(), of_sites.every()
-    if place := options["site"]:
-        path, _, line = place.partition(":")
-        chosen = [site for site in known if site.path == path and (not line or site.line == int(line))]
+    if places := options["site"]:
+        chosen = [site for site in known if {site.path, f"{site.path}:{site.line}"} & set(places)]
     else:
         chosen = known if options["all"] else of_sites.sample(known, options["each"], options["seed"])
     if options["list"]:

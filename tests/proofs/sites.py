@@ -134,8 +134,8 @@ class _Finder(ast.NodeVisitor):
         comma = re.compile(r"\s*,").match(self.source, end)
         self._put(operator, begin, comma.end() if comma else end, "", line)
 
-    def _text(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.source, node) or ""
+    def _text(self, node: ast.expr) -> str:
+        return self.source[self._offset(node.lineno, node.col_offset) : self._end(node)]
 
     def _scoped(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._scope.append(node.name)
@@ -250,7 +250,7 @@ class _Finder(ast.NodeVisitor):
             self.visit(value)
 
     def _value(self, node: ast.expr) -> None:
-        if isinstance(node, ast.Constant) and node.value is not None:
+        if isinstance(node, ast.Constant) and node.value is not None and " " not in str(node.value):
             text = self._text(node)
             number = isinstance(node.value, int | float)
             new = (
