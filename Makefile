@@ -6,6 +6,7 @@ CONFIG ?= tiny.toml
 SLICE ?= v6e-16
 LAYER ?= tpu
 PYTHON ?= python3
+space := $(subst ,, )
 export PYTHON
 # The virtual environment holds the locked packages and links to the pinned programs.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -18,7 +19,7 @@ export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
-	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=code|default|fleet|impostor|kills|pod|slices   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=tpu   YES=1   PYTHON=python3.12"
+	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=code|default|fleet|impostor|kills|pod|slices   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/%/Pulumi.yaml,%,$(wildcard infra/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
 
 doctor: ## say what is here and what is missing, with a fix for each miss
 	@$(PYTHON) tools/doctor.py
@@ -49,7 +50,7 @@ lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
 rehearse: setup ## run the whole story on this machine against an emulated Google Cloud (root)
 	python -m rehearsal run $(SCENARIO)
 
-preview: setup ## the plan and the price of all four stacks of ENV, before anything exists
+preview: setup ## the plan and the price of all stacks of ENV, before anything exists
 	python -m infra preview $(ENV)
 
 preflight: setup ## whether CONFIG fits SLICE, how fast, at what price; no TPU is needed
@@ -58,12 +59,12 @@ preflight: setup ## whether CONFIG fits SLICE, how fast, at what price; no TPU i
 publish: setup ## build the bundle that hosts install and put it into the bucket of ENV
 	python -m infra.publish $(ENV)
 
-up: setup ## bring up storage, publish if nothing is published yet, then network, data, tpu of ENV (asks before each; YES=1: never)
+up: setup ## bring up storage, publish if nothing is published yet, then the other layers of ENV (asks before each; YES=1: never)
 	python -m infra up $(ENV) storage $(if $(YES),--yes)
 	grep -q '^ *tpu:bundle:' Pulumi.$(ENV).yaml || python -m infra.publish $(ENV)
-	python -m infra up $(ENV) network data tpu $(if $(YES),--yes)
+	python -m infra up $(ENV) --after storage $(if $(YES),--yes)
 
-destroy: setup ## take the slices of ENV down, and nothing else (LAYER=data|network|…: that one; asks; YES=1: doesn't)
+destroy: setup ## take the slices of ENV down, and nothing else (LAYER=NAME: that layer; asks; YES=1: doesn't)
 	python -m infra destroy $(ENV) $(LAYER) $(if $(YES),--yes)
 
 settle: setup ## after a killed pulumi: put its lock aside and take in what it made, in all layers of ENV

@@ -1,4 +1,4 @@
-"""The program of all four projects: Pulumi runs it, and it runs the layer whose project this is."""
+"""The program of all projects: Pulumi runs it, and it runs the layer whose project this is."""
 
 from infra.program import run
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -26,8 +27,10 @@ from requests.adapters import HTTPAdapter
 
 from infra import names
 from infra.catalog import region_of
+from infra.network.settings import NetworkSettings
 from infra.nodes import Node
 from infra.settings import parse
+from infra.storage.settings import StorageSettings
 from infra.tpu.request import member_request
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
@@ -41,7 +44,8 @@ PROJECT, BUCKET, OWNER, REFRESH_TOKEN = "measured", "measured-checkpoints", "own
 ENVIRONMENT, STACK = "measured", "0a1b2c3"
 CONFIG = {"gcp:project": PROJECT, "storage:bucketName": BUCKET, "storage:location": "us-east5"}
 SETTINGS = parse(ENVIRONMENT, CONFIG, f"Pulumi.{ENVIRONMENT}.yaml")
-NETWORK, ACCOUNT = SETTINGS.network.name, SETTINGS.storage.service_account_id
+NETWORK = SETTINGS[NetworkSettings].name
+ACCOUNT = SETTINGS[StorageSettings].service_account_id
 APIS = ("compute", "iam", "serviceusage", "storage", "tpu")
 _START_S = 60.0
 
@@ -206,6 +210,8 @@ async def serve(folder: Path, durations: Durations) -> None:
         enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS), **NO_LAGS,
     )  # fmt: skip
     cloud = Cloud(config, Imagined(), durations)
+    # A virtual minute takes milliseconds: the limit of a write a second is of real ones.
+    cloud.storage.limit.now = count(step=60).__next__
     try:
         await cloud.start()
         tls = authority.issue(folder / "tls", ["*.googleapis.com"], ["127.0.0.1"])

@@ -38,6 +38,7 @@ from infra.named import read_stack
 from infra.nodes import Node, nodes
 from infra.prices import within_budget
 from infra.settings import from_file
+from infra.storage.settings import StorageSettings
 from infra.tpu.published import unpublished
 
 _POLL_S = 2.0
@@ -355,7 +356,7 @@ def _mend(
         for one in look.decisions
         if one.member.key in due or one.action in (Action.WAIT, Action.HOLD)
     ]
-    shown += [prices.table(meant)] if meant else []
+    shown += [prices.table(prices.rows(meant))] if meant else []
     if look.outdated:
         shown.append(f"  update   {', '.join(look.outdated)}: new settings, taken over at the next boot")
     if not _is_to_do(options, shown, {*due, *look.outdated}, f"nothing to {verb}"):
@@ -449,7 +450,9 @@ def _confirm(question: str, yes: bool) -> None:
 def print_unit(options: argparse.Namespace) -> int:
     """Print a systemd unit that keeps a controller up on a machine with a checkout."""
     settings = from_file(options.environment)
-    account = names.controller_account_email(settings) if settings.storage.controller_account_id else ""
+    account = (
+        names.controller_account_email(settings) if settings[StorageSettings].controller_account_id else ""
+    )
     print(unit(options.environment, read_stack(options.environment).id, account), end="")
     return 0
 

@@ -24,7 +24,10 @@ from infra.gcp.failures import Kind
 from infra.named import LAYER, StackState, read_stack
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
+from infra.settings.schema import FleetSettings
+from infra.storage.settings import StorageSettings
 from infra.tpu.request import member_request
+from infra.tpu.settings import TpuSettings
 
 BUNDLE_DIGITS = 12  # of a bundle's id, in a node's label
 _WITHOUT_SLICES = ("delete", "list", "status")  # what they are about may be orphans alone
@@ -52,13 +55,13 @@ class Environment:
     @property
     def limits(self) -> Limits:
         """As the settings say."""
-        fleet = self.settings.fleet
+        fleet = self.settings[FleetSettings]
         return Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.silence_s)
 
     @property
     def bundle(self) -> str:
         """Label of the bundle that new nodes install."""
-        return (self.settings.tpu.bundle or "")[:BUNDLE_DIGITS]
+        return (self.settings[TpuSettings].bundle or "")[:BUNDLE_DIGITS]
 
     @cached_property
     def everywhere(self) -> list[Seen]:
@@ -121,7 +124,7 @@ class _Both:
         self.environment = environment  # whose settings new nodes are made by
         self._zones = Zones(
             environment.google, environment.owner, lambda node: self.environment.body(node), time.time,
-            environment.settings.fleet.silence_s,
+            environment.settings[FleetSettings].silence_s,
         )  # fmt: skip
         self._named = NamedSlices(environment.settings.environment)
 
@@ -168,7 +171,11 @@ def opened(options: argparse.Namespace) -> Environment:
 
 def google_of(settings: Settings) -> Google:
     """Google, as the account that is logged in."""
-    return Google(settings.gcp.project, settings.storage.bucket_name, names.controller_bucket(settings))
+    return Google(
+        settings.project,
+        settings[StorageSettings].bucket_name,
+        names.controller_bucket(settings),
+    )
 
 
 def restricted(

@@ -19,6 +19,7 @@ from fleet.ssh import Ending, Report, Ssh, Worker, workers
 from fleet.state import View
 from infra.nodes import Node
 from infra.settings import Settings
+from infra.settings.schema import FleetSettings
 
 _PROBE_S = 60  # for a command that does nothing
 _PROBES, _PAUSE_S = 3, 2.0
@@ -62,7 +63,7 @@ class Everywhere:
     def __init__(self, settings: Settings, logs: Path, parallel: int):
         """With at most `parallel` connections at a time. Raises FleetError where nothing can be begun."""
         self._parallel, self._environment = parallel, settings.environment
-        self._ssh = Ssh(settings.fleet.ssh, settings.gcp.project, uuid.uuid4().hex[:8])
+        self._ssh = Ssh(settings[FleetSettings].ssh, settings.project, uuid.uuid4().hex[:8])
         self.folder = logs / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
         try:
             (self.folder / "probe").mkdir(parents=True)

@@ -1,1 +1,1 @@
-"""The Pulumi program: four layers of infrastructure for Cloud TPU v6e, one stack each."""
+"""The Pulumi program: layers of infrastructure for Cloud TPU v6e, one stack each."""

@@ -4,20 +4,23 @@ import argparse
 import sys
 from pathlib import Path
 
-from infra import names, stacks
+from infra import layers, stacks
 from infra.cli import run
 from infra.preview import preview
 from infra.prices import show
 from infra.settings.sources import ROOT
 
-_LAYERS = ", ".join(names.LAYERS)
-
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Read the command line and run the command on the project at `root`; the exit status."""
+    return run(lambda: _run(arguments, root))
+
+
+def _run(arguments: list[str] | None, root: Path) -> int:
+    every = ", ".join(layer.name for layer in layers.layers())
     parser = argparse.ArgumentParser(
         prog="python -m infra",
-        description="The four layers of an environment: their plan and price, up, down, and out of an "
+        description="The layers of an environment: their plan and price, up, down, and out of an "
         "interruption.",
         epilog="example: python -m infra preview dev",
     )
@@ -29,32 +32,33 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         return one
 
     command("preview", "check the settings, show prices, and preview every layer")
-    command("prices", "what the slices cost").add_argument("--json", action="store_true", help="for programs")
+    command("prices", "what the layers cost").add_argument("--json", action="store_true", help="for programs")
     settling = command("settle", "after a killed pulumi: put its lock aside, take in what it made")
     changing = [
         command("up", "settle, then pulumi up of each layer, in their order"),
         command("destroy", "settle, then pulumi destroy of each layer, the last one first"),
     ]
     for one, number in ((settling, "*"), (changing[0], "*"), (changing[1], "+")):
-        some = "all without any" if number == "*" else "at least one"
-        one.add_argument("layers", nargs=number, metavar="LAYER", help=f"of {_LAYERS}; {some}")
+        some = "without any, all that are on in ENV" if number == "*" else "at least one"
+        one.add_argument("layers", nargs=number, metavar="LAYER", help=f"of {every}; {some}")
     for one in changing:
         one.add_argument("--yes", action="store_true", help="don't ask; without a terminal it is needed")
         one.add_argument("--skip-preview", action="store_true", help="don't show the plan first")
+    changing[0].add_argument("--after", metavar="LAYER", help="only the layers behind this one")
     parsed = parser.parse_args(arguments)
     environment = parsed.environment
     options = [f"--{one}" for one in ("yes", "skip-preview") if getattr(parsed, one.replace("-", "_"), False)]
     match parsed.command:
         case "prices":
-            return run(lambda: show(environment, as_json=parsed.json))
+            return show(environment, root, as_json=parsed.json)
         case "settle":
-            return run(lambda: stacks.settle_layers(environment, parsed.layers, root))
+            return stacks.settle_layers(environment, parsed.layers, root)
         case "up":
-            return run(lambda: stacks.up(environment, parsed.layers, root, options))
+            return stacks.up(environment, parsed.layers, root, options, parsed.after)
         case "destroy":
-            return run(lambda: stacks.destroy(environment, parsed.layers, root, options))
+            return stacks.destroy(environment, parsed.layers, root, options)
         case _:
-            return run(lambda: preview(environment))
+            return preview(environment, root)
 
 
 if __name__ == "__main__":

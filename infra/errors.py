@@ -37,11 +37,23 @@ class Problem:
         return f"{self.path}: found {self.found}. Rule: {self.rule}. Fix: {self.fix}."
 
 
+def listed(source: str, problems: Sequence[object]) -> str:
+    """All problems, each on a line, below a line that counts them."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return "\n".join([f"{count} in {source}:", *(f"  {problem}" for problem in problems)])
+
+
 class SettingsError(InfraError):
     """All problems of one environment's settings at once."""
 
     def __init__(self, source: str, problems: Sequence[Problem]):
         self.source = source
         self.problems = tuple(problems)
-        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__("\n".join([f"{count} in {source}:", *(f"  {problem}" for problem in self.problems)]))
+        super().__init__(listed(source, self.problems))
+
+
+class LayersError(InfraError):
+    """All that is wrong with what the layers declare."""
+
+    def __init__(self, problems: Sequence[Problem]):
+        super().__init__(listed("the layers of infra/", sorted(problems)))

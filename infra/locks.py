@@ -15,9 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from infra import names
 from infra.cli import Pulumi
 from infra.errors import CommandError
+from infra.layers import directory
 
 _LOCKS, _STACKS = ".pulumi/locks/organization", ".pulumi/stacks"
 _TOLERANCE_S = 1.0  # two clocks tell a process's start and a lock's time: so much they may differ
@@ -58,7 +58,7 @@ def locks(pulumi: Pulumi, layer: str) -> list[Lock]:
     try:
         return [_parse(text) for text in _texts(pulumi.backend(), f"{_LOCKS}/{layer}/{pulumi.environment}/")]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        cancel = f"pulumi -C {names.project_directory(layer)} cancel -s {pulumi.environment} --yes"
+        cancel = f"pulumi -C {directory(layer)} cancel -s {pulumi.environment} --yes"
         raise CommandError(
             f"the locks of {layer} can't be read: {error}\n    fix: where nobody works on it: {cancel}"
         ) from error

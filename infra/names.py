@@ -9,28 +9,16 @@ from hashlib import sha256
 from types import MappingProxyType
 
 from infra.catalog import region_of
+from infra.data.settings import DataSettings
+from infra.network.settings import NetworkSettings
 from infra.settings.schema import Settings
-
-LAYERS = ("storage", "network", "data", "tpu")
+from infra.storage.settings import StorageSettings
 
 # The TPU API documents network tags, and only these, as what firewall rules match on a node.
 SLICE_TAG = "tpu-slice"
 
 # Where Identity-Aware Proxy's connections come from: https://cloud.google.com/iap/docs/using-tcp-forwarding
 IAP_RANGE = "35.235.240.0/20"
-
-# The Google services that the layers call, and those that a setting asks for.
-SERVICES = (
-    "cloudresourcemanager.googleapis.com",
-    "compute.googleapis.com",
-    "iam.googleapis.com",
-    "logging.googleapis.com",
-    "monitoring.googleapis.com",
-    "storage.googleapis.com",
-    "tpu.googleapis.com",
-)
-KEYS, IAP = "cloudkms.googleapis.com", "iap.googleapis.com"
-IMPERSONATION = "iamcredentials.googleapis.com"
 
 # What bundles hold, by content, and what each is made of.
 BLOBS, MANIFESTS = "bundles/blobs/", "bundles/manifests/"
@@ -63,102 +51,84 @@ DEFAULT_RANGES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def project_directory(layer: str) -> str:
-    """Where a layer's Pulumi.yaml is, as `pulumi -C` takes it; "." is the root."""
-    return "." if layer == "tpu" else f"infra/{layer}"
-
-
-def up_command(layer: str, environment: str) -> str:
-    """The command that brings a layer up."""
-    directory = "" if layer == "tpu" else f"-C {project_directory(layer)} "
-    return f"pulumi {directory}up -s {environment}"
-
-
-def services(settings: Settings) -> tuple[str, ...]:
-    """The Google services that an environment needs, sorted."""
-    wanted = set(SERVICES)
-    if settings.storage.kms_key or settings.storage.state_key_ring:
-        wanted.add(KEYS)
-    if IAP_RANGE in settings.network.ssh_source_ranges:
-        wanted.add(IAP)
-    if settings.storage.controller_account_id:
-        wanted.add(IMPERSONATION)
-    return tuple(sorted(wanted))
-
-
 def service_account_email(settings: Settings) -> str:
     """Address of the account that the hosts run as."""
-    return f"{settings.storage.service_account_id}@{settings.gcp.project}.iam.gserviceaccount.com"
+    return f"{settings[StorageSettings].service_account_id}@{settings.project}.iam.gserviceaccount.com"
 
 
 def service_account_id(settings: Settings) -> str:
     """Full id of that account, as its own IAM policy takes it."""
-    return f"projects/{settings.gcp.project}/serviceAccounts/{service_account_email(settings)}"
+    return f"projects/{settings.project}/serviceAccounts/{service_account_email(settings)}"
 
 
 def controller_account_email(settings: Settings) -> str:
     """Address of the account that the fleet controller runs as, where there is one."""
-    return f"{settings.storage.controller_account_id}@{settings.gcp.project}.iam.gserviceaccount.com"
+    return f"{settings[StorageSettings].controller_account_id}@{settings.project}.iam.gserviceaccount.com"
 
 
 def controller_account_id(settings: Settings) -> str:
     """Full id of that account, as its own IAM policy takes it."""
-    return f"projects/{settings.gcp.project}/serviceAccounts/{controller_account_email(settings)}"
+    return f"projects/{settings.project}/serviceAccounts/{controller_account_email(settings)}"
 
 
 def controller_role_id(settings: Settings) -> str:
     """What the project calls the role of that account: an id of a role has no hyphens."""
-    return str(settings.storage.controller_account_id).replace("-", "_")
+    return str(settings[StorageSettings].controller_account_id).replace("-", "_")
 
 
 def controller_bucket(settings: Settings) -> str:
     """Where the fleet controller keeps its state: a bucket that the hosts' account can't write."""
-    return fitted(f"{settings.storage.bucket_name}-fleet")
+    return fitted(f"{settings[StorageSettings].bucket_name}-fleet")
 
 
 def steps_bucket(settings: Settings) -> str:
     """Where the checkpoints of running jobs are: without versions and soft delete."""
-    return fitted(f"{settings.storage.bucket_name}-steps")
+    return fitted(f"{settings[StorageSettings].bucket_name}-steps")
 
 
 def network_id(settings: Settings) -> str:
     """The network: ours, or the existing one."""
-    ours = f"projects/{settings.gcp.project}/global/networks/{settings.network.name}"
-    return settings.network.existing_network or ours
+    ours = f"projects/{settings.project}/global/networks/{settings[NetworkSettings].name}"
+    return settings[NetworkSettings].existing_network or ours
 
 
 def subnet_name(settings: Settings, region: str) -> str:
     """Name of our subnet in a region."""
-    return f"{settings.network.name}-{region}"
+    return f"{settings[NetworkSettings].name}-{region}"
 
 
 def subnet_id(settings: Settings, region: str) -> str:
     """The subnet in a region: ours, or the existing one."""
-    if settings.network.existing_network:
-        return settings.network.existing_subnets[region]
-    return f"projects/{settings.gcp.project}/regions/{region}/subnetworks/{subnet_name(settings, region)}"
+    if settings[NetworkSettings].existing_network:
+        return settings[NetworkSettings].existing_subnets[region]
+    return f"projects/{settings.project}/regions/{region}/subnetworks/{subnet_name(settings, region)}"
 
 
 def subnet_ranges(settings: Settings, regions: Iterable[str]) -> dict[str, str]:
     """Region → address range of our subnets; regions without one are left out."""
-    ranges = {**DEFAULT_RANGES, **settings.network.subnet_ranges}
+    ranges = {**DEFAULT_RANGES, **settings[NetworkSettings].subnet_ranges}
     return {region: ranges[region] for region in regions if region in ranges}
 
 
-def snapshot_id(settings: Settings) -> str:
-    """Full id of the data snapshot, which the settings may name shortly."""
-    snapshot = settings.data.snapshot or ""
-    return snapshot if "/" in snapshot else f"projects/{settings.gcp.project}/global/snapshots/{snapshot}"
+def snapshot_id(settings: Settings) -> str | None:
+    """Full id of the data snapshot, which the settings may name shortly; None without one."""
+    data = settings.get(DataSettings)
+    snapshot = data.snapshot if data else None
+    if snapshot is None or "/" in snapshot:
+        return snapshot
+    return f"projects/{settings.project}/global/snapshots/{snapshot}"
 
 
-def disk_name(settings: Settings, zone: str) -> str:
+def disk_name(settings: Settings, zone: str) -> str | None:
     """Data disk of a zone. It carries the snapshot's name, so that new data is a new disk."""
-    return fitted(f"{snapshot_id(settings).rpartition('/')[2]}-{zone}")
+    snapshot = snapshot_id(settings)
+    return snapshot and fitted(f"{snapshot.rpartition('/')[2]}-{zone}")
 
 
-def disk_id(settings: Settings, zone: str) -> str:
-    """Full id of a zone's data disk."""
-    return f"projects/{settings.gcp.project}/zones/{zone}/disks/{disk_name(settings, zone)}"
+def disk_id(settings: Settings, zone: str) -> str | None:
+    """Full id of a zone's data disk; None where there is no data."""
+    disk = disk_name(settings, zone)
+    return disk and f"projects/{settings.project}/zones/{zone}/disks/{disk}"
 
 
 def fleet_member(zone: str, worker_id: int) -> str:

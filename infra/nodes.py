@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from infra import names
 from infra.catalog import CATALOG, SliceType, region_of
-from infra.settings.schema import Settings, SliceSettings
+from infra.settings.schema import Settings
+from infra.tpu.settings import SliceSettings, TpuSettings
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def members(one: SliceSettings) -> list[tuple[str, str]]:
 def nodes(settings: Settings) -> tuple[Node, ...]:
     """All nodes, in the order of the settings."""
     found: list[Node] = []
-    for one in settings.tpu.slices:
+    for one in settings[TpuSettings].slices:
         kind = CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")
         assert kind is not None, "the settings were checked"
         named = members(one)
@@ -75,7 +76,7 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
                 kind=kind,
                 spot=one.spot,
                 reserved=one.reserved,
-                runtime_version=one.runtime_version or settings.tpu.runtime_version,
+                runtime_version=one.runtime_version or settings[TpuSettings].runtime_version,
                 run=one.run,
                 labels=one.labels,
                 member=None if one.count is None else member,
@@ -88,7 +89,14 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
 
 def zones(settings: Settings) -> tuple[str, ...]:
     """Zones in use, or that slices may be moved to, sorted."""
-    return tuple(sorted({zone for one in settings.tpu.slices for zone in (*one.zones, *one.other_zones)}))
+    return tuple(
+        sorted({zone for one in settings[TpuSettings].slices for zone in (*one.zones, *one.other_zones)})
+    )
+
+
+def known_zones(settings: Settings) -> tuple[str, ...]:
+    """Zones that offer v6e: those of the catalog, and those that the settings add."""
+    return (*CATALOG.zones, *settings[TpuSettings].additional_zones)
 
 
 def regions(settings: Settings) -> tuple[str, ...]:

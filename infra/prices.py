@@ -1,15 +1,19 @@
-"""What the slices cost, before anything is created."""
+"""What the layers cost by the hour, before anything is created."""
 
 import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+from infra import layers
 from infra.catalog import CATALOG
 from infra.errors import InfraError
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
+from infra.settings.schema import FleetSettings
+from infra.settings.sources import ROOT
 
 HOURS_PER_DAY = 24
 UNKNOWN = "unknown"
@@ -17,21 +21,25 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Row:
-    """Equal nodes of one slice in one zone. Prices are in US dollars an hour, None where unknown."""
+    """What is billed as one: a layer's resource, or equal nodes of one slice in one zone.
 
-    slice: str
-    nodes: tuple[str, ...]
-    kind: str
-    zone: str
-    chips: int
-    paid: str
+    Prices are in US dollars an hour, None where unknown; `source` says where and when they were read.
+    """
+
+    what: str
     hourly: float | None
-    on_demand_hourly: float | None
+    source: str
+    nodes: tuple[str, ...] = ()
+    kind: str = ""
+    zone: str = ""
+    chips: int = 0
+    paid: str = "on demand"
+    on_demand_hourly: float | None = None
 
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return len(self.nodes)
+
+def of(settings: Settings) -> list[Row]:
+    """What all layers that are on in an environment cost."""
+    return [row for layer in layers.on(settings) for row in layer.prices(settings)]
 
 
 def rows(meant: Sequence[Node]) -> list[Row]:
@@ -50,12 +58,12 @@ def within_budget(settings: Settings) -> float | None:
     """
     found = rows([_dearest(one) for one in nodes(settings)])
     hourly = [row.hourly for row in found]
-    if settings.fleet.dollars_per_hour is not None and None in hourly:
-        unknown = ", ".join(sorted({f"{row.slice} in {row.zone}" for row in found if row.hourly is None}))
+    if settings[FleetSettings].dollars_per_hour is not None and None in hourly:
+        unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in found if row.hourly is None}))
         fix = "take fleet:dollarsPerHour out, or these slices"
         raise InfraError(f"nobody knows the price of {unknown}: no budget can hold it\n    fix: {fix}")
     known = sum(price for price in hourly if price is not None)
-    most = settings.fleet.dollars_per_hour
+    most = settings[FleetSettings].dollars_per_hour
     if most is not None and known > most:
         fix = "fewer slices, or a larger fleet:dollarsPerHour"
         raise InfraError(f"${known:,.2f} an hour, fleet:dollarsPerHour allows ${most:,}\n    fix: {fix}")
@@ -83,45 +91,44 @@ def _row(same: Sequence[Node]) -> Row:
     elif node.reserved:
         paid, each = "reserved", None  # a contract's price, which no catalog knows
     return Row(
-        slice=node.slice,
+        what=node.slice,
         nodes=tuple(node.name for node in same),
         kind=node.kind.name,
         zone=node.zone,
         chips=chips,
         paid=paid,
         hourly=None if each is None else chips * each,
+        source=f"Prices of v6e chips, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move.",
         on_demand_hourly=None if price.on_demand is None else chips * price.on_demand,
     )
 
 
-def show(environment: str, *, as_json: bool) -> int:
-    """Print the prices of an environment's slices. Raises SettingsError."""
-    checked = from_file(environment)
+def show(environment: str, root: Path = ROOT, *, as_json: bool) -> int:
+    """Print the prices of an environment's layers. Raises SettingsError."""
+    found = of(from_file(environment, root))
     dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
-    listed = {**dated, "rows": [asdict(row) for row in rows(nodes(checked))]}
-    print(json.dumps(listed) if as_json else table(nodes(checked)))
+    print(json.dumps({**dated, "rows": [asdict(row) for row in found]}) if as_json else table(found))
     return 0
 
 
-def table(meant: Sequence[Node]) -> str:
+def table(found: Sequence[Row]) -> str:
     """The rows and their sum for people, with the date of the prices."""
-    head = ("slice", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "on demand $/hour")
-    found = rows(meant)
+    head = ("what", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "on demand $/hour")
     if not found:
-        return "No slices: tpu:slices is empty, so nothing is billed by the hour."
+        return "No slices, nor anything else that is billed by the hour."
     lines = [
         head,
         *(
             (
-                row.slice,
-                str(row.count),
+                row.what,
+                _some(len(row.nodes)),
                 row.kind,
                 row.zone,
-                str(row.chips),
+                _some(row.chips),
                 row.paid,
                 dollars(row.hourly),
                 dollars(row.hourly, HOURS_PER_DAY),
-                dollars(row.on_demand_hourly),
+                dollars(row.on_demand_hourly if row.chips else row.hourly),
             )
             for row in found
         ),
@@ -135,30 +142,34 @@ def table(meant: Sequence[Node]) -> str:
     return "\n".join(
         [
             *text,
-            f"Prices of v6e chips, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move;",
-            "disks, storage and traffic are billed beside them.",
+            *dict.fromkeys(row.source for row in found),
+            "Disks, storage and traffic are billed beside them.",
         ]
     )
 
 
-def _sum(found: list[Row]) -> tuple[str, ...]:
+def _sum(found: Sequence[Row]) -> tuple[str, ...]:
     def total(prices: list[float | None]) -> float | None:
         return None if None in prices else sum(price for price in prices if price is not None)
 
     paid = total([row.hourly for row in found])
-    nodes_, chips = sum(row.count for row in found), sum(row.chips for row in found)
-    on_demand = total([row.on_demand_hourly for row in found])
+    nodes_, chips = sum(len(row.nodes) for row in found), sum(row.chips for row in found)
+    on_demand = total([row.on_demand_hourly if row.chips else row.hourly for row in found])
     return (
         "sum",
-        str(nodes_),
+        _some(nodes_),
         "",
         "",
-        str(chips),
+        _some(chips),
         "",
         dollars(paid),
         dollars(paid, HOURS_PER_DAY),
         dollars(on_demand),
     )
+
+
+def _some(number: int) -> str:
+    return str(number) if number else ""
 
 
 def dollars(hourly: float | None, hours: int = 1) -> str:

@@ -1,23 +1,13 @@
 """What Pulumi runs: the layer that is called like the project."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import pulumi
-import pulumi_gcp as gcp
 
-from infra import names, prices, provider, settings, stacks
-from infra.data.program import program as data
+from infra import layers, names, prices, settings, stacks
 from infra.errors import InfraError
 from infra.guard import LivingMembers
-from infra.network.program import program as network
+from infra.layers import Layer
+from infra.outputs import Outputs
 from infra.settings import Settings
-from infra.storage.program import program as storage
-from infra.tpu.program import program as tpu
-
-Layer = Callable[[Settings, gcp.Provider], Mapping[str, Any]]
-
-LAYERS: Mapping[str, Layer] = {"storage": storage, "network": network, "data": data, "tpu": tpu}
 
 
 def run() -> None:
@@ -25,19 +15,41 @@ def run() -> None:
 
     What is wrong ends the program as one message: `pulumi.RunError` is shown without a traceback.
     """
-    layer = pulumi.get_project()
     made: list[pulumi.Resource] = []
     pulumi.runtime.register_stack_transformation(lambda args: made.append(args.resource))
     try:
         checked = settings.from_pulumi(pulumi.get_stack())
         prices.within_budget(checked)
-        stacks.refuse_interrupted(pulumi.get_stack(), layer)
-        outputs = LAYERS[layer](checked, provider.make(checked, layer))
+        layer = _of_the_project(checked)
+        stacks.refuse_interrupted(pulumi.get_stack(), layer.name)
+        providers = {name: make(checked, layer.name) for name, make in layer.providers.items()}
+        outputs = layer.program(checked, providers)
+        if not isinstance(outputs, layer.outputs):
+            found = type(outputs).__name__
+            raise InfraError(
+                f"the program of {layer.name} gives {found} and declares {layer.outputs.__name__}"
+            )
     except InfraError as error:
         raise pulumi.RunError(str(error)) from error
-    labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, "tpu"))
-    if layer == "tpu":
-        labels["stack"] = outputs["stackId"]
-    LivingMembers(checked.gcp.project, checked.environment, labels, [*made])
-    for name, value in outputs.items():
+    _guard(checked, layer, outputs, made)
+    for name, value in outputs.exports().items():
         pulumi.export(name, value)
+
+
+def _of_the_project(checked: Settings) -> Layer:
+    name = pulumi.get_project()
+    layer = next((one for one in layers.on(checked) if one.name == name), None)
+    if layer is None:
+        raise InfraError(layers.off(name, checked.environment))
+    return layer
+
+
+def _guard(checked: Settings, layer: Layer, outputs: Outputs, made: list[pulumi.Resource]) -> None:
+    """Keeps what members of fleets stand on while one lives: their own layer, and those that it reads."""
+    holding = next((one for one in layers.on(checked) if one.holds_members), None)
+    if holding is None or layer.name not in (holding.name, *holding.needs):
+        return
+    labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, holding.name))
+    if "stackId" in (exports := outputs.exports()):
+        labels["stack"] = exports["stackId"]
+    LivingMembers(checked.project, checked.environment, labels, [*made])

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra import names
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.interrupted import Record, called, interrupted, mark_of, mark_pending, marked, state_of
+from infra.layers import directory
 from infra.locks import locks, torn
 from infra.settings.sources import ROOT, from_file
 
@@ -67,7 +67,7 @@ def settle(
     if state is None:
         return done
     if state["deployment"].get("pending_operations"):
-        mark_pending(state["deployment"], from_file(environment, root).gcp.project)
+        mark_pending(state["deployment"], from_file(environment, root).project)
         _write(pulumi, layer, state)
     return done + _look(pulumi, layer, state, patience, until_made, say)
 
@@ -91,7 +91,7 @@ def _put_locks_aside(pulumi: Pulumi, layer: str) -> list[str]:
     held = locks(pulumi, layer)
     alive = [lock for lock in held if not lock.gone]
     if alive:
-        cancel = f"pulumi -C {names.project_directory(layer)} cancel -s {pulumi.environment}"
+        cancel = f"pulumi -C {directory(layer)} cancel -s {pulumi.environment}"
         raise CommandError(
             f"{layer} is being worked on: locked by {', '.join(map(str, alive))}\n"
             f"    fix: wait until that ends; where you know that it is dead: {cancel} --yes, and then "

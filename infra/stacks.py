@@ -6,7 +6,8 @@ A layer's stack is made where there is none. The settings' file keeps its text w
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra import names, prices
+from infra import layers as declared
+from infra import prices
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.interrupted import interrupted
@@ -16,13 +17,25 @@ from infra.settings.sources import ROOT, path_of
 from infra.settle import Patience, settle
 
 
-def up(environment: str, layers: Sequence[str] = (), root: Path = ROOT, options: Sequence[str] = ()) -> int:
-    """Bring layers up in their order, all without `layers`.
+def up(
+    environment: str,
+    layers: Sequence[str] = (),
+    root: Path = ROOT,
+    options: Sequence[str] = (),
+    after: str | None = None,
+) -> int:
+    """Bring layers up in their order; without `layers` all that are on, or those behind `after`.
 
     `options` go to each `pulumi up`. Raises InfraError where one fails; those before it are up then.
     """
-    prices.within_budget(from_file(environment, root))
-    ordered, pulumi = _ready(environment, layers, root)
+    checked = from_file(environment, root)
+    prices.within_budget(checked)
+    on = [layer.name for layer in declared.on(checked)]
+    ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root)
+    if not layers:
+        ordered = on[on.index(after) + 1 if after in on else 0 :]
+    if off := [name for name in ordered if name not in on]:
+        raise CommandError(declared.off(off[0], environment))
     for layer in ordered:
         with formatting_kept(environment, root):
             _settle(environment, layer, root)
@@ -53,7 +66,8 @@ def destroy(environment: str, layers: Sequence[str], root: Path = ROOT, options:
 
 
 def settle_layers(environment: str, layers: Sequence[str], root: Path = ROOT) -> int:
-    """Settle layers, all without `layers`, and say what was done."""
+    """Settle layers, without `layers` all that are on, and say what was done."""
+    layers = layers or [layer.name for layer in declared.on(from_file(environment, root))]
     for layer in _ready(environment, layers, root)[0]:
         if not _settle(environment, layer, root):
             print(f"{layer}: nothing to settle", flush=True)
@@ -83,13 +97,14 @@ def _settle(environment: str, layer: str, root: Path, until_made: bool = True) -
 
 
 def _ready(environment: str, layers: Sequence[str], root: Path) -> tuple[list[str], Pulumi]:
-    """The layers in their order, and Pulumi. Raises InfraError, before Pulumi is asked where it can."""
-    if unknown := sorted(set(layers) - set(names.LAYERS)):
-        raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(names.LAYERS)}")
+    """Some layers in their order, and Pulumi. Raises InfraError, before Pulumi is asked where it can."""
+    known = [layer.name for layer in declared.layers()]
+    if unknown := sorted(set(layers) - set(known)):
+        raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
     path_of(environment, root)
     pulumi = Pulumi(environment, root)
     pulumi.require_passphrase()
-    return [layer for layer in names.LAYERS if layer in layers or not layers], pulumi
+    return [name for name in known if name in layers], pulumi
 
 
 PATIENCE = Patience()

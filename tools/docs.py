@@ -1,4 +1,4 @@
-"""Write the generated blocks of README.md again, or with --check fail where they are out of date.
+"""Write the generated blocks of README.md and docs/architecture.md again; --check fails where they are old.
 
 make docs
 
@@ -16,8 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from infra.catalog import CATALOG, SliceType  # noqa: E402
+from infra.layers import layers, section_classes  # noqa: E402
+from infra.outputs import declared  # noqa: E402
 from infra.settings.rules import Rule  # noqa: E402
-from infra.settings.schema import SECTIONS, SliceSettings, keys_of  # noqa: E402
+from infra.settings.schema import keys_of, records  # noqa: E402
 from infra.settings.table import default_of  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 
@@ -58,10 +60,9 @@ def prices() -> str:
 def settings() -> str:
     """Every setting with its default; docs/settings.md has types, meanings and rules."""
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    for prefix, kind in [
-        *((f"{name}:", kind) for name, kind in SECTIONS.items()),
-        ("slices[].", SliceSettings),
-    ]:
+    sections = section_classes()
+    items = {f"{key}[].": item for kind in sections.values() for key, item in records(kind).items()}
+    for prefix, kind in ({f"{name}:": kind for name, kind in sections.items()} | items).items():
         for key, item in keys_of(kind).items():
             rule: Rule | None = item.metadata["rule"]
             about = item.metadata["about"] + (f" ({rule.text})" if rule and len(rule.text) < 40 else "")
@@ -69,23 +70,36 @@ def settings() -> str:
     return "\n".join(lines)
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"prices": prices, "settings": settings}
+def outputs() -> str:
+    """What each stack exports."""
+    lines = ["| stack | output | value |", "| --- | --- | --- |"]
+    for layer in layers():
+        for one in declared(layer.outputs).values():
+            lines.append(f"| {layer.name} | {one.key} | {f'{one.per} → ' if one.per else ''}{one.about} |")
+    return "\n".join(lines)
 
 
-def written(document: str) -> str:
-    """`document` with all its blocks made anew."""
-    return filled(document, {name: make() for name, make in BLOCKS.items()}, README.name)
+PAGES: dict[Path, dict[str, Callable[[], str]]] = {
+    README: {"prices": prices, "settings": settings},
+    ROOT / "docs" / "architecture.md": {"outputs": outputs},
+}
+
+
+def written(page: Path) -> str:
+    """A page with all its blocks made anew."""
+    blocks = {name: make() for name, make in PAGES[page].items()}
+    return filled(page.read_text(encoding="utf-8"), blocks, page.name)
 
 
 def main(arguments: list[str]) -> int:
     """Write, or compare."""
-    before = README.read_text(encoding="utf-8")
-    after = written(before)
+    old = [page for page in PAGES if written(page) != page.read_text(encoding="utf-8")]
     if "--check" in arguments:
-        if before != after:
-            print("README.md's generated blocks are out of date: run 'make docs'", file=sys.stderr)
-        return int(before != after)
-    README.write_text(after, encoding="utf-8")
+        for page in old:
+            print(f"{page.name}'s generated blocks are out of date: run 'make docs'", file=sys.stderr)
+        return int(bool(old))
+    for page in old:
+        page.write_text(written(page), encoding="utf-8")
     for module in OTHERS:
         subprocess.run([sys.executable, "-m", module, "--write"], cwd=ROOT, check=True)
     return 0

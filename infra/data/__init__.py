@@ -1,1 +1,46 @@
 """Data layer: the training data as read-only disks, one per zone in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from infra import google_ids, names, nodes
+from infra.data.rules import RULES
+from infra.data.settings import DataSettings
+from infra.layers import Layer, deferred
+from infra.outputs import Outputs, output
+from infra.providers import GOOGLE
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from pulumi import Output
+
+
+class DataOutputs(Outputs):
+    """What hosts that read the data need of it."""
+
+    disk_ids: Mapping[str, Output[str]] = output("`projects/P/zones/Z/disks/D`", key="zone")
+
+
+def _disks(settings: Settings) -> dict[str, str]:
+    found = {zone: names.disk_id(settings, zone) for zone in nodes.zones(settings)}
+    return {zone: disk for zone, disk in found.items() if disk}
+
+
+def _planned(settings: Settings) -> dict[str, Any]:
+    return {"disk_ids": _disks(settings)}
+
+
+LAYER = Layer(
+    name="data",
+    reads=("storage",),
+    settings=DataSettings,
+    rules=RULES,
+    services=lambda _: ("compute.googleapis.com",),
+    providers=GOOGLE,
+    outputs=DataOutputs,
+    planned=_planned,
+    at_google=lambda settings: google_ids.of_compute(_disks(settings).values()),
+    program=deferred(f"{__name__}.program"),
+)

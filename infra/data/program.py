@@ -1,11 +1,13 @@
 """Declares the data layer."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import pulumi
 import pulumi_gcp as gcp
 
 from infra import names, nodes
+from infra.data import DataOutputs
+from infra.data.settings import DataSettings
 from infra.settings import Settings
 
 
@@ -25,10 +27,10 @@ class DataDisks(pulumi.ComponentResource):
                 zone=zone,
                 type="hyperdisk-ml",
                 snapshot=names.snapshot_id(settings),
-                size=settings.data.size_gib,
-                provisioned_throughput=settings.data.throughput_mibps,
+                size=settings[DataSettings].size_gib,
+                provisioned_throughput=settings[DataSettings].throughput_mibps,
                 access_mode="READ_ONLY_MANY",
-                labels=settings.data.labels,
+                labels=settings[DataSettings].labels,
                 opts=pulumi.ResourceOptions(parent=self),
             )
             for zone in zones
@@ -36,8 +38,8 @@ class DataDisks(pulumi.ComponentResource):
         self.register_outputs({"disks": {zone: disk.id for zone, disk in self.disks.items()}})
 
 
-def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
-    """The disks, if there is a snapshot. Returns the outputs of the stack."""
-    zones = nodes.zones(settings) if settings.data.snapshot else ()
-    disks = DataDisks(settings, zones, pulumi.ResourceOptions(provider=provider)).disks
-    return {"diskIds": {zone: disk.id for zone, disk in disks.items()}}
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> DataOutputs:
+    """The disks, if there is a snapshot."""
+    zones = nodes.zones(settings) if settings[DataSettings].snapshot else ()
+    disks = DataDisks(settings, zones, pulumi.ResourceOptions(provider=providers["gcp"])).disks
+    return DataOutputs(disk_ids={zone: disk.id for zone, disk in disks.items()})

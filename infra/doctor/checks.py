@@ -13,20 +13,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from infra import names
+from infra import layers, names
 from infra.catalog import CATALOG
 from infra.cli import Pulumi
 from infra.doctor import quotas
 from infra.doctor.report import Check
+from infra.errors import CommandError
 from infra.gcp import client
 from infra.gcp.client import NOBODY, AskedError, Client, or_none
 from infra.gcp.failures import Kind, fix_of
 from infra.gcp.roles import ON_ACCOUNT, ON_BUCKET, ON_PROJECT
-from infra.google_ids import places
 from infra.nodes import Node
 from infra.settings import Settings
 from infra.settle import settle_command, unsettled
+from infra.storage.settings import StorageSettings
 from infra.tpu.published import unpublished
+from infra.tpu.settings import TpuSettings
 from tools.doctor import MISSING, OK, OPTIONAL, Finding
 
 _USERINFO = "https://openidconnect.googleapis.com/v1/userinfo"
@@ -46,13 +48,15 @@ class Target:
 
     def up(self, layer: str) -> str:
         """The command that brings a layer up."""
-        return names.up_command(layer, self.settings.environment)
+        return layers.up_command(layer, self.settings.environment)
 
 
 def checks(target: Target) -> list[tuple[str, Check]]:
     """All of them, each with the name that it stands under."""
     project, email = target.google.project, names.service_account_email(target.settings)
     users = f"your address in storage:serviceAccountUsers, then {target.up('storage')}"
+    on = layers.on(target.settings)
+    off = [layer for layer in layers.layers() if layer not in on]
     zones = sorted({zone for one in target.nodes for zone in (*one.places, *one.spread)})
 
     def may(roles: Roles, url: str, what: str, fix: str) -> Check:
@@ -75,11 +79,12 @@ def checks(target: Target) -> list[tuple[str, Check]]:
             f"iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}:testIamPermissions",
             email, users,
         )),
-        ("bucket", bucket(target.settings.storage.bucket_name)),
+        ("bucket", bucket(target.settings[StorageSettings].bucket_name)),
         ("controller's bucket", bucket(names.controller_bucket(target.settings))),
         ("bundle", partial(_bundle, target)),
-        *((f"stack {layer}", partial(_stack, target, layer)) for layer in names.LAYERS),
-        *((f"unheld {layer}", partial(_unheld, target, layer)) for layer in names.LAYERS),
+        *((f"stack {layer.name}", partial(_stack, target, layer.name)) for layer in on),
+        *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in off),
+        *((f"unheld {layer.name}", partial(_unheld, target, layer)) for layer in on),
         *((f"zone {zone}", partial(_zone, target, zone)) for zone in zones),
         ("quota", partial(quotas.check, target.google, target.nodes)),
     ]  # fmt: skip
@@ -99,7 +104,7 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
 
 
 def _services(target: Target, what: str) -> Iterator[Finding]:
-    wanted, url = names.services(target.settings), f"{_USAGE}/projects/{target.google.project}/services"
+    wanted, url = layers.services(target.settings), f"{_USAGE}/projects/{target.google.project}/services"
     listed = target.google.items(url, "services", {"filter": "state:ENABLED", "pageSize": "200"})
     if off := sorted(set(wanted) - {str(one.get("name")).rpartition("/")[2] for one in listed}):
         fix = f"{target.up('storage')}, which enables them"
@@ -130,14 +135,14 @@ def _permissions(target: Target, roles: Roles, url: str, of: str, fix: str, what
 
 
 def _bundle(target: Target, what: str) -> Iterator[Finding]:
-    bucket = target.settings.storage.bucket_name
+    bucket = target.settings[StorageSettings].bucket_name
     missing = unpublished(
         target.settings, bucket, lambda name: target.google.exists(client.object_url(bucket, name))
     )
     if missing:
         yield Finding(what, MISSING, *missing)
     else:
-        yield Finding(what, OK, f"{(target.settings.tpu.bundle or '')[:12]}… is published")
+        yield Finding(what, OK, f"{(target.settings[TpuSettings].bundle or '')[:12]}… is published")
 
 
 def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
@@ -152,24 +157,35 @@ def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
         return
     if held:
         yield Finding(what, OK, f"holds {held} resources")
-    elif layer == "data" and not target.settings.data.snapshot:
-        yield Finding(what, OPTIONAL, "not up, and not needed without data:snapshot")
     else:
         yield Finding(what, MISSING, "not up", target.up(layer))
 
 
-def _unheld(target: Target, layer: str, what: str) -> Iterator[Finding]:
+def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
+    """What is up of a layer that is off; nothing is said where nothing is."""
+    environment = target.settings.environment
+    pulumi = Pulumi(environment)
+    try:
+        held = len(pulumi.state(layer)) if environment in pulumi.stacks(layer) else 0
+    except CommandError:
+        return  # the layers that are on say so
+    if held:
+        said, _, fix = layers.off(layer, environment).partition("\n    fix: ")
+        yield Finding(what, OPTIONAL, f"holds {held} resources, and {said}", fix)
+
+
+def _unheld(target: Target, layer: layers.Layer, what: str) -> Iterator[Finding]:
     """What a killed command, a lost state or somebody else's left at Google under a name of ours."""
     environment = target.settings.environment
     pulumi = Pulumi(environment)
-    there = pulumi.state(layer) if environment in pulumi.stacks(layer) else []
+    there = pulumi.state(layer.name) if environment in pulumi.stacks(layer.name) else []
     held = {one.get("id") for one in there}
-    missing = {id_: url for id_, url in places(target.settings, layer).items() if id_ not in held}
+    missing = {id_: url for id_, url in layer.at_google(target.settings).items() if id_ not in held}
     found = [id_ for id_, url in missing.items() if target.google.exists(url)]
     for id_ in found:
         fix = "ask who else has a stack of it; where nobody has, delete it at Google"
-        if id_ == target.settings.storage.bucket_name:
-            fix = f"storage:adoptBucket: true, then {target.up(layer)}"
+        if id_ == target.settings[StorageSettings].bucket_name:
+            fix = f"storage:adoptBucket: true, then {target.up(layer.name)}"
         said = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
         yield Finding(what, MISSING, said, fix)
     if not found:

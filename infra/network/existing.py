@@ -3,18 +3,19 @@
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.network.settings import NetworkSettings
 from infra.settings import Settings
 
 # Of a network whose MTU nobody ever set (compute v1, Network.mtu).
 UNSET_MTU = 1460
 
 
-def checked_mtu(settings: Settings, provider: gcp.Provider) -> pulumi.Output[int]:
+def checked_mtu(settings: Settings, provider: pulumi.ProviderResource) -> pulumi.Output[int]:
     """The MTU of the existing network, once it is known to be the one in the settings.
 
     The network is read as a resource: the look-up function `getNetwork` leaves its MTU out.
     """
-    wanted = settings.network
+    wanted = settings[NetworkSettings]
     existing = wanted.existing_network or ""
     network = gcp.compute.Network.get("existing", existing, opts=pulumi.ResourceOptions(provider=provider))
 

@@ -7,6 +7,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra import names
+from infra.network.settings import NetworkSettings
 from infra.settings import Settings
 
 # What hosts say to one another, by port. Rules match by network tag, since that is what the TPU API
@@ -31,7 +32,7 @@ class Firewall(pulumi.ComponentResource):
         network: pulumi.Input[str],
         opts: pulumi.ResourceOptions | None = None,
     ):
-        prefix = settings.network.name
+        prefix = settings[NetworkSettings].name
         super().__init__("tpu:network:Firewall", prefix, None, opts)
         project = names.network_id(settings).split("/")[
             1
@@ -51,14 +52,14 @@ class Firewall(pulumi.ComponentResource):
             ],
             opts=pulumi.ResourceOptions(parent=self),
         )
-        if settings.network.ssh_source_ranges:
+        if settings[NetworkSettings].ssh_source_ranges:
             gcp.compute.Firewall(
                 f"{prefix}-ssh",
                 name=f"{prefix}-ssh",
                 project=project,
                 network=network,
                 direction="INGRESS",
-                source_ranges=list(settings.network.ssh_source_ranges),
+                source_ranges=list(settings[NetworkSettings].ssh_source_ranges),
                 target_tags=[names.SLICE_TAG],
                 allows=[{"protocol": "tcp", "ports": ["22"]}],
                 log_config={"metadata": "INCLUDE_ALL_METADATA"},

@@ -4,6 +4,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra import names
+from infra.network.settings import NetworkSettings
 from infra.settings import Settings
 
 # Never change this text: a new description replaces the network and everything that stands on it.
@@ -19,7 +20,7 @@ class TrainingNetwork(pulumi.ComponentResource):
     def __init__(
         self, settings: Settings, regions: tuple[str, ...], opts: pulumi.ResourceOptions | None = None
     ):
-        name = settings.network.name
+        name = settings[NetworkSettings].name
         super().__init__("tpu:network:TrainingNetwork", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         self.network = gcp.compute.Network(
@@ -27,7 +28,7 @@ class TrainingNetwork(pulumi.ComponentResource):
             name=name,
             description=DESCRIPTION,
             auto_create_subnetworks=False,
-            mtu=settings.network.mtu,
+            mtu=settings[NetworkSettings].mtu,
             routing_mode="REGIONAL",
             opts=child,
         )
@@ -43,14 +44,14 @@ class TrainingNetwork(pulumi.ComponentResource):
                 private_ip_google_access=True,
                 log_config={
                     "aggregation_interval": "INTERVAL_10_MIN",
-                    "flow_sampling": settings.network.flow_log_sampling,
+                    "flow_sampling": settings[NetworkSettings].flow_log_sampling,
                     "metadata": "INCLUDE_ALL_METADATA",
                 },
                 opts=child,
             )
             for region in regions
         }
-        if settings.network.cloud_nat:
+        if settings[NetworkSettings].cloud_nat:
             for region in regions:
                 self._nat(name, region)
         self.register_outputs({"network": self.network.id})

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.settings import from_file
+from infra.storage.settings import StorageSettings
+from infra.tpu.settings import TpuSettings
 
 __all__ = ["Target", "target_of"]
 
@@ -25,13 +27,15 @@ class Target:
 def target_of(environment: str, root: Path) -> Target:
     """Read the settings of `environment`; they are checked as `pulumi up` checks them."""
     settings = from_file(environment, root)
-    code, requirements = settings.tpu.code, settings.tpu.requirements
+    code, requirements = settings[TpuSettings].code, settings[TpuSettings].requirements
     if code and requirements is None and (root / code / "requirements.txt").exists():
         requirements = f"{code.rstrip('/')}/requirements.txt"
     return Target(
-        bucket=settings.storage.bucket_name,
-        tensorflow=settings.tpu.tensorflow,
+        bucket=settings[StorageSettings].bucket_name,
+        tensorflow=settings[TpuSettings].tensorflow,
         code=code and code.rstrip("/"),
         requirements=requirements,
-        runs={f"tpu:slices[{i}].run": one.run for i, one in enumerate(settings.tpu.slices) if one.run},
+        runs={
+            f"tpu:slices[{i}].run": one.run for i, one in enumerate(settings[TpuSettings].slices) if one.run
+        },
     )

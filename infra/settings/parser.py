@@ -4,18 +4,21 @@ Pulumi gives every value as text, structures as JSON; `sources.py` makes the sam
 file. So there is one way in, with or without Pulumi.
 """
 
+from __future__ import annotations
+
 import json
+import re
 import types
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from infra.catalog import CATALOG
+from infra import layers
 from infra.errors import Problem, SettingsError
-from infra.settings import one_slice, relations, rules
-from infra.settings.schema import SECTIONS, Settings, SliceSettings, keys_of
+from infra.settings import labels, rules
+from infra.settings.schema import Settings, keys_of, record_of
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 80
@@ -32,7 +35,9 @@ class _WrongTypeError(Exception):
 class Parser:
     """Reads one environment's settings; `problems` grows, `broken` holds the paths that have no value."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, record_rules: Mapping[type, layers.RecordRule], problems: Sequence[Problem]) -> None:
+        """`record_rules`: see `Layer`, of all layers. `problems` are known from reading."""
+        self.record_rules = record_rules
         self.problems = [*problems]
         self.broken = {problem.path for problem in problems}
 
@@ -71,7 +76,7 @@ class Parser:
         self.problems.append(Problem(f"{prefix}{separator}{key}", shown(found), rule, fix))
         return near
 
-    def value(self, path: str, item: "Field[Any]", hint: Any, raw: Any) -> Any:
+    def value(self, path: str, item: Field[Any], hint: Any, raw: Any) -> Any:
         """One field's value; where it breaks a rule, that is reported and the default returned."""
         before = len(self.problems)
         try:
@@ -79,7 +84,7 @@ class Parser:
         except _WrongTypeError as wrong:
             self.report(path, raw, wrong.rule, wrong.fix)
         else:
-            if get_args(hint)[:1] == (SliceSettings,):  # which fields of which slice, is noted there
+            if record_of(hint):  # which fields of which item, is noted there
                 return parsed
             if len(self.problems) > before:
                 self.broken.add(path)
@@ -92,17 +97,17 @@ class Parser:
             return item.default
         return empty(hint)
 
-    def typed(self, path: str, item: "Field[Any]", hint: Any, raw: Any) -> Any:
+    def typed(self, path: str, item: Field[Any], hint: Any, raw: Any) -> Any:
         """The value as `hint` says, its rule checked."""
         if get_origin(hint) in (Union, types.UnionType):
             hint = next(choice for choice in get_args(hint) if choice is not type(None))
         rule, key_rule = item.metadata["rule"], item.metadata["key_rule"]
         origin = get_origin(hint)
         if origin is tuple:
-            element = get_args(hint)[0]
+            record = record_of(hint)
             items = decoded(raw, list, "a list", f"write it as a list: {item.metadata['example'] or '[…]'}")
-            if element is SliceSettings:
-                return self.slices(path, items)
+            if record:
+                return self.records(path, record, items)
             good = (self.element(f"{path}[{i}]", one, rule) for i, one in enumerate(items))
             return tuple(one for one in good if one is not None)
         if origin is not None:
@@ -137,23 +142,23 @@ class Parser:
                 self.problems.append(said)
         return tuple(dict.fromkeys(items))
 
-    def slices(self, path: str, items: list[Any]) -> tuple[SliceSettings, ...]:
-        """The slices. A field with a problem holds what breaks no further rule; `broken` names it."""
-        found: list[SliceSettings] = []
+    def records(self, path: str, kind: type[T], items: list[Any]) -> tuple[T, ...]:
+        """The items. A field with a problem holds what breaks no further rule; `broken` names it."""
+        found: list[T] = []
+        required = [key for key, item in keys_of(kind).items() if item.default is item.default_factory]
+        hints = get_type_hints(kind)
         for i, raw in enumerate(items):
             if not isinstance(raw, dict):
-                self.report(
-                    f"{path}[{i}]", raw, "each slice is keys with values", "write {name: …, zones: […], …}"
-                )
+                some = [f"{key}: {'[…]' if get_origin(hints[key]) is tuple else '…'}" for key in required]
+                what = kind.__name__.removesuffix("Settings").lower()
+                fix = f"write {{{', '.join([*some, '…'])}}}"
+                self.report(f"{path}[{i}]", raw, f"each {what} is keys with values", fix)
                 continue
-            one = self.section(f"{path}[{i}]", SliceSettings, raw, separator=".")
-            within = list(one_slice.within_slice(f"{path}[{i}]", one, raw, self.broken))
-            self.problems.extend(within)
-            self.broken.update(problem.path for problem in within if problem.path != f"{path}[{i}]")
-            if not (CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")):
-                self.broken.add(f"{path}[{i}].acceleratorType")
-                one = replace(one, accelerator_type=CATALOG.types[0].name)
-            found.append(replace(one, name=one.name or f"{path}[{i}]"))
+            one = self.section(f"{path}[{i}]", kind, raw, separator=".")
+            if rule := self.record_rules.get(kind):
+                one, problems = rule(f"{path}[{i}]", one, raw, self.broken)
+                self.problems.extend(problems)
+            found.append(one)
         return tuple(found)
 
 
@@ -162,30 +167,64 @@ def parse(
 ) -> Settings:
     """Settings from `values` ("storage:bucketName" → text), whose `problems` of reading are known.
 
-    Raises SettingsError with every problem.
+    A layer that isn't always on is on where the file has a setting of it, good or not. Raises SettingsError
+    with every problem.
     """
-    parser = Parser(problems)
-    raw: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
+    classes, every = layers.section_classes(), layers.layers()
+    rules_of = {kind: rule for layer in every for kind, rule in layer.record_rules.items()}
+    parser = Parser(rules_of, problems)
+    raw: dict[str, dict[str, str]] = {name: {} for name in classes}
     for path, value in sorted(values.items()):
-        namespace, _, key = path.partition(":")
-        if namespace in raw:
+        namespace, colon, key = path.partition(":")
+        if namespace in raw and not key:
+            rule = "a section is its keys, each with a value"
+            fix = f"write e.g. {namespace}:{next(iter(keys_of(classes[namespace])))}: …, or remove it"
+            parser.report(f"{namespace}{colon}", value, rule, fix)
+        elif namespace in raw:
             raw[namespace][key] = value
         elif namespace != "pulumi":  # Pulumi's own, such as pulumi:disable-default-providers
-            near = nearest(namespace, list(SECTIONS))
+            near = nearest(namespace, list(classes))
             fix = f"perhaps {near}:{key} was meant" if near else "remove it"
-            parser.report(path, value, f"a setting belongs to one of {', '.join(SECTIONS)}", fix)
-    sections: dict[str, Any] = {
-        name: parser.section(name, kind, raw[name]) for name, kind in SECTIONS.items()
+            parser.report(path, value, f"a setting belongs to one of {', '.join(classes)}", fix)
+    written = {path.partition(":")[0] for path in (*values, *parser.broken)}
+    off = {layer.name for layer in every if not layer.always_on and layer.name not in written}
+    sections: dict[type, Any] = {
+        kind: parser.section(name, kind, raw[name]) for name, kind in classes.items() if name not in off
     }
     if not rules.LABEL_VALUE.ok(environment):
         fix = "rename its file, Pulumi.NAME.yaml"
         rule = "an environment's name is a label: 1 to 63 lowercase letters, digits, - and _"
         parser.problems.append(Problem("environment", shown(environment), rule, fix))
-    settings = Settings(environment=environment, **sections)
-    parser.problems.extend(relations.between_sections(settings, parser.broken, set(values)))
+    settings = Settings(environment, sections)
+    parser.problems.extend(labels.problems(settings, classes, parser.broken))
+    for layer in (layer for layer in every if layer.name not in off):
+        for name in sorted(off & set(layer.reads)):
+            found, fix = (
+                f"on, and {name} is off",
+                f"add the settings of {name}, or remove those of {layer.name}",
+            )
+            parser.problems.append(Problem(f"{layer.name}:", found, f"{layer.name} reads {name}", fix))
+        if not off & set(layer.reads):
+            parser.problems.extend(_relations(layer, settings, parser.broken, set(values)))
     if parser.problems:
         raise SettingsError(source, sorted(parser.problems))
+    layers.services(settings)  # what is wrong with one is seen before anything is asked of Google
     return settings
+
+
+def _relations(
+    layer: layers.Layer, settings: Settings, broken: set[str], given: set[str]
+) -> Iterator[Problem]:
+    """What is wrong by a layer's rules. One whose inputs are broken is silent: it would only repeat that."""
+    anywhere = {re.sub(r"\[\d+\]", "[]", path) for path in broken}
+    for reads, rule in layer.rules:
+        if not any(_within(path, read) or _within(read, path) for path in anywhere for read in reads):
+            yield from rule(settings, given)
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether `path` is `other`, or a part of it."""
+    return path == other or path.startswith((f"{other}.", f"{other}["))
 
 
 def nearest(key: str, known: list[str]) -> str | None:

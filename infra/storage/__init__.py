@@ -1,1 +1,79 @@
 """Storage layer: the checkpoint bucket, the hosts' account, and what the project must have enabled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from infra import names
+from infra.layers import Layer, deferred
+from infra.outputs import Outputs, output
+from infra.providers import GOOGLE
+from infra.settings.schema import Settings
+from infra.storage.rules import RULES
+from infra.storage.settings import StorageSettings
+
+if TYPE_CHECKING:
+    from pulumi import Output
+
+
+class StorageOutputs(Outputs):
+    """Where everything is kept, and the accounts."""
+
+    bucket_name: Output[str] = output("`my-project-checkpoints`")
+    steps_bucket_name: Output[str] = output("`my-project-checkpoints-steps`")
+    service_account_email: Output[str] = output("`tpu-training@PROJECT.iam.gserviceaccount.com`")
+    controller_bucket_name: Output[str] = output("`my-project-checkpoints-fleet`")
+    controller_account_email: Output[str] | None = output(
+        "`tpu-fleet@PROJECT.iam.gserviceaccount.com`; absent: no `storage:controllerAccountId`", default=None
+    )
+    state_backend: Output[str] | None = output(
+        "`gs://NAME`, for `pulumi login`; absent: no `storage:stateBucketName`", default=None
+    )
+    secrets_provider: Output[str] | None = output(
+        "`gcpkms://…`, for `pulumi stack init`; absent: no `storage:stateKeyRing`", default=None
+    )
+
+
+def _planned(settings: Settings) -> dict[str, Any]:
+    return {
+        "bucket_name": settings[StorageSettings].bucket_name,
+        "steps_bucket_name": names.steps_bucket(settings),
+        "service_account_email": names.service_account_email(settings),
+        "controller_bucket_name": names.controller_bucket(settings),
+    }
+
+
+def _services(settings: Settings) -> Iterator[str]:
+    wanted = settings[StorageSettings]
+    for one in ("cloudresourcemanager", "iam", "logging", "monitoring", "storage"):
+        yield f"{one}.googleapis.com"
+    if wanted.kms_key or wanted.state_key_ring:
+        yield "cloudkms.googleapis.com"
+    if wanted.controller_account_id:
+        yield "iamcredentials.googleapis.com"
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    bucket = settings[StorageSettings].bucket_name
+    accounts = [names.service_account_id(settings)]
+    if settings[StorageSettings].controller_account_id:
+        accounts.append(names.controller_account_id(settings))
+    return {
+        bucket: f"https://storage.googleapis.com/storage/v1/b/{bucket}",
+        **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
+    }
+
+
+LAYER = Layer(
+    name="storage",
+    always_on=True,
+    settings=StorageSettings,
+    rules=RULES,
+    services=_services,
+    providers=GOOGLE,
+    outputs=StorageOutputs,
+    planned=_planned,
+    at_google=_at_google,
+    program=deferred(f"{__name__}.program"),
+)

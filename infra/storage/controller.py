@@ -6,6 +6,7 @@ import pulumi_gcp as gcp
 from infra import names
 from infra.settings import Settings
 from infra.storage.bucket import SECONDS_PER_DAY
+from infra.storage.settings import StorageSettings
 
 
 class ControllerBucket(pulumi.ComponentResource):
@@ -18,7 +19,7 @@ class ControllerBucket(pulumi.ComponentResource):
     bucket: gcp.storage.Bucket
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions | None = None):
-        name, wanted = names.controller_bucket(settings), settings.storage
+        name, wanted = names.controller_bucket(settings), settings[StorageSettings]
         super().__init__("tpu:storage:ControllerBucket", name, None, opts)
         self.bucket = gcp.storage.Bucket(
             name,

@@ -6,6 +6,7 @@ import pulumi_gcp as gcp
 from infra import names
 from infra.gcp.roles import ON_NODES
 from infra.settings import Settings
+from infra.storage.settings import StorageSettings
 
 # What it lists in the checkpoint bucket: what boots and jobs report. What it reads there: whether the bundle
 # is published, with the start-up script (infra/tpu/published.py), before it creates anything.
@@ -33,7 +34,7 @@ class ControllerAccount(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ):
         """`controllers` holds the controller's state; it starts nodes that run as `hosts`."""
-        account_id = str(settings.storage.controller_account_id)
+        account_id = str(settings[StorageSettings].controller_account_id)
         super().__init__("tpu:storage:ControllerAccount", account_id, None, opts)
         ours = pulumi.ResourceOptions(parent=self)
         self.account = gcp.serviceaccount.Account(
@@ -43,7 +44,7 @@ class ControllerAccount(pulumi.ComponentResource):
             description="Creates and deletes the members of TPU fleets",
             opts=ours,
         )
-        project, role_id = settings.gcp.project, names.controller_role_id(settings)
+        project, role_id = settings.project, names.controller_role_id(settings)
         role = gcp.projects.IAMCustomRole(
             f"{account_id}-role",
             role_id=role_id,
@@ -77,7 +78,7 @@ class ControllerAccount(pulumi.ComponentResource):
             condition={
                 "title": "reports and manifests",
                 "description": f"Lists {' and '.join(LISTED)}, reads {' and '.join(READ)}",
-                "expression": _reports(settings.storage.bucket_name),
+                "expression": _reports(settings[StorageSettings].bucket_name),
             },
             opts=after,
         )
@@ -88,7 +89,7 @@ class ControllerAccount(pulumi.ComponentResource):
             member=member,
             opts=after,
         )
-        for user in settings.storage.controller_account_users:
+        for user in settings[StorageSettings].controller_account_users:
             for user_role in USER_ROLES:
                 gcp.serviceaccount.IAMMember(
                     f"{account_id}-{user_role.rpartition('.')[2]}-{user}",

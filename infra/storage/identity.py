@@ -8,6 +8,7 @@ import pulumi_gcp as gcp
 
 from infra import names
 from infra.settings import Settings
+from infra.storage.settings import StorageSettings
 
 # On the bucket. objectUser reads and writes objects and folders. It can't see the bucket itself,
 # which gcsfs asks for before it writes a first file (`storage.buckets.get`, "is it there?");
@@ -30,7 +31,7 @@ class TrainingIdentity(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ):
         """`buckets`: that hosts read and write, by what stands after the account in their grants' names."""
-        account_id = settings.storage.service_account_id
+        account_id = settings[StorageSettings].service_account_id
         super().__init__("tpu:storage:TrainingIdentity", account_id, None, opts)
         # Every slice runs as this account: a destroy that stops at the bucket must not have taken it before.
         kept = pulumi.ResourceOptions(parent=self, protect=True)
@@ -56,18 +57,18 @@ class TrainingIdentity(pulumi.ComponentResource):
         for role in PROJECT_ROLES:
             gcp.projects.IAMMember(
                 f"{account_id}-{_short(role)}",
-                project=settings.gcp.project,
+                project=settings.project,
                 role=role,
                 member=member,
                 opts=granted,
             )
-        self._users(settings, settings.storage.service_account_users, after)
+        self._users(settings, settings[StorageSettings].service_account_users, after)
         self.register_outputs({"email": self.account.email})
 
     def _users(self, settings: Settings, users: Sequence[str], opts: pulumi.ResourceOptions) -> None:
         for user in users:
             gcp.serviceaccount.IAMMember(
-                f"{settings.storage.service_account_id}-user-{user}",
+                f"{settings[StorageSettings].service_account_id}-user-{user}",
                 service_account_id=names.service_account_id(settings),
                 role="roles/iam.serviceAccountUser",
                 member=user,

@@ -5,7 +5,7 @@ import asyncio
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import names
+from infra import layers
 from infra.gcp.enabled import wait_until_it_answers
 from infra.settings import Settings
 
@@ -19,7 +19,7 @@ class ProjectServices(pulumi.ComponentResource):
         super().__init__("tpu:storage:ProjectServices", "services", None, opts)
 
         async def wait(created: pulumi.ResourceHookArgs) -> None:
-            await asyncio.to_thread(wait_until_it_answers, created.name, settings.gcp.project)
+            await asyncio.to_thread(wait_until_it_answers, created.name, settings.project)
 
         hooks = pulumi.ResourceHookBinding(after_create=[pulumi.ResourceHook("services-answer", wait)])
         self.services = [
@@ -30,6 +30,6 @@ class ProjectServices(pulumi.ComponentResource):
                 disable_dependent_services=False,
                 opts=pulumi.ResourceOptions(parent=self, hooks=hooks),
             )
-            for service in names.services(settings)
+            for service in layers.services(settings)
         ]
         self.register_outputs({})

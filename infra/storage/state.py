@@ -7,6 +7,7 @@ import pulumi_gcp as gcp
 
 from infra import names
 from infra.settings import Settings
+from infra.storage.settings import StorageSettings
 
 ROTATION_PERIOD = f"{90 * 86400}s"
 
@@ -19,7 +20,9 @@ class StateKey(pulumi.ComponentResource):
     def __init__(self, settings: Settings, ring_name: str, opts: pulumi.ResourceOptions | None = None):
         super().__init__("tpu:storage:StateKey", ring_name, None, opts)
         kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
-        ring = gcp.kms.KeyRing(ring_name, name=ring_name, location=settings.storage.location, opts=kept)
+        ring = gcp.kms.KeyRing(
+            ring_name, name=ring_name, location=settings[StorageSettings].location, opts=kept
+        )
         self.key = gcp.kms.CryptoKey(
             names.STATE_KEY,
             name=names.STATE_KEY,

@@ -2,6 +2,7 @@
 
 from infra.settings import Settings
 from infra.storage.bucket import BucketPolicy
+from infra.storage.settings import StorageSettings
 
 
 def steps_policy(settings: Settings) -> BucketPolicy:
@@ -9,12 +10,12 @@ def steps_policy(settings: Settings) -> BucketPolicy:
     of terabytes. STANDARD, because the other classes bill an object for a month at least.
     """
     return BucketPolicy(
-        location=settings.storage.location,
+        location=settings[StorageSettings].location,
         storage_class="STANDARD",
         versioning=False,
         hierarchical_namespace=False,
         noncurrent_version_days=1,
         unfinished_upload_days=1,
         soft_delete_days=0,
-        kms_key=settings.storage.kms_key,
+        kms_key=settings[StorageSettings].kms_key,
     )

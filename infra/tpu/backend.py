@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Place:
     """What a slice stands on, as ids `projects/…` (a link or short name would replace it on every up)."""
 
-    network_id: str
-    subnet_id: str
-    data_disk_id: str | None
-    service_account_email: str
+    network_id: pulumi.Input[str]
+    subnet_id: pulumi.Input[str]
+    data_disk_id: pulumi.Input[str] | None
+    service_account_email: pulumi.Input[str]
     secure_boot: bool
 
 

@@ -13,7 +13,7 @@ from infra.tpu.published import unpublished
 _MISSING = re.compile(r"\b(404|notFound)\b|No such object")
 
 
-def require(settings: Settings, bucket: str | None, provider: gcp.Provider) -> None:
+def require(settings: Settings, bucket: str | None, provider: pulumi.ProviderResource) -> None:
     """Refuse to go on without a published bundle in `bucket` (None: a preview before there is one).
 
     A preview only says what is missing: it shows the plan before anything exists.
@@ -29,7 +29,7 @@ def require(settings: Settings, bucket: str | None, provider: gcp.Provider) -> N
     pulumi.log.warn(problem)
 
 
-def _present(bucket: str, name: str, provider: gcp.Provider) -> bool:
+def _present(bucket: str, name: str, provider: pulumi.ProviderResource) -> bool:
     """Whether an object is there. What can't be found out is an error, not a no."""
     try:
         found = gcp.storage.get_bucket_object(

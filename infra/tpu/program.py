@@ -1,54 +1,65 @@
 """Declares the TPU layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pulumi
-import pulumi_gcp as gcp
 
-from infra import names, preflight, upstream
+from infra import preflight, upstream
+from infra.data import DataOutputs
+from infra.data.settings import DataSettings
+from infra.network import NetworkOutputs
 from infra.nodes import Node, nodes
 from infra.settings import Settings
-from infra.tpu import bundle
+from infra.storage import StorageOutputs
+from infra.tpu import TpuOutputs, bundle
 from infra.tpu.backend import Place
 from infra.tpu.mark import StackMark
 from infra.tpu.metadata import metadata
+from infra.tpu.settings import TpuSettings
 from infra.tpu.slice import TpuSlice
 
 
-def program(settings: Settings, provider: gcp.Provider) -> dict[str, Any]:
-    """All slices. Returns the outputs of the stack."""
-    wanted = nodes(settings)
-    bucket = upstream.read("storage", "bucketName", settings.storage.bucket_name)
-    steps = upstream.read("storage", "stepsBucketName", names.steps_bucket(settings))
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> TpuOutputs:
+    """All slices."""
+    wanted, provider = nodes(settings), providers["gcp"]
+    storage = upstream.read(StorageOutputs, settings)
+    bucket, steps = storage.bucket_name, storage.steps_bucket_name
     jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in wanted if node.run)
     for run, kind, together in dict.fromkeys(jobs):
         if pulumi.runtime.is_dry_run() and (words := preflight.said(run, kind, together)):
             (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if wanted:
-        bundle.require(settings, bucket if upstream.is_up("storage") else None, provider)
+        bundle.require(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
     mark = StackMark()
     slices = []
+    place_of = _places(settings, storage)
     for node in wanted:
         if node.member is not None:
             continue
-        place = _place(settings, node)
+        place = place_of(node)
+        disk = place.data_disk_id
         attributes = metadata(
-            settings, node, bucket=bucket, steps_bucket=steps, data_disk_id=place.data_disk_id
+            settings,
+            node,
+            bucket=bucket,
+            steps_bucket=steps,
+            data_disk=disk and pulumi.Output.from_input(disk).apply(lambda id_: id_.rpartition("/")[2]),
         )
         slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
-    return {
-        "slices": [one.outputs(settings.gcp.project, bucket) for one in slices],
-        "fleets": _fleets(settings, wanted),
-        "stackId": mark.id,
-        "bundle": settings.tpu.bundle,
-    }
+    published = settings[TpuSettings].bundle
+    return TpuOutputs(
+        slices=pulumi.Output.from_input([one.outputs(settings.project, bucket) for one in slices]),
+        fleets=pulumi.Output.from_input(_fleets(settings, wanted)),
+        stack_id=mark.id,
+        bundle=pulumi.Output.from_input(published) if published else None,
+    )
 
 
 def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
     """What Pulumi doesn't make, and who does."""
     found = []
-    for one in settings.tpu.slices:
+    for one in settings[TpuSettings].slices:
         members = [node for node in wanted if node.slice == one.name and node.member is not None]
         if members:
             command = f"python -m fleet create {settings.environment} --slice {one.name}"
@@ -59,18 +70,19 @@ def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
     return found
 
 
-def _place(settings: Settings, node: Node) -> Place:
+def _places(settings: Settings, storage: StorageOutputs) -> Callable[[Node], Place]:
     """What the layers before this one made for a node's zone."""
-    region, zone = node.region, node.zone
-    disk = None
-    if settings.data.snapshot:
-        disk = upstream.read("data", "diskIds", names.disk_id(settings, zone), key=zone)
-    return Place(
-        network_id=upstream.read("network", "networkId", names.network_id(settings)),
-        subnet_id=upstream.read("network", "subnetIds", names.subnet_id(settings, region), key=region),
-        data_disk_id=disk,
-        service_account_email=upstream.read(
-            "storage", "serviceAccountEmail", names.service_account_email(settings)
-        ),
-        secure_boot=settings.tpu.secure_boot,
-    )
+    network = upstream.read(NetworkOutputs, settings)
+    data = settings.get(DataSettings)
+    disks = upstream.read(DataOutputs, settings) if data and data.snapshot else None
+
+    def place(node: Node) -> Place:
+        return Place(
+            network_id=network.network_id,
+            subnet_id=network.subnet_ids[node.region],
+            data_disk_id=None if disks is None else disks.disk_ids[node.zone],
+            service_account_email=storage.service_account_email,
+            secure_boot=settings[TpuSettings].secure_boot,
+        )
+
+    return place

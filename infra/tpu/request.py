@@ -10,8 +10,11 @@ from typing import Any
 from infra import names
 from infra.nodes import Node
 from infra.settings import Settings
+from infra.settings.schema import GcpSettings
+from infra.storage.settings import StorageSettings
 from infra.tpu.backend import Place
 from infra.tpu.metadata import metadata
+from infra.tpu.settings import TpuSettings
 
 
 def request(
@@ -46,19 +49,18 @@ def request(
 
 def member_request(settings: Settings, node: Node, labels: Mapping[str, str]) -> dict[str, Any]:
     """The body for a fleet's member. What other layers made has the ids that the settings give it."""
-    disk = names.disk_id(settings, node.zone) if settings.data.snapshot else None
     place = Place(
         network_id=names.network_id(settings),
         subnet_id=names.subnet_id(settings, node.region),
-        data_disk_id=disk,
+        data_disk_id=names.disk_id(settings, node.zone),
         service_account_email=names.service_account_email(settings),
-        secure_boot=settings.tpu.secure_boot,
+        secure_boot=settings[TpuSettings].secure_boot,
     )
     attributes = metadata(
         settings,
         node,
-        bucket=settings.storage.bucket_name,
+        bucket=settings[StorageSettings].bucket_name,
         steps_bucket=names.steps_bucket(settings),
-        data_disk_id=disk,
+        data_disk=names.disk_name(settings, node.zone),
     )
-    return request(node, place, attributes, {**settings.gcp.default_labels, **labels})
+    return request(node, place, attributes, {**settings[GcpSettings].default_labels, **labels})

@@ -36,8 +36,9 @@ class TpuSlice(pulumi.ComponentResource):
         self.state, self.addresses, self.resource = created.state, created.addresses, created.resource
         self.register_outputs({"state": self.state, "addresses": self.addresses})
 
-    def outputs(self, project: str, bucket: str) -> dict[str, Any]:
+    def outputs(self, project: str, bucket: pulumi.Output[str]) -> dict[str, Any]:
         """What the stack exports about it."""
+        environment = pulumi.get_stack()
         return {
             "name": self.node.name,
             "zone": self.node.zone,
@@ -45,7 +46,9 @@ class TpuSlice(pulumi.ComponentResource):
             "hosts": self.node.kind.hosts,
             "state": self.state,
             "addresses": self.addresses,
-            "usefulCommands": useful_commands(self.node, project, bucket, pulumi.get_stack()),
+            "usefulCommands": bucket.apply(
+                lambda name: useful_commands(self.node, project, name, environment)
+            ),
         }
 
 

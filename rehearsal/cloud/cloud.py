@@ -65,7 +65,7 @@ class Cloud:
         usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
         oauth = OAuth(self.iam, {config.refresh_token: config.owner})
         self._doorway = Doorway(self.world, self.faults, self.requests)
-        self._storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
+        self.storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
         self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
         self.front_door = FrontDoor(
             self.world,
@@ -78,7 +78,7 @@ class Cloud:
                 CredentialsService(self.world, self.iam),
                 LoggingService(self.world, self.iam),
                 *services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)]),
-                self._storage,
+                self.storage,
                 self.nodes,
             ],
             endpoints=oauth.endpoints(),
@@ -88,7 +88,7 @@ class Cloud:
 
     async def start(self) -> None:
         """Open the front door, the metadata server and, once both answer, the control socket."""
-        await self._storage.start()
+        await self.storage.start()
         if self._firewall is not None:
             self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
         await self._front_site(await self._runner(self.front_door.app())).start()
@@ -117,7 +117,7 @@ class Cloud:
             return web.TCPSite(runner, host, port)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._config.certificate, self._config.key)
-        return HttpOrGrpcSite(runner, host, port, context, self._storage.grpc_socket)
+        return HttpOrGrpcSite(runner, host, port, context, self.storage.grpc_socket)
 
     @property
     def port(self) -> int:
@@ -134,7 +134,7 @@ class Cloud:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
-        await self._storage.close()
+        await self.storage.close()
         self.requests.close()
         self._config.control.unlink(missing_ok=True)
 

@@ -13,11 +13,11 @@ from rehearsal.story import steps
 from rehearsal.story.record import Price
 from rehearsal.story.scene import Scene
 from rehearsal.story.watching import ready
-from rehearsal.world.program import change_settings
+from rehearsal.world.program import PROJECTS, change_settings
 
 
 def preview(scene: Scene, step: steps.Preview) -> None:
-    """The plan of all four, and the prices, which the report keeps."""
+    """The plan of all, and the prices, which the report keeps."""
     scene.shell.run([sys.executable, "-m", "infra", "preview", scene.environment])
     scene.record.prices = prices(scene)
     scene.note.text = ", ".join(f"{price.node} ${price.usd_hour:.2f}/h" for price in scene.record.prices)
@@ -37,7 +37,7 @@ def prices(scene: Scene) -> list[Price]:
 
 def pulumi(layer: str, *words: str) -> list[str]:
     """The Pulumi CLI on a layer's project, as the README has people type it."""
-    folder = [] if layer == "tpu" else ["-C", f"infra/{layer}"]
+    folder = [] if PROJECTS[layer] == "." else ["-C", PROJECTS[layer]]
     return ["pulumi", *folder, *words, "--non-interactive", "--color", "never"]
 
 

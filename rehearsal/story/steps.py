@@ -15,16 +15,15 @@ from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
-
-Layer = Literal["storage", "network", "data", "tpu"]
+from rehearsal.world.program import Layer
 
 
 @dataclass(frozen=True)
 class Preview:
-    """Print the plan and the price of all four stacks, before anything exists."""
+    """Print the plan and the price of all stacks, before anything exists."""
 
     def __str__(self) -> str:
-        return "preview all four stacks, with prices"
+        return "preview all stacks, with prices"
 
 
 @dataclass(frozen=True)

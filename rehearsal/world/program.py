@@ -6,12 +6,22 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import yaml
 
 from rehearsal.errors import WorldError
 
 TREE = Path(__file__).resolve().parents[2]
+PROJECTS = {
+    str(yaml.safe_load(path.read_text())["name"]): str(path.parent.relative_to(TREE))
+    for path in sorted((*TREE.glob("Pulumi.yaml"), *TREE.glob("infra/*/Pulumi.yaml")), reverse=True)
+}
+"""The program's Pulumi projects, by name, with the folder that `pulumi -C` takes."""
+if TYPE_CHECKING:
+    Layer: TypeAlias = str
+else:
+    Layer = Literal[*PROJECTS]
 
 
 def copy_program(target: Path, tree: Path = TREE) -> int:

@@ -21,6 +21,7 @@ _numbers = itertools.count()
 P, REGION, ZONE = f"projects/{PROJECT}", "us-east5", "us-east5-b"
 PUBSUB = f"pubsub.googleapis.com/v1/{P}"
 REPOSITORIES = f"artifactregistry.googleapis.com/v1/{P}/locations/{REGION}/repositories"
+SUBNET = f"regions/{REGION}/subnetworks/sub"
 CLUSTERS = f"container.googleapis.com/v1/{P}/locations/{REGION}/clusters"
 RINGS = f"cloudkms.googleapis.com/v1/{P}/locations/{REGION}/keyRings"
 
@@ -101,6 +102,12 @@ def test_an_entry_that_contradicts_the_document_or_another_is_refused(
         engine(*collections)
 
 
+@pytest.mark.parametrize(("api", "version"), [("pubsubb", "v1"), ("pubsub", "v9")])
+def test_an_entry_without_a_document_is_refused(api: str, version: str) -> None:
+    with pytest.raises(EntryError, match=f"{api} {version}: there is no discovery document"):
+        engine(TOPICS, more=(Entry(api, (version,), ()),))
+
+
 def test_two_apis_with_the_same_names_are_kept_apart_or_refused() -> None:
     run, scheduler = "run.projects.locations.jobs", "cloudscheduler.projects.locations.jobs"
     other = Entry("run", ("v2",), (Collection(run),))
@@ -175,6 +182,14 @@ def test_a_repository_is_made_and_deleted_by_operations(cloud: CloudFront) -> No
     assert cloud.request("GET", url).status == 404
 
 
+def test_what_only_the_server_sets_is_not_taken_from_a_request(cloud: CloudFront) -> None:
+    url = repository(cloud, createTime="2001-01-01T00:00:00Z", sizeBytes="9", name="other", satisfiesPzs=True)
+    shown = cloud.request("GET", url).json
+    assert shown["name"] == url.partition("/v1/")[2]
+    assert not shown["createTime"].startswith("2001")
+    assert not shown.keys() & {"sizeBytes", "satisfiesPzs"}
+
+
 def test_an_operation_that_is_cancelled_leaves_nothing(cloud: CloudFront) -> None:
     with cloud.stopped_clock():
         url = f"{REPOSITORIES}?repositoryId={(name := fresh('repository'))}"
@@ -220,8 +235,8 @@ def test_a_regional_host_and_system_parameters_are_googles(cloud: CloudFront) ->
     assert (
         cloud.request("GET", REPOSITORIES.replace("artifactregistry", "moon-artifactregistry")).status == 404
     )
-    old = cloud.request("GET", f"tpu.googleapis.com/v1/{P}/locations/{ZONE}/nodes")
-    assert old.status == 501, "a version that isn't served is another API"
+    alpha = cloud.request("GET", f"compute.googleapis.com/compute/alpha/{P}/zones")
+    assert alpha.status == 501, "a version that isn't served is another API"
 
 
 # Lists
@@ -237,7 +252,8 @@ def test_lists_have_pages_filters_and_an_order(cloud: CloudFront) -> None:
         token = page.get("nextPageToken", "")
         if not token:
             break
-    assert [f"artifactregistry.googleapis.com/v1/{name}" for name in names[-3:]] == made
+    urls = [f"artifactregistry.googleapis.com/v1/{name}" for name in names]
+    assert [url for url in urls if url in made] == made
     found = cloud.request("GET", f"{REPOSITORIES}?filter=labels.n%3D3%20AND%20format%3DDOCKER").json
     assert [one["description"] for one in found["repositories"]] == ["d3"]
     down = cloud.request("GET", f"{REPOSITORIES}?orderBy=description%20desc").json["repositories"]
@@ -286,6 +302,10 @@ def test_computes_lists_are_paged_and_aggregated(cloud: CloudFront, subnet: str)
     assert scopes["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
     assert f"regions/{REGION}" in cloud.compute("GET", "aggregated/subnetworks").json["items"]
     assert cloud.compute("GET", "aggregated/instances").status == 200
+    begun = cloud.compute("GET", "aggregated/operations?filter=operationType%20eq%20insert").json["items"]
+    assert {one["targetLink"].rpartition("/")[2] for one in begun[f"zones/{ZONE}"]["operations"]} >= {"paged"}
+    assert {"net"} <= {one["targetLink"].rpartition("/")[2] for one in begun["global"]["operations"]}
+    assert begun["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
 
 
 # Compute
@@ -358,6 +378,11 @@ def test_an_address_is_in_use_while_a_machine_has_it(cloud: CloudFront, subnet: 
         ({"disks": []}, "resource.disks"),
         ({"networkInterfaces": [{"subnetwork": f"regions/{REGION}/subnetworks/none"}]}, "was not found"),
         ({"networkInterfaces": [{"network": "global/networks/net"}]}, "needs a subnetwork"),
+        ({"networkInterfaces": [{"subnetwork": SUBNET, "networkIP": "10.9.0.1"}]}, "outside the subnetwork"),
+        (
+            {"networkInterfaces": [{"subnetwork": SUBNET, "accessConfigs": [{"natIP": "198.51.100.77"}]}]},
+            "was not found, or is in use",
+        ),
         (
             {"disks": [{"boot": True, "initializeParams": {"sourceImage": "global/images/mine"}}]},
             "images/mine' was not found",

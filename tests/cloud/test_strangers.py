@@ -105,7 +105,7 @@ _SERVICES = {
     "billingbudgets": "billing",
     "workflowexecutions": "workflows",
 }
-_COLLECTIONS = {"logging.metrics": "logMetrics"}
+_COLLECTIONS = {"logging.metrics": "logMetrics", "tpu.queuedResources": "nodes"}
 
 
 @cache

@@ -31,7 +31,7 @@ RUN_BY_THE_STORY = {
     "make destroy ENV=dev": "destroy",
 }
 # The same updates by our own command: tests/infra/test_kills.py runs it on the real CLI.
-RUN_BY_A_TEST = {"python -m infra up dev storage", "python -m infra up dev network data tpu"}
+RUN_BY_A_TEST = {"python -m infra up dev storage", "python -m infra up dev --after storage"}
 # A person's own login to a real cloud.
 NOT_RUN = {"gcloud auth application-default login", "pulumi login", "pulumi login --local"}
 # 20 minutes, which CI doesn't have; that the command starts this story is looked at here.

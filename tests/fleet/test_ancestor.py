@@ -14,6 +14,7 @@ from fleet.store import BucketStore
 from infra.catalog import CATALOG
 from infra.errors import SettingsError
 from infra.nodes import Node
+from infra.tpu.settings import TpuSettings
 from tests.fleet.ancestor import RUNTIME, Launcher, Loop, bring_back
 from tests.fleet.conftest import OWNER, fleet, labels
 from tests.fleet.world import SLICES, Cloud, settings
@@ -85,7 +86,7 @@ def test_a_zone_without_chips_keeps_no_other_waiting() -> None:
 
 def test_hosts_get_the_image_of_v6e_and_one_of_older_chips_is_refused() -> None:
     assert RUNTIME in CATALOG.refused_runtimes
-    assert settings().tpu.runtime_version == CATALOG.default_runtime != RUNTIME
+    assert settings()[TpuSettings].runtime_version == CATALOG.default_runtime != RUNTIME
     with pytest.raises(SettingsError, match="this image is for older chips than v6e"):
         settings(SLICES, **{"tpu:runtimeVersion": RUNTIME})
 

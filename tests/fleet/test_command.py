@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -420,7 +419,7 @@ def test_leftovers_are_swept_and_healthy_orphans_are_not(world: Cloud) -> None:
 def test_a_budget_refuses_before_anything_is_created() -> None:
     known = within_budget(settings())
     assert known is not None
-    tight = replace(settings(), fleet=replace(settings().fleet, dollars_per_hour=int(known) - 1))
+    tight = settings(dollarsPerHour=int(known) - 1)
     with pytest.raises(InfraError, match="fleet:dollarsPerHour allows"):
         within_budget(tight)
 

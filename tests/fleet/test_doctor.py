@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,10 +30,12 @@ from infra.errors import CommandError
 from infra.gcp import client as asking
 from infra.gcp.client import AskedError
 from infra.gcp.failures import Failure, Kind
+from infra.layers import layers, services
 from infra.named import StackState
 from infra.nodes import nodes
 from infra.settings import Settings
 from infra.settings.parser import parse
+from infra.storage.settings import StorageSettings
 from infra.tpu import startup
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
@@ -45,6 +46,7 @@ from tools.doctor import MISSING, OK, OPTIONAL, Finding
 
 PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
 BUNDLE = "ab" * 32
+LAYERS = tuple(layer.name for layer in layers())
 STORAGE = "https://storage.googleapis.com"
 
 
@@ -81,10 +83,10 @@ class Clinic:
     """An emulated cloud in which all is well, and a patient who looks at it."""
 
     def __init__(self, folder: Path):
-        services = (*names.services(settings()), "serviceusage.googleapis.com")
+        apis = (*services(settings()), "serviceusage.googleapis.com")
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control.sock", OWNER, TOKEN, front_door="127.0.0.1:0",
-            metadata="", clock_rate=1000.0, enabled_apis=services, **NO_LAGS,
+            metadata="", clock_rate=1000.0, enabled_apis=apis, **NO_LAGS,
         )  # fmt: skip
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
@@ -132,7 +134,7 @@ class Clinic:
 
     def look(self, meant: Settings | None = None, session: requests.Session | None = None) -> list[Finding]:
         meant = meant or settings()
-        return examine(meant, self.google(session, meant.storage.bucket_name))
+        return examine(meant, self.google(session, meant[StorageSettings].bucket_name))
 
     def google(self, session: requests.Session | None = None, bucket: str = BUCKET) -> Google:
         return Google(PROJECT, bucket, session=session or self.session(TOKEN))
@@ -164,7 +166,6 @@ class Stacks:
 
 @pytest.fixture(name="clinic")
 def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # fake-gcs-server
     monkeypatch.setattr(checks, "Pulumi", type("Fresh", (Stacks,), {}))
     monkeypatch.setattr(doctor, "read_stack", lambda _: StackState(mine.OWNER.stack, {"train": "us-east5-b"}))
     monkeypatch.setattr(checks, "unsettled", lambda environment, layer: [])
@@ -205,7 +206,7 @@ def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: p
         **{
             "storage:kmsKey": f"projects/{PROJECT}/locations/us-east5/keyRings/r/cryptoKeys/k",
             "storage:serviceAccountId": "tpu-others", "tpu:bundle": "cd" * 32,
-            "tpu:runtimeVersion": "v2-alpha-tpuv7",
+            "tpu:runtimeVersion": "my-image",
         }
     )  # fmt: skip
     found = clinic.look(ill)
@@ -334,7 +335,7 @@ def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:
 def test_pulumi_without_a_login_is_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.Pulumi, "broken", "`pulumi stack` of storage failed: error: no login")
     found = clinic.look()
-    asked = [f"{what} {layer}" for what in ("stack", "unheld") for layer in names.LAYERS]
+    asked = [f"{what} {layer}" for what in ("stack", "unheld") for layer in LAYERS]
     assert states(found) == dict.fromkeys(asked, UNKNOWN)
     assert of(found, "stack data")[0].fix.startswith("pulumi login")
 
@@ -366,11 +367,19 @@ def test_what_is_at_google_without_the_stack_is_named(
     assert all(one.fix for one in found if one.state == MISSING)
 
 
-def test_without_a_snapshot_no_data_stack_is_needed(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_is_off_is_not_mentioned(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.Pulumi, "down", frozenset({"data"}))
     found = clinic.look(settings(**{"data:snapshot": ""}))
-    assert states(found) == {"stack data": OPTIONAL}
+    assert not of(found, "stack data")
+    assert not of(found, "unheld data")
+    assert states(found) == {}
     assert healthy(found)
+
+
+def test_what_is_left_of_a_layer_that_was_turned_off_is_named(clinic: Clinic) -> None:
+    (one,) = of(clinic.look(settings(**{"data:snapshot": ""})), "stack data")
+    assert (one.state, one.fix.rpartition(": ")[2]) == (OPTIONAL, "python -m infra destroy dev data")
+    assert one.found.startswith("holds ")
 
 
 def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clinic) -> None:

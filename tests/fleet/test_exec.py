@@ -16,6 +16,7 @@ from fleet import everywhere, ssh
 from fleet.errors import FleetError
 from fleet.state import View, Word
 from infra.nodes import nodes
+from infra.settings.schema import FleetSettings
 from tests.fleet.world import Cloud, enter, settings
 
 # A host's shell gets one string, as sshd gives it. HOST tells commands where they are.
@@ -279,7 +280,7 @@ def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.Monke
     monkeypatch.setattr(ssh, "os_login_name", lambda: "ada_example_com")
     meant: Any = settings()
     (one, *_) = ssh.workers(nodes(meant))
-    line = ssh.Ssh(meant.fleet.ssh, "my-project", "1").line(one, "echo 'a b'", 5)
+    line = ssh.Ssh(meant[FleetSettings].ssh, "my-project", "1").line(one, "echo 'a b'", 5)
     assert line[:-1] == [
         "gcloud",
         "alpha",
@@ -315,7 +316,7 @@ def test_a_login_that_gcloud_does_not_know_is_said(
     (tmp_path / "gcloud").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(FleetError, match=f"describe-profile .*: {why}\n    fix: gcloud auth login"):
-        ssh.Ssh(settings().fleet.ssh, "my-project", "1")
+        ssh.Ssh(settings()[FleetSettings].ssh, "my-project", "1")
 
 
 def test_boots_that_failed_since_it_began_are_said_though_every_command_was_fine(

@@ -86,6 +86,7 @@ class Recording(pulumi.runtime.Mocks):
     stacks: Mapping[str, Mapping[str, Any]]
     objects: frozenset[str] = frozenset()
     network_mtu: int = 8896
+    secret: tuple[str, ...] = ()
     resources: list[Registration] = field(default_factory=list)
     reads: list[tuple[str, str]] = field(default_factory=list)
     calls: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
@@ -122,7 +123,8 @@ class Recording(pulumi.runtime.Mocks):
             assert (organization, stack) == ("organization", "dev")
             if layer not in self.stacks:
                 raise EngineError(f'unknown stack "{args.args["name"]}"')
-            return {"name": args.args["name"], "outputs": dict(self.stacks[layer])}
+            outputs, secret = dict(self.stacks[layer]), list(self.secret)
+            return {"name": args.args["name"], "outputs": outputs, "secretOutputNames": secret}
         if args.token == "gcp:storage/getBucketObject:getBucketObject":
             url = f"gs://{args.args['bucket']}/{args.args['name']}"
             if url not in self.objects:
@@ -200,7 +202,7 @@ def execute(layer: str, values: dict[str, Any], recording: Recording) -> None:
 
 
 def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
-    upstream._outputs.cache_clear()
+    upstream._stack.cache_clear()
     logger = logging.Logger("pulumi-program", logging.INFO)
     logger.addHandler(_Log(recording.log))
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""All four layers on an emulated Google Cloud, by the real Pulumi CLI, that can be killed at any request.
+"""All layers on an emulated Google Cloud, by the real Pulumi CLI, that can be killed at any request.
 
 Real are the program, the CLI, the commands of `python -m infra`, the plug-in (the stand-in) and the front
 door. What isn't: machines do nothing, and Google's clock runs 200 times as fast.
@@ -24,6 +24,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from infra import names
+from infra.layers import directory
 from infra.settings.sources import ROOT
 from infra.tpu import startup
 from rehearsal.cloud.cloud import Cloud
@@ -75,8 +76,12 @@ class Lab:
         rate: float = 200.0,
         apis: tuple[str, ...] = NEW_PROJECT,
         lags: Mapping[str, Any] = NO_LAGS,
+        tree: Path = ROOT,
     ) -> None:
-        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`: as CloudConfig has them."""
+        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`: as CloudConfig has them;
+        `tree`: whose program runs.
+        """
+        self.tree = tree
         self.folder, self.root = folder, folder / "project"
         self.hosts = PretendedHosts()
         self._loop = asyncio.new_event_loop()
@@ -110,7 +115,7 @@ class Lab:
     def run(self, *line: str, fine: bool = True) -> str:
         """What a command prints, whose exit status must be as said."""
         done = subprocess.run(
-            line, cwd=ROOT, env=self.environment, text=True, check=False, stdin=subprocess.DEVNULL,
+            line, cwd=self.tree, env=self.environment, text=True, check=False, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
         )  # fmt: skip
         assert (done.returncode == 0) is fine, f"{' '.join(line)}: {done.returncode}\n{done.stdout}"
@@ -122,7 +127,7 @@ class Lab:
 
     def line(self, layer: str, *arguments: str) -> list[str]:
         """A command of the CLI."""
-        place = str(self.root / names.project_directory(layer))
+        place = str(self.root / directory(layer, self.tree))
         return ["pulumi", "-C", place, "--non-interactive", *arguments]
 
     def infra(self, *arguments: str, fine: bool = True) -> str:
@@ -148,7 +153,7 @@ class Lab:
         self.asked, self.killed_at = 0, ""
         with (self.folder / "killed.log").open("w") as log:
             process = subprocess.Popen(
-                line, cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                line, cwd=self.tree, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
             self._victim, self._kill_at = process.pid, at or -1
             try:
@@ -256,7 +261,7 @@ class Lab:
             **os.environ,
             **endpoints,
             "PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(self.tree),
             "PULUMI_HOME": str(self.folder / "home"),
             "PULUMI_BACKEND_URL": f"file://{self.folder / 'state'}",
             "PULUMI_CONFIG_PASSPHRASE": "test",
@@ -270,11 +275,10 @@ class Lab:
         self.root.mkdir()
         self.settings = self.root / "Pulumi.dev.yaml"
         self.settings.write_text(SETTINGS)
-        for layer in names.LAYERS:
-            place = self.root / names.project_directory(layer)
-            place.mkdir(parents=True, exist_ok=True)
-            project = yaml.safe_load((ROOT / names.project_directory(layer) / "Pulumi.yaml").read_text())
-            (place / "Pulumi.yaml").write_text(yaml.safe_dump({**project, "main": str(ROOT)}))
+        for path in (self.tree / "Pulumi.yaml", *self.tree.glob("infra/*/Pulumi.yaml")):
+            place = self.root / path.relative_to(self.tree)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "main": str(self.tree)}))
 
     def publish(self) -> None:
         """The names of a bundle's manifest and script, which are all that the program asks for."""

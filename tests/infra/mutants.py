@@ -18,12 +18,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pulumi
 import yaml
 
-from infra import names
 from infra.errors import SettingsError
-from infra.settings import from_file
-from infra.settings.relations import RULES
-from infra.settings.schema import SECTIONS, SliceSettings, keys_of
-from infra.settings.sources import ROOT
+from infra.layers import layers, on, section_classes
+from infra.settings import from_file, parse
+from infra.settings.schema import keys_of, records
+from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.settings.yaml_file import load
 from infra.tpu import startup
 from tests.infra.engine import BASE, Recording, execute
@@ -65,7 +64,7 @@ WRONG_TYPES: dict[Any, list[Any]] = {
 TEXTS = ("", " ", "A b", "x" * 600, "ünï", "-", "a\nb", "_a", "goog-x", "0", "/", "us-east5", "10.0.0.1/8")
 NUMBERS = (-1, 0, 10**9, 0.5)
 CASES = yaml.safe_load((Path(__file__).parent / "bad_settings.yaml").read_text())
-READ = frozenset(path for paths, _ in RULES for path in paths)
+READ = frozenset(path for layer in layers() for paths, _ in layer.rules for path in paths)
 LETTERS = "abz059-_./:@A "
 
 
@@ -114,10 +113,12 @@ def good() -> dict[str, Values]:
 
 def places(values: Values) -> Iterator[Place]:
     """Every setting of a file, those of slices too."""
-    for section, kind in SECTIONS.items():
+    for section, kind in section_classes().items():
         yield from _of(kind, values, (), f"{section}:")
-    for i, one in enumerate(values["tpu:slices"]):
-        yield from _of(SliceSettings, one, ("tpu:slices", i), f"tpu:slices[{i}].")
+        for key, item in records(kind).items():
+            path = f"{section}:{key}"
+            for i, one in enumerate(values[path]):
+                yield from _of(item, one, (path, i), f"{path}[{i}].")
 
 
 def _of(kind: type, values: Values, where: Where, prefix: str) -> Iterator[Place]:
@@ -258,7 +259,7 @@ def _section(rng: random.Random, values: Values, place: Place) -> Mutant | None:
     """The layer's name one letter off."""
     section, colon, key = str(place.where[0]).partition(":")
     other = f"{_off(rng, section)}{colon}{key}"
-    if len(place.where) > 1 or other.partition(":")[0] in (*SECTIONS, "pulumi"):
+    if len(place.where) > 1 or other.partition(":")[0] in (*section_classes(), "pulumi"):
         return None
     renamed = _put(values, place.where, _GONE)
     return Mutant({**renamed, other: values[place.where[0]]}, "layer", (place.where,), frozenset({other}))
@@ -328,7 +329,8 @@ def refused_by_up(values: Values) -> str:
     """
     stacks: dict[str, dict[str, Any]] = {}
     published = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
-    for layer in names.LAYERS:
+    text = as_pulumi_hands_it_over(values, "f")
+    for layer in (one.name for one in on(parse("dev", text, "f"))):
         bucket = stacks["storage"]["bucketName"] if stacks else ""
         objects = frozenset(f"gs://{bucket}/bundles/{name}" for name in published)
         recording = Recording(False, stacks, objects, values.get("network:mtu", 8896))

@@ -4,9 +4,12 @@ import re
 
 import pytest
 
+from infra.layers import layers
+from rehearsal.standin.types import TYPES
 from tests.infra.engine import Recording, run
 
-LAYERS = {"storage": 26, "network": 9, "data": 5, "tpu": 7}
+LAYERS = [layer.name for layer in layers()]
+DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7}
 EVERYTHING = {
     "network:cloudNat": True,
     "storage:stateBucketName": "my-project-pulumi",
@@ -16,24 +19,7 @@ EVERYTHING = {
     "storage:controllerAccountUsers": ["group:sre@example.com"],
     "gcp:defaultLabels": {"team": "ml"},
 }
-KNOWN = {  # types of the rehearsal's provider: recorded, or declared by it as taken from published source
-    "gcp:compute/disk:Disk",
-    "gcp:compute/firewall:Firewall",
-    "gcp:compute/network:Network",
-    "gcp:compute/router:Router",
-    "gcp:compute/routerNat:RouterNat",
-    "gcp:compute/subnetwork:Subnetwork",
-    "gcp:kms/cryptoKey:CryptoKey",
-    "gcp:kms/keyRing:KeyRing",
-    "gcp:projects/iAMCustomRole:IAMCustomRole",
-    "gcp:projects/iAMMember:IAMMember",
-    "gcp:projects/service:Service",
-    "gcp:serviceaccount/account:Account",
-    "gcp:serviceaccount/iAMMember:IAMMember",
-    "gcp:storage/bucket:Bucket",
-    "gcp:storage/bucketIAMMember:BucketIAMMember",
-    "gcp:tpu/v2Vm:V2Vm",
-}
+KNOWN = {resource.table.token for resource in TYPES.values()}  # recorded, or taken from published source
 
 
 @pytest.fixture(scope="module", params=[(layer, preview) for layer in LAYERS for preview in (True, False)])
@@ -42,7 +28,7 @@ def recording(request: pytest.FixtureRequest) -> tuple[str, Recording]:
     return layer, run(layer, EVERYTHING, preview=preview)
 
 
-@pytest.mark.parametrize(("layer", "count"), LAYERS.items())
+@pytest.mark.parametrize(("layer", "count"), DECLARED.items())
 @pytest.mark.parametrize("preview", [True, False])
 def test_how_much_a_layer_declares(layer: str, count: int, preview: bool) -> None:
     assert len(run(layer, preview=preview).resources) == count

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.errors import Problem, SettingsError
+from infra.layers import layers
 from infra.settings import from_file, parse
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.engine import BASE, Recording, execute
@@ -55,10 +56,10 @@ def test_there_are_many_cases_and_each_stands_once() -> None:
 def test_problems_of_all_layers_are_reported_at_once() -> None:
     everything = {key: value for case in CASES for key, value in case["change"].items()}
     paths = {problem.split(":")[0] for problem in problems_of(everything)}
-    assert {"gcp", "storage", "network", "data", "tpu"} <= paths
+    assert {"gcp", *(layer.name for layer in layers())} <= paths
 
 
-@pytest.mark.parametrize("layer", ["storage", "network", "data", "tpu"])
+@pytest.mark.parametrize("layer", [layer.name for layer in layers()])
 def test_wrong_settings_declare_nothing_and_ask_nothing(layer: str) -> None:
     recording = Recording(preview=False, stacks={})
     with pytest.raises(pulumi.RunError) as caught:

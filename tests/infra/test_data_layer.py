@@ -41,6 +41,6 @@ def test_each_zone_has_its_own(preview: bool) -> None:
 
 
 def test_without_a_snapshot_there_is_no_disk() -> None:
-    recording = run("data", {"data:snapshot": None})
+    recording = run("data", {"data:snapshot": None, "data:sizeGib": 1000})
     assert not recording.of(DISK)
     assert recording.exports == {"diskIds": {}}

@@ -6,17 +6,19 @@ import pytest
 import yaml
 
 from infra.__main__ import main
-from infra.errors import InfraError
+from infra.cli import Pulumi
+from infra.errors import CommandError, InfraError
+from infra.layers import layers
 from infra.nodes import nodes
 from infra.preview import empty_state, preview
-from infra.prices import rows, table
+from infra.prices import of, rows, table
 from infra.settings import parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from tests.infra.conftest import FakePulumi
 from tests.infra.engine import BASE
 
-LAYERS = ["storage", "network", "data", "tpu"]
-FOLDERS = ["infra/storage", "infra/network", "infra/data", "."]
+LAYERS = [layer.name for layer in layers()]
+FOLDERS = [layer.directory for layer in layers()]
 
 
 def test_before_anything_exists_nothing_is_written_anywhere(
@@ -42,6 +44,21 @@ def test_before_anything_exists_nothing_is_written_anywhere(
     assert [f"== {layer}: no stack known, planned from nothing ==" in said for layer in LAYERS] == [True] * 4
     assert said.index("$/hour") < said.index("== storage")
     assert said.splitlines()[-1] == "Next: pulumi -C infra/storage up -s dev"
+
+
+def test_of_the_official_providers_errors_only_the_sentence_is_shown(
+    pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "Error creating Network: googleapi: Error 409: it is there already, alreadyExists"
+    framed = f"error:   sdk-v2/provider2.go:571: sdk.helper_schema: {sentence}: provider=google-beta@9.35.0\n"
+    pulumi_cli.answer("stack ls", [{"name": "dev"}])
+    for command in ("preview", "refresh"):
+        pulumi_cli.answer(command, framed, status=255)
+    assert main(["preview", "dev"]) == 1
+    assert f"\nerror:   {sentence}\n" in capfd.readouterr().out
+    with pytest.raises(CommandError) as caught:
+        Pulumi("dev").ask("network", "refresh")
+    assert str(caught.value) == f"`pulumi refresh` of network failed: error:   {sentence}"
 
 
 def test_what_is_up_is_compared_with_its_state(
@@ -76,7 +93,7 @@ def test_all_plans_are_shown_before_the_failed_ones_are_named(
     assert main(["preview", "dev"]) == 1
     said = capfd.readouterr()
     assert said.err.splitlines()[-1] == (
-        "error: `pulumi preview` of storage, network, data, tpu failed; what it said is above"
+        "error: `pulumi preview` of storage, data, network, tpu failed; what it said is above"
     )
     assert said.out.count("error: no plugin") == pulumi_cli.commands().count("preview") == 4
     assert "Next:" not in said.out
@@ -94,7 +111,7 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
         ("up nowhere", "Pulumi.nowhere.yaml does not exist"),
         ("destroy nowhere tpu", "Pulumi.nowhere.yaml does not exist"),
         ("settle nowhere", "Pulumi.nowhere.yaml does not exist"),
-        ("up dev tpus", "no layer tpus\n    fix: one of storage, network, data, tpu"),
+        ("up dev tpus", "no layer tpus\n    fix: one of storage, data, network, tpu"),
         ("destroy dev tpus", "no layer tpus"),
         ("settle dev tpus", "no layer tpus"),
     ],
@@ -121,9 +138,9 @@ def test_the_empty_state_has_the_same_projects_and_settings(tmp_path: Path, pulu
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / "Pulumi.yaml").write_text((ROOT / folder / "Pulumi.yaml").read_text())
     (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": BASE, "encryptionsalt": "v1:secret"}))
-    with empty_state("dev", tmp_path) as pulumi:
+    with empty_state("dev", LAYERS, tmp_path) as pulumi:
         for layer, folder in zip(LAYERS, FOLDERS, strict=True):
-            # Its own, not the root's: each `stack init` writes the file, and all four run at once.
+            # Its own, not the root's: each `stack init` writes the file, and all run at once.
             copied = yaml.safe_load((pulumi.root / folder / "Pulumi.dev.yaml").read_text())
             assert copied == {"config": BASE}, "the salt belongs to the real backend's passphrase"
             project = yaml.safe_load((pulumi.root / folder / "Pulumi.yaml").read_text())
@@ -142,6 +159,16 @@ def test_a_budget_refuses_a_preview_and_an_up_before_pulumi_is_asked(
     assert main(["up", "dev", "--yes"], tmp_path) == 1
     assert "fix: fewer slices, or a larger fleet:dollarsPerHour" in capfd.readouterr().err
     assert pulumi_cli.calls == []
+
+
+def test_layers_behind_one_come_up_in_their_order(pulumi_cli: FakePulumi, tmp_path: Path) -> None:
+    config = {key: value for key, value in BASE.items() if not key.startswith("data:")}
+    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": config}))
+    pulumi_cli.answer("stack export", {"deployment": {}})
+    pulumi_cli.answer("whoami", {"url": "https://example.com/me"})
+    assert main(["up", "dev", "--after", "storage", "--yes"], tmp_path) == 0
+    ups = [folder for folder, arguments, _ in pulumi_cli.calls if arguments[0] == "up"]
+    assert ups == [str(tmp_path / "infra/network"), str(tmp_path)], "data is off"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +196,7 @@ def test_the_table_adds_up() -> None:
         {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "spot": True},
         {"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 3},
     ]
-    text = table(nodes(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")))
+    text = table(of(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")))
     assert [line.split() for line in text.splitlines()[1:5]] == [
         ["train", "1", "v6e-16", "us-east5-b", "16", "spot", "22.45", "538.87", "43.20"],
         ["extract", "2", "v6e-8", "us-east5-a", "16", "on", "demand", "43.20", "1,036.80", "43.20"],
@@ -181,10 +208,10 @@ def test_the_table_adds_up() -> None:
 
 def test_an_unknown_price_makes_the_sum_unknown() -> None:
     slices = [{"name": "a", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "reserved": True}]
-    text = table(nodes(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")))
+    text = table(of(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")))
     assert text.splitlines()[2].split() == ["sum", "1", "8", "unknown", "unknown", "21.60"]
 
 
 def test_no_slices_cost_nothing_by_the_hour() -> None:
-    text = table(nodes(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": []}, "f"), "f")))
-    assert text == "No slices: tpu:slices is empty, so nothing is billed by the hour."
+    text = table(of(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": []}, "f"), "f")))
+    assert text == "No slices, nor anything else that is billed by the hour."

@@ -6,10 +6,14 @@ from pathlib import Path
 import pulumi
 import pytest
 
+from infra.data.settings import DataSettings
 from infra.errors import InfraError, SettingsError
+from infra.network.settings import NetworkSettings
 from infra.settings import from_file, parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over, from_pulumi
 from infra.settings.table import BEGIN, DOCUMENT, END, main, tables, written
+from infra.storage.settings import StorageSettings
+from infra.tpu.settings import TpuSettings
 from tests.infra.engine import BASE
 
 
@@ -30,8 +34,8 @@ def test_the_committed_environments(environment: str, kind: str, hosts: int, spo
 
 def test_dev_is_what_the_rehearsal_runs() -> None:
     dev = from_file("dev")
-    assert [(one.name, one.zones) for one in dev.tpu.slices] == [("tpu-dev", ("us-east5-b",))]
-    assert dev.data.snapshot is not None
+    assert [(one.name, one.zones) for one in dev[TpuSettings].slices] == [("tpu-dev", ("us-east5-b",))]
+    assert dev[DataSettings].snapshot is not None
     assert 'pulumi:disable-default-providers: ["*"]' in (ROOT / "Pulumi.dev.yaml").read_text()
     assert 'pulumi:disable-default-providers: ["*"]' in (ROOT / "Pulumi.prod.yaml").read_text()
 
@@ -49,8 +53,8 @@ def test_pulumi_and_the_file_give_the_same(tmp_path: Path) -> None:
 def test_numbers_and_booleans_are_typed() -> None:
     values = {**BASE, "network:mtu": 1500, "network:cloudNat": True, "network:flowLogSampling": 1}
     settings = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
-    assert (settings.network.mtu, settings.network.cloud_nat) == (1500, True)
-    assert settings.network.flow_log_sampling == 1.0
+    assert (settings[NetworkSettings].mtu, settings[NetworkSettings].cloud_nat) == (1500, True)
+    assert settings[NetworkSettings].flow_log_sampling == 1.0
 
 
 def test_a_topology_alone_names_the_type() -> None:
@@ -65,12 +69,14 @@ def test_a_topology_alone_names_the_type() -> None:
 def test_a_zone_that_is_not_in_the_catalog_can_be_added() -> None:
     slices = [{"name": "train", "acceleratorType": "v6e-8", "zones": ["us-east5-c"]}]
     values = {**BASE, "tpu:slices": slices, "tpu:additionalZones": ["us-east5-c"]}
-    assert parse("dev", as_pulumi_hands_it_over(values, "f"), "f").tpu.slices[0].zones == ("us-east5-c",)
+    assert parse("dev", as_pulumi_hands_it_over(values, "f"), "f")[TpuSettings].slices[0].zones == (
+        "us-east5-c",
+    )
 
 
 def test_hierarchical_namespace_instead_of_versioning() -> None:
     values = {**BASE, "storage:versioning": False, "storage:hierarchicalNamespace": True}
-    assert parse("dev", as_pulumi_hands_it_over(values, "f"), "f").storage.hierarchical_namespace
+    assert parse("dev", as_pulumi_hands_it_over(values, "f"), "f")[StorageSettings].hierarchical_namespace
 
 
 BOMB = "config:\n  tpu:a: &a [x]\n" + "".join(

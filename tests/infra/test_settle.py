@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from infra.errors import CommandError
-from infra.google_ids import FORMS, google_id
+from infra.google_ids import forms, google_id
 from infra.interrupted import MARK, interrupted, mark_of, mark_pending, marked
+from infra.layers import layers
 from infra.locks import Lock
 from infra.settings.record import formatting_kept
 from rehearsal.standin.settings import Settings
@@ -27,6 +28,7 @@ from tests.infra.engine import run
 STACK = "urn:pulumi:dev::network::"
 NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
 PROVIDER = f"{STACK}pulumi:providers:gcp::gcp"
+LAYERS = [layer.name for layer in layers()]
 ALL_OF_IT = {
     "network:cloudNat": True,
     "storage:stateBucketName": "my-state",
@@ -57,17 +59,14 @@ def state(
 
 def test_every_type_that_the_program_declares_has_an_id() -> None:
     declared = {
-        one.type
-        for layer in ("storage", "network", "data", "tpu")
-        for one in run(layer, ALL_OF_IT).resources
-        if one.type.startswith("gcp:")
+        one.type for layer in LAYERS for one in run(layer, ALL_OF_IT).resources if one.type.startswith("gcp:")
     }
-    assert declared == set(FORMS)
+    assert declared == set(forms())
 
 
 def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
     """The stand-in's parsing of ids is that of the official provider's imports, as far as it was recorded."""
-    for layer in ("storage", "network", "data", "tpu"):
+    for layer in LAYERS:
         for one in run(layer, ALL_OF_IT).resources:
             if not one.type.startswith("gcp:"):
                 continue

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from infra.data.settings import DataSettings
 from infra.errors import SettingsError
 from infra.preview import empty_state
 from infra.settings import from_file
@@ -67,17 +68,12 @@ def test_what_pulumi_would_read_otherwise_or_skip_is_refused(tmp_path: Path, lin
 
 def test_a_number_that_only_pulumi_knew_for_one_is_taken(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text(f"{yaml.safe_dump({'config': BASE})}  data:sizeGib: 1e3\n")
-    assert from_file("dev", tmp_path).data.size_gib == 1000
+    assert from_file("dev", tmp_path)[DataSettings].size_gib == 1000
 
 
 def test_a_preview_hands_the_settings_over_as_they_are(tmp_path: Path) -> None:
-    for layer in ("storage", "network", "data"):
-        (tmp_path / "infra" / layer).mkdir(parents=True)
-        (tmp_path / "infra" / layer / "Pulumi.yaml").write_text(
-            (ROOT / "infra" / layer / "Pulumi.yaml").read_text()
-        )
     (tmp_path / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
     (tmp_path / "Pulumi.dev.yaml").write_text("config:\n  a:b: '1e3'\n  a:c: 1e3\n  a:d: yes\n")
-    with empty_state("dev", tmp_path) as pulumi:
+    with empty_state("dev", ["tpu"], tmp_path) as pulumi:
         copied = load((pulumi.root / "Pulumi.dev.yaml").read_text())
     assert copied == {"config": {"a:b": "1e3", "a:c": 1000, "a:d": "yes"}}

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described
-from infra import names
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
 from tests.proofs import mutating
@@ -34,7 +33,7 @@ from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 from tests.proofs.runs import Slice, same
-from tests.proofs.updates import Updates, rows
+from tests.proofs.updates import LAYERS, Updates, rows
 from tools.fleet_docs import MATRIX
 
 OUT, UPDATES = Path("proofs"), Path("benchmarks/results/updates.json")
@@ -148,7 +147,7 @@ def updates(options: argparse.Namespace) -> dict[str, Any]:
     """The next `up` or `destroy` ends clean, and Google has what the state holds; docs/settings.md."""
     kept = json.loads(UPDATES.read_text()) if UPDATES.exists() else {"rows": []}
     kills = 0
-    for layer in options.layer or names.LAYERS:
+    for layer in options.layer or LAYERS:
         begun, cases = time.monotonic(), []
         others = [row for row in kept["rows"] if row["layer"] != layer]
         with tempfile.TemporaryDirectory(prefix="proof-") as folder:
@@ -238,7 +237,7 @@ def main() -> None:
     of_mutants.add_argument("--seed", type=int, default=20261122)
     of_mutants.set_defaults(prove=mutants)
     of_updates = commands.add_parser("updates")
-    of_updates.add_argument("--layer", action="append", choices=names.LAYERS, help="only these again")
+    of_updates.add_argument("--layer", action="append", choices=LAYERS, help="only these again")
     of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")
     of_updates.set_defaults(prove=updates)
     options = parser.parse_args()

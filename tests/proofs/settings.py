@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra import names
+from infra import layers, names
+from infra.settings import from_file
 from infra.tpu import startup
 from tests.infra.lab import PROJECT, Lab
 from tests.infra.mutants import Mutant, Values, judged, merged, missing, mutants, refused_by_up
@@ -76,6 +77,6 @@ def _bring_up(lab: Lab, values: Values) -> None:
     bundle = names.bundle_manifest(str(values["tpu:bundle"]))
     for name in (bundle, names.bundle_blob(startup.script_sha256())):
         assert lab.request("POST", url, b"", uploadType="media", name=name).ok
-    lab.infra("up", "dev", "network", "data", "tpu", "--yes", "--skip-preview")
-    for layer in names.LAYERS:
-        lab.pulumi(layer, "preview", "-s", "dev", "--expect-no-changes")
+    lab.infra("up", "dev", "--after", "storage", "--yes", "--skip-preview")
+    for layer in layers.on(from_file("dev", lab.root)):
+        lab.pulumi(layer.name, "preview", "-s", "dev", "--expect-no-changes")

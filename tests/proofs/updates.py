@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra import names
+from infra.layers import layers
 from tests.infra.lab import RETAINED, Lab
 
+LAYERS = tuple(layer.name for layer in layers())
 # What a settling says of a resource, and its column.
 _SAID = {
     "made, and taken in": "taken_in",
@@ -47,7 +49,7 @@ class Updates:
 
     def __init__(self, folder: Path, layer: str) -> None:
         self.lab, self.layer = Lab(folder), layer
-        for one in names.LAYERS[: names.LAYERS.index(layer)]:
+        for one in itertools.takewhile(lambda one: one != layer, LAYERS):
             self.lab.infra("up", "dev", one, *_WITHOUT_ASKING)
             if one == "storage":
                 self.lab.publish()

@@ -23,8 +23,14 @@ def topic(field: str) -> Reference:
 
 
 def default_account(change: Change) -> str:
-    """The Compute Engine default service account, which most products run as where none is named."""
-    return f"{change.world.number}-compute@developer.gserviceaccount.com"
+    """The Compute Engine default service account, which most products run as where none is named.
+
+    ApiError 403 unless the caller may act as it.
+    """
+    email = f"{change.world.number}-compute@developer.gserviceaccount.com"
+    name = f"projects/{change.world.project}/serviceAccounts/{email}"
+    change.resources.iam.require(change.call.principal, "iam.serviceAccounts.actAs", name)
+    return email
 
 
 def not_emulated(*fields: str) -> Hook:

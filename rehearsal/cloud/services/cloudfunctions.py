@@ -29,7 +29,8 @@ def _deploys(change: Change) -> None:
         )
     _, project, _, location, _, short = change.name.split("/")
     host = f"{short}-{change.world.number}.{location}.run.app"
-    service.setdefault("serviceAccountEmail", default_account(change))
+    if not service.get("serviceAccountEmail"):
+        service["serviceAccountEmail"] = default_account(change)
     service |= {"service": change.name.replace("/functions/", "/services/"), "uri": f"https://{host}"}
     change.body["url"] = f"https://{location}-{project}.cloudfunctions.net/{short}"
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
+from discovery_rows import DISCOVERED
 from google import pubsub_v1
 from google.cloud import (
     artifactregistry_v1,
@@ -21,64 +20,11 @@ from google.cloud import (
     workflows_v1,
 )
 from google.cloud.billing import budgets_v1
-from official import PROJECT, Client, Discovered, Door, Gapic
+from official import Gapic
+from row import EMAIL, IAM, IMAGE, NET, NO_TOPIC, NOBODY, SUBNET, TOPIC, ZONE, L, P, Row, gapic
 
-P = f"projects/{PROJECT}"
-L, ZONE = f"{P}/locations/us-east5", f"{P}/locations/us-east5-b"
 BILLING = "billingAccounts/01D4EE-079462-DFD6EC"
-TOPIC, NO_TOPIC = f"{P}/topics/topic-of-tests", f"{P}/topics/none"
-EMAIL, NOBODY = (f"{name}@{PROJECT}.iam.gserviceaccount.com" for name in ("worker", "nobody"))
-METRIC = 'metric.type="tpu.googleapis.com/cpu/utilization" AND resource.type="tpu_worker"'
-DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
-NET, SUBNET = f"{P}/global/networks/net", f"{P}/regions/us-east5/subnetworks/subnet"
-IMAGE = "us-docker.pkg.dev/cloudrun/container/hello"
-MACHINE = {
-    "disks": [{"boot": True, "initializeParams": {"sourceImage": DEBIAN}}],
-    "networkInterfaces": [{"network": NET, "subnetwork": SUBNET}],
-}
-IAM = frozenset({"getIamPolicy", "setIamPolicy", "testIamPermissions"})
-MADE = Callable[[Door, str], Client]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One collection. `{id}` in bodies is the id of the resource.
-
-    Attributes:
-        method, version: what its method ids begin with, and the version of the document.
-        make: its client, of a principal.
-        body, change: a resource that is fine, and what an update changes.
-        wrong: what of a body Google refuses with 400, beside an id that can't be one.
-        missing: what of a body names something that isn't there; None where nothing can be named.
-        permission: what creating asks for.
-        viewer: the role on one resource that lets somebody get it.
-        absent: the methods that the API doesn't have, `nextPageToken` where its lists have no pages, and
-            `name` where the server makes the names.
-        unserved: methods of the API that the emulation doesn't have.
-    """
-
-    method: str
-    version: str
-    make: MADE
-    parent: str
-    body: Any
-    change: Any
-    permission: str
-    wrong: Any = None
-    missing: Any = None
-    viewer: str = "roles/viewer"
-    absent: frozenset[str] = field(default_factory=frozenset)
-    unserved: frozenset[str] = field(default_factory=frozenset)
-
-
-def gapic(
-    package: Any, client: Any, noun: str, host: str, collection: str, kind: type[Gapic] = Gapic, **more: Any
-) -> MADE:
-    return lambda door, principal: kind(package, client, noun, host, collection, door, principal, **more)
-
-
-def discovered(method: str, version: str, host: str = "") -> MADE:
-    return lambda door, principal: Discovered(method, version, door, principal, host)
+CONTAINER = frozenset({"nextPageToken", *IAM})
 
 
 class Batches(Gapic):
@@ -100,15 +46,6 @@ class Batches(Gapic):
         transport._session.post(f"{transport._host}/v1/{operation}:cancel", json={}).raise_for_status()
 
 
-class Jobs(Discovered):
-    """A custom job, which nothing runs here, is cancelled before it can be deleted."""
-
-    def delete(self, name: str) -> None:
-        if self.get(name)["state"] == "JOB_STATE_PENDING":
-            self._run(self._resource.cancel(name=name, body={}))
-        super().delete(name)
-
-
 class Pools(Gapic):
     """Changes of clusters and node pools are messages of their own."""
 
@@ -116,7 +53,6 @@ class Pools(Gapic):
         self._call("update", {"name": name, **change})
 
 
-CONTAINER = frozenset({"nextPageToken", *IAM})
 ROWS = (
     Row(
         "artifactregistry.projects.locations.repositories",
@@ -194,17 +130,6 @@ ROWS = (
         wrong={"source_contents": "main: ["},
         missing={"service_account": NOBODY},
         absent=IAM,
-    ),
-    Row(
-        "workflowexecutions.projects.locations.workflows.executions",
-        "v1",
-        discovered("workflowexecutions.projects.locations.workflows.executions", "v1"),
-        f"{L}/workflows/base",
-        {"argument": "{}"},
-        {},
-        "workflows.executions.create",
-        wrong={"argumnt": "{}"},
-        absent=frozenset({"patch", "delete", "name", *IAM}),
     ),
     Row(
         "eventarc.projects.locations.triggers",
@@ -307,54 +232,6 @@ ROWS = (
         absent=IAM,
     ),
     Row(
-        "monitoring.projects.alertPolicies",
-        "v3",
-        discovered("monitoring.projects.alertPolicies", "v3"),
-        P,
-        {
-            "displayName": "one",
-            "combiner": "OR",
-            "conditions": [
-                {
-                    "displayName": "c",
-                    "conditionThreshold": {
-                        "filter": METRIC,
-                        "comparison": "COMPARISON_GT",
-                        "duration": "60s",
-                        "thresholdValue": 0.9,
-                    },
-                }
-            ],
-        },
-        {"displayName": "two"},
-        "monitoring.alertPolicies.create",
-        wrong={"displayname": "one"},
-        missing={"notificationChannels": [f"{P}/notificationChannels/1"]},
-        absent=frozenset({"name", *IAM}),
-    ),
-    Row(
-        "monitoring.projects.notificationChannels",
-        "v3",
-        discovered("monitoring.projects.notificationChannels", "v3"),
-        P,
-        {"type": "email", "displayName": "one", "labels": {"email_address": "a@example.com"}},
-        {"displayName": "two"},
-        "monitoring.notificationChannels.create",
-        wrong={"type": "pigeon"},
-        absent=frozenset({"name", *IAM}),
-    ),
-    Row(
-        "logging.projects.metrics",
-        "v2",
-        discovered("logging.projects.metrics", "v2"),
-        P,
-        {"filter": "severity>=ERROR"},
-        {"description": "two"},
-        "logging.logMetrics.create",
-        wrong={"filtre": "severity>=ERROR"},
-        absent=IAM,
-    ),
-    Row(
         "billingbudgets.billingAccounts.budgets",
         "v1",
         gapic(budgets_v1, budgets_v1.BudgetServiceClient, "budget", "billingbudgets", "budgets"),
@@ -368,50 +245,6 @@ ROWS = (
         "billing.budgets.create",
         wrong={"amount": {}},
         missing={"notifications_rule": {"pubsub_topic": NO_TOPIC, "schema_version": "1.0"}},
-        absent=frozenset({"name", *IAM}),
-    ),
-    Row(
-        "aiplatform.projects.locations.customJobs",
-        "v1",
-        lambda door, who: Jobs(
-            "aiplatform.projects.locations.customJobs", "v1", door, who, "us-east5-aiplatform"
-        ),
-        L,
-        {
-            "displayName": "one",
-            "jobSpec": {
-                "serviceAccount": EMAIL,
-                "workerPoolSpecs": [
-                    {
-                        "machineSpec": {"machineType": "n1-standard-4"},
-                        "replicaCount": "1",
-                        "containerSpec": {"imageUri": IMAGE},
-                    }
-                ],
-            },
-        },
-        {},
-        "aiplatform.customJobs.create",
-        wrong={"jobSpec": {"workerPools": []}},
-        missing={
-            "jobSpec": {
-                "serviceAccount": NOBODY,
-                "workerPoolSpecs": [
-                    {"machineSpec": {"machineType": "n1-standard-4"}, "containerSpec": {"imageUri": IMAGE}}
-                ],
-            }
-        },
-        absent=frozenset({"patch", "name", *IAM}),
-    ),
-    Row(
-        "aiplatform.projects.locations.tensorboards",
-        "v1",
-        discovered("aiplatform.projects.locations.tensorboards", "v1", "us-east5-aiplatform"),
-        L,
-        {"displayName": "one"},
-        {"displayName": "two"},
-        "aiplatform.tensorboards.create",
-        wrong={"displayname": "one"},
         absent=frozenset({"name", *IAM}),
     ),
     Row(
@@ -431,44 +264,6 @@ ROWS = (
         wrong={"labels": {"a": "kept nowhere"}},
         missing={"topics": [{"name": NO_TOPIC}]},
         viewer="roles/secretmanager.viewer",
-    ),
-    Row(
-        "compute.addresses",
-        "v1",
-        discovered("compute.addresses", "v1"),
-        f"{P}/regions/us-east5",
-        {"description": "one"},
-        {},
-        "compute.addresses.create",
-        wrong={"descriptoin": "one"},
-        missing={"addressType": "INTERNAL", "subnetwork": f"{P}/regions/us-east5/subnetworks/none"},
-        absent=frozenset({"patch", "getIamPolicy", "setIamPolicy"}),
-    ),
-    Row(
-        "compute.instanceTemplates",
-        "v1",
-        discovered("compute.instanceTemplates", "v1"),
-        f"{P}/global",
-        {"properties": MACHINE | {"machineType": "n2-standard-2"}},
-        {},
-        "compute.instanceTemplates.create",
-        wrong={"properites": {}},
-        viewer="roles/compute.viewer",
-        missing={"properties": MACHINE | {"networkInterfaces": [{"network": f"{P}/global/networks/none"}]}},
-        absent=frozenset({"patch"}),
-    ),
-    Row(
-        "compute.instances",
-        "v1",
-        discovered("compute.instances", "v1"),
-        f"{P}/zones/us-east5-b",
-        MACHINE | {"machineType": "zones/us-east5-b/machineTypes/n2-standard-2"},
-        {},
-        "compute.instances.create",
-        wrong={"machineTyp": "n2-standard-2"},
-        viewer="roles/compute.viewer",
-        missing={"networkInterfaces": [{"subnetwork": f"{P}/regions/us-east5/subnetworks/none"}]},
-        unserved=frozenset({"patch"}),
     ),
     Row(
         "container.projects.locations.clusters",
@@ -542,4 +337,5 @@ ROWS = (
         },
         absent=frozenset({"patch", *IAM}),
     ),
+    *DISCOVERED,
 )

@@ -7,11 +7,12 @@ import re
 from typing import Any
 
 import pytest
-from conftest import Services
 from google.api_core.exceptions import BadRequest, Conflict, Forbidden, NotFound
 from googleapiclient.errors import HttpError
 from official import OWNER, RefusedError, description
-from rows import IAM, ROWS, Row
+from row import IAM, Row
+from rows import ROWS
+from services_front import Services
 
 STRANGER, READER = "stranger@example.com", "reader@example.com"
 _EXCEPTIONS = {400: BadRequest, 403: Forbidden, 404: NotFound, 409: Conflict}

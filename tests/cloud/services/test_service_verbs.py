@@ -9,11 +9,12 @@ from typing import Any
 
 import proto
 import pytest
-from conftest import Services
 from google.api_core.exceptions import BadRequest, GoogleAPICallError
 from google.cloud import scheduler_v1, secretmanager_v1, tpu_v2
 from official import OWNER, Discovered, Gapic, RefusedError, description
-from rows import EMAIL, IMAGE, ROWS, L, P
+from row import EMAIL, IMAGE, L, P
+from rows import ROWS
+from services_front import Services
 
 from rehearsal.cloud.enums import NUMBERS
 
@@ -56,6 +57,23 @@ def test_a_queued_resource_makes_its_node_and_takes_it_along(services: Services)
     queued.delete(name)
     with pytest.raises(GoogleAPICallError, match="not found"):
         client.get_node(name=node.name)
+
+
+def test_a_node_is_made_changed_stopped_and_deleted_by_its_client(services: Services) -> None:
+    method = "tpu.projects.locations.queuedResources"
+    driven = client_of(services, method)
+    client, run, parent = driven._client, driven._run, f"{P}/locations/us-east5-b"
+    body = body_of(method)["tpu"]["node_spec"][0]["node"]
+    node = run(client.create_node, {"parent": parent, "node_id": "driven", "node": body})
+    assert (node.state.name, node.name) == ("READY", f"{parent}/nodes/driven")
+    assert node.name in [one.name for one in client.list_nodes(parent=parent)]
+    change = {"node": {"name": node.name, "labels": {"a": "b"}}, "update_mask": {"paths": ["labels"]}}
+    assert run(client.update_node, change).labels == {"a": "b"}
+    assert run(client.stop_node, {"name": node.name}).state.name == "STOPPED"
+    assert run(client.start_node, {"name": node.name}).state.name == "READY"
+    run(client.delete_node, {"name": node.name})
+    with pytest.raises(RefusedError, match="not found"):
+        run(client.get_node, {"name": node.name})
 
 
 def test_a_request_for_a_node_whose_name_was_taken_meanwhile_fails(services: Services) -> None:
@@ -114,6 +132,38 @@ def test_what_nothing_runs_is_pending_until_it_is_cancelled(services: Services) 
     ran = run.create(L, "never", {"template": template})
     with pytest.raises(GoogleAPICallError, match="not emulated"):
         run._client.run_job(name=ran)
+
+
+@pytest.mark.parametrize(
+    ("method", "role"),
+    [
+        ("aiplatform.projects.locations.customJobs", "roles/aiplatform.user"),
+        ("cloudfunctions.projects.locations.functions", "roles/cloudfunctions.admin"),
+        ("dataproc.projects.locations.batches", "roles/dataproc.editor"),
+        ("eventarc.projects.locations.triggers", "roles/eventarc.admin"),
+        ("run.projects.locations.jobs", "roles/run.admin"),
+        ("run.projects.locations.services", "roles/run.admin"),
+        ("workflows.projects.locations.workflows", "roles/workflows.admin"),
+    ],
+)
+def test_whoever_sets_an_account_must_be_allowed_to_act_as_it(
+    services: Services, method: str, role: str
+) -> None:
+    row = next(row for row in ROWS if row.method == method)
+    who = f"{role.partition('/')[2]}@example.com"
+    services.grant(role, f"user:{who}")
+    with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs") as caught:
+        row.make(services, who).create(row.parent, "acts", row.body)
+    assert caught.value.code == 403
+
+
+def test_that_holds_for_the_default_account_too(services: Services) -> None:
+    method = "workflows.projects.locations.workflows"
+    row = next(row for row in ROWS if row.method == method)
+    services.grant("roles/workflows.admin", "user:defaults@example.com")
+    body = {"source_contents": row.body["source_contents"]}
+    with pytest.raises(RefusedError, match=r"iam\.serviceAccounts\.actAs"):
+        row.make(services, "defaults@example.com").create(row.parent, "defaults", body)
 
 
 def test_a_scheduled_job_is_paused_and_resumed(services: Services) -> None:

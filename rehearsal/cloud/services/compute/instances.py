@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Verb, fingerprint
-from rehearsal.cloud.collections.words import invalid, not_found
+from rehearsal.cloud.collections.words import exists, in_use, invalid, not_found, required
 from rehearsal.cloud.operations import compute_link
 from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError
 
@@ -27,15 +27,18 @@ _NETWORKS = (
 )
 
 
+def _held(body: JsonObject) -> set[str]:
+    """The addresses of a machine, or of a TPU node's."""
+    cards = body.get("networkInterfaces", ())
+    external = {one.get("natIP", "") for card in cards for one in card.get("accessConfigs", ())}
+    nodes = {each.get("ipAddress", "") for each in body.get("networkEndpoints", ())}
+    return {card.get("networkIP", "") for card in cards} | external | nodes
+
+
 def _taken(change: Change) -> set[str]:
     """Every address that something in the project has."""
-    found = set()
-    for body in change.world.directory.values():
-        found |= {body["address"]} if "address" in body else set()
-        for card in body.get("networkInterfaces", ()):
-            found |= {card.get("networkIP", ""), *(c.get("natIP", "") for c in card.get("accessConfigs", ()))}
-        found |= {each.get("ipAddress", "") for each in body.get("networkEndpoints", ())}
-    return found
+    bodies = change.world.directory.values()
+    return {body.get("address", "") for body in bodies}.union(*(_held(body) for body in bodies))
 
 
 def _free(change: Change, network: ipaddress.IPv4Network, also_taken: set[str] | None = None) -> str:
@@ -74,29 +77,33 @@ def _check_address(change: Change) -> None:
     body["address"] = asked or _free(change, pool)
 
 
+def _users(change: Change) -> list[str]:
+    bodies = change.world.directory.items()
+    return [name for name, body in bodies if change.body["address"] in _held(body)]
+
+
 def _show_address(change: Change) -> None:
-    users = []
-    for name, body in change.world.directory.items():
-        for card in body.get("networkInterfaces", ()):
-            own = {card.get("networkIP"), *(one.get("natIP") for one in card.get("accessConfigs", ()))}
-            if change.body["address"] in own:
-                users.append(compute_link(name))
-    change.body |= {"status": "IN_USE", "users": users} if users else {}
+    if users := _users(change):
+        change.body |= {"status": "IN_USE", "users": [compute_link(user) for user in users]}
 
 
 def _keep_used(change: Change) -> None:
-    _show_address(change)
-    if change.body.get("users"):
-        user = change.body["users"][0].removeprefix(compute_link(""))
-        text = f"The address resource '{change.name}' is already being used by '{user}'"
-        raise ApiError(400, "FAILED_PRECONDITION", text, reason="resourceInUseByAnotherResource")
+    for user in _users(change):
+        raise in_use(change.shape, change.name, user)
+
+
+def _reserved(change: Change, address: str) -> bool:
+    """Whether the project has this address and nothing else uses it."""
+    bodies = change.world.directory.values()
+    there = any(body.get("address") == address for body in bodies)
+    return there and not any(address in _held(body) for body in bodies)
 
 
 def _check_template(change: Change) -> None:
     properties = change.body.get("properties") or {}
     for field in ("machineType", "disks", "networkInterfaces"):
         if not properties.get(field):
-            raise invalid(f"resource.properties.{field}", "", "Required field not specified.")
+            raise required(change.shape, f"properties.{field}")
 
 
 def _check_instance(change: Change) -> None:
@@ -119,10 +126,17 @@ def _check_instance(change: Change) -> None:
             raise invalid("resource.networkInterfaces", "", "A custom mode network needs a subnetwork.")
         subnet = change.world.directory[change.resources.references.full(card["subnetwork"])]
         card["network"], card["name"] = subnet["network"], f"nic{number}"
-        card["networkIP"] = card.get("networkIP") or _free(change, _range(change, card["subnetwork"]), taken)
+        pool, asked = _range(change, card["subnetwork"]), card.get("networkIP")
+        if asked and ipaddress.IPv4Address(asked) not in pool:
+            why = "IP address is outside the subnetwork's range."
+            raise invalid(f"resource.networkInterfaces[{number}].networkIP", asked, why)
+        card["networkIP"] = asked or _free(change, pool, taken)
         taken.add(card["networkIP"])
         card["fingerprint"] = fingerprint(card)
         for access in card.get("accessConfigs", ()):
+            if access.get("natIP") and not _reserved(change, access["natIP"]):
+                why = "The specified external IP address was not found, or is in use."
+                raise invalid("resource.networkInterfaces.accessConfigs.natIP", access["natIP"], why)
             access["natIP"] = access.get("natIP") or _free(change, _EXTERNAL, taken)
             taken.add(access["natIP"])
     for index, disk in enumerate(body["disks"]):
@@ -142,14 +156,14 @@ def _attach(change: Change, disk: JsonObject, index: int, place: str) -> None:
     disk.setdefault("deviceName", f"persistent-disk-{index}")
     if not made:
         if not disk.get("source"):
-            raise invalid(f"resource.disks[{index}].source", "", "Required field not specified.")
+            raise required(change.shape, f"disks[{index}].source")
         return
     image = change.resources.references.full(made.get("sourceImage", ""), f"projects/{world.project}")
     if made.get("sourceImage") and not _PUBLIC_IMAGE.fullmatch(image):
         raise not_found(change.shape, image)
     name = f"{place}/disks/{made.get('diskName') or change.id}"
     if name in world.directory:
-        raise ApiError(409, "ALREADY_EXISTS", f"The resource '{name}' already exists")
+        raise exists(change.shape, name)
     kind = (made.get("diskType") or "pd-standard").rpartition("/")[2]
     disk["source"] = compute_link(name)
     body = {
@@ -204,7 +218,6 @@ COLLECTIONS = (
     *(
         Collection(
             f"compute.{method}",
-            permission=f"compute.{method}",
             defaults={"addressType": "EXTERNAL"},
             creating={"status": "RESERVING"},
             ready={"status": "RESERVED"},

@@ -1,20 +1,28 @@
 """Rules between the settings of one slice."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from infra.catalog import CATALOG, chips_of
 from infra.errors import Problem
 from infra.settings import commands
-from infra.settings.schema import SliceSettings
-
-OURS = frozenset(
-    {"environment", "layer", "slice", "stack", "fleet", "member", "generation", "bundle", "spec"}
-)
-"""Labels of nodes that the program sets."""
+from infra.tpu.settings import SliceSettings
 
 
-def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
+def checked(
+    path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]
+) -> tuple[SliceSettings, list[Problem]]:
+    """A slice with a name and a size, so that rules between slices can read it; and what is wrong with it."""
+    problems = list(_within(path, one, raw, broken))
+    broken.update(problem.path for problem in problems if problem.path != path)
+    if not (CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")):
+        broken.add(f"{path}.acceleratorType")
+        one = replace(one, accelerator_type=CATALOG.types[0].name)
+    return replace(one, name=one.name or path), problems
+
+
+def _within(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
     """What is wrong between the fields of one slice."""
 
     def fine(*keys: str) -> bool:
@@ -62,7 +70,6 @@ def within_slice(path: str, one: SliceSettings, raw: dict[str, Any], broken: set
         commands.training(one.run or "")
     except ValueError as error:
         yield Problem(f"{path}.run", f'"{one.run}"', str(error), "write e.g. train tiny.toml --name first")
-    yield from set_by_us(f"{path}.labels", one.labels, OURS)
 
 
 def _size(path: str, one: SliceSettings, type_known: bool) -> Iterator[Problem]:
@@ -137,9 +144,3 @@ def _together(path: str, one: SliceSettings) -> Iterator[Problem]:
             "the slices of one job talk at every step, so they are in one zone",
             "keep one zone, or remove multislice",
         )
-
-
-def set_by_us(path: str, labels: Mapping[str, str], ours: Collection[str]) -> Iterator[Problem]:
-    """Labels that the program sets itself."""
-    for key in sorted(labels.keys() & ours):
-        yield Problem(f"{path}.{key}", f'"{labels[key]}"', "the program sets this label itself", "remove it")

@@ -1,0 +1,54 @@
+"""Settings of the network layer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from infra.settings import rules
+from infra.settings.schema import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """The network between hosts: one of our own, or one that exists."""
+
+    name: str = setting(
+        "name of the network, and prefix of its subnets and rules",
+        default="tpu-training",
+        rule=rules.NETWORK_NAME,
+    )
+    mtu: int = setting(
+        "largest packet, bytes; Google's recipes for several slices set 8896",
+        default=8896,
+        rule=rules.between(1300, 8896, "bytes"),
+    )
+    subnet_ranges: Mapping[str, str] = setting(
+        "region → address range, where the default range of a region doesn't suit",
+        default={},
+        rule=rules.SUBNET_RANGE,
+        key_rule=rules.REGION,
+    )
+    cloud_nat: bool = setting(
+        "Cloud NAT, hosts' way to the internet; they boot from the bucket and need none", default=False
+    )
+    flow_log_sampling: float = setting(
+        "share of connections that the subnets log", default=0.5, rule=rules.between(0.01, 1)
+    )
+    ssh_source_ranges: tuple[str, ...] = setting(
+        "where SSH may come from; the default is Identity-Aware Proxy; [] allows none",
+        default=("35.235.240.0/20",),
+        rule=rules.SOURCE_RANGE,
+    )
+    existing_network: str | None = setting(
+        "id of a network that exists, instead of one of our own; its MTU must be `network:mtu`",
+        default=None,
+        rule=rules.NETWORK_ID,
+    )
+    existing_subnets: Mapping[str, str] = setting(
+        "region → id of a subnet of that network",
+        default={},
+        rule=rules.SUBNET_ID,
+        key_rule=rules.REGION,
+    )
+    manage_firewall: bool = setting(
+        "write our firewall rules; false where the owner of an existing network keeps them", default=True
+    )

@@ -1,0 +1,79 @@
+"""Rules between the storage layer's settings."""
+
+from collections.abc import Iterator
+
+from infra import names
+from infra.errors import Problem
+from infra.settings.schema import Relation, Settings
+from infra.storage.settings import StorageSettings
+
+
+def _versioning(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings[StorageSettings].versioning and settings[StorageSettings].hierarchical_namespace:
+        yield Problem(
+            "storage:hierarchicalNamespace",
+            "true beside versioning",
+            "Cloud Storage keeps no versions in a bucket with real folders",
+            "write storage:versioning: false beside it (soft delete still protects), or remove it",
+        )
+
+
+def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    key = settings[StorageSettings].kms_key
+    if key and key.split("/")[3] != settings[StorageSettings].location:
+        yield Problem(
+            "storage:kmsKey",
+            f'"{key}"',
+            f"a bucket's key is in the bucket's location, {settings[StorageSettings].location}",
+            "create a key ring there",
+        )
+
+
+def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    others = {
+        names.controller_bucket(settings): "the bucket of that name is the fleet controller's",
+        names.steps_bucket(settings): "the bucket of that name is where running jobs save",
+    }
+    if rule := others.get(settings[StorageSettings].state_bucket_name or ""):
+        yield Problem(
+            "storage:stateBucketName",
+            f'"{settings[StorageSettings].state_bucket_name}"',
+            rule,
+            "give it another name",
+        )
+    if settings[StorageSettings].state_bucket_name == settings[StorageSettings].bucket_name:
+        yield Problem(
+            "storage:stateBucketName",
+            f'"{settings[StorageSettings].state_bucket_name}"',
+            "who may write checkpoints must not read Pulumi's state: two buckets",
+            "give it another name",
+        )
+
+
+def _controller_account(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    storage = settings[StorageSettings]
+    if storage.controller_account_id == storage.service_account_id:
+        yield Problem(
+            "storage:controllerAccountId",
+            f'"{storage.controller_account_id}"',
+            "hosts must not decide over slices: two accounts",
+            "give it another name",
+        )
+    if storage.controller_account_users and not storage.controller_account_id:
+        yield Problem(
+            "storage:controllerAccountUsers",
+            f"{len(storage.controller_account_users)} without an account",
+            "who may run as the controller's account needs one",
+            "add storage:controllerAccountId: tpu-fleet, or remove it",
+        )
+
+
+RULES: tuple[Relation, ...] = (
+    (("storage:versioning", "storage:hierarchicalNamespace"), _versioning),
+    (("storage:location", "storage:kmsKey"), _kms_location),
+    (("storage:bucketName", "storage:stateBucketName"), _state_bucket),
+    (
+        ("storage:serviceAccountId", "storage:controllerAccountId", "storage:controllerAccountUsers"),
+        _controller_account,
+    ),
+)
