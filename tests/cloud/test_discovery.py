@@ -210,9 +210,14 @@ def test_tensorstores_reads_pass_the_caches_and_the_door() -> None:
 
 
 RECORDINGS = Path(__file__).parents[1] / "standin" / "recordings"
-# An empty text for an enum, and operations polled where the invented answers said, which isn't Google's path.
-NOT_BY_THE_DOCUMENT = {"compute.Instance", "iam.WorkloadIdentityPool", "iam.WorkloadIdentityPoolProvider"}
-SERVED = tuple(f"{api}.googleapis.com{up}{base}" for api, _, base in APIS for up in ("", "/upload"))
+# An empty text for an enum, operations polled where the invented answers said, which isn't Google's path, and
+# query parameters (`updateMask`, `repository_id`) that the documents have in the body, or in camel case.
+NOT_BY_THE_DOCUMENT = {"artifactregistry.Repository", "pubsub.Subscription", "pubsub.Topic"} | {
+    "compute.Instance",
+    "iam.WorkloadIdentityPool",
+    "iam.WorkloadIdentityPoolProvider",
+}
+SERVED = tuple(f"{api}.googleapis.com/" for api, _ in APIS)
 
 
 def is_served(path: Path) -> bool:

@@ -72,6 +72,7 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
         )
     ),
     ("POST", f"{PUBSUB}/topics/one:publish", {"messages": []}, "message"),
+    ("POST", f"{PUBSUB}/topics/one:publish", {"messages": [{"data": "eA=="}, {}]}, "message"),
     ("PATCH", f"{SECRETS}/s", {"labels": {"a": "b"}}, "mask"),
     *(
         ("PATCH", f"{REPOSITORIES}/r?updateMask={field}", {field: value}, field)

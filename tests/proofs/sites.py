@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra import names
+from infra.layers import layers
 
 ROOT = Path(__file__).parents[2]
 CLOUD, STACKS = "cloud", "stacks"
@@ -23,7 +23,17 @@ DECISIONS = ("iam.py", "conditions.py", "vpc.py", "policies.py", "firewall.py")
 SHARED = ("names.py", "gcp/roles.py", "guard.py", "nodes.py")
 _PERMISSION = re.compile(r"[a-z]+\.[a-zA-Z]+\.[a-zA-Z]+")
 # What such a text has in it that is a method's id, a collection's, a message's or a host's.
-_NO_PERMISSION = {"projects", "google", "billingAccounts", "organizations", "com", "dev", "internal", "v2"}
+_NO_PERMISSION = {
+    "projects",
+    "google",
+    "billingAccounts",
+    "organizations",
+    "com",
+    "dev",
+    "internal",
+    "v2",
+    "template",
+}
 _CHECK = re.compile(r"_?(check|require|refuse|spend|forbid)[a-z_]*")
 _MISUSE = {"ValueError", "TypeError", "EntryError", "RuntimeError", "HostError", "AssertionError", "KeyError"}
 _ITEMS = {"required", "immutable"}
@@ -66,9 +76,10 @@ def files(root: Path = ROOT) -> Iterator[tuple[str, Path]]:
     for path in sorted((root / "rehearsal/cloud").rglob("*.py")):
         yield CLOUD, path
     yield CLOUD, root / "rehearsal/hosts/firewall.py"
-    for layer in names.LAYERS:
-        for path in sorted((root / "infra" / layer).rglob("*.py")):
-            yield STACKS, path
+    for layer in layers():
+        for path in sorted((root / "infra" / layer.name).rglob("*.py")):
+            if path.name not in ("settings.py", "rules.py"):  # `python -m tests.proofs settings`
+                yield STACKS, path
     for name in SHARED:
         yield STACKS, root / "infra" / name
 
@@ -174,6 +185,8 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
+        if not self._cloud and isinstance(node.value, ast.Yield):
+            self._add("item dropped", node, "yield from ()")
         call = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(call, ast.Call):
             called = _called(call)
