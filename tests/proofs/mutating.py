@@ -101,12 +101,12 @@ class Tree:
 
 
 class Trees:
-    """Two trees at most, lent to one job at a time."""
+    """So many trees, each lent to one job at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, count: int) -> None:
         self._idle: queue.Queue[Tree] = queue.Queue()
         self._all = []
-        for number in range(AT_ONCE):
+        for number in range(count):
             (folder / str(number)).mkdir()
             self._all.append(tree := Tree(folder / str(number)))
             self._idle.put(tree)
@@ -127,10 +127,10 @@ class Trees:
 
 
 @contextmanager
-def trees() -> Iterator[Trees]:
+def trees(count: int = AT_ONCE) -> Iterator[Trees]:
     """Copies of the tree, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-        lent = Trees(Path(name))
+        lent = Trees(Path(name), count)
         try:
             yield lent
         finally:

@@ -33,7 +33,7 @@ def test_a_change_that_tests_notice_and_one_that_they_dont() -> None:
     line = source[:begin].count("\n") + 1
     where = (guard.part, LIMITS, line, line, "module", "value changed", "10_000", "10_001")
     harmless = sites.Site(*where, begin, begin + len("10_000"))
-    with mutating.trees() as lent:
+    with mutating.trees(1) as lent:
         coverage = mutating.Coverage(lent, print, (TEST,))
         outcomes = mutating.tried([guard, harmless], lent, coverage, print)
     assert {one.site: (one.came_to, one.by.partition("::")[0]) for one in outcomes} == {
