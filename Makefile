@@ -31,12 +31,13 @@ test: setup lint ## run every test (no cloud account; some need root)
 	@tools/setup.sh parity >&2 # not within the time that a test has
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-prove: setup ## that no kill leaves a trace: of saves (6 min), extractions (19 min), 100 runs (1 h), up and destroy (90 min); faults (4 min); 1,000 mutants of settings (10 min); tests marked prove (5 min)
+prove: setup ## that no kill leaves a trace: of saves (6 min), extractions (19 min), 100 runs (1 h), up and destroy (90 min); faults (4 min); 1,000 mutants of settings (10 min), 115 of the cloud and stacks (20 min); tests marked prove (5 min)
 	python -m pytest -m prove
 	python -m tests.proofs saves
 	python -m tests.proofs extractions
 	python -m tests.proofs matrix
 	python -m tests.proofs settings
+	python -m tests.proofs mutants
 	python -m tests.proofs updates
 	python -m tests.proofs runs
 

@@ -314,6 +314,7 @@ def test_computes_lists_are_paged_and_aggregated(cloud: CloudFront, subnet: str)
 def test_a_network_keeps_its_name_and_shows_its_number(cloud: CloudFront, subnet: str) -> None:
     renamed = cloud.compute("PATCH", "global/networks/net", {"name": "other", "mtu": 8896})
     assert (renamed.status, "resource.name" in renamed.error) == (400, True)
+    assert cloud.compute("POST", "global/networks", {"name": "of-auto-mode"}).status == 501
     shown = cloud.compute("GET", "global/networks/net").json
     assert shown["selfLinkWithId"].endswith(f"/global/networks/{shown['id']}")
     assert shown["mtu"] == 1460
@@ -407,6 +408,9 @@ def test_an_instance_template_cant_be_changed(cloud: CloudFront, subnet: str) ->
     assert "resource.properties.machineType" in empty.error
     cloud.done(cloud.compute("POST", "global/instanceTemplates", body))
     assert cloud.compute("POST", "global/instanceTemplates", body).status == 409
+    machine = {"name": name, **properties, "machineType": f"zones/{ZONE}/machineTypes/e2-small"}
+    query = f"sourceInstanceTemplate=projects/{PROJECT}/global/instanceTemplates/{name}"
+    assert cloud.compute("POST", f"zones/{ZONE}/instances?{query}", machine).status == 501
     shown = cloud.compute("GET", f"global/instanceTemplates/{name}").json
     assert shown["properties"]["networkInterfaces"][0]["subnetwork"].endswith(subnet)
     assert cloud.compute("PATCH", f"global/instanceTemplates/{name}", body).status == 404
@@ -450,6 +454,8 @@ def test_a_cluster_has_its_pools_and_is_changed_one_operation_at_a_time(
     assert (body["initialNodeCount"], body["version"], body["config"]["tags"]) == (3, "1.34", ["tpu"])
     gke(cloud, cloud.request("PUT", cluster, {"update": {"desiredMasterVersion": "1.35"}}))
     assert cloud.request("GET", cluster).json["currentMasterVersion"] == "1.35"
+    moved = cloud.request("PUT", cluster, {"update": {"desiredNodePoolId": "v6e"}})
+    assert (moved.status, "ClusterUpdate.desiredNodePoolId" in moved.error) == (501, True)
     network = cloud.compute("DELETE", "global/networks/net")
     assert "already being used by" in network.error
 

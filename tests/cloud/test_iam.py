@@ -161,6 +161,7 @@ def test_conditions_are_evaluated(iam: Iam, clock: StillClock, expression: str, 
             {"role": "roles/tpu.viewer_withcond_2b17cc25d2cd9e2c54d8", "members": ["user:a@b.c"]},
             "is not supported",
         ),
+        ({"role": "roles/storage.admin_withcond_2b17", "members": ["user:a@b.c"]}, "is not supported"),
         ({"role": "tpu.admin", "members": ["user:a@b.c"]}, "tpu.admin is not supported"),
         ({"role": "roles/tpu.emperor", "members": ["user:a@b.c"]}, "roles/tpu.emperor is not supported"),
         ({"role": "roles/tpu.admin", "members": ["alice@example.com"]}, "unknown type"),
@@ -259,7 +260,14 @@ def test_a_service_account_that_is_gone_has_no_tokens(iam: Iam) -> None:
             "projects/p/global/networks/n",
             "Required 'compute.networks.create' permission for 'projects/p/global/networks/n'",
         ),
-        ("storage.objects.get", OBJECT, f"{ALICE} does not have storage.objects.get access"),
+        *(
+            (
+                f"storage.{kind}s.get",
+                of,
+                f"does not have storage.{kind}s.get access to the Google Cloud Storage {kind}",
+            )
+            for kind, of in (("object", OBJECT), ("bucket", BUCKET))
+        ),
         (
             "tpu.nodes.create",
             "projects/p/locations/z/nodes/n",

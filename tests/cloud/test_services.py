@@ -117,6 +117,13 @@ def test_apis_are_enabled_and_disabled(cloud: CloudFront) -> None:
     assert cloud.request("GET", f"{SERVICES}/{ids[0]}").json["state"] == "DISABLED"
 
 
+def test_services_of_another_project_are_not_shown(cloud: CloudFront) -> None:
+    other = SERVICES.replace(PROJECT, "other")
+    for url in (other, f"{other}/run.googleapis.com"):
+        reply = cloud.request("GET", url)
+        assert (reply.status, "projects/other" in reply.error) == (403, True), reply.body
+
+
 def test_services_are_paged(cloud: CloudFront) -> None:
     names, token = [], ""
     while True:

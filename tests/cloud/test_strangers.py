@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from tpu_lab import NETWORK, ZONE, P, node_body, open_lab
+from tpu_lab import NETWORK, SUBNETWORK, ZONE, P, node_body, open_lab
 
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
@@ -212,6 +212,12 @@ async def test_a_stranger_is_refused_with_the_permissions_name(api: str, tmp_pat
 
 
 COMPUTE = f"compute.googleapis.com/compute/v1/{P}"
+MACHINE: dict[str, Any] = {
+    "name": "vm",
+    "machineType": f"zones/{ZONE}/machineTypes/e2-small",
+    "disks": [{"boot": True, "initializeParams": {"diskSizeGb": 20}}],
+    "networkInterfaces": [{"subnetwork": SUBNETWORK}],
+}
 SECOND = [
     (
         "compute.networks.updatePolicy",
@@ -238,6 +244,23 @@ SECOND = [
         },
     ),
     ("compute.snapshots.create", f"{COMPUTE}/zones/{ZONE}/disks/wire-data-ml/createSnapshot", {"name": "s"}),
+    (
+        "compute.subnetworks.use",
+        f"{COMPUTE}/regions/us-east5/addresses",
+        {"name": "a", "addressType": "INTERNAL", "subnetwork": SUBNETWORK},
+    ),
+    ("compute.subnetworks.use", f"{COMPUTE}/zones/{ZONE}/instances", MACHINE),
+    (
+        "compute.disks.use",
+        f"{COMPUTE}/zones/{ZONE}/instances",
+        {
+            **MACHINE,
+            "disks": [
+                *MACHINE["disks"],
+                {"source": f"{P}/zones/{ZONE}/disks/wire-data-ml", "mode": "READ_ONLY"},
+            ],
+        },
+    ),
     (
         "iam.serviceAccounts.actAs",
         f"tpu.googleapis.com/v2/{P}/locations/{ZONE}/nodes?nodeId=n",

@@ -76,6 +76,24 @@ async def test_only_spot_nodes_can_be_preempted(lab: Lab) -> None:
         await lab.tpu.preempt("tpu-dev", notice=True)
 
 
+async def test_only_nodes_that_run_can_be_preempted_and_once(lab: Lab) -> None:
+    await lab.ready()
+    await lab.tpu.preempt("tpu-dev", notice=False)
+    with pytest.raises(Exception, match="being preempted"):
+        await lab.tpu.preempt("tpu-dev", notice=False)
+    await until(lambda: lab.tpu.nodes_status()[0]["state"] == "PREEMPTED")
+    with pytest.raises(Exception, match="is PREEMPTED"):
+        await lab.tpu.preempt("tpu-dev", notice=False)
+
+
+async def test_a_node_that_maintenance_ended_is_not_preempted(lab: Lab) -> None:
+    await lab.ready()
+    await lab.tpu.maintain("tpu-dev", "TERMINATED")
+    await until(lambda: lab.tpu.nodes_status()[0]["state"] == "TERMINATED")
+    with pytest.raises(Exception, match="is TERMINATED"):
+        await lab.tpu.preempt("tpu-dev", notice=False)
+
+
 async def test_pulled_host_shows_in_status_and_health(lab: Lab) -> None:
     await lab.ready()
     await lab.tpu.pull("tpu-dev-w2")

@@ -47,6 +47,8 @@ def wire() -> Iterator[Wire]:
         ((SLICE,), ("w0", "w1", 8477), False),
         ((SLICE,), ("plain", "w1", 8476), False),
         ((SLICE,), ("w0", "plain", 8476), False),
+        ((SLICE | {"targetTags": ["nobody"]},), ("w0", "w1", 8476), False),
+        ((SLICE | {"sourceTags": ["nobody"]},), ("w0", "w1", 8476), False),
         ((SLICE | {"disabled": True},), ("w0", "w1", 8476), False),
         ((SLICE | {"sourceRanges": ["10.128.0.4/32"]},), ("plain", "w1", 8476), True),
         ((SLICE | {"allowed": [{"IPProtocol": "udp"}]},), ("w0", "w1", 8476), False),

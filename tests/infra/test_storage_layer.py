@@ -133,7 +133,11 @@ def test_the_account_is_granted_exactly_this(preview: bool) -> None:
     assert {grant.inputs["role"] for grant in on_bucket} == set(BUCKET_ROLES)
     assert {grant.inputs["role"] for grant in on_project} == set(PROJECT_ROLES)
     account = recording.only("gcp:serviceaccount/account:Account")
-    assert account.inputs["accountId"] == "tpu-training"
+    assert account.inputs == {
+        "accountId": "tpu-training",
+        "displayName": "TPU hosts",
+        "description": "Runs the training jobs on TPU slices",
+    }
     waits = [
         f"::{account.name}" in "".join(grant.options["dependencies"]) for grant in on_bucket + on_project
     ]
@@ -225,6 +229,9 @@ def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
         (f"{accounts}/{email}", "roles/iam.serviceAccountUser", sre),
         (f"{accounts}/{email}", "roles/iam.serviceAccountTokenCreator", sre),
     }
+    for grant in grants:  # Google refuses who grants to, or on, what isn't there
+        after = " ".join(grant.options["dependencies"])
+        assert all(name in after for name in ("::tpu-fleet", "::tpu-fleet-role", "::tpu-training")), grant
     (condition,) = [one.inputs["condition"] for one in grants if "condition" in one.inputs]
     assert condition["expression"] == (
         'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/manifests/") || '

@@ -6,6 +6,7 @@
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
+    python -m tests.proofs mutants          a check of the cloud or of a stack changed, 115 times: 20 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
     python -m pytest -m prove               what `make test` leaves out of its matrices
@@ -31,6 +32,7 @@ from benchmarks.machine import described
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
 from tests.proofs import load as loaded
+from tests.proofs import mutating
 from tests.proofs import roles as held
 from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
@@ -191,6 +193,15 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def mutants(options: argparse.Namespace) -> dict[str, Any]:
+    """Each is noticed by a test, or declared with why it isn't."""
+    found = mutating.found(vars(options), say)
+    if found["survived"] or found["declared but gone or noticed"]:
+        _write("mutants", found)
+        raise SystemExit(json.dumps(found, indent=2))
+    return found
+
+
 def _so_far(seed: int) -> dict[str, Any]:
     """What is on record for a seed and these packages."""
     try:
@@ -238,6 +249,13 @@ def main() -> None:
     of_settings.add_argument("--seed", type=int, default=20261122)
     of_settings.set_defaults(prove=settings)
     commands.add_parser("roles").set_defaults(prove=roles)
+    of_mutants = commands.add_parser("mutants")
+    of_mutants.add_argument("--each", type=int, default=8, help="so many of each operator, cloud and stacks")
+    of_mutants.add_argument("--all", action="store_true", help="every site")
+    of_mutants.add_argument("--site", action="append", help="those of FILE or FILE:LINE alone")
+    of_mutants.add_argument("--list", action="store_true", help="say which, and try none")
+    of_mutants.add_argument("--seed", type=int, default=20261122)
+    of_mutants.set_defaults(prove=mutants)
     of_updates = commands.add_parser("updates")
     of_updates.add_argument("--layer", action="append", choices=LAYERS, help="only these again")
     of_updates.add_argument("--every", type=int, default=1, help="every so manieth request; 1: all")

@@ -81,6 +81,44 @@ def test_no_host_writes_or_reads_the_controllers_state(
     assert (state.status, state.body) == (200, STATE)
 
 
+@pytest.mark.parametrize(
+    ("missing", "path", "body"),
+    [
+        ("storage.objects.create", "o/a/moveTo/o/new", None),
+        ("storage.objects.delete", "o/a/moveTo/o/b", None),
+        ("storage.objects.move", "o/a/moveTo/o/new", None),
+        ("storage.objects.create", "o/new/compose", {"sourceObjects": [{"name": "a"}]}),
+        ("storage.objects.delete", "o/b/compose", {"sourceObjects": [{"name": "a"}]}),
+        ("storage.objects.get", "o/new/compose", {"sourceObjects": [{"name": "a"}]}),
+        ("storage.objects.create", "o/a/copyTo/b/{bucket}/o/new", {}),
+        ("storage.objects.delete", "o/a/rewriteTo/b/{bucket}/o/b", {}),
+        ("storage.folders.create", "folders/f/renameTo/folders/g", None),
+    ],
+)
+def test_a_write_asks_for_each_of_its_permissions(
+    front: Front, new_bucket: Any, missing: str, path: str, body: Any
+) -> None:
+    person, role = "writer@example.com", f"projects/{PROJECT}/roles/all_but_one"
+    uniform, folders = {"uniformBucketLevelAccess": {"enabled": True}}, {"enabled": "folders" in path}
+    bucket = new_bucket(iamConfiguration=uniform, hierarchicalNamespace=folders)
+    for name in "ab":
+        assert front.put(bucket, name, b"x").status == 200
+    if "folders" in path:
+        assert front.request("POST", f"b/{bucket}/folders", {"name": "f/"}).status == 200
+    every = {
+        *(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list", "move", "update")),
+        *(f"storage.folders.{verb}" for verb in ("create", "delete", "get", "list", "rename")),
+    }
+    front.world.directory[role] = {"name": role}
+    front.iam.create(f"projects/_/buckets/{bucket}", [{"role": role, "members": [f"user:{person}"]}])
+    front.iam.define_role(role, every - {missing})
+    at = f"b/{bucket}/{path.format(bucket=bucket)}"
+    refused = front.request("POST", at, body, principal=person)
+    assert (refused.status, missing in refused.body.decode()) == (403, True), refused.body
+    front.iam.define_role(role, every)
+    assert front.request("POST", at, body, principal=person).status == 200
+
+
 def test_the_same_host_writes_its_checkpoints(front: Front, host: str) -> None:
     """Or the refusals above would prove nothing."""
     path = f"/upload/storage/v1/b/{CHECKPOINTS}/o?uploadType=media&name=boot%2Fother%2Fworker-0.json"

@@ -66,6 +66,14 @@ class TestInsert:
                 },
                 "versioning",
             ),
+            (
+                {
+                    "hierarchicalNamespace": {"enabled": True},
+                    "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
+                    "retentionPolicy": {"retentionPeriod": "60"},
+                },
+                "Retention",
+            ),
         ],
     )
     def test_refusals(self, front: Front, body: dict[str, Any], word: str) -> None:

@@ -73,6 +73,12 @@ class TestKms:
             refused = front.request("POST", "b", body, project=PROJECT)
             assert (refused.status, refused.reason) == (status, reason), refused.body
 
+    def test_a_key_that_may_be_used_and_is_not_there(self, front: Front, new_key: Any) -> None:
+        del front.world.directory[key := new_key()]
+        body = {"name": "keyed", "location": "us-east5", "encryption": default_key(key)}
+        refused = front.request("POST", "b", body, project=PROJECT)
+        assert (refused.status, refused.reason) == (400, "cloudKmsEncryptionKeyNotFound"), refused.body
+
     def test_objects_show_the_version_and_go_with_it(
         self, front: Front, encrypted: tuple[str, str], new_key: Any
     ) -> None:

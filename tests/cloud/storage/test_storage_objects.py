@@ -439,7 +439,11 @@ def test_metadata_has_limits(front: Front, bucket: str) -> None:
         ("GET", "/storage/v1/b/{bucket}/acl", None),
         ("GET", "/storage/v1/b?project=wire-test&softDeleted=true", None),
         ("GET", "/storage/v1/b/{bucket}/o?filter=contexts.a:*", None),
+        ("GET", "/storage/v1/b/{bucket}/o?matchGlob=a*&delimiter=/", None),
         ("POST", "/upload/storage/v1/b/{bucket}/o?uploadType=media&name=b&predefinedAcl=publicRead", None),
+        ("POST", "{one}/copyTo/b/{bucket}/o/c?destinationPredefinedAcl=publicRead", None),
+        ("POST", "{one}/compose?destinationPredefinedAcl=publicRead", None),
+        ("PATCH", "/storage/v1/b/{bucket}?predefinedAcl=publicRead", None),
     ],
 )
 def test_what_is_not_emulated_says_so(
@@ -448,6 +452,7 @@ def test_what_is_not_emulated_says_so(
     front.put(bucket, "a", b"1")
     headers = {"X-Test-Host": host.format(bucket=bucket)} if host else {}
     body = b"" if method in ("PUT", "POST") else None
-    reply = front.request(method, path.format(bucket=bucket), body, headers=headers)
+    one = f"/storage/v1/b/{bucket}/o/a"
+    reply = front.request(method, path.format(bucket=bucket, one=one), body, headers=headers)
     assert (reply.status, reply.reason) == (501, "notImplemented"), reply.body
     assert "not emulated" in reply.json["error"]["message"]

@@ -168,7 +168,6 @@ COLLECTIONS = (
     ),
     Collection(
         "compute.routers",
-        required=("network",),
         immutable=("network",),
         references=(
             _IN_NETWORK,
