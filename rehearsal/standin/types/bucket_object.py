@@ -50,15 +50,14 @@ class BucketObject(Resource):
         data = b"".join(
             f"--{boundary}\r\nContent-Type: {kind}\r\n\r\n".encode() + part + b"\r\n" for kind, part in parts
         )
-        context.client.send_bytes(
+        context.send(
             self.table.service,
             "POST",
             f"/upload/storage/v1/b/{planned['bucket']}/o",
-            data + f"--{boundary}--\r\n".encode(),
-            f"multipart/related; boundary={boundary}",
+            body=data + f"--{boundary}--\r\n".encode(),
+            content_type=f"multipart/related; boundary={boundary}",
             query={"name": planned["name"], "uploadType": "multipart"},
             library=True,
-            deadline=context.deadline,
         )
 
     def patch(self, context: Context, request: Update, change: Change) -> None:
