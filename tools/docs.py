@@ -1,4 +1,4 @@
-"""Write the generated blocks of README.md and docs/architecture.md again; --check fails where they are old.
+"""Write the generated blocks of the pages in PAGES again; --check fails where they are old.
 
 make docs
 
@@ -20,18 +20,17 @@ from infra.layers import layers, section_classes  # noqa: E402
 from infra.outputs import declared  # noqa: E402
 from infra.settings.rules import Rule  # noqa: E402
 from infra.settings.schema import keys_of, records  # noqa: E402
-from infra.settings.table import default_of  # noqa: E402
+from infra.settings.table import default_of, tables  # noqa: E402
+from rehearsal.standin import document  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 
-README = ROOT / "README.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
 OTHERS = (
-    "infra.settings.table",
     "tools.config_tables",
     "tools.update_kills",
     "tools.role_tables",
     "benchmarks.page",
     "tools.fleet_docs",
-    "rehearsal.standin.document",
     "rehearsal.story.handbook",
 )
 
@@ -82,7 +81,9 @@ def outputs() -> str:
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {"prices": prices, "settings": settings},
-    ROOT / "docs" / "architecture.md": {"outputs": outputs},
+    DOCS / "architecture.md": {"outputs": outputs},
+    DOCS / "settings.md": {"tables": tables},
+    DOCS / "standin.md": {"types": document.types, "functions": document.functions},
 }
 
 

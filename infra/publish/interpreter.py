@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 from infra.publish import archive as archives
-from infra.publish import elf, pack
+from infra.publish import pack
 from infra.publish.bundle import sha256_of
 from infra.publish.errors import PublishError
 from infra.publish.wheels import HOST_GLIBC_MINOR, cache_dir
@@ -115,7 +115,7 @@ def _packed(unreachable: str) -> Interpreter:
     facts = [
         sys.version,
         sys.base_prefix,
-        *map(sha256_of, (executable, *(Path(str(module.__file__)) for module in (pack, elf, archives)))),
+        *map(sha256_of, (executable, *(Path(str(module.__file__)) for module in (pack, archives)))),
     ]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
     archive = cache_dir("interpreters") / f"packed-{key}.tar.gz"

@@ -1,9 +1,8 @@
 """Packs the running Python so that it runs from any folder of another machine.
 
-For where the pinned interpreter can't be downloaded. The pack holds the executable, the
-standard library, libpython, and the shared libraries that the extension modules need and
-that don't belong to the C library, found through relative search paths. An executable
-that has no search path to rewrite (Debian's) leaves those libraries to the host.
+For where the pinned interpreter can't be downloaded. The pack holds the executable, the standard library and
+the shared libraries of this Python's own folder, such as libpython; the search paths in them that lead to
+that folder are made relative. Shared libraries from elsewhere are left to the host.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sysconfig
 import tarfile
 from pathlib import Path
 
-from infra.publish import elf
 from infra.publish.archive import write
 from infra.publish.errors import PublishError
 
@@ -28,7 +26,7 @@ _LEFT_OUT |= {"site-packages", "dist-packages"}
 _LDD_LINE = re.compile(r"\s*(\S+) => (/\S+) \(")
 # As the objects' string tables have the versions of the symbols that they ask for.
 _GLIBC = re.compile(rb"\0GLIBC_2\.(\d+)(?=\0)")
-_MODULE_WITHOUT_USE = re.compile(r"_(tkinter|test\w*|xxtest\w*|ctypes_test)\.")
+_MODULE_WITHOUT_USE = re.compile(r"(nis|_tkinter|_test\w*|_xxtest\w*|_ctypes_test)\.")
 
 
 def pack_running(archive: Path) -> tuple[str, ...]:
@@ -43,20 +41,17 @@ def pack_running(archive: Path) -> tuple[str, ...]:
     )
     if not executable.is_file() or not (library / "os.py").is_file():
         raise PublishError(f"this Python isn't laid out as bin/{version} and lib/{version}: use another one")
-    found = elf.dynamic(executable.read_bytes())
-    movable = found is not None and found.search_path is not None
     modules = _files(library)
     objects = [executable, *(path for path in modules.values() if path.suffix == ".so")]
+    own = Path(sys.base_prefix, "lib").resolve()
     shared = _shared_libraries(objects)
+    ours = {name: path for name, path in shared.items() if path.resolve().parent == own}
 
     members: dict[str, bytes] = {f"lib/{version}/{name}": path.read_bytes() for name, path in modules.items()}
     members[f"bin/{version}"] = executable.read_bytes()
-    if movable:
-        for name, path in shared.items():
-            members[f"lib/{name}"] = path.read_bytes()
-        for name, content in members.items():
-            if _is_object(name):
-                members[name] = elf.with_search_path(content, _search_path(name))
+    members |= {f"lib/{name}": path.read_bytes() for name, path in ours.items()}
+    for name in filter(_is_object, members):
+        members[name] = _moved(members[name], Path(sys.base_prefix, "lib"), name)
     links = {"bin/python3": version, "bin/python": version}
     write(
         archive,
@@ -64,7 +59,7 @@ def pack_running(archive: Path) -> tuple[str, ...]:
         {f"python/{name}": target for name, target in links.items()},
         executable={f"python/{name}" for name in members if _is_object(name)},
     )
-    return () if movable else tuple(sorted(shared))
+    return tuple(sorted(shared.keys() - ours.keys()))
 
 
 def glibc_minor(archive: Path) -> int:
@@ -109,9 +104,15 @@ def _shared_libraries(objects: list[Path]) -> dict[str, Path]:
     return {name: path for name, path in found.items() if not _SYSTEM.match(name)}
 
 
-def _search_path(name: str) -> str:
-    """Return the way from the folder of `name` to `lib`, as the loader reads it."""
+def _moved(content: bytes, library: Path, name: str) -> bytes:
+    """The object with the search path `library`, a text that ends in a zero, led from its folder to `lib`."""
     folders = Path(name).parts[:-1]
-    if folders[0] == "bin":
-        return "$ORIGIN/../lib"
-    return "/".join(["$ORIGIN", *[".."] * (len(folders) - 1)])
+    relative = (
+        "$ORIGIN/../lib" if folders[0] == "bin" else "/".join(["$ORIGIN", *[".."] * (len(folders) - 1)])
+    )
+    old, new = f"{library}\0".encode(), f"{relative}\0".encode()
+    if old in content and len(new) > len(old):
+        raise PublishError(
+            f"this Python lies in {library}, too short a path to be rewritten: use another one"
+        )
+    return content.replace(old, new.ljust(len(old), b"\0"))

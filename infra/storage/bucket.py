@@ -1,26 +1,34 @@
-"""The checkpoint bucket."""
+"""The buckets: their settings are the checkpoint bucket's, changed where another one differs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.storage.settings import StorageSettings
+
 SECONDS_PER_DAY = 86400
 
 
-@dataclass(frozen=True, kw_only=True)
-class BucketPolicy:
-    """How a protected bucket keeps its objects."""
-
-    location: str
-    storage_class: str
-    versioning: bool
-    hierarchical_namespace: bool
-    noncurrent_version_days: int
-    unfinished_upload_days: int
-    soft_delete_days: int
-    kms_key: str | None
+def _declared(
+    name: str, kept: StorageSettings, opts: pulumi.ResourceOptions, **more: Any
+) -> gcp.storage.Bucket:
+    """A private bucket that `destroy` refuses to remove."""
+    return gcp.storage.Bucket(
+        name,
+        name=name,
+        location=kept.location.upper(),  # as the API gives it back
+        storage_class=kept.storage_class,
+        uniform_bucket_level_access=True,
+        public_access_prevention="enforced",
+        force_destroy=False,
+        versioning=None if kept.hierarchical_namespace else {"enabled": kept.versioning},
+        soft_delete_policy={"retention_duration_seconds": kept.soft_delete_days * SECONDS_PER_DAY},
+        encryption={"default_kms_key_name": kept.kms_key} if kept.kms_key else None,
+        labels=kept.labels,
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(protect=True)),
+        **more,
+    )
 
 
 class ProtectedBucket(pulumi.ComponentResource):
@@ -31,49 +39,53 @@ class ProtectedBucket(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        policy: BucketPolicy,
-        labels: Mapping[str, str],
+        kept: StorageSettings,
         opts: pulumi.ResourceOptions | None = None,
         *,
         adopt: bool = False,
     ):
+        """`kept`: how it keeps its objects."""
         super().__init__("tpu:storage:ProtectedBucket", name, None, opts)
-        self.bucket = gcp.storage.Bucket(
+        # retain_on_delete: even unprotected, or removed from the program, the bucket stays and only leaves
+        # Pulumi's state. import_ is the way back; where it is in the state already, it changes nothing.
+        ours = pulumi.ResourceOptions(parent=self, retain_on_delete=True, import_=name if adopt else None)
+        self.bucket = _declared(
             name,
-            name=name,
-            location=policy.location.upper(),  # as the API gives it back
-            storage_class=policy.storage_class,
-            uniform_bucket_level_access=True,
-            public_access_prevention="enforced",
-            force_destroy=False,
-            versioning=None if policy.hierarchical_namespace else {"enabled": policy.versioning},
-            hierarchical_namespace={"enabled": True} if policy.hierarchical_namespace else None,
-            soft_delete_policy={"retention_duration_seconds": policy.soft_delete_days * SECONDS_PER_DAY},
-            lifecycle_rules=_lifecycle(policy),
-            encryption={"default_kms_key_name": policy.kms_key} if policy.kms_key else None,
-            labels=labels,
-            # protect: destroy refuses. retain_on_delete: even unprotected, or removed from the
-            # program, the bucket stays and only leaves Pulumi's state. import_ is the way back into it;
-            # where the bucket is in the state already, it changes nothing.
-            opts=pulumi.ResourceOptions(
-                parent=self, protect=True, retain_on_delete=True, import_=name if adopt else None
-            ),
+            kept,
+            ours,
+            hierarchical_namespace={"enabled": True} if kept.hierarchical_namespace else None,
+            lifecycle_rules=_lifecycle(kept),
         )
         self.register_outputs({"name": self.bucket.name})
 
 
-def _lifecycle(policy: BucketPolicy) -> list[gcp.storage.BucketLifecycleRuleArgsDict]:
+class ControllerBucket(pulumi.ComponentResource):
+    """The fleet controller's own: what decides over slices lies where no host can write.
+
+    Nobody is granted it here, least of all the hosts' account. Versioning is off: the state is written anew
+    all the time. Once unprotected it goes, if it is empty, and a stack that comes back makes it anew.
+    """
+
+    bucket: gcp.storage.Bucket
+
+    def __init__(self, name: str, kept: StorageSettings, opts: pulumi.ResourceOptions | None = None):
+        super().__init__("tpu:storage:ControllerBucket", name, None, opts)
+        self.bucket = _declared(name, kept, pulumi.ResourceOptions(parent=self))
+        self.register_outputs({"name": self.bucket.name})
+
+
+def _lifecycle(kept: StorageSettings) -> list[gcp.storage.BucketLifecycleRuleArgsDict]:
     unfinished: gcp.storage.BucketLifecycleRuleArgsDict = {
         "action": {"type": "AbortIncompleteMultipartUpload"},
-        "condition": {"age": policy.unfinished_upload_days},
+        "condition": {"age": kept.unfinished_upload_days},
     }
-    if policy.hierarchical_namespace:
+    if kept.hierarchical_namespace:
         return [unfinished]
     # Without versioning, too: versions from before it was switched off would stay, and be billed, for ever.
     # By time and not by number of newer versions: a checkpoint that the trainer deletes is never
     # written again, so it never gets a newer version and would be kept, and billed, for ever.
     noncurrent: gcp.storage.BucketLifecycleRuleArgsDict = {
         "action": {"type": "Delete"},
-        "condition": {"days_since_noncurrent_time": policy.noncurrent_version_days, "with_state": "ARCHIVED"},
+        "condition": {"days_since_noncurrent_time": kept.noncurrent_version_days, "with_state": "ARCHIVED"},
     }
     return [noncurrent, unfinished]

@@ -30,24 +30,16 @@ def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    name, path = settings[StorageSettings].state_bucket_name, "storage:stateBucketName"
     others = {
         names.controller_bucket(settings): "the bucket of that name is the fleet controller's",
         names.steps_bucket(settings): "the bucket of that name is where running jobs save",
+        settings[StorageSettings].bucket_name: (
+            "who may write checkpoints must not read Pulumi's state: two buckets"
+        ),
     }
-    if rule := others.get(settings[StorageSettings].state_bucket_name or ""):
-        yield Problem(
-            "storage:stateBucketName",
-            f'"{settings[StorageSettings].state_bucket_name}"',
-            rule,
-            "give it another name",
-        )
-    if settings[StorageSettings].state_bucket_name == settings[StorageSettings].bucket_name:
-        yield Problem(
-            "storage:stateBucketName",
-            f'"{settings[StorageSettings].state_bucket_name}"',
-            "who may write checkpoints must not read Pulumi's state: two buckets",
-            "give it another name",
-        )
+    if rule := others.get(name or ""):
+        yield Problem(path, f'"{name}"', rule, "give it another name")
 
 
 def _controller_account(settings: Settings, given: set[str]) -> Iterator[Problem]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -24,7 +25,23 @@ from rehearsal.plugin.values import from_struct, to_struct
 # Waiting calls hold a thread each; the engine makes four a core, and `Cancel` must not queue behind them.
 _WORKERS = 512
 _LARGEST_MESSAGE = 400 * 1024 * 1024  # the engine's own limit
-_T = TypeVar("_T")
+
+
+def _guarded(step: Callable[[Servicer, Any, grpc.ServicerContext], Any]) -> Callable[..., Any]:
+    """A step whose errors reach the user as one sentence, never as a traceback."""
+
+    @functools.wraps(step)
+    def run(servicer: Servicer, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return step(servicer, request, context)
+        except CreatedButError as error:
+            context.set_trailing_metadata((("grpc-status-details-bin", _half_made(error)),))
+            message = str(error)
+        except StandInError as error:
+            message = f"{error}\n{error.fix}" if error.fix else str(error)
+        return context.abort(grpc.StatusCode.UNKNOWN, message)  # which raises
+
+    return run
 
 
 class Servicer(provider_pb2_grpc.ResourceProviderServicer):
@@ -62,132 +79,108 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         kind = provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE
         return provider_pb2.DiffResponse(changes=kind, diffs=changed)
 
+    @_guarded
     def Configure(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Take the provider's settings."""
+        prefix = f"{self._provider.package}:config:"
+        given = from_struct(request.args) or {
+            key.removeprefix(prefix): value for key, value in request.variables.items()
+        }
+        self._provider.configure_from(given)
+        return provider_pb2.ConfigureResponse(
+            acceptSecrets=False, supportsPreview=True, acceptResources=False, acceptOutputs=False
+        )
 
-        def configure() -> Any:
-            prefix = f"{self._provider.package}:config:"
-            given = from_struct(request.args) or {
-                key.removeprefix(prefix): value for key, value in request.variables.items()
-            }
-            self._provider.configure_from(given)
-            return provider_pb2.ConfigureResponse(
-                acceptSecrets=False, supportsPreview=True, acceptResources=False, acceptOutputs=False
-            )
-
-        return _guarded(context, configure)
-
+    @_guarded
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Complete and check a resource's inputs."""
+        name = request.urn.rsplit("::", 1)[-1]
+        checked = self._provider.check(
+            _token(request.urn),
+            from_struct(request.news),
+            from_struct(request.olds),
+            name,
+            request.randomSeed,
+        )
+        return _checked(checked.inputs, checked.failures)
 
-        def check() -> Any:
-            name = request.urn.rsplit("::", 1)[-1]
-            checked = self._provider.check(
-                _token(request.urn),
-                from_struct(request.news),
-                from_struct(request.olds),
-                name,
-                request.randomSeed,
-            )
-            return _checked(checked.inputs, checked.failures)
-
-        return _guarded(context, check)
-
+    @_guarded
     def Diff(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """What an update would change."""
+        change = self._provider.diff(
+            _token(request.urn),
+            from_struct(request.olds),
+            from_struct(request.news),
+            request.ignoreChanges,
+            from_struct(request.old_inputs),
+        )
+        some = bool(change.differences)
+        response = provider_pb2.DiffResponse
+        return response(
+            changes=response.DIFF_SOME if some else response.DIFF_NONE,
+            diffs=sorted({d.name for d in change.differences}),
+            replaces=change.replaces,
+            deleteBeforeReplace=change.delete_first,
+            detailedDiff={d.path: _detail(d) for d in change.differences},
+            hasDetailedDiff=True,
+        )
 
-        def diff() -> Any:
-            change = self._provider.diff(
-                _token(request.urn),
-                from_struct(request.olds),
-                from_struct(request.news),
-                request.ignoreChanges,
-                from_struct(request.old_inputs),
-            )
-            some = bool(change.differences)
-            response = provider_pb2.DiffResponse
-            return response(
-                changes=response.DIFF_SOME if some else response.DIFF_NONE,
-                diffs=sorted({d.name for d in change.differences}),
-                replaces=change.replaces,
-                deleteBeforeReplace=change.delete_first,
-                detailedDiff={d.path: _detail(d) for d in change.differences},
-                hasDetailedDiff=True,
-            )
-
-        return _guarded(context, diff)
-
+    @_guarded
     def Create(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Make a resource."""
+        id_, outputs = self._provider.create(
+            _token(request.urn),
+            from_struct(request.properties),
+            preview=request.preview,
+            timeout_s=request.timeout,
+        )
+        return provider_pb2.CreateResponse(id=id_, properties=to_struct(outputs))
 
-        def create() -> Any:
-            id_, outputs = self._provider.create(
-                _token(request.urn),
-                from_struct(request.properties),
-                preview=request.preview,
-                timeout_s=request.timeout,
-            )
-            return provider_pb2.CreateResponse(id=id_, properties=to_struct(outputs))
-
-        return _guarded(context, create)
-
+    @_guarded
     def Read(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Read a resource: for a refresh, an import or a `get`."""
+        token, inputs = _token(request.urn), from_struct(request.inputs)
+        state = from_struct(request.properties)
+        outputs = self._provider.read(token, request.id, state)
+        if outputs is None:
+            return provider_pb2.ReadResponse()
+        # Without a state it is an import, whose inputs are what was read, whatever was given.
+        taken = inputs if state and inputs else self._provider.inputs_of(token, outputs)
+        return provider_pb2.ReadResponse(
+            id=str(outputs["id"]), properties=to_struct(outputs), inputs=to_struct(taken)
+        )
 
-        def read() -> Any:
-            token, inputs = _token(request.urn), from_struct(request.inputs)
-            state = from_struct(request.properties)
-            outputs = self._provider.read(token, request.id, state)
-            if outputs is None:
-                return provider_pb2.ReadResponse()
-            # Without a state it is an import, whose inputs are what was read, whatever was given.
-            taken = inputs if state and inputs else self._provider.inputs_of(token, outputs)
-            return provider_pb2.ReadResponse(
-                id=str(outputs["id"]), properties=to_struct(outputs), inputs=to_struct(taken)
-            )
-
-        return _guarded(context, read)
-
+    @_guarded
     def Update(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Change a resource in place."""
+        outputs = self._provider.update(
+            _token(request.urn),
+            request.id,
+            from_struct(request.olds),
+            from_struct(request.news),
+            ignored=request.ignoreChanges,
+            before=from_struct(request.old_inputs),
+            preview=request.preview,
+            timeout_s=request.timeout,
+        )
+        return provider_pb2.UpdateResponse(properties=to_struct(outputs))
 
-        def update() -> Any:
-            outputs = self._provider.update(
-                _token(request.urn),
-                request.id,
-                from_struct(request.olds),
-                from_struct(request.news),
-                ignored=request.ignoreChanges,
-                before=from_struct(request.old_inputs),
-                preview=request.preview,
-                timeout_s=request.timeout,
-            )
-            return provider_pb2.UpdateResponse(properties=to_struct(outputs))
-
-        return _guarded(context, update)
-
+    @_guarded
     def Delete(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Remove a resource."""
+        self._provider.delete(
+            _token(request.urn), request.id, from_struct(request.properties), timeout_s=request.timeout
+        )
+        return Empty()
 
-        def delete() -> Any:
-            self._provider.delete(
-                _token(request.urn), request.id, from_struct(request.properties), timeout_s=request.timeout
-            )
-            return Empty()
-
-        return _guarded(context, delete)
-
+    @_guarded
     def Invoke(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Answer a look-up."""
-
-        def invoke() -> Any:
-            result = self._provider.invoke(request.tok, from_struct(request.args))
-            # `return` is a word of Python's own, so the field can't be named in a call.
-            response = provider_pb2.InvokeResponse()
-            getattr(response, "return").CopyFrom(to_struct(result))
-            return response
-
-        return _guarded(context, invoke)
+        result = self._provider.invoke(request.tok, from_struct(request.args))
+        # `return` is a word of Python's own, so the field can't be named in a call.
+        response = provider_pb2.InvokeResponse()
+        getattr(response, "return").CopyFrom(to_struct(result))
+        return response
 
     def Cancel(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Stop waiting for whatever is under way."""
@@ -238,19 +231,6 @@ def _checked(inputs: Mapping[str, Any], failures: Iterable[tuple[str, str]]) -> 
 def _detail(difference: Difference) -> Any:
     name = f"{difference.kind}_REPLACE" if difference.replaces else difference.kind
     return provider_pb2.PropertyDiff(kind=provider_pb2.PropertyDiff.Kind.Value(name), inputDiff=False)
-
-
-def _guarded(context: grpc.ServicerContext, step: Callable[[], _T]) -> _T:
-    """Run a step; its errors reach the user as one sentence, never as a traceback."""
-    try:
-        return step()
-    except CreatedButError as error:
-        context.set_trailing_metadata((("grpc-status-details-bin", _half_made(error)),))
-        message = str(error)
-    except StandInError as error:
-        message = f"{error}\n{error.fix}" if error.fix else str(error)
-    context.abort(grpc.StatusCode.UNKNOWN, message)
-    raise AssertionError("abort raises")  # for the type checker: grpc has no types
 
 
 def _half_made(error: CreatedButError) -> bytes:

@@ -54,33 +54,17 @@ class Client:
         *,
         query: Query | None = None,
         body: Any = None,
+        content_type: str = "application/json",
         library: bool = False,
         deadline: float | None = None,
     ) -> Any:
         """Send a request and return the answer's JSON (None if there is none).
 
-        `path` stands under the service's base, or under its origin if it begins with a slash.
-        `library`: as Google's Go client library would, with `prettyPrint=false`. `deadline`: on the
-        monotonic clock, until which retries go on. Raises ApiError.
+        `path` stands under the service's base, or under its origin if it begins with a slash. `body`: bytes
+        as they are, anything else as JSON. `library`: as Google's Go client library would, with
+        `prettyPrint=false`. `deadline`: on the monotonic clock, until which retries go on. Raises ApiError.
         """
-        data = None if body is None else json.dumps(body).encode()
-        return self.send_bytes(
-            service, method, path, data, "application/json", query=query, library=library, deadline=deadline
-        )
-
-    def send_bytes(
-        self,
-        service: Service,
-        method: str,
-        path: str,
-        data: bytes | None,
-        content_type: str,
-        *,
-        query: Query | None = None,
-        library: bool = False,
-        deadline: float | None = None,
-    ) -> Any:
-        """As `send`, with a body that is bytes already."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         url = self._url(
             service, path, {"alt": "json", **({"prettyPrint": "false"} if library else {}), **(query or {})}
         )

@@ -1,14 +1,8 @@
-"""The generated parts of docs/standin.md: what the stand-in knows and where it differs.
-
-Example: python -m rehearsal.standin.document --write
-"""
+"""The generated parts of docs/standin.md: what the stand-in knows. `make docs` writes them."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-from rehearsal.standin import differences, sdk
+from rehearsal.standin import sdk
 from rehearsal.standin.invokes import INVOKES
 from rehearsal.standin.types import TYPES
 
@@ -30,33 +24,3 @@ def functions() -> str:
     return "\n".join(
         f"- `{token.split(':')[1].split('/')[0]}.{token.rsplit(':', 1)[1]}`" for token in INVOKES
     )
-
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "standin.md"
-BLOCKS = {"types": types, "functions": functions, "differences": differences.markdown}
-
-
-def filled(text: str) -> str:
-    """`text` with every block between its marks written anew."""
-    for name, block in BLOCKS.items():
-        begin, end = (f"<!-- {word} generated: {name} -->" for word in ("begin", "end"))
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(end)
-        text = f"{head}{begin}\n{block()}\n{end}{tail}"
-    return text
-
-
-def main(arguments: list[str]) -> int:
-    """Write the document anew with --write, else say whether it is up to date; returns the exit code."""
-    before = DOCUMENT.read_text(encoding="utf-8")
-    after = filled(before)
-    if "--write" in arguments:
-        DOCUMENT.write_text(after, encoding="utf-8")
-    elif before != after:
-        print("docs/standin.md is out of date: python -m rehearsal.standin.document --write", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -56,9 +56,7 @@ def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[s
 def _get_project(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getProject", arguments, ("projectId",))
     project = given.get("projectId") or context.settings.project
-    found = context.client.send(
-        RESOURCE_MANAGER, "GET", f"projects/{project}", library=True, deadline=context.deadline
-    )
+    found = context.send(RESOURCE_MANAGER, "GET", f"projects/{project}", library=True)
     parent = found.get("parent") or {}
     labels = found.get("labels") or {}
     return {

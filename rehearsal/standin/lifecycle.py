@@ -20,7 +20,7 @@ from rehearsal.standin import difference, mapping, operations
 from rehearsal.standin.api import DEFAULT_TIMEOUT_S, Client
 from rehearsal.standin.batch import Batches
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import Table, Update
+from rehearsal.standin.table import Service, Table, Update
 
 FORBIDDEN = 403
 NOT_FOUND = 404
@@ -40,6 +40,10 @@ class Context:
     def deadline(self) -> float:
         """The end of this step's patience, on the monotonic clock."""
         return time.monotonic() + self.timeout_s
+
+    def send(self, service: Service, method: str, path: str, **more: Any) -> Any:
+        """`Client.send` with this step's deadline."""
+        return self.client.send(service, method, path, deadline=self.deadline, **more)
 
 
 @dataclass(frozen=True)
@@ -274,14 +278,9 @@ class Resource:
         """Send a request to the type's service; where the answer is an operation, wait for its end."""
         deadline = context.deadline
         service = self.table.service.at(str(known.get("region", "")))
+        library = self.table.client_library
         answer = context.client.send(
-            service,
-            method,
-            path,
-            query=query,
-            body=body,
-            library=self.table.client_library,
-            deadline=deadline,
+            service, method, path, query=query, body=body, library=library, deadline=deadline
         )
         if not operations.is_operation(answer):
             return answer

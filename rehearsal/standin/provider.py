@@ -14,12 +14,11 @@ from rehearsal.standin import inputs as checking
 from rehearsal.standin import mapping
 from rehearsal.standin.api import DEFAULT_TIMEOUT_S, FIRST_BACKOFF_S, Client
 from rehearsal.standin.batch import Batches
-from rehearsal.standin.differences import NOT_CARRIED_OUT
 from rehearsal.standin.install import installed_version
 from rehearsal.standin.invokes import INVOKES
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings, unknown_settings
-from rehearsal.standin.types import TYPES
+from rehearsal.standin.types import NOT_CARRIED_OUT, TYPES
 
 POLL_S = 0.5  # the official provider: 10 s
 WINDOW_S = 0.3  # the official provider: 3 s

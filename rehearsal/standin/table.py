@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rehearsal.standin import generate
-from rehearsal.standin.field import Field, Kind
+from rehearsal.standin.field import Field
 from rehearsal.standin.generate import Exceptions
 
 
@@ -115,15 +115,8 @@ class Table:
             "*" if any(u.fields == "*" for u in self.updates) else " ".join(u.fields for u in self.updates)
         )
         path = f"{urlsplit(self.service.base).path}{self.item}"
-        return generate.fields(
-            self.token,
-            self.service.document,
-            path,
-            mutable,
-            self.exceptions,
-            self.schema,
-            self.client_library,
-        )
+        about = (self.token, self.service.document, path, mutable)
+        return generate.fields(*about, self.exceptions, self.schema, self.client_library)
 
     @property
     def label(self) -> str:
@@ -134,11 +127,6 @@ class Table:
     def auto_name(self) -> bool:
         """Whether a resource without a name is given one."""
         return any(f.name == "name" and not f.required for f in self.inputs)
-
-    @property
-    def labelled(self) -> bool:
-        """Whether default labels and the attribution label are added."""
-        return any(f.kind is Kind.LABELS for f in self.fields)
 
     @cached_property
     def inputs(self) -> tuple[Field, ...]:

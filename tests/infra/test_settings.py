@@ -11,7 +11,7 @@ from infra.errors import InfraError, SettingsError
 from infra.network.settings import NetworkSettings
 from infra.settings import from_file, parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over, from_pulumi
-from infra.settings.table import BEGIN, DOCUMENT, END, main, tables, written
+from infra.settings.table import tables
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
 from tests.infra.engine import BASE
@@ -144,21 +144,8 @@ def test_all_problems_are_one_error() -> None:
     ]
 
 
-def test_the_documentation_has_the_tables_of_the_code() -> None:
-    document = DOCUMENT.read_text()
-    assert written(document) == document, "run: python -m infra.settings.table --write"
-    assert "`storage:bucketName`" in tables()
-
-
-def test_tables_are_written_between_the_marks(tmp_path: Path) -> None:
-    document = tmp_path / "settings.md"
-    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert main(["--write"], document) == 0
-    assert document.read_text() == f"before\n{BEGIN}\n\n{tables()}\n\n{END}\nafter\n"
-
-
 def test_the_first_seeds_variables_are_mapped_to_settings_that_exist() -> None:
-    document = DOCUMENT.read_text()
+    document = (ROOT / "docs" / "settings.md").read_text()
     for variable in (
         "project_id",
         "data_snapshot_name",

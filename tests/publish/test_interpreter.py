@@ -6,17 +6,15 @@ import hashlib
 import http.server
 import json
 import platform
-import shutil
 import subprocess
 import tarfile
 import threading
 from importlib import resources
 from pathlib import Path
 
-import numpy
 import pytest
 
-from infra.publish import elf, interpreter, pack
+from infra.publish import interpreter, pack
 from infra.publish.archive import write
 from infra.publish.errors import PublishError
 
@@ -64,38 +62,6 @@ def test_the_pack_runs_elsewhere_without_this_machines_python(
 def test_the_pack_is_the_same_every_time(packed: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
     pack.pack_running(tmp_path / "again.tar.gz")
     assert (tmp_path / "again.tar.gz").read_bytes() == packed[0].read_bytes()
-
-
-def test_a_search_path_is_rewritten_in_place(tmp_path: Path) -> None:
-    """NumPy's own module, moved away from its libraries, and the loader's word on where it finds them."""
-    home = Path(numpy.__file__).parent
-    image = next(home.glob("_core/_multiarray_umath*.so")).read_bytes()
-    found = elf.dynamic(image)
-    assert found is not None
-    assert found.search_path is not None
-    library = next(path for path in home.parent.glob("numpy.libs/*") if path.name in found.needed)
-    (tmp_path / "moved").mkdir()
-    shutil.copyfile(library, tmp_path / "moved" / library.name)
-    module = tmp_path / "module.so"
-
-    def loader_finds() -> bool:
-        printed = subprocess.run(["ldd", module], capture_output=True, text=True, check=True).stdout
-        return f"{library.name} => {tmp_path}/moved/{library.name}" in printed
-
-    module.write_bytes(image)
-    assert not loader_finds()
-    changed = elf.with_search_path(image, "$ORIGIN/moved")
-    assert len(changed) == len(image)
-    assert elf.dynamic(changed) == elf.Dynamic(found.needed, "$ORIGIN/moved")
-    module.write_bytes(changed)
-    assert loader_finds()
-    with pytest.raises(ValueError, match="no room"):
-        elf.with_search_path(image, "/" * 100)
-
-
-def test_what_is_no_elf_object_is_left_alone() -> None:
-    assert elf.dynamic(b"#!/bin/sh\n") is None
-    assert elf.with_search_path(b"#!/bin/sh\n", "$ORIGIN") == b"#!/bin/sh\n"
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ import pytest
 
 from rehearsal.plugin.errors import StandInError, UnsupportedError
 from rehearsal.standin import sdk
-from rehearsal.standin.differences import NOT_CARRIED_OUT
 from rehearsal.standin.provider import Provider
-from rehearsal.standin.types import TYPES
+from rehearsal.standin.types import NOT_CARRIED_OUT, TYPES
 from tests.standin.replay import RECORDINGS, Google, Recording, Request, google, load, momentless
 
 # Recordings that show all requests on something shared: their resources are replayed together.

@@ -117,7 +117,8 @@ def merge(body: JsonObject, patch: JsonObject) -> None:
     for key, value in patch.items():
         if value is None:
             body.pop(key, None)
-        elif isinstance(value, dict) and isinstance(body.get(key), dict):
+        elif isinstance(value, dict):
+            body[key] = body[key] if isinstance(body.get(key), dict) else {}
             merge(body[key], value)
         else:
             body[key] = value

@@ -89,9 +89,7 @@ def invalid(field: str, value: object, why: str) -> ApiError:
     return ApiError(400, "INVALID_ARGUMENT", text, reason="invalid")
 
 
-def changed_meanwhile(code: int = 409) -> ApiError:
+def changed_meanwhile() -> ApiError:
     """For an etag that isn't the resource's."""
-    if code == 412:
-        return ApiError(412, "FAILED_PRECONDITION", "The etag doesn't match.", reason="conditionNotMet")
     text = "The etag in the request doesn't match the current one. Please retry the whole read-modify-write."
     return ApiError(409, "ABORTED", text, reason="aborted")

@@ -10,8 +10,8 @@ import copy
 import ipaddress
 import re
 from contextlib import suppress
-from typing import Any
 
+from rehearsal.cloud.collections.masks import merge
 from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.storage.resources import STORAGE_CLASSES
 from rehearsal.cloud.storage.versions import etag, later
@@ -127,7 +127,8 @@ def _finish(base: JsonObject, body: JsonObject, before: JsonObject, now: str) ->
         if key not in _SETTABLE and key not in _OUTPUT and value:
             raise NotEmulatedError(f"Bucket field '{key}'")
     wanted = {key: value for key, value in body.items() if key in _SETTABLE}
-    bucket: JsonObject = _merge(base, wanted)
+    bucket = copy.deepcopy(base)
+    merge(bucket, copy.deepcopy(wanted))
     bucket["location"] = bucket["location"].upper()
     bucket["storageClass"] = bucket["storageClass"].upper()
     bucket["locationType"] = _location_type(bucket["location"])
@@ -144,19 +145,6 @@ def _finish(base: JsonObject, body: JsonObject, before: JsonObject, now: str) ->
         bucket["autoclass"].setdefault("terminalStorageClass", "NEARLINE")
     _check(bucket)
     return bucket | {"updated": now}
-
-
-def _merge(old: Any, new: Any) -> Any:
-    """JSON merge patch (RFC 7396), which is how the JSON API reads a PATCH body."""
-    if not isinstance(new, dict):
-        return copy.deepcopy(new)
-    result = copy.deepcopy(old) if isinstance(old, dict) else {}
-    for key, value in new.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = _merge(result.get(key), value)
-    return result
 
 
 def _complete_access(bucket: JsonObject, before: JsonObject, now: str) -> None:

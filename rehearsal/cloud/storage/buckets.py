@@ -160,15 +160,10 @@ class Buckets:
             raise bad_request(f"Unknown project id: {call.path['projectId']}")
         return {"kind": "storage#serviceAccount", "email_address": encryption.agent(world)}
 
-    async def notifications(self, call: Call) -> JsonObject:
-        """storage.notifications.list: none, because none can be made."""
+    async def none(self, call: Call) -> JsonObject:
+        """storage.notifications.list and its like: none, because none can be made."""
         self._store.bucket(call.path["bucket"])
-        return {"kind": "storage#notifications"}
-
-    async def anywhere_caches(self, call: Call) -> JsonObject:
-        """storage.anywhereCaches.list: none, because none can be made."""
-        self._store.bucket(call.path["bucket"])
-        return {"kind": "storage#anywhereCaches"}
+        return {"kind": f"storage#{call.method_id.split('.')[1]}"}
 
     def _require_project(self, call: Call) -> None:
         world = self._store.world

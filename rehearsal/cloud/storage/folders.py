@@ -108,11 +108,6 @@ class Folders:
             raise ApiError(404, "NOT_FOUND", f"The operation '{name}' does not exist.")
         return operation
 
-    async def managed(self, call: Call) -> JsonObject:
-        """storage.managedFolders.list: none, because none can be made."""
-        self._store.bucket(call.path["bucket"])
-        return {"kind": "storage#managedFolders"}
-
     def _tree(self, call: Call) -> Objects:
         objects = self._store.objects(call.path["bucket"])
         if not objects.hierarchical:

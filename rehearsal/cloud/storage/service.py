@@ -7,12 +7,12 @@ may stand in the request's body, so handlers of writes ask for these themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.iam import Iam
-from rehearsal.cloud.service import Call, Method, World
+from rehearsal.cloud.service import Call, Handler, Method, World
 from rehearsal.cloud.storage.blobs import BlobStore
 from rehearsal.cloud.storage.buckets import Buckets
 from rehearsal.cloud.storage.control import StorageControl
@@ -55,51 +55,48 @@ class StorageService:
     def methods(self) -> Mapping[str, Method]:
         """Method id → method."""
         buckets, folders, objects = self._buckets, self._folders, self._objects
-        return {
-            "storage.anywhereCaches.list": Method(
-                buckets.anywhere_caches, "storage.anywhereCaches.list", self._bucket
-            ),
-            "storage.buckets.delete": Method(buckets.delete, "storage.buckets.delete", self._bucket),
-            "storage.buckets.get": Method(buckets.get, "storage.buckets.get", self._bucket),
-            "storage.buckets.getIamPolicy": Method(
-                buckets.get_policy, "storage.buckets.getIamPolicy", self._bucket
-            ),
-            "storage.buckets.getStorageLayout": Method(
-                buckets.storage_layout, "storage.objects.list", self._bucket
-            ),
-            "storage.buckets.insert": Method(buckets.insert, "storage.buckets.create", self._project),
-            "storage.buckets.list": Method(buckets.list, "storage.buckets.list", self._project),
+        bucket, object_, source, project = self._bucket, self._object, self._source, self._project
+        table: dict[str, tuple[Handler, str, Callable[[Call], str]]] = {
+            "anywhereCaches.list": (buckets.none, "anywhereCaches.list", bucket),
+            "buckets.delete": (buckets.delete, "buckets.delete", bucket),
+            "buckets.get": (buckets.get, "buckets.get", bucket),
+            "buckets.getIamPolicy": (buckets.get_policy, "buckets.getIamPolicy", bucket),
+            "buckets.getStorageLayout": (buckets.storage_layout, "objects.list", bucket),
+            "buckets.insert": (buckets.insert, "buckets.create", project),
+            "buckets.list": (buckets.list, "buckets.list", project),
+            "buckets.patch": (buckets.patch, "buckets.update", bucket),
+            "buckets.setIamPolicy": (buckets.set_policy, "buckets.setIamPolicy", bucket),
+            "buckets.update": (buckets.update, "buckets.update", bucket),
+            "folders.delete": (folders.delete, "folders.delete", bucket),
+            "folders.get": (folders.get, "folders.get", bucket),
+            "folders.insert": (folders.insert, "folders.create", bucket),
+            "folders.list": (folders.list, "folders.list", bucket),
+            "folders.rename": (folders.rename, "folders.rename", bucket),
+            "managedFolders.list": (buckets.none, "managedFolders.list", bucket),
+            "notifications.list": (buckets.none, "buckets.get", bucket),
+            "objects.copy": (objects.copy, "objects.get", source),
+            "objects.delete": (objects.delete, "objects.delete", object_),
+            "objects.get": (objects.get, "objects.get", object_),
+            "objects.move": (objects.move, "objects.get", source),
+            "objects.patch": (objects.patch, "objects.update", object_),
+            "objects.restore": (objects.restore, "objects.restore", object_),
+            "objects.rewrite": (objects.rewrite, "objects.get", source),
+            "objects.update": (objects.update, "objects.update", object_),
+        }
+        found = {
+            f"storage.{method}": Method(handler, f"storage.{permission}", resource)
+            for method, (handler, permission, resource) in table.items()
+        }
+        return found | {
             "storage.buckets.operations.get": Method(folders.operation),
-            "storage.buckets.patch": Method(buckets.patch, "storage.buckets.update", self._bucket),
-            "storage.buckets.setIamPolicy": Method(
-                buckets.set_policy, "storage.buckets.setIamPolicy", self._bucket
-            ),
             "storage.buckets.testIamPermissions": Method(buckets.test_permissions),
-            "storage.buckets.update": Method(buckets.update, "storage.buckets.update", self._bucket),
-            "storage.folders.delete": Method(folders.delete, "storage.folders.delete", self._bucket),
-            "storage.folders.get": Method(folders.get, "storage.folders.get", self._bucket),
-            "storage.folders.insert": Method(folders.insert, "storage.folders.create", self._bucket),
-            "storage.folders.list": Method(folders.list, "storage.folders.list", self._bucket),
-            "storage.folders.rename": Method(folders.rename, "storage.folders.rename", self._bucket),
-            "storage.managedFolders.list": Method(
-                folders.managed, "storage.managedFolders.list", self._bucket
-            ),
-            "storage.notifications.list": Method(buckets.notifications, "storage.buckets.get", self._bucket),
             "storage.objects.compose": Method(objects.compose),
-            "storage.objects.copy": Method(objects.copy, "storage.objects.get", self._source),
-            "storage.objects.delete": Method(objects.delete, "storage.objects.delete", self._object),
-            "storage.objects.get": Method(objects.get, "storage.objects.get", self._object),
             "storage.objects.insert": Method(self._uploads.insert),
             "storage.objects.list": Method(
-                objects.list, "storage.objects.list", self._bucket, lambda call: call.query.get("prefix", "")
+                objects.list, "storage.objects.list", bucket, lambda call: call.query.get("prefix", "")
             ),
-            "storage.objects.move": Method(objects.move, "storage.objects.get", self._source),
-            "storage.objects.patch": Method(objects.patch, "storage.objects.update", self._object),
-            "storage.objects.restore": Method(objects.restore, "storage.objects.restore", self._object),
-            "storage.objects.rewrite": Method(objects.rewrite, "storage.objects.get", self._source),
-            "storage.objects.update": Method(objects.update, "storage.objects.update", self._object),
             "storage.projects.serviceAccount.get": Method(
-                buckets.service_account, "resourcemanager.projects.get", self._project
+                buckets.service_account, "resourcemanager.projects.get", project
             ),
         }
 

@@ -30,7 +30,7 @@ class Bucket(Resource):
             return None
         if not prior.get("id") or not outputs["project"]:
             number = outputs["projectNumber"]
-            found = context.client.send(COMPUTE, "GET", f"projects/{number}", deadline=context.deadline)
+            found = context.send(COMPUTE, "GET", f"projects/{number}")
             outputs["project"] = found["name"]
         return {**outputs, "url": f"gs://{outputs['name']}"}
 
@@ -49,7 +49,7 @@ class Bucket(Resource):
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
         """Look for caches and objects in the way, delete those if asked to, then the bucket."""
         item = self.item(known)
-        context.client.send(STORAGE, "GET", f"{item}/anywhereCaches/", deadline=context.deadline)
+        context.send(STORAGE, "GET", f"{item}/anywhereCaches/")
         while objects := self.call(context, "GET", f"{item}/o", known, query={"versions": "true"}).get(
             "items"
         ):

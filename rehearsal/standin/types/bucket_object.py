@@ -50,15 +50,14 @@ class BucketObject(Resource):
         data = b"".join(
             f"--{boundary}\r\nContent-Type: {kind}\r\n\r\n".encode() + part + b"\r\n" for kind, part in parts
         )
-        context.client.send_bytes(
+        context.send(
             self.table.service,
             "POST",
             f"/upload/storage/v1/b/{planned['bucket']}/o",
-            data + f"--{boundary}--\r\n".encode(),
-            f"multipart/related; boundary={boundary}",
+            body=data + f"--{boundary}--\r\n".encode(),
+            content_type=f"multipart/related; boundary={boundary}",
             query={"name": planned["name"], "uploadType": "multipart"},
             library=True,
-            deadline=context.deadline,
         )
 
     def patch(self, context: Context, request: Update, change: Change) -> None:
@@ -72,16 +71,15 @@ class BucketObject(Resource):
             return None
         return {**outputs, "md5hexhash": base64.b64decode(outputs["md5hash"]).hex()}
 
-    def read_name(self, id_: str) -> dict[str, str]:
-        """Bucket and name from an import id `bucket/name`."""
-        bucket, slash, name = id_.partition("/")
-        if not slash:
-            raise StandInError(f"BucketObject id {id_!r} doesn't have the form bucket/name")
-        return {"bucket": bucket, "name": name}
-
     def known(self, id_: str, prior: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        """What is known of the object: an id `bucket-name` can't be taken apart, so the state counts."""
-        return dict(prior) if prior.get("bucket") else self.read_name(id_)
+        """What is known of the object: an id `bucket-name` can't be taken apart, so the state counts.
+
+        An import's id is `bucket/name`.
+        """
+        bucket, slash, name = id_.partition("/")
+        if not slash and not prior.get("bucket"):
+            raise StandInError(f"BucketObject id {id_!r} doesn't have the form bucket/name")
+        return dict(prior) if prior.get("bucket") else {"bucket": bucket, "name": name}
 
 
 def _is_stored(inputs: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

@@ -32,7 +32,7 @@ def resolve_image(context: Context, image: str, planned: Mapping[str, Any]) -> s
     images = f"projects/{project or planned['project']}/global/images"
     for path in (f"{images}/{name}", f"{images}/family/{name}"):
         try:
-            context.client.send(COMPUTE, "GET", path, library=True, deadline=context.deadline)
+            context.send(COMPUTE, "GET", path, library=True)
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise

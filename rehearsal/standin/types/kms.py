@@ -39,15 +39,13 @@ class CryptoKey(Resource):
 
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
         """Destroy every version, then stop the rotation that would make new ones."""
-        client, item, deadline = context.client, self.item(known), context.deadline
-        found = client.send(KMS, "GET", f"{item}/cryptoKeyVersions", library=True, deadline=deadline)
+        item = self.item(known)
+        found = context.send(KMS, "GET", f"{item}/cryptoKeyVersions", library=True)
         for version in found.get("cryptoKeyVersions", ()):
             if version["state"] not in _DESTROYED:
-                client.send(
-                    KMS, "POST", f"{version['name']}:destroy", body={}, library=True, deadline=deadline
-                )
+                context.send(KMS, "POST", f"{version['name']}:destroy", body={}, library=True)
         if known.get("rotationPeriod"):
-            client.send(KMS, "PATCH", item, body={}, query=_ROTATION, library=True, deadline=deadline)
+            context.send(KMS, "PATCH", item, body={}, query=_ROTATION, library=True)
 
     def parse(self, id_: str, settings: Settings) -> dict[str, str]:
         """Ring and name; the ring's id holds slashes itself."""

@@ -34,13 +34,7 @@ class ProjectService(Resource):
         """The API, or None if it isn't enabled or the project is gone."""
         known = {**prior, **self.parse(id_, context.settings)}
         try:
-            context.client.send(
-                RESOURCE_MANAGER,
-                "GET",
-                f"projects/{known['project']}",
-                library=True,
-                deadline=context.deadline,
-            )
+            context.send(RESOURCE_MANAGER, "GET", f"projects/{known['project']}", library=True)
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return None

@@ -44,53 +44,36 @@ def found(world: World, zones: Iterable[str]) -> None:
     project = f"projects/{world.project}"
     by_region: dict[str, list[str]] = {}
     for zone in zones:
-        by_region.setdefault(zone.rpartition("-")[0], []).append(zone)
-    now = world.clock.rfc3339()
-    for region, members in by_region.items():
-        name = f"{project}/regions/{region}"
-        world.directory[name] = {
-            "kind": "compute#region",
-            "name": region,
-            "description": region,
-            "status": "UP",
-            "creationTimestamp": now,
-            "zones": [compute_link(f"{project}/zones/{zone}") for zone in members],
-            "selfLink": compute_link(name),
-        }
+        by_region.setdefault(zone.rpartition("-")[0], []).append(f"{project}/zones/{zone}")
+    for short, members in by_region.items():
+        region = f"{project}/regions/{short}"
+        links = [compute_link(zone) for zone in members]
+        _enter(world, "region", region, description=short, status="UP", zones=links)
         for zone in members:
-            _found_zone(world, f"{project}/zones/{zone}", name, now)
-    world.directory[project] = {
-        "kind": "compute#project",
-        "id": world.number,
-        "name": world.project,
-        "creationTimestamp": now,
-        "defaultServiceAccount": f"{world.number}-compute@developer.gserviceaccount.com",
-        "selfLink": compute_link(project),
-    }
+            name = zone.rpartition("/")[2]
+            _enter(world, "zone", zone, description=name, status="UP", region=compute_link(region))
+            for kind, limits in DISK_TYPES.items():
+                _enter(
+                    world,
+                    "diskType",
+                    f"{zone}/diskTypes/{kind}",
+                    description=kind,
+                    validDiskSize=f"{limits.smallest_gib}GB-{limits.largest_gib}GB",
+                    defaultDiskSizeGb=str(limits.default_gib),
+                    zone=compute_link(zone),
+                )
+    account = f"{world.number}-compute@developer.gserviceaccount.com"
+    _enter(world, "project", project, id=world.number, defaultServiceAccount=account)
 
 
-def _found_zone(world: World, name: str, region: str, now: str) -> None:
-    zone = name.rsplit("/", 1)[-1]
+def _enter(world: World, kind: str, name: str, **more: object) -> None:
     world.directory[name] = {
-        "kind": "compute#zone",
-        "name": zone,
-        "description": zone,
-        "status": "UP",
-        "region": compute_link(region),
-        "creationTimestamp": now,
+        "kind": f"compute#{kind}",
+        "name": name.rpartition("/")[2],
+        "creationTimestamp": world.clock.rfc3339(),
         "selfLink": compute_link(name),
+        **more,
     }
-    for kind, limits in DISK_TYPES.items():
-        world.directory[f"{name}/diskTypes/{kind}"] = {
-            "kind": "compute#diskType",
-            "name": kind,
-            "description": kind,
-            "validDiskSize": f"{limits.smallest_gib}GB-{limits.largest_gib}GB",
-            "defaultDiskSizeGb": str(limits.default_gib),
-            "zone": compute_link(name),
-            "creationTimestamp": now,
-            "selfLink": compute_link(f"{name}/diskTypes/{kind}"),
-        }
 
 
 COLLECTIONS = tuple(Collection(f"compute.{name}") for name in ("projects", "regions", "zones", "diskTypes"))
