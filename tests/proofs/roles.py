@@ -32,8 +32,8 @@ TYPED = {
     "roles/tpu.admin": ("recreate-preempted", "dev", "--yes"),
     "roles/iam.serviceAccountUser": ("recreate-preempted", "dev", "--yes"),
     "roles/logging.viewer": ("doctor", "dev"),
-    "roles/compute.osAdminLogin": ("exec", "dev", "--", "true"),
-    "roles/iap.tunnelResourceAccessor": ("exec", "dev", "--", "true"),
+    "roles/compute.osAdminLogin": ("exec", "dev", "--partial", "--", "true"),
+    "roles/iap.tunnelResourceAccessor": ("exec", "dev", "--partial", "--", "true"),
 }
 
 
