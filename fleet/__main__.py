@@ -38,6 +38,7 @@ from infra.named import read_stack
 from infra.nodes import Node, nodes
 from infra.prices import within_budget
 from infra.settings import from_file
+from infra.settings.schema import FleetSettings, GcpSettings
 from infra.storage.settings import StorageSettings
 from infra.tpu.published import unpublished
 
@@ -287,8 +288,8 @@ def _followed(options: argparse.Namespace, fleet: Environment, controller: Contr
             return fleet
         if not options.watch:
             within_budget(new.settings)
-        for kept in ("gcp", "storage", "fleet"):
-            if getattr(new.settings, kept) != getattr(fleet.settings, kept):
+        for kept, section in (("gcp", GcpSettings), ("storage", StorageSettings), ("fleet", FleetSettings)):
+            if new.settings[section] != fleet.settings[section]:
                 raise FleetError(f"{kept}: has changed; to take it up: Ctrl+C, and monitor again")
     except InfraError as error:
         controller.say(f"the settings aren't followed: {error}")

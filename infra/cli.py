@@ -21,6 +21,8 @@ NO_LOGIN = (
     "pulumi isn't logged in\n"
     "    fix: pulumi login gs://BUCKET, or `pulumi login --local` to keep the state on this machine"
 )
+# What the official provider writes around its sentence, as recorded with 9.35.0.
+_FRAME = re.compile(r"sdk-v2/\S+\.go:\d+: (?:sdk\.\w+: )?|: provider=google(?:-beta)?@[\d.]+\d")
 _SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)\S")
 NO_PASSPHRASE = (
     "no passphrase for the stacks' secrets: this backend wants one, though our stacks hold no secret\n"
@@ -85,7 +87,8 @@ class Pulumi:
             said = "; ".join(dict.fromkeys(line for line in lines if "error:" in line)) or answer.stderr
             for text, instead in ((_NO_PASSPHRASE, NO_PASSPHRASE), (_NO_LOGIN, NO_LOGIN)):
                 said = instead if text in answer.stderr else said
-            raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said.strip()}")
+            said = _FRAME.sub("", said).strip()
+            raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said}")
         return answer.stdout
 
     def hear(self, layer: str, *arguments: str) -> tuple[bool, str]:
@@ -94,7 +97,7 @@ class Pulumi:
         done = subprocess.run(
             call, env=self.variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
-        return done.returncode == 0, done.stdout
+        return done.returncode == 0, _FRAME.sub("", done.stdout)
 
     def stacks(self, layer: str) -> set[str]:
         """Names of a layer's stacks in the backend that is logged in."""

@@ -92,11 +92,9 @@ def go() -> Finding:
     version = output_of("go", "version")
     if version:
         return Finding("Go", OK, version.removeprefix("go version "))
-    if program("gcsfuse") and program("fake-gcs-server") and program("pulumi"):
+    if program("gcsfuse") and program("pulumi"):
         return Finding("Go", OPTIONAL, "not found, and not needed: all programs are built")
-    return Finding(
-        "Go", MISSING, "not found", "install Go 1.26 or newer (it builds pulumi, gcsfuse, fake-gcs-server)"
-    )
+    return Finding("Go", MISSING, "not found", "install Go 1.26 or newer (it builds pulumi and gcsfuse)")
 
 
 def programs() -> Iterator[Finding]:
@@ -105,7 +103,6 @@ def programs() -> Iterator[Finding]:
         "pulumi": ("version",),
         "pulumi-language-python": (),
         "gcsfuse": ("--version",),
-        "fake-gcs-server": (),
     }.items():
         where = program(name)
         if where is None:

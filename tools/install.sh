@@ -6,7 +6,7 @@
 # With --cached it fails instead of building. The official program is used where it is on PATH in the pinned version; else it
 # is built from the Go modules pinned in tools/<name>/go.{mod,sum}, once, into a
 # cache outside the tree whose key is made of those pins. Cost on 2 cores, cold:
-# pulumi 3 min, pulumi-language-python 15 s, storage (gcsfuse, fake-gcs-server) 1 min.
+# pulumi 3 min, pulumi-language-python 15 s, storage (gcsfuse) 1 min.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -61,7 +61,6 @@ case $name in
     export GOTOOLCHAIN=go1.27.3
     go install -trimpath -ldflags "-s -w -X github.com/googlecloudplatform/gcsfuse/v3/common.gcsfuseVersion=${version#v}" \
       github.com/googlecloudplatform/gcsfuse/v3
-    go install -trimpath -ldflags '-s -w' github.com/fsouza/fake-gcs-server
     [ -x "$out/gcsfuse" ] || mv "$out/v3" "$out/gcsfuse"
     ;;
 esac

@@ -3,7 +3,7 @@
 #
 #   tools/setup.sh python   the hash-locked virtual environment, linked as .venv
 #   tools/setup.sh system   Debian packages (root only; skipped with a word where not root)
-#   tools/setup.sh tools    Pulumi CLI and language host, gcsfuse, fake-gcs-server; links in .venv/bin
+#   tools/setup.sh tools    Pulumi CLI and language host, gcsfuse; links in .venv/bin
 #   tools/setup.sh parity   torch and transformers in an environment of their own, for the tests
 #   tools/setup.sh          all but parity
 #
@@ -107,12 +107,12 @@ setup_tools() {
     fi
   fi
 
-  dir=$(tools/install.sh storage)
-  ln -sf "$dir"/fake-gcs-server .venv/bin/
+  rm -f .venv/bin/fake-gcs-server # an earlier set-up linked it
   if [ $official ] && command -v gcsfuse >/dev/null; then
     [ -e .venv/bin/gcsfuse ] || echo "setup: using the gcsfuse on PATH: $(command -v gcsfuse)"
     ln -sf "$(command -v gcsfuse)" .venv/bin/gcsfuse
   else
+    dir=$(tools/install.sh storage)
     ln -sf "$dir"/gcsfuse .venv/bin/
   fi
 }

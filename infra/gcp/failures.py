@@ -39,6 +39,8 @@ _OF_STATUS = {
 }  # fmt: skip
 # What the text says counts before the number: Google gives 429 and 8 to three different things. In order.
 _OF_TEXT: tuple[tuple[str, Kind], ...] = (
+    # Of a login without one, with the reason SERVICE_DISABLED: the API that is off is another project's.
+    (r"requires a quota project", Kind.LOGIN),
     (r"has not been used in project|SERVICE_DISABLED|accessNotConfigured|it is disabled", Kind.API_OFF),
     (r"no more capacity|insufficient (reserved )?capacity|resources available to fulfill", Kind.STOCK_OUT),
     (r"ZONE_RESOURCE_POOL_EXHAUSTED|stockout|currently unavailable in the", Kind.STOCK_OUT),

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from rehearsal.cloud.schema import Check, Schemas, Violation, matching, refusal, scalar, snake
+from rehearsal.cloud.schema import Check, Schemas, Violation, camel, matching, refusal, scalar, snake
 from rehearsal.cloud.service import ApiError, JsonObject
 
 _DOCUMENTS = files("googleapiclient") / "discovery_cache" / "documents"
@@ -40,7 +40,12 @@ _TOLERATED = (
 # Query parameters of the same kind, by API: TensorStore makes its reads unlike any before, so that no cache
 # on the way answers them (tensorstore/kvstore/gcs_http), and Cloud Storage lets the parameter pass. Compute's
 # lists know returnPartialSuccess (https://cloud.google.com/compute/docs/reference/rest/v1/disks/list).
-_TOLERATED_QUERY = {"storage": ("tensorstore",), "compute": ("returnPartialSuccess",)}
+# The official provider names the mask of Pub/Sub's patches in the query too.
+_TOLERATED_QUERY = {
+    "compute": ("returnPartialSuccess",),
+    "pubsub": ("updateMask",),
+    "storage": ("tensorstore",),
+}
 # https://cloud.google.com/apis/docs/system-parameters, where the documents have other spellings.
 _SYSTEM_QUERY = ("$alt", "$fields", "$prettyPrint", "$userProject", "userProject")
 # Of what is wrong in one answer.
@@ -81,9 +86,11 @@ class Route:
         """Typed query parameters, repeated ones as lists; ApiError 400 for unknown or ill-typed ones."""
         values: dict[str, Any] = {}
         found: list[Violation] = []
-        for name, text in parse_qsl(query, keep_blank_values=True):
+        for given, text in parse_qsl(query, keep_blank_values=True):
+            # Google's front ends take a message's own spelling too, which the official provider sends.
+            name = given if given in self.query_checks else camel(given)
             if name not in self.query_checks:
-                found.append(_unknown_query(name))
+                found.append(_unknown_query(given))
                 continue
             schema, check = self.query_checks[name]
             value = _from_text(schema, text)

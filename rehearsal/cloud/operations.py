@@ -47,6 +47,7 @@ RPC_CODES = {
 _INTERNAL = ApiError(500, "INTERNAL", "Internal error encountered.")
 _CANCELLED = ApiError(499, "CANCELLED", "The operation was cancelled.", reason="cancelled")
 
+_COMPUTE = "compute#operation"
 # compute.*Operations.wait returns after two minutes at the latest, done or not.
 _WAIT_S = 120.0
 
@@ -85,6 +86,11 @@ class Operations:
     def names(self, parent: str) -> list[str]:
         """Full names of the operations below `projects/P/zones/Z` or `projects/P/locations/Z`."""
         return [name for name in self._operations if name.startswith(f"{parent}/operations/")]
+
+    def of_compute(self, project: str) -> list[str]:
+        """Full names of the compute#operations of `projects/P`, wherever they are."""
+        every = self._operations.items()
+        return [n for n, each in every if n.startswith(f"{project}/") and each.body.get("kind") == _COMPUTE]
 
     async def cancel(self, name: str) -> None:
         """Stop a running operation, which undoes what it has begun and ends as CANCELLED; ApiError 404."""
@@ -154,7 +160,7 @@ class Operations:
         op_name = f"operation-{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:12]}"
         name = f"{scope}/operations/{op_name}"
         body: JsonObject = {
-            "kind": "compute#operation",
+            "kind": _COMPUTE,
             "id": str(next(self._ids)),
             "name": op_name,
             "operationType": verb,

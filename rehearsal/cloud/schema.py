@@ -51,6 +51,11 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 
 
+def camel(name: str) -> str:
+    """`update_mask` as JSON spells it: `updateMask`."""
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
+
+
 def refusal(violations: list[Violation]) -> ApiError:
     """The 400 that lists every violation."""
     details: JsonObject = {

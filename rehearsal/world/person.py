@@ -91,9 +91,10 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
         "PYTHONPATH": str(layout.program),
         "REHEARSAL_WORLD": str(layout.root),
         "REHEARSAL_CONTROL": str(layout.control),
-        # One bundle for OpenSSL, requests and gcloud; Go reads the system's, over which it is mounted.
+        # One bundle for Python's clients and gcloud; Go reads the system's, over which it is mounted.
         "SSL_CERT_FILE": bundle,
         "REQUESTS_CA_BUNDLE": bundle,
+        "HTTPLIB2_CA_CERTS": bundle,
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": bundle,
         "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": bundle,
         "GOOGLE_APPLICATION_CREDENTIALS": credentials,

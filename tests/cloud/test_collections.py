@@ -102,6 +102,12 @@ def test_an_entry_that_contradicts_the_document_or_another_is_refused(
         engine(*collections)
 
 
+@pytest.mark.parametrize(("api", "version"), [("pubsubb", "v1"), ("pubsub", "v9")])
+def test_an_entry_without_a_document_is_refused(api: str, version: str) -> None:
+    with pytest.raises(EntryError, match=f"{api} {version}: there is no discovery document"):
+        engine(TOPICS, more=(Entry(api, (version,), ()),))
+
+
 def test_two_apis_with_the_same_names_are_kept_apart_or_refused() -> None:
     run, scheduler = "run.projects.locations.jobs", "cloudscheduler.projects.locations.jobs"
     other = Entry("run", ("v2",), (Collection(run),))
@@ -296,6 +302,10 @@ def test_computes_lists_are_paged_and_aggregated(cloud: CloudFront, subnet: str)
     assert scopes["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
     assert f"regions/{REGION}" in cloud.compute("GET", "aggregated/subnetworks").json["items"]
     assert cloud.compute("GET", "aggregated/instances").status == 200
+    begun = cloud.compute("GET", "aggregated/operations?filter=operationType%20eq%20insert").json["items"]
+    assert {one["targetLink"].rpartition("/")[2] for one in begun[f"zones/{ZONE}"]["operations"]} >= {"paged"}
+    assert {"net"} <= {one["targetLink"].rpartition("/")[2] for one in begun["global"]["operations"]}
+    assert begun["zones/us-central1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
 
 
 # Compute

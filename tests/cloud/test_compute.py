@@ -351,18 +351,6 @@ def test_a_disk_changes(cloud: CloudFront, snapshot: str) -> None:
     )
 
 
-def test_an_attached_disk_stays(cloud: CloudFront, snapshot: str) -> None:
-    name = make_disk(cloud, snapshot)
-    full = f"projects/{PROJECT}/zones/{ZONE}/disks/{name}"
-    user = f"projects/{PROJECT}/locations/{ZONE}/nodes/n"
-    cloud.world.directory[user] = {"dataDisks": [{"sourceDisk": full}]}
-    assert cloud.compute("GET", f"zones/{ZONE}/disks/{name}").json["users"][0].endswith(user)
-    reply = cloud.compute("DELETE", f"zones/{ZONE}/disks/{name}")
-    del cloud.world.directory[user]
-    assert "users" not in cloud.compute("GET", f"zones/{ZONE}/disks/{name}").json
-    assert reply.error == f"The disk resource '{full}' is already being used by '{user}'"
-
-
 def test_a_snapshot_of_a_disk_has_its_content(cloud: CloudFront, snapshot: str) -> None:
     disk, name = make_disk(cloud, snapshot), fresh("copy")
     done = cloud.done(

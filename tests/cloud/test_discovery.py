@@ -212,12 +212,13 @@ def test_tensorstores_reads_pass_the_caches_and_the_door() -> None:
 RECORDINGS = Path(__file__).parents[1] / "standin" / "recordings"
 # An empty text for an enum, and operations polled where the invented answers said, which isn't Google's path.
 NOT_BY_THE_DOCUMENT = {"compute.Instance", "iam.WorkloadIdentityPool", "iam.WorkloadIdentityPoolProvider"}
-SERVED = tuple(f"{api}.googleapis.com{up}{base}" for api, _, base in APIS for up in ("", "/upload"))
 
 
 def is_served(path: Path) -> bool:
-    """Whether the cloud knows the APIs that a recording's requests go to."""
-    return all(r["path"].startswith(SERVED) for r in json.loads(path.read_text())["requests"])
+    """Whether there is a document of each API, and of its version, that a recording's requests go to."""
+    paths = [request["path"].split("/") for request in json.loads(path.read_text())["requests"]]
+    apis = [(host.removesuffix(".googleapis.com").rpartition("-")[2], below[:3]) for host, *below in paths]
+    return all(any((api, version) in APIS for version in below) for api, below in apis)
 
 
 FILES = [f for f in sorted(RECORDINGS.glob("*.json")) if is_served(f) and f.stem not in NOT_BY_THE_DOCUMENT]

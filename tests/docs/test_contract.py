@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from infra import names, settings
 from infra.catalog import CATALOG
+from infra.network.firewall import SLICE_PORTS
 from infra.nodes import nodes
 from infra.settings import commands, rules
 from infra.tpu import startup
@@ -27,7 +28,6 @@ from workload.host.unit import COMMANDS, command_id, job_unit
 from workload.host.word import Word
 
 ROOT = Path(__file__).resolve().parents[2]
-COORDINATOR_PORT = 8476
 RUNS = (
     *(
         "train tiny.toml",
@@ -196,12 +196,12 @@ def test_states_of_a_boot_are_the_table() -> None:
     assert set(re.findall(r"\btell (booting|failed|\w+) ", loader)) < recorded
 
 
-def test_one_port_for_jax_everywhere() -> None:
-    assert f"{COORDINATOR_PORT} is JAX's coordinator" in section("Ports")
+def test_the_port_that_hosts_are_given_for_jax_is_open_and_on_the_page() -> None:
     identity = (ROOT / "infra/tpu/startup/parts/identity.sh").read_text(encoding="utf-8")
-    assert f":{COORDINATOR_PORT}" in identity
-    firewall = (ROOT / "infra/network/firewall.py").read_text(encoding="utf-8")
-    assert str(COORDINATOR_PORT) in firewall
+    given = set(re.findall(r'COORDINATOR_ADDRESS "\$address:(\d+)"', identity))
+    assert len(given) == 1
+    assert given <= set(SLICE_PORTS)
+    assert given == set(re.findall(r"the workload pins (\d+)", section("Ports")))
 
 
 def test_the_emulated_cloud_has_the_zones_and_slices_of_the_catalog() -> None:

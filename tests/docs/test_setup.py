@@ -21,7 +21,7 @@ def test_another_clones_environment_on_path_is_no_source_of_programs(tmp_path: P
     path = ":".join([str(tmp_path / "other" / ".venv" / "bin"), ".venv/bin", *entries])
     for _ in range(2):
         subprocess.run(["tools/setup.sh", "tools"], cwd=clone, env={**os.environ, "PATH": path}, check=True)
-    for program in ("pulumi", "gcsfuse", "fake-gcs-server"):
+    for program in ("pulumi", "gcsfuse"):
         found = (clone / ".venv" / "bin" / program).resolve(strict=True)
         assert os.access(found, os.X_OK)
         assert found.parent != tmp_path / "environment" / "bin"

@@ -87,7 +87,7 @@ def test_a_zone_without_chips_keeps_no_other_waiting() -> None:
 def test_hosts_get_the_image_of_v6e_and_one_of_older_chips_is_refused() -> None:
     assert RUNTIME in CATALOG.refused_runtimes
     assert settings()[TpuSettings].runtime_version == CATALOG.default_runtime != RUNTIME
-    with pytest.raises(SettingsError, match="this image is for older chips than v6e"):
+    with pytest.raises(SettingsError, match=r"tpu-ubuntu2204-base.*none of older chips"):
         settings(SLICES, **{"tpu:runtimeVersion": RUNTIME})
 
 

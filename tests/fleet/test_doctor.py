@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,7 +166,6 @@ class Stacks:
 
 @pytest.fixture(name="clinic")
 def _clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clinic]:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")  # fake-gcs-server
     monkeypatch.setattr(checks, "Pulumi", type("Fresh", (Stacks,), {}))
     monkeypatch.setattr(doctor, "read_stack", lambda _: StackState(mine.OWNER.stack, {"train": "us-east5-b"}))
     monkeypatch.setattr(checks, "unsettled", lambda environment, layer: [])

@@ -33,6 +33,12 @@ SAID = [
         "googleapi: Error 403: Cloud TPU API has not been used in project 1 before or it is disabled.",
         Kind.API_OFF,
     ),
+    (
+        "googleapi: Error 403: Your application is authenticating by using local Application Default"
+        " Credentials. The tpu.googleapis.com API requires a quota project, which is not set by default."
+        " [SERVICE_DISABLED]",
+        Kind.LOGIN,
+    ),
     ("Error code 16, message: Request had invalid authentication credentials", Kind.LOGIN),
     ("oauth2: \"invalid_grant\" \"Bad Request\"", Kind.LOGIN),
     ("googleapi: Error 409: Resource 'projects/p/locations/z/nodes/n' already exists", Kind.EXISTS),

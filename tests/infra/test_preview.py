@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from infra.__main__ import main
-from infra.errors import InfraError
+from infra.cli import Pulumi
+from infra.errors import CommandError, InfraError
 from infra.layers import layers
 from infra.nodes import nodes
 from infra.preview import empty_state, preview
@@ -43,6 +44,21 @@ def test_before_anything_exists_nothing_is_written_anywhere(
     assert [f"== {layer}: no stack known, planned from nothing ==" in said for layer in LAYERS] == [True] * 4
     assert said.index("$/hour") < said.index("== storage")
     assert said.splitlines()[-1] == "Next: pulumi -C infra/storage up -s dev"
+
+
+def test_of_the_official_providers_errors_only_the_sentence_is_shown(
+    pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "Error creating Network: googleapi: Error 409: it is there already, alreadyExists"
+    framed = f"error:   sdk-v2/provider2.go:571: sdk.helper_schema: {sentence}: provider=google-beta@9.35.0\n"
+    pulumi_cli.answer("stack ls", [{"name": "dev"}])
+    for command in ("preview", "refresh"):
+        pulumi_cli.answer(command, framed, status=255)
+    assert main(["preview", "dev"]) == 1
+    assert f"\nerror:   {sentence}\n" in capfd.readouterr().out
+    with pytest.raises(CommandError) as caught:
+        Pulumi("dev").ask("network", "refresh")
+    assert str(caught.value) == f"`pulumi refresh` of network failed: error:   {sentence}"
 
 
 def test_what_is_up_is_compared_with_its_state(

@@ -124,5 +124,5 @@ def test_a_run_starts_what_the_folder_holds(folder: Path, run: str, says: str) -
         return
     with pytest.raises(PublishError) as refusal:
         code.require({"tpu:slices[0].run": run}, folder, "training")
-    assert str(refusal.value).startswith(f'tpu:slices[0].run: "{run}" starts ')
+    assert str(refusal.value).startswith(f'tpu:slices[0].run: "{run}" needs ')
     assert says in str(refusal.value)

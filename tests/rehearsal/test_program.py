@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import httplib2
 import pytest
+import requests
 
 from rehearsal.errors import WorldError
 from rehearsal.standin.install import install, installed_version, plugin_folder
@@ -106,6 +109,16 @@ def test_what_is_published_in_a_world_is_for_its_hosts(
 ) -> None:
     monkeypatch.setenv("TPU_LOCK", "tpu")
     assert person.environment(Layout(tmp_path), "my-project")["TPU_LOCK"] == "cpu"
+
+
+def test_every_python_client_trusts_the_worlds_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In place of this machine's environment, which may name a bundle of its own.
+    monkeypatch.setattr("os.environ", person.environment(Layout(tmp_path), "my-project"))
+    asked = requests.Session().merge_environment_settings("https://x", {}, None, None, None)["verify"]
+    bundle = str(person.SYSTEM_BUNDLE)
+    assert [asked, httplib2.certs.where(), ssl.get_default_verify_paths().cafile] == [bundle] * 3
 
 
 def test_the_login_is_one_that_google_auth_reads(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rehearsal.cloud.collections.shape import camel, values
+from rehearsal.cloud.collections.shape import values
+from rehearsal.cloud.schema import camel
 from rehearsal.cloud.service import Call, JsonObject, NotEmulatedError, bad_request
 
 _MOST = {"maxResults": 500, "pageSize": 1000}

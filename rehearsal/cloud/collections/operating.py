@@ -9,12 +9,14 @@ from functools import partial
 from rehearsal.cloud import discovery
 from rehearsal.cloud.collections import listing
 from rehearsal.cloud.collections.entry import Entry
+from rehearsal.cloud.collections.reads import aggregated
 from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.collections.shape import COMPUTE, segments
 from rehearsal.cloud.operations import compute_link, versioned
 from rehearsal.cloud.service import Call, JsonObject, Method
 
-_VERBS = ("get", "list", "wait", "cancel", "delete")
+_VERBS = ("get", "list", "aggregatedList", "wait", "cancel", "delete")
+_PLAIN = {"wait": "get", "aggregatedList": "list"}  # a verb by whose permission
 _COLLECTION = re.compile(r"operations|(global|region|zone)Operations")
 # Deprecated: https://cloud.google.com/kubernetes-engine/docs/reference/rest/v1/projects.zones.operations
 _OLD_PATHS = "container.projects.zones."
@@ -31,7 +33,7 @@ def operation_methods(resources: Resources, entry: Entry) -> Iterable[tuple[str,
             if elsewhere or (collection.count(".") > 3 and collection.rpartition(".")[0] not in entered):
                 continue
             if _COLLECTION.fullmatch(word) and verb in _VERBS and not method_id.startswith(_OLD_PATHS):
-                permission = f"{entry.api}.{word}.{'get' if verb == 'wait' else verb}"
+                permission = f"{entry.api}.{word}.{_PLAIN.get(verb, verb)}"
                 name = partial(_name, resources, method)
                 yield method_id, Method(partial(_run, resources, verb, name), permission, name)
 
@@ -47,8 +49,8 @@ def _name(resources: Resources, method: JsonObject, call: Call) -> str:
     return "/".join(parts)
 
 
-async def _run(resources: Resources, verb: str, named: partial[str], call: Call) -> JsonObject:
-    name, operations = named(call), resources.operations
+async def _run(resources: Resources, verb: str, name_of: partial[str], call: Call) -> JsonObject:
+    name, operations = name_of(call), resources.operations
     if verb == "get":
         return versioned(call, operations.get(name))
     if verb == "wait":
@@ -59,6 +61,13 @@ async def _run(resources: Resources, verb: str, named: partial[str], call: Call)
     if verb == "delete":
         operations.delete(name)
         return {}
+    if verb == "aggregatedList":
+        project = name.partition("/aggregated/")[0]
+        named = ((each, operations.get(each)) for each in operations.of_compute(project))
+        chosen = listing.chosen(call, named)
+        found = [{"scope": "/".join(each.split("/")[2:-2]), "item": item} for each, item in chosen]
+        kind = "compute#operationAggregatedList"
+        return versioned(call, aggregated(resources.world, call, name, kind, found, ("zones", "regions")))
     items = listing.chosen(call, ((each, operations.get(each)) for each in operations.names(name)))
     found, token = listing.page(call, [item for _, item in items])
     answer: JsonObject = {"items" if call.api == COMPUTE else "operations": found}

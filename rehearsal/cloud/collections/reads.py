@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 from rehearsal.cloud.collections import listing
 from rehearsal.cloud.collections.entry import Change
 from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.collections.shape import COMPUTE, Shape
 from rehearsal.cloud.operations import compute_link
-from rehearsal.cloud.service import Call, JsonObject
+from rehearsal.cloud.service import Call, JsonObject, World
 
 
 def shown(resources: Resources, shape: Shape, call: Call, name: str) -> JsonObject:
@@ -54,20 +55,23 @@ def aggregated_list(resources: Resources, shape: Shape, method: JsonObject, call
         for scope in every
         for name, item in _chosen(resources, shape, call, f"{project}/{scope}/{word}")
     ]
+    kind = shape.properties(method["response"]["$ref"])["kind"]["default"]
+    return aggregated(resources.world, call, f"{project}/aggregated/{word}", kind, found, shape.item[2:3])
+
+
+def aggregated(
+    world: World, call: Call, name: str, kind: str, found: list[JsonObject], scopes: Iterable[str]
+) -> JsonObject:
+    """A page of `found` ({scope, item}) by scope, those without any too; `scopes` are "zones", "regions"."""
     page, token = listing.page(call, found)
-    names = (name.split("/") for name in resources.world.directory if name.startswith(f"{project}/"))
-    scopes = sorted("/".join(parts[2:]) for parts in names if len(parts) == 4 and parts[2] == shape.item[2])
-    items: dict[str, JsonObject] = {scope: _empty(scope) for scope in scopes}
+    project, _, word = name.partition("/aggregated/")
+    parts = (each.split("/") for each in world.directory if each.startswith(f"{project}/"))
+    places = sorted("/".join(each[2:]) for each in parts if len(each) == 4 and each[2] in scopes)
+    items: dict[str, JsonObject] = {scope: _empty(scope) for scope in places}
     for each in page:
         in_scope = items.get(each["scope"], {})
         items[each["scope"]] = {word: [*in_scope.get(word, ()), each["item"]]}
-    prefix = f"{project}/aggregated/{word}"
-    answer: JsonObject = {
-        "kind": shape.properties(method["response"]["$ref"])["kind"]["default"],
-        "id": prefix,
-        "items": items,
-        "selfLink": compute_link(prefix),
-    }
+    answer: JsonObject = {"kind": kind, "id": name, "items": items, "selfLink": compute_link(name)}
     return answer | ({"nextPageToken": token} if token else {})
 
 

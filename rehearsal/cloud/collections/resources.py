@@ -30,6 +30,10 @@ class Resources:
         self._shapes: dict[str, Shape] = {}
         items: dict[tuple[str, ...], Collection] = {}
         for entry in entries:
+            if unknown := [
+                version for version in entry.versions if (entry.api, version) not in discovery.APIS
+            ]:
+                raise EntryError(f"{entry.api} {unknown[0]}: there is no discovery document of it.")
             for collection in entry.collections:
                 shape = Shape(entry, collection, entry.versions[0])
                 if not shape.methods:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rehearsal.cloud import discovery
 from rehearsal.cloud.collections.entry import Collection, Entry
+from rehearsal.cloud.schema import camel
 from rehearsal.cloud.service import Call, JsonObject
 
 NONE, LONGRUNNING, COMPUTE, CONTAINER = "none", "longrunning", "compute", "container"
@@ -233,11 +234,6 @@ class Shape:
 def output_only(field: JsonObject) -> bool:
     """Whether the server alone sets it."""
     return bool(field.get("readOnly")) or bool(_OUTPUT_ONLY.match(field.get("description", "")))
-
-
-def camel(name: str) -> str:
-    """`update_mask` as JSON spells it: `updateMask`."""
-    return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
 
 
 def values(body: Any, path: str) -> list[Any]:

@@ -58,7 +58,11 @@ _OUTPUT = frozenset(
 _FIXED = ("name", "location", "hierarchicalNamespace")
 _MULTI_REGIONS = frozenset(("US", "EU", "ASIA"))
 _DUAL_REGIONS = frozenset(("NAM4", "EUR4", "EUR5", "EUR7", "EUR8", "ASIA1"))
-_REGION = re.compile(r"[A-Z]+(-[A-Z]+)+[0-9]+")
+# The words of which regions are named: https://cloud.google.com/about/locations
+_REGION = re.compile(
+    "(AFRICA|ASIA|AUSTRALIA|EUROPE|ME|NORTHAMERICA|SOUTHAMERICA|US)"
+    "-(CENTRAL|(NORTH|SOUTH)(EAST|WEST)?|EAST|WEST)[1-9][0-9]?"
+)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")

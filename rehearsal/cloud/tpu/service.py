@@ -236,16 +236,18 @@ class TpuService:
         on_error: Callable[[ApiError], None] | None = None,
         empty: bool = False,
     ) -> JsonObject:
-        """An operation on the node."""
+        """An operation on the node, in the types of google/cloud/tpu/v2/cloud_tpu.proto, which REST clients
+        parse (https://github.com/googleapis/googleapis)."""
+        package = f"google.cloud.tpu.{call.version}"
         metadata: JsonObject = {
-            "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
+            "@type": f"type.googleapis.com/{package}.OperationMetadata",
             "createTime": self._world.clock.rfc3339(),
             "target": f"tpu.googleapis.com/{node.name}",
             "verb": verb,
             "cancelRequested": False,
             "apiVersion": call.version,
         }
-        response = "google.protobuf.Empty" if empty else f"google.cloud.tpu.{call.version}.Node"
+        response = "google.protobuf.Empty" if empty else f"{package}.Node"
         return self._operations.longrunning(
             parent=node.name.split("/nodes/")[0],
             metadata=metadata,

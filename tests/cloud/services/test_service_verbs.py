@@ -43,8 +43,13 @@ def test_a_queued_resource_makes_its_node_and_takes_it_along(services: Services)
         "tpu": {"node_spec": [{**body_of(method)["tpu"]["node_spec"][0], "node_id": "queued"}]},
         "spot": {},
     }
-    name = queued.create(parent, "asks", body)
-    assert client.get_queued_resource(name=name).state.state == State.WAITING_FOR_RESOURCES
+    with services.still():
+        started = client.create_queued_resource(
+            parent=parent, queued_resource_id="asks", queued_resource=body
+        )
+        name = f"{parent}/queuedResources/asks"
+        assert client.get_queued_resource(name=name).state.state == State.WAITING_FOR_RESOURCES
+    assert started.result(timeout=60).name == name
     until(lambda: client.get_queued_resource(name=name).state.state == State.ACTIVE)
     node = client.get_node(name=f"{parent}/nodes/queued")
     assert (node.state.name, node.queued_resource, node.scheduling_config.spot) == ("READY", name, True)
@@ -59,12 +64,36 @@ def test_a_queued_resource_makes_its_node_and_takes_it_along(services: Services)
         client.get_node(name=node.name)
 
 
+def test_a_node_is_made_changed_stopped_and_deleted_by_its_client(services: Services) -> None:
+    method = "tpu.projects.locations.queuedResources"
+    driven = client_of(services, method)
+    client, run, parent = driven._client, driven._run, f"{P}/locations/us-east5-b"
+    body = body_of(method)["tpu"]["node_spec"][0]["node"]
+    node = run(client.create_node, {"parent": parent, "node_id": "driven", "node": body})
+    assert (node.state.name, node.name) == ("READY", f"{parent}/nodes/driven")
+    assert node.name in [one.name for one in client.list_nodes(parent=parent)]
+    change = {"node": {"name": node.name, "labels": {"a": "b"}}, "update_mask": {"paths": ["labels"]}}
+    assert run(client.update_node, change).labels == {"a": "b"}
+    assert run(client.stop_node, {"name": node.name}).state.name == "STOPPED"
+    assert run(client.start_node, {"name": node.name}).state.name == "READY"
+    run(client.delete_node, {"name": node.name})
+    with pytest.raises(RefusedError, match="not found"):
+        run(client.get_node, {"name": node.name})
+
+
 def test_a_request_for_a_node_whose_name_was_taken_meanwhile_fails(services: Services) -> None:
     method = "tpu.projects.locations.queuedResources"
     queued = client_of(services, method)
     parent = f"{P}/locations/us-east5-b"
     spec = {**body_of(method)["tpu"]["node_spec"][0], "node_id": "taken"}
-    names = [queued.create(parent, f"wants-{n}", {"tpu": {"node_spec": [spec]}}) for n in range(2)]
+    names = [f"{parent}/queuedResources/wants-{n}" for n in range(2)]
+    with services.still():
+        for name in names:
+            queued._client.create_queued_resource(
+                parent=parent,
+                queued_resource_id=name.rpartition("/")[2],
+                queued_resource={"tpu": {"node_spec": [spec]}},
+            )
     until(lambda: {queued.get(name)["state"]["state"] for name in names} == {4, 6})  # FAILED, ACTIVE
     for name in names:
         queued.delete(name)

@@ -51,6 +51,7 @@ class TestInsert:
         ("body", "word"),
         [
             ({"location": "us_east5"}, "location"),
+            ({"location": "xx-moon9"}, "location"),
             ({"storageClass": "WARM"}, "WARM"),
             ({"softDeletePolicy": {"retentionDurationSeconds": "60"}}, "retentionDurationSeconds"),
             ({"labels": {"Env": "dev"}}, "label"),
