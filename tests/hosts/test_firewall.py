@@ -102,9 +102,11 @@ def test_people_dial_from_the_range_of_identity_aware_proxy(
 ) -> None:
     host = {"name": "w0", "address": "10.128.0.2", "running": True}
     monkeypatch.setattr(dial.Control, "status", lambda _: {"nodes": [{"hosts": [host]}]})
+    monkeypatch.setattr(dial.Control, "login", lambda _, account: None)
     monkeypatch.setattr(dial, "_TIMEOUT_S", 0.5)
     monkeypatch.setattr("sys.argv", ["dial", "w0", "22"])
     monkeypatch.setenv("REHEARSAL_CONTROL", "")
+    monkeypatch.setenv("CLOUDSDK_CORE_ACCOUNT", "ada@example.com")
     ssh, standard_output = socket.socketpair()
     monkeypatch.setattr("sys.stdout", standard_output)
     with ssh, standard_output, wire.machines["w0"](socket.create_server, ("10.128.0.2", 22)):
