@@ -22,13 +22,12 @@ from infra.settings.rules import Rule  # noqa: E402
 from infra.settings.schema import keys_of, records  # noqa: E402
 from infra.settings.table import default_of, tables  # noqa: E402
 from rehearsal.standin import document  # noqa: E402
+from tools import role_tables, update_kills  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 OTHERS = (
     "tools.config_tables",
-    "tools.update_kills",
-    "tools.role_tables",
     "benchmarks.page",
     "tools.fleet_docs",
     "rehearsal.story.handbook",
@@ -82,7 +81,7 @@ def outputs() -> str:
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {"prices": prices, "settings": settings},
     DOCS / "architecture.md": {"outputs": outputs},
-    DOCS / "settings.md": {"tables": tables},
+    DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},
 }
 

@@ -1,18 +1,11 @@
-"""What the kills of `up` and `destroy` came to, as a table of docs/settings.md: written again, or compared.
-
-python -m tools.update_kills [--write]
-"""
+"""What the kills of `up` and `destroy` came to, as a table of docs/settings.md."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-from tools.blocks import filled
-
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "settings.md"
 RESULTS = ROOT / "benchmarks" / "results" / "updates.json"
 _COLUMNS = {
     "layer": "layer", "verb": "killed", "then": "then", "requests": "its requests", "kills": "kills",
@@ -27,17 +20,3 @@ def table() -> str:
     lines = [f"| {' | '.join(_COLUMNS.values())} |", "| --- | --- | --- |" + " ---: |" * (len(_COLUMNS) - 3)]
     lines += [f"| {' | '.join(str(row[key]) for key in _COLUMNS)} |" for row in kept["rows"]]
     return "\n".join(lines)
-
-
-def main() -> None:
-    """Writes the table, or compares it."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = filled(before, {"kills": table()}, PAGE.name)
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(after, encoding="utf-8")
-    elif after != before:
-        raise SystemExit(f"{PAGE.name} is out of date: make docs")
-
-
-if __name__ == "__main__":
-    main()

@@ -113,23 +113,24 @@ FUNCTION = Resource(
 )
 
 
-RUN_JOB = Resource(
-    "gcp:cloudrunv2/job:Job",
-    RUN,
-    f"{_LOCATIONS}/jobs/{{name}}",
-    (Update(),),
-    {"name": "nameless", "deletionProtection": "local default=true", "*Probe.grpc *Probe.httpGet": "always"},
-    create_query={"jobId": "{name}"},
-)
+def _run(token: str, plural: str, id_parameter: str) -> Resource:
+    """Jobs and services of Cloud Run differ in names alone."""
+    return Resource(
+        token,
+        RUN,
+        f"{_LOCATIONS}/{plural}/{{name}}",
+        (Update(),),
+        {
+            "name": "nameless",
+            "deletionProtection": "local default=true",
+            "*Probe.grpc *Probe.httpGet": "always",
+        },
+        create_query={id_parameter: "{name}"},
+    )
 
-RUN_SERVICE = Resource(
-    "gcp:cloudrunv2/service:Service",
-    RUN,
-    f"{_LOCATIONS}/services/{{name}}",
-    (Update(),),
-    {"name": "nameless", "deletionProtection": "local default=true", "*Probe.grpc *Probe.httpGet": "always"},
-    create_query={"serviceId": "{name}"},
-)
+
+RUN_JOB = _run("gcp:cloudrunv2/job:Job", "jobs", "jobId")
+RUN_SERVICE = _run("gcp:cloudrunv2/service:Service", "services", "serviceId")
 
 
 class SchedulerJob(Resource):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,15 +31,15 @@ _SOON = Retry(predicate=lambda error: isinstance(error, google.api_core.future.p
               initial=0.01, maximum=0.05, timeout=20)  # fmt: skip
 
 
-class Door:
+class Door(ABC):
     """Where the cloud is."""
 
     def __init__(self, port: int) -> None:
         self.port = port
 
+    @abstractmethod
     def credentials(self, principal: str) -> Credentials:
         """Good ones of an account."""
-        raise NotImplementedError
 
 
 class RefusedError(Exception):
