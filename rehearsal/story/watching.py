@@ -145,7 +145,8 @@ def resumed(scene: Scene, step: steps.Resumed) -> None:
 
 
 def remember(scene: Scene, step: steps.Remember) -> None:
-    """Note what is in the bucket now."""
+    """Note what is in the bucket now, in place of what was noted before."""
+    scene.noted.clear()
     for prefix in step.prefixes:
         found = scene.bucket.facts(prefix)
         if not found:

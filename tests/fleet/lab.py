@@ -201,7 +201,9 @@ class Lab:
         self.settle()
         for name in names:
             self.hosts.may_go.add(name)
-            self.request("DELETE", f"tpu.googleapis.com/v2/{(self.node(name) or {})['name']}")
+            found = self.node(name)
+            if found and found["state"] != "DELETING":  # a controller's deletion may be under way
+                self.request("DELETE", f"tpu.googleapis.com/v2/{found['name']}")
         self.until(lambda: not self.everyone().keys() & set(names))
         self.hosts.may_go.clear()
 
