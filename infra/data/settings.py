@@ -25,7 +25,8 @@ class DataSettings:
         rule=rules.between(_disk.min_size_gib, _disk.max_size_gib, "GiB"),
     )
     throughput_mibps: int = setting(
-        "throughput of each disk, shared by its readers; with more than 20 hosts at least 100 for each",
+        "throughput of each disk, shared by its readers; with more than 20 hosts at least 100 for each;"
+        " Google takes a change once in 4 hours",
         default=2400,
         rule=rules.between(_disk.min_throughput_mibps, _disk.max_throughput_mibps, "MiB/s"),
     )

@@ -182,8 +182,9 @@ class World:
 
     `directory` maps full resource names (without API host and version) to their API bodies; it is how a
     node finds its disk and a disk its snapshot. `images` maps a snapshot's or disk's full name to the file
-    with its content, where it has one. `project` and `number` name the one project that exists. `above` says
-    what a project, folder or billing account is in, for access; the billing account is the project's.
+    with its content, where it has one; `provisioned_s` when a disk's throughput last changed. `project`
+    and `number` name the one project that exists. `above` says what a project, folder or billing account
+    is in, for access; the billing account is the project's.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
 
@@ -192,6 +193,7 @@ class World:
     clock: Clock
     directory: dict[str, JsonObject] = field(default_factory=dict)
     images: dict[str, Path] = field(default_factory=dict)
+    provisioned_s: dict[str, float] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     mistakes: list[str] = field(default_factory=list)
     billing_account: str = "billingAccounts/01D4EE-079462-DFD6EC"

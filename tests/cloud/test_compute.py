@@ -343,6 +343,8 @@ def test_a_disk_changes(cloud: CloudFront, snapshot: str) -> None:
     patch = {"name": name, "provisionedThroughput": 4800}
     cloud.done(cloud.compute("PATCH", f"{path}?paths=provisionedThroughput", patch))
     assert "cannot be updated" in cloud.compute("PATCH", f"{path}?paths=type", {"name": name}).error
+    again = patch | {"provisionedThroughput": 2400}
+    assert "rate limited" in cloud.compute("PATCH", f"{path}?paths=provisionedThroughput", again).error
     after = cloud.compute("GET", path).json
     assert (after["labels"], after["sizeGb"], after["provisionedThroughput"]) == (
         {"env": "prod"},

@@ -16,6 +16,9 @@ _CHANGE_S = 3.0
 # Hyperdisk ML's throughput is bounded by its size: at most 1,600 MiB/s per GiB, at least 0.12
 # (https://cloud.google.com/compute/docs/disks/hd-types/hyperdisk-ml).
 _ML_MIB_S_PER_GIB = (0.12, 1600)
+# How often throughput may change: the provider's documentation of `provisioned_throughput`. Google's sentence
+# isn't recorded.
+_BETWEEN_CHANGES_S = 4 * 3600.0
 _SNAPSHOTS = "compute.snapshots"
 
 
@@ -28,6 +31,11 @@ def _check_disk(change: Change) -> None:
     _check_limits(body, kind, DISK_TYPES[kind])
     if body.get("accessMode") != change.old.get("accessMode") and change.resources.users(change.name):
         raise bad_request("The access mode of a disk cannot be changed while it is attached.")
+    if change.old and body.get("provisionedThroughput") != change.old.get("provisionedThroughput"):
+        changed_s, now_s = change.world.provisioned_s, change.world.clock.now()
+        if changed_s.get(change.name, -_BETWEEN_CHANGES_S) + _BETWEEN_CHANGES_S > now_s:
+            raise bad_request("Cannot update provisioned throughput due to being rate limited.")
+        change.finish.append(lambda: changed_s.update({change.name: now_s}))
 
 
 def _from_source(change: Change) -> None:
@@ -128,6 +136,7 @@ def add_snapshot(world: World, name: str, image: Path, disk_size_gib: int) -> No
 
 def _forget(change: Change) -> None:
     change.world.images.pop(change.name, None)
+    change.world.provisioned_s.pop(change.name, None)
 
 
 COLLECTIONS = (
