@@ -47,13 +47,14 @@ RPC_CODES = {
 _INTERNAL = ApiError(500, "INTERNAL", "Internal error encountered.")
 _CANCELLED = ApiError(499, "CANCELLED", "The operation was cancelled.", reason="cancelled")
 
-_COMPUTE = "compute#operation"
+_COMPUTE, _CONTAINER = "compute", "container"
 # compute.*Operations.wait returns after two minutes at the latest, done or not.
 _WAIT_S = 120.0
 
 
 @dataclass
 class _Operation:
+    api: str
     body: JsonObject
     done: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
@@ -83,14 +84,10 @@ class Operations:
             await asyncio.wait_for(operation.done.wait(), timeout_s)
         return operation.body
 
-    def names(self, parent: str) -> list[str]:
-        """Full names of the operations below `projects/P/zones/Z` or `projects/P/locations/Z`."""
-        return [name for name in self._operations if name.startswith(f"{parent}/operations/")]
-
-    def of_compute(self, project: str) -> list[str]:
-        """Full names of the compute#operations of `projects/P`, wherever they are."""
+    def names(self, api: str, parent: str) -> list[str]:
+        """Full names of an API's operations at or below `projects/P` or `projects/P/locations/Z`."""
         every = self._operations.items()
-        return [n for n, each in every if n.startswith(f"{project}/") and each.body.get("kind") == _COMPUTE]
+        return [name for name, each in every if each.api == api and name.startswith(f"{parent}/")]
 
     async def cancel(self, name: str) -> None:
         """Stop a running operation, which undoes what it has begun and ends as CANCELLED; ApiError 404."""
@@ -108,6 +105,7 @@ class Operations:
     def longrunning(
         self,
         *,
+        api: str,
         parent: str,
         metadata: JsonObject,
         response_type: str,
@@ -137,7 +135,7 @@ class Operations:
                 body["metadata"][ends] = self._world.clock.rfc3339()
             operation.body = body
 
-        return self._start(name, first, _no_time, work, end, on_error)
+        return self._start(api, name, first, _no_time, work, end, on_error)
 
     def compute(
         self,
@@ -160,7 +158,7 @@ class Operations:
         op_name = f"operation-{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:12]}"
         name = f"{scope}/operations/{op_name}"
         body: JsonObject = {
-            "kind": _COMPUTE,
+            "kind": "compute#operation",
             "id": str(next(self._ids)),
             "name": op_name,
             "operationType": verb,
@@ -182,7 +180,8 @@ class Operations:
                 body.update(httpErrorStatusCode=error.code, httpErrorMessage=error.reason)
             body.update(status="DONE", progress=100, endTime=self._world.clock.rfc3339())
 
-        return self._start(name, body, self._pass(body, duration_s), _later(work), end, on_error)
+        before = self._pass(body, duration_s)
+        return self._start(_COMPUTE, name, body, before, _later(work), end, on_error)
 
     def container(
         self,
@@ -218,7 +217,8 @@ class Operations:
             body.update(status="DONE", endTime=self._world.clock.rfc3339())
 
         name = f"{scope}/operations/{short}"
-        return self._start(name, body, self._pass(body, duration_s), _later(work), end, on_error)
+        before = self._pass(body, duration_s)
+        return self._start(_CONTAINER, name, body, before, _later(work), end, on_error)
 
     def _pass(self, body: JsonObject, duration_s: float) -> Callable[[], Awaitable[None]]:
         """PENDING for a tenth of the time, then RUNNING."""
@@ -233,6 +233,7 @@ class Operations:
 
     def _start(
         self,
+        api: str,
         name: str,
         first: JsonObject,
         before: Callable[[], Awaitable[None]],
@@ -241,7 +242,7 @@ class Operations:
         on_error: Cleanup | None,
     ) -> JsonObject:
         """What the forms share: `before` takes time, `work` makes the change, `end` writes the last body."""
-        operation = self._operations[name] = _Operation(first)
+        operation = self._operations[name] = _Operation(api, first)
         planned = _take_planned()
 
         async def run() -> None:
@@ -318,7 +319,7 @@ def compute_link(name: str) -> str:
 
 def versioned(call: Call, answer: JsonObject) -> JsonObject:
     """An answer of compute's with links of the version that was called."""
-    if call.api != "compute" or call.version == "v1":
+    if call.api != _COMPUTE or call.version == "v1":
         return answer
     base = compute_link("")
     linked: JsonObject = _relink(answer, base, base.replace("/v1/", f"/{call.version}/"))

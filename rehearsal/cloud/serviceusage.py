@@ -190,6 +190,7 @@ class ServiceUsage:
             "resourceNames": resources or [call.path.get("name", "")],
         }
         return self._operations.longrunning(
+            api=call.api,
             parent="",
             metadata=metadata,
             response_type=f"google.api.serviceusage.{call.version}.{response}",

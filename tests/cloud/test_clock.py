@@ -87,6 +87,7 @@ def start(operations: Operations, outcome: JsonObject | Exception, undone: list[
         return outcome
 
     return operations.longrunning(
+        api="tpu",
         parent="projects/p/locations/z",
         metadata={"createTime": "now"},
         response_type="google.cloud.tpu.v2.Node",
@@ -102,7 +103,10 @@ async def test_a_longrunning_operation_ends_with_a_response() -> None:
     last = await operations.wait(first["name"])
     assert last["response"] == {"@type": "type.googleapis.com/google.cloud.tpu.v2.Node", "name": "n"}
     assert last["metadata"].keys() == {"createTime", "endTime"}
-    assert operations.names("projects/p/locations/z") == [first["name"]]
+    assert operations.names("tpu", "projects/p/locations/z") == [first["name"]]
+    assert operations.names("tpu", "projects/p") == [first["name"]]
+    assert operations.names("tpu", "projects/p/locations/elsewhere") == []
+    assert operations.names("run", "projects/p") == [], "another API's lists don't show it"
 
 
 async def test_a_longrunning_operation_ends_with_an_error_after_cleaning_up() -> None:
@@ -135,5 +139,5 @@ async def test_a_wait_ends_without_the_operation() -> None:
         await operations._world.clock.sleep(1)
         return {}
 
-    first = operations.longrunning(parent="", metadata={}, response_type="x", work=work)
+    first = operations.longrunning(api="tpu", parent="", metadata={}, response_type="x", work=work)
     assert (await operations.wait(first["name"], timeout_s=0.02))["done"] is False

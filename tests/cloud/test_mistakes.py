@@ -19,7 +19,11 @@ async def outcome_of(world: World, error: Exception) -> JsonObject:
 
     operations = Operations(world)
     begun = operations.longrunning(
-        parent="projects/p/locations/z", metadata={}, response_type="google.cloud.tpu.v2.Node", work=work
+        api="tpu",
+        parent="projects/p/locations/z",
+        metadata={},
+        response_type="google.cloud.tpu.v2.Node",
+        work=work,
     )
     return await operations.wait(begun["name"])
 

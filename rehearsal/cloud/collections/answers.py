@@ -92,6 +92,7 @@ def _begun(
 
     gone = shown(resources, shape, call, name) if shape.collection.shows_deleted else None
     operation = resources.operations.longrunning(
+        api=call.api,
         parent="/".join(plain(name).split("/")[:4]),
         metadata=_metadata(change, _VERBS.get(did, did)),
         response_type="google.protobuf.Empty" if did == "delete" and gone is None else shape.message,

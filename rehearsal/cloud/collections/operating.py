@@ -63,12 +63,12 @@ async def _run(resources: Resources, verb: str, name_of: partial[str], call: Cal
         return {}
     if verb == "aggregatedList":
         project = name.partition("/aggregated/")[0]
-        named = ((each, operations.get(each)) for each in operations.of_compute(project))
+        named = ((each, operations.get(each)) for each in operations.names(call.api, project))
         chosen = listing.chosen(call, named)
         found = [{"scope": "/".join(each.split("/")[2:-2]), "item": item} for each, item in chosen]
         kind = "compute#operationAggregatedList"
         return versioned(call, aggregated(resources.world, call, name, kind, found, ("zones", "regions")))
-    items = listing.chosen(call, ((each, operations.get(each)) for each in operations.names(name)))
+    items = listing.chosen(call, ((each, operations.get(each)) for each in operations.names(call.api, name)))
     found, token = listing.page(call, [item for _, item in items])
     answer: JsonObject = {"items" if call.api == COMPUTE else "operations": found}
     if call.api == COMPUTE:

@@ -249,6 +249,7 @@ class TpuService:
         }
         response = "google.protobuf.Empty" if empty else f"{package}.Node"
         return self._operations.longrunning(
+            api=call.api,
             parent=node.name.split("/nodes/")[0],
             metadata=metadata,
             response_type=response,
@@ -319,7 +320,7 @@ class TpuService:
 
     async def list_operations(self, call: Call) -> JsonObject:
         """operations.list."""
-        names = self._operations.names(self._resource(call))
+        names = self._operations.names(call.api, self._resource(call))
         return _page(call, "operations", [self._operations.get(name) for name in names])
 
     # The control socket and the metadata server
