@@ -200,7 +200,7 @@ class Control:
         return answer
 
     def access(self) -> JsonObject:
-        """`served`: methods of the enabled APIs; `asked`: permissions, with the roles that grant each."""
+        """`served`: every method that is; `asked`: permissions, with the roles that grant each."""
         answer: JsonObject = self._call("GET", "/access")
         return answer
 

@@ -59,10 +59,6 @@ class ServiceUsage:
         self._known = {f"{item.name.partition('.')[0]}.googleapis.com" for item in documents.iterdir()}
         self._known.update(NEW_PROJECT)
 
-    def enabled(self, api: str) -> bool:
-        """Whether the project has enabled it."""
-        return f"{api}.googleapis.com" in self._enabled
-
     def require(self, api: str) -> None:
         """ApiError 403, as Google words it, unless the API is enabled in the project."""
         service = f"{api}.googleapis.com"

@@ -124,7 +124,7 @@ class Record:
     checks: list[Check] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
     requests: dict[str, Any] = field(default_factory=dict)
-    served: list[str] = field(default_factory=list)  # methods of the APIs that the project has enabled
+    served: list[str] = field(default_factory=list)  # methods, enabled or not
     asked: list[dict[str, Any]] = field(default_factory=list)  # permissions, with the roles that granted them
     mistakes: list[str] = field(default_factory=list)  # of the emulation's own
     plugin: str = ""

@@ -19,6 +19,7 @@ from rehearsal.story import (
     jobsteps,
     killing,
     steps,
+    touring,
     watching,
 )
 from rehearsal.story.bucket import CLIENT_ERRORS
@@ -27,6 +28,7 @@ from rehearsal.story.record import Record, RunRecord, StepRecord
 from rehearsal.story.scenario import Scenario
 from rehearsal.story.scene import Scene
 from rehearsal.story.shell import Shell
+from rehearsal.story.tour_steps import Tour
 from rehearsal.world.console import Narrator
 
 # One function a kind of step; each takes the scene and its own kind.
@@ -63,6 +65,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Alike: extracting.alike,
     Impostor: impostor.impostor,
     Unharmed: impostor.unharmed,
+    Tour: touring.tour,
     jobsteps.Logged: jobs.logged,
     jobsteps.Heartbeat: jobs.heartbeat,
     steps.Kill: killing.kill,
@@ -137,6 +140,11 @@ class Runner:
         if refused:
             why = "refused as invalid or not emulated"
             raise StoryFailed(f"{refused} requests were {why}: {', '.join(self._refusals())}")
+        used, served = self.record.used, self.record.served
+        if len(used) < self.scene.covers * len(served):
+            never = ", ".join(one for one in served if one not in used)
+            part = f"{len(used)} of {len(served)} methods, less than {self.scene.covers:.0%}"
+            raise StoryFailed(f"the story called {part}; never: {never}")
 
     def _count(self) -> None:
         status = self.scene.control.status()

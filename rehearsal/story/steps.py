@@ -15,6 +15,7 @@ from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
+from rehearsal.story.tour_steps import Tour
 from rehearsal.story.typed import Deployed, Typed
 from rehearsal.world.program import Layer
 
@@ -483,7 +484,7 @@ Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
-    | Logged | Heartbeat
+    | Logged | Heartbeat | Tour
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -492,6 +493,6 @@ KINDS: dict[str, type[Step]] = {
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
         *(Recover, Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
-        *(Logged, Heartbeat),
+        *(Logged, Heartbeat, Tour),
     )
 }

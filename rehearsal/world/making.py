@@ -61,6 +61,8 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         for account, token in tokens.items():
             # gcloud writes it for people, and CI logs in otherwise.
             person.write_login(layout.home, account, token, "" if account == "ci" else project)
+        tokens["owner"] = secrets.token_urlsafe(24)
+        person.write_login(layout.home, "owner", tokens["owner"], project)
         public_key = person.write_ssh(layout.home)
         (layout.root / "hosts").write_text(names.hosts_file())
         (layout.root / "resolv.conf").write_text("# No name servers: there is no way out of this world.\n")
@@ -71,7 +73,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     for lock in plan.locks:
         with narrator.step(f"download what the bundle `{lock}` is made of"):
             _build_bundle(layout, plan, lock)
-    _write_cloud_config(layout, plan, project, image, tls, _people(layout, plan, tokens), public_key)
+    _write_cloud_config(layout, plan, project, image, tls, tokens, public_key)
     return environment
 
 
@@ -147,7 +149,7 @@ def _write_cloud_config(
     project: str,
     image: Path,
     tls: authority.TlsFiles,
-    people: dict[str, object],
+    tokens: Mapping[str, str],
     public_key: Path,
 ) -> None:
     document = {
@@ -161,8 +163,8 @@ def _write_cloud_config(
         "image": str(image),
         "hosts_file": str(layout.root / "hosts"),
         "owner": person.OWNER,
-        "refresh_token": secrets.token_urlsafe(24),
-        "people": people,
+        "refresh_token": tokens["owner"],
+        "people": _people(layout, plan, tokens),
         "ssh_public_key": public_key.read_text(),
         **plan.cloud,
         "seed": plan.seed,

@@ -6,6 +6,8 @@ addresses are Google's own (https://cloud.google.com/vpc/docs/configure-private-
 
 from __future__ import annotations
 
+from rehearsal.cloud.tpu.catalog import ZONES
+
 FRONT_DOOR = "199.36.153.8"
 METADATA = "169.254.169.254"
 
@@ -14,7 +16,9 @@ _APIS = (
     *("accounts", "aiplatform", "artifactregistry", "billingbudgets", "cloudbilling", "cloudfunctions"),
     *("cloudkms", "cloudresourcemanager", "cloudscheduler", "compute", "container", "dataproc", "eventarc"),
     *("file", "iam", "iamcredentials", "logging", "monitoring", "oauth2", "openidconnect", "oslogin"),
-    *("private", "pubsub", "run", "secretmanager", "serviceusage", "storage", "sts", "tpu", "www"),
+    *("private", "pubsub", "run", "secretmanager", "serviceusage", "storage", "sts", "tpu"),
+    *("workflowexecutions", "workflows", "www"),
+    *(f"{region}-aiplatform" for region in sorted({zone.rpartition("-")[0] for zone in ZONES})),
 )
 _OTHERS = ("accounts.google.com",)
 METADATA_NAMES = ("metadata.google.internal", "metadata")

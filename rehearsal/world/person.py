@@ -40,7 +40,7 @@ _INHERITED = (
 
 def write_login(home: Path, account: str, refresh_token: str, quota_project: str = "") -> Path:
     """Application default credentials of an account (`gcloud auth application-default login`)."""
-    path = _credentials(home, account)
+    path = credentials(account, home)
     login = {
         "type": "authorized_user",
         "client_id": "rehearsal.apps.googleusercontent.com",
@@ -53,13 +53,14 @@ def write_login(home: Path, account: str, refresh_token: str, quota_project: str
     return path
 
 
-def _credentials(home: Path, account: str) -> Path:
-    return home / f"{account}.json"
+def credentials(account: str, home: Path | None = None) -> Path:
+    """Where the login of `owner`, or of one of PEOPLE, is."""
+    return (home or Path(os.environ["HOME"])) / f"{account}.json"
 
 
 def login(account: str, home: Path | None = None) -> dict[str, str]:
     """The variables of a process in the world that is logged in as `account`."""
-    path = str(_credentials(home or Path(os.environ["HOME"]), account))
+    path = str(credentials(account, home))
     return {
         "GOOGLE_APPLICATION_CREDENTIALS": path,
         "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": path,

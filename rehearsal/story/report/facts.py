@@ -67,7 +67,7 @@ def headlines(record: Record) -> list[tuple[str, str]]:
     lines.append(("requests validated", f"{record.requests.get('validated', 0):,}"))
     if record.served:
         used, served = len(record.used), len(record.served)
-        lines.append(("methods of enabled APIs", f"{used} of {served} ({used / served:.0%})"))
+        lines.append(("methods called", f"{used} of {served} ({used / served:.0%})"))
     if record.faults:
         seen = sum(1 for fault in record.faults if fault["observed"])
         lines.append(("faults observed", f"{seen} of {len(record.faults)}"))
