@@ -35,7 +35,7 @@ class DataDisks(pulumi.ComponentResource):
             )
             for zone in zones
         }
-        self.register_outputs({"disks": {zone: disk.id for zone, disk in self.disks.items()}})
+        self.register_outputs({})
 
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> DataOutputs:

@@ -54,7 +54,7 @@ class TrainingNetwork(pulumi.ComponentResource):
         if settings[NetworkSettings].cloud_nat:
             for region in regions:
                 self._nat(name, region)
-        self.register_outputs({"network": self.network.id})
+        self.register_outputs({})
 
     def _nat(self, name: str, region: str) -> None:
         router = gcp.compute.Router(

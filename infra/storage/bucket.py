@@ -56,7 +56,7 @@ class ProtectedBucket(pulumi.ComponentResource):
             hierarchical_namespace={"enabled": True} if kept.hierarchical_namespace else None,
             lifecycle_rules=_lifecycle(kept),
         )
-        self.register_outputs({"name": self.bucket.name})
+        self.register_outputs({})
 
 
 class ControllerBucket(pulumi.ComponentResource):
@@ -71,7 +71,7 @@ class ControllerBucket(pulumi.ComponentResource):
     def __init__(self, name: str, kept: StorageSettings, opts: pulumi.ResourceOptions | None = None):
         super().__init__("tpu:storage:ControllerBucket", name, None, opts)
         self.bucket = _declared(name, kept, pulumi.ResourceOptions(parent=self))
-        self.register_outputs({"name": self.bucket.name})
+        self.register_outputs({})
 
 
 def _lifecycle(kept: StorageSettings) -> list[gcp.storage.BucketLifecycleRuleArgsDict]:

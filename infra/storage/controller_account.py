@@ -98,7 +98,7 @@ class ControllerAccount(pulumi.ComponentResource):
                     member=user,
                     opts=after,
                 )
-        self.register_outputs({"email": self.account.email})
+        self.register_outputs({})
 
 
 def _reports(bucket: str) -> str:

@@ -63,7 +63,7 @@ class TrainingIdentity(pulumi.ComponentResource):
                 opts=granted,
             )
         self._users(settings, settings[StorageSettings].service_account_users, after)
-        self.register_outputs({"email": self.account.email})
+        self.register_outputs({})
 
     def _users(self, settings: Settings, users: Sequence[str], opts: pulumi.ResourceOptions) -> None:
         for user in users:

@@ -31,4 +31,4 @@ class StateKey(pulumi.ComponentResource):
             rotation_period=ROTATION_PERIOD,
             opts=kept,
         )
-        self.register_outputs({"key": self.key.id})
+        self.register_outputs({})

@@ -34,7 +34,7 @@ class TpuSlice(pulumi.ComponentResource):
             node, place, metadata, pulumi.ResourceOptions(parent=self)
         )
         self.state, self.addresses, self.resource = created.state, created.addresses, created.resource
-        self.register_outputs({"state": self.state, "addresses": self.addresses})
+        self.register_outputs({})
 
     def outputs(self, project: str, bucket: pulumi.Output[str]) -> dict[str, Any]:
         """What the stack exports about it."""

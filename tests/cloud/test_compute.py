@@ -261,6 +261,8 @@ def test_nats_are_written_into_their_router(cloud: CloudFront) -> None:
         ({"sourceRanges": ["10.0.0.0/33"]}, "valid CIDR"),
         ({"allowed": [{"IPProtocol": "quic"}]}, "well known IP protocol"),
         ({"allowed": [{"IPProtocol": "tcp", "ports": ["ssh"]}]}, "Ports must be"),
+        ({"allowed": [{"IPProtocol": "tcp", "ports": ["65536"]}]}, "Ports must be"),
+        ({"allowed": [{"IPProtocol": "tcp", "ports": ["80-70000"]}]}, "Ports must be"),
         ({"network": "global/networks/none"}, "was not found"),
     ],
 )

@@ -5,6 +5,7 @@ From each API's reference, not from the entries.
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ KMS = f"cloudkms.googleapis.com/v1/{P}/locations/us-east5/keyRings"
 TRIGGERS = f"eventarc.googleapis.com/v1/{P}/locations/us-east5/triggers"
 WORKFLOWS = f"workflows.googleapis.com/v1/{P}/locations/us-east5/workflows"
 METRICS = f"logging.googleapis.com/v2/{P}/metrics"
+DASHBOARDS = f"monitoring.googleapis.com/v1/{P}/dashboards"
+BUDGETS = "billingbudgets.googleapis.com/v1/billingAccounts/01D4EE-079462-DFD6EC/budgets"
+JOBS = f"us-east5-aiplatform.googleapis.com/v1/{P}/locations/us-east5/customJobs"
+BATCHES = f"dataproc.googleapis.com/v1/{P}/locations/us-east5/batches"
 COMPUTE = f"compute.googleapis.com/compute/v1/{P}"
 REGION, GLOBAL = f"{COMPUTE}/regions/us-east5", f"{COMPUTE}/global"
 EMAIL = {"type": "email", "labels": {"email_address": "a@example.com"}}
@@ -30,6 +35,8 @@ TRIGGER = {
     "destination": {"workflow": f"{P}/locations/us-east5/workflows/w"},
     "transport": {"pubsub": {"topic": f"{P}/topics/one"}},
 }
+DOLLARS = {"amount": {"specifiedAmount": {"currencyCode": "USD", "units": "9"}}}
+POOL = {"machineSpec": {}, "containerSpec": {"imageUri": "us-docker.pkg.dev/a/b/c"}}
 INSIDE = {"sourceRanges": ["10.0.0.0/8"], "allowed": [{"IPProtocol": "tcp"}]}
 MADE: tuple[tuple[str, str, Any], ...] = (
     ("PUT", f"{PUBSUB}/topics/one", {}),
@@ -97,6 +104,36 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
         {"transport": {"pubsub": {"topic": f"{P}/topics/other"}}},
         "transport",
     ),
+    ("POST", DASHBOARDS, {"name": f"{P}/dashboards/a b", "displayName": "d", "gridLayout": {}}, "a b"),
+    (
+        "POST",
+        f"{SECRETS}/s:addVersion",
+        {"payload": {"data": base64.b64encode(b"x" * 65537).decode()}},
+        "65536",
+    ),
+    ("POST", f"{WORKFLOWS}?workflowId=x", {"sourceContents": "main: {steps: one}"}, "main"),
+    ("POST", f"{WORKFLOWS}?workflowId=x", {"sourceContents": "[]"}, "main"),
+    ("POST", BUDGETS, DOLLARS | {"budgetFilter": {"projects": ["projects/another"]}}, "projects/another"),
+    ("POST", BUDGETS, {"amount": {"specifiedAmount": {"currencyCode": "EUR", "units": "9"}}}, "currency"),
+    ("POST", JOBS, {"displayName": "j", "jobSpec": {"workerPoolSpecs": [POOL]}}, "machine_type"),
+    ("POST", f"{REGION}/addresses", {"name": "x", "purpose": "GCE_ENDPOINT"}, "purpose"),
+    (
+        "POST",
+        f"{REGION}/addresses",
+        {"name": "x", "addressType": "EXTERNAL", "subnetwork": "regions/us-east5/subnetworks/s"},
+        "subnetwork",
+    ),
+    (
+        "POST",
+        f"{COMPUTE}/zones/us-east5-b/instances",
+        {
+            "name": "x",
+            "machineType": "zones/us-east5-b/machineTypes/e2-small",
+            "disks": [{"boot": True}],
+            "networkInterfaces": [{"subnetwork": "regions/us-east5/subnetworks/s"}],
+        },
+        "disks[0].source",
+    ),
     ("PATCH", f"{GLOBAL}/networks/n", {"description": "other"}, "description"),
     ("PATCH", f"{GLOBAL}/networks/n", {"autoCreateSubnetworks": True}, "autoCreateSubnetworks"),
     ("POST", f"{REGION}/subnetworks", {"name": "x", "ipCidrRange": "10.1.0.0/24"}, "network"),
@@ -145,8 +182,36 @@ def test_a_channel_keeps_its_type(cloud: CloudFront, channel: str) -> None:
     assert (reply.status, "type" in reply.error) == (400, True), reply.body
 
 
+def test_a_secret_may_have_the_most_bytes(cloud: CloudFront, channel: str) -> None:
+    data = base64.b64encode(b"x" * 65536).decode()
+    assert cloud.request("POST", f"{SECRETS}/s:addVersion", {"payload": {"data": data}}).status == 200
+
+
+def test_an_account_is_patched_and_never_replaced(cloud: CloudFront, channel: str) -> None:
+    account = f"iam.googleapis.com/v1/{P}/serviceAccounts/triggers@{PROJECT}.iam.gserviceaccount.com"
+    reply = cloud.request("PUT", account, {"displayName": "other"})
+    assert reply.status == 501, "deprecated; nobody's rehearsal sends it"
+
+
+def test_a_batch_in_a_network_that_is_not_there_is_refused(cloud: CloudFront, channel: str) -> None:
+    body = {"pysparkBatch": {"mainPythonFileUri": "gs://b/j.py"}}
+    body |= {"environmentConfig": {"executionConfig": {"networkUri": "absent"}}}
+    reply = cloud.request("POST", f"{BATCHES}?batchId=absent", body)
+    assert (reply.status, "networks/absent" in reply.error) == (404, True), reply.body
+
+
+def test_a_subscription_outlives_its_topics_and_says_so(cloud: CloudFront, channel: str) -> None:
+    for topic in ("short", "letters"):
+        assert cloud.request("PUT", f"{PUBSUB}/topics/{topic}", {}).status == 200
+    body = {"topic": f"{P}/topics/short", "deadLetterPolicy": {"deadLetterTopic": f"{P}/topics/letters"}}
+    assert cloud.request("PUT", f"{PUBSUB}/subscriptions/long", body).status == 200
+    for topic in ("short", "letters"):
+        assert cloud.request("DELETE", f"{PUBSUB}/topics/{topic}").status == 200
+    left = cloud.request("GET", f"{PUBSUB}/subscriptions/long").json
+    assert left["topic"] == left["deadLetterPolicy"]["deadLetterTopic"] == "_deleted-topic_"
+
+
 ZONE = f"{COMPUTE}/zones/us-east5-b"
-BATCHES = f"dataproc.googleapis.com/v1/{P}/locations/us-east5/batches"
 CLUSTERS = f"container.googleapis.com/v1/{P}/locations/us-east5/clusters"
 DISK = {"boot": True, "initializeParams": {"diskSizeGb": 20}}
 

@@ -436,6 +436,21 @@ async def test_nodes_are_listed_by_page_and_over_all_zones(lab: Lab) -> None:
     assert len(everywhere["nodes"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("query", "status", "says"),
+    [
+        ("pageToken=second", 400, "Invalid page token 'second'"),
+        ("filter=state%3DREADY", 501, "filter or orderBy"),
+        ("orderBy=name", 501, "filter or orderBy"),
+    ],
+)
+async def test_a_list_that_cannot_be_made_is_refused(lab: Lab, query: str, status: int, says: str) -> None:
+    found, body = await lab.request(
+        "GET", f"tpu.googleapis.com/v2/{P}/locations/us-east5-b/acceleratorTypes?{query}"
+    )
+    assert (found, says in json.dumps(body)) == (status, True)
+
+
 async def test_what_is_not_emulated_says_so(lab: Lab) -> None:
     status, body = await lab.api("GET", "queuedResources")
     assert (status, "not emulated" in json.dumps(body)) == (501, True)

@@ -201,9 +201,14 @@ class Lab:
         self.settle()
         for name in names:
             self.hosts.may_go.add(name)
-            found = self.node(name)
-            if found and found["state"] != "DELETING":  # a controller's deletion may be under way
-                self.request("DELETE", f"tpu.googleapis.com/v2/{found['name']}")
+            if found := self.node(name):
+                url, send = (
+                    f"{self.url}/tpu.googleapis.com/v2/{found['name']}",
+                    {"Authorization": f"Bearer {self.token}"},
+                )
+                answer = requests.delete(url, headers=send)
+                # A controller's own deletion may be under way, or just done.
+                assert answer.ok or answer.status_code == 404 or "is DELETING" in answer.text, answer.text
         self.until(lambda: not self.everyone().keys() & set(names))
         self.hosts.may_go.clear()
 

@@ -16,6 +16,7 @@ from infra import layers, upstream
 from infra.errors import InfraError, LayersError
 from infra.layers import Layer, ordered
 from infra.outputs import Outputs, output
+from infra.outputs import declared as outputs_of
 from infra.settings import parse
 from infra.settings.schema import setting
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
@@ -223,6 +224,15 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(declared: list[Layer]) -
     declared[0] = replace(declared[0], planned=lambda _: {"colour": "red"})
     with pytest.raises(pulumi.RunError, match="cluster plans colour, and declares no such output"):
         execute("reader", values, Recording(True, UPSTREAM))
+
+
+def test_what_others_read_of_our_layers_can_be_previewed_before_it_is_up() -> None:
+    read = {name for one in layers.layers() for name in one.needs}
+    assert read
+    for one in layers.layers():
+        if one.name in read:
+            needed = {each.name for each in outputs_of(one.outputs).values() if each.required}
+            assert set(one.planned(settings())) == needed, one.name
 
 
 def test_a_program_gives_what_its_layer_declares(declared: list[Layer]) -> None:

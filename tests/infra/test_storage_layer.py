@@ -144,6 +144,20 @@ def test_the_account_is_granted_exactly_this(preview: bool) -> None:
     assert waits == [True] * 6
 
 
+@pytest.mark.parametrize("preview", [True, False])
+def test_every_component_waits_for_the_services(preview: bool) -> None:
+    """And what is in it for the component, which is registered only then."""
+    more = {"storage:controllerAccountId": "tpu-fleet", "storage:stateKeyRing": "pulumi"}
+    done = run("storage", {**more, "storage:stateBucketName": "my-state"}, preview=preview)
+    services = {one.name for one in done.of("gcp:projects/service:Service")}
+    assert services
+    components = {one.name: one for one in done.resources if one.type.startswith("tpu:storage:")}
+    assert {"my-project-checkpoints", "my-state", "tpu-training", "tpu-fleet", "pulumi"} <= set(components)
+    for name, one in components.items():
+        if name != "services":
+            assert {urn.rpartition("::")[2] for urn in one.options["dependencies"]} == services, name
+
+
 def test_people_who_may_use_the_account_are_granted_it_alone() -> None:
     users = ["group:ml@example.com", "user:a@example.com"]
     grants = run("storage", {"storage:serviceAccountUsers": users}).of(

@@ -37,6 +37,8 @@ _NO_PERMISSION = {
 _CHECK = re.compile(r"_?(check|require|refuse|spend|forbid)[a-z_]*")
 _MISUSE = {"ValueError", "TypeError", "EntryError", "RuntimeError", "HostError", "AssertionError", "KeyError"}
 _ITEMS = {"required", "immutable"}
+# Words for people, which decide nothing.
+_PROSE = {"description", "display_name", "title"}
 _LOOSENED = {"mutable", "mask_required", "check", "deleting", "children", "pattern", "omit"}
 
 
@@ -174,6 +176,10 @@ class _Finder(ast.NodeVisitor):
                     self._add("operand off", operand, f"(({self._text(operand)}) and False)")
         self.generic_visit(node)
 
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if ast.unparse(node.targets[0]) != "__all__":  # for linters and readers
+            self.generic_visit(node)
+
     def visit_Compare(self, node: ast.Compare) -> None:
         if self._decides and self._cloud:
             self._add("decision turned", node, f"(not ({self._text(node)}))")
@@ -204,7 +210,7 @@ class _Finder(ast.NodeVisitor):
             self._entry(node, called)
         elif _called(node).startswith("gcp.") or called == "ResourceOptions":
             for one in node.keywords:
-                if one.arg not in (None, "opts"):
+                if one.arg not in (None, "opts", *_PROSE):
                     self._drop("option dropped" if called == "ResourceOptions" else "argument dropped", one)
                 self._value(one.value)
         for child in node.args if called != "Reference" else ():  # the first is a field's path

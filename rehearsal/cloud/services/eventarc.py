@@ -35,7 +35,7 @@ ENTRY = Entry(
             shows_deleted=True,
             pattern="[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?",
             seconds=15.0,
-            immutable=("transport", "channel"),
+            immutable=("transport",),
             references=(
                 acts_as("serviceAccount"),
                 Reference(

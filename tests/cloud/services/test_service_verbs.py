@@ -97,6 +97,15 @@ def test_a_request_for_a_node_whose_name_was_taken_meanwhile_fails(services: Ser
         queued.delete(name)
 
 
+def test_a_request_for_nodes_of_another_zone_is_refused(services: Services) -> None:
+    method = "tpu.projects.locations.queuedResources"
+    (spec,) = body_of(method)["tpu"]["node_spec"]
+    elsewhere = {**spec, "parent": f"{P}/locations/us-east5-a", "node_id": "elsewhere"}
+    body = {"tpu": {"node_spec": [elsewhere]}, "spot": {}}
+    with pytest.raises(RefusedError, match=r"the parent of node .*elsewhere must be"):
+        client_of(services, method).create(f"{P}/locations/us-east5-b", "asks-elsewhere", body)
+
+
 def test_versions_of_a_secret_are_read_while_they_are_enabled(services: Services) -> None:
     secrets = client_of(services, "secretmanager.projects.secrets")
     name, client = secrets.create(P, "versioned", {"replication": {"automatic": {}}}), secrets._client

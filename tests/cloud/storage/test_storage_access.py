@@ -90,6 +90,11 @@ def test_no_host_writes_or_reads_the_controllers_state(
         ("storage.objects.create", "o/new/compose", {"sourceObjects": [{"name": "a"}]}),
         ("storage.objects.delete", "o/b/compose", {"sourceObjects": [{"name": "a"}]}),
         ("storage.objects.get", "o/new/compose", {"sourceObjects": [{"name": "a"}]}),
+        (
+            "storage.objects.delete",
+            "o/new/compose",
+            {"sourceObjects": [{"name": "a"}], "deleteSourceObjects": True},
+        ),
         ("storage.objects.create", "o/a/copyTo/b/{bucket}/o/new", {}),
         ("storage.objects.delete", "o/a/rewriteTo/b/{bucket}/o/b", {}),
         ("storage.folders.create", "folders/f/renameTo/folders/g", None),

@@ -169,6 +169,7 @@ class TestMetadata:
         front.put(bucket, "a", b"1")
         path = object_path(bucket, "a")
         front.request("PATCH", path, {"cacheControl": "no-cache", "metadata": {"a": "1"}})
+        assert front.request("PUT", path, {"metadata": {}}, ifMetagenerationMatch=1).status == 412
         updated = front.request("PUT", path, {"metadata": {"z": "26"}}).json
         assert updated["metadata"] == {"z": "26"}
         assert "cacheControl" not in updated
@@ -297,6 +298,7 @@ class TestCopies:
         path = f"{object_path(bucket, 'a')}/moveTo/o/"
         assert front.request("POST", path + "taken", ifGenerationMatch=0).status == 412
         assert front.request("POST", path + "b", ifSourceGenerationMatch=1).status == 412
+        assert front.request("POST", path + "b%0A").status == 400
         moved = front.request("POST", path + "b", ifSourceGenerationMatch=made["generation"]).json
         assert moved["name"] == "b"
         assert front.request("GET", object_path(bucket, "a")).status == 404
@@ -437,6 +439,7 @@ def test_metadata_has_limits(front: Front, bucket: str) -> None:
         ("DELETE", "/storage/v1/b/{bucket}/notificationConfigs/1", None),
         ("POST", "/storage/v1/b/{bucket}/managedFolders", None),
         ("GET", "/storage/v1/b/{bucket}/acl", None),
+        ("GET", "/storage/v1/b/{bucket}?softDeleted=true&generation=1", None),
         ("GET", "/storage/v1/b?project=wire-test&softDeleted=true", None),
         ("GET", "/storage/v1/b/{bucket}/o?filter=contexts.a:*", None),
         ("GET", "/storage/v1/b/{bucket}/o?matchGlob=a*&delimiter=/", None),
