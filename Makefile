@@ -7,6 +7,7 @@ SLICE ?= v6e-16
 LAYER ?= tpu
 PYTHON ?= python3
 space := $(subst ,, )
+STORIES := $(sort $(patsubst rehearsal/scenarios/%.yaml,%,$(wildcard rehearsal/scenarios/*.yaml)))
 export PYTHON
 # The virtual environment holds the locked packages and links to the pinned programs.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -19,7 +20,7 @@ export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
-	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=code|default|fleet|impostor|kills|pod|slices   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/%/Pulumi.yaml,%,$(wildcard infra/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
+	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=$(subst $(space),|,$(STORIES))   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/%/Pulumi.yaml,%,$(wildcard infra/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
 
 doctor: ## say what is here and what is missing, with a fix for each miss
 	@$(PYTHON) tools/doctor.py
@@ -31,13 +32,15 @@ test: setup lint ## run every test (no cloud account; some need root)
 	@tools/setup.sh parity >&2 # not within the time that a test has
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-prove: setup ## that no kill leaves a trace: of saves (6 min), extractions (19 min), 100 runs (1 h), up and destroy (90 min); faults (4 min); 1,000 mutants of settings (10 min), 115 of the cloud and stacks (20 min); tests marked prove (5 min)
+prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, all stories (python -m tests.proofs -h: each, with its time)
 	python -m pytest -m prove
 	python -m tests.proofs saves
 	python -m tests.proofs extractions
 	python -m tests.proofs matrix
 	python -m tests.proofs settings
 	python -m tests.proofs mutants
+	python -m tests.proofs roles
+	for story in $(filter-out default,$(STORIES)); do python -m rehearsal run $$story || exit; done
 	python -m tests.proofs updates
 	python -m tests.proofs runs
 

@@ -43,7 +43,8 @@ class Limits:
         failures_a_day: of one member, that are.
         silence_s: without a word of workers that had spoken, while others' do, until that is a failure; of
             a bucket that doesn't answer, until a preempted member with a command is made again.
-        churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour.
+        churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour,
+            unless a person asks for it.
     """
 
     preemptions_a_day: int = 0
@@ -246,10 +247,9 @@ def _allowed(
     ):
         why = f"{wish.why}; it failed {limits.failures_a_day} times in a day: look at its log"
         return replace(wish, action=Action.HOLD, why=why)
-    if _churns_until(member.key, memory, limits, now_s) > now_s:
-        why = (
-            f"{wish.why}; it was lost twice within {limits.churn_s / 60:.0f} min of coming back: held an hour"
-        )
+    if not memory.by_hand and _churns_until(member.key, memory, limits, now_s) > now_s:
+        soon = f"within {limits.churn_s / 60:.0f} min of coming back"
+        why = f"{wish.why}; it was lost twice {soon}: held an hour, or until a person has acted"
         return replace(wish, action=Action.HOLD, why=why)
     return wish
 

@@ -74,16 +74,20 @@ class Memory:
     Attributes:
         bundles: by a bundle's label, empty where it booted somewhere, else what failed with it.
         heard_s: when the heartbeats were listed last, or first were to be; 0 before that.
+        by_hand: a person asks, in this process; not kept.
     """
 
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
     heard_s: float = 0.0
+    by_hand: bool = False
 
     def copy(self) -> "Memory":
         """Another one that says the same; what they hold is never changed in place."""
-        return Memory(dict(self.attempts), dict(self.refusals), dict(self.bundles), self.heard_s)
+        return replace(
+            self, attempts=dict(self.attempts), refusals=dict(self.refusals), bundles=dict(self.bundles)
+        )
 
     def refusal(self, key: str, zone: str) -> Refusal:
         """What stands against a member, its own refusal or its zone's: the one that holds longer."""
@@ -192,6 +196,7 @@ class Memory:
     def acted(self) -> None:
         """A person asks: all are tried again at once. Budgets stay spent."""
         self.refusals.clear()
+        self.by_hand = True
 
     def last_back(self, node: str) -> Attempt | None:
         """The newest attempt that gave a node."""

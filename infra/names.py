@@ -122,7 +122,10 @@ def snapshot_id(settings: Settings) -> str | None:
 def disk_name(settings: Settings, zone: str) -> str | None:
     """Data disk of a zone. It carries the snapshot's name, so that new data is a new disk."""
     snapshot = snapshot_id(settings)
-    return snapshot and fitted(f"{snapshot.rpartition('/')[2]}-{zone}")
+    if not snapshot:
+        return None
+    parts = (settings[DataSettings].disk_prefix, snapshot.rpartition("/")[2], zone)
+    return fitted("-".join(filter(None, parts)))
 
 
 def disk_id(settings: Settings, zone: str) -> str | None:

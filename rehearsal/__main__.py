@@ -249,7 +249,7 @@ def _status(arguments: argparse.Namespace, narrator: Narrator) -> int:
 
 
 def _list(arguments: argparse.Namespace, narrator: Narrator) -> int:
-    for path in sorted(scenarios.SCENARIOS.glob("*.yaml")):
+    for path in scenarios.own():
         narrator.line(f"  {path.stem:<12} {scenarios.load(path).header.title}")
     narrator.line("next: python -m rehearsal run NAME")
     return 0

@@ -19,6 +19,12 @@ class DataSettings:
         default=None,
         rule=rules.SNAPSHOT,
     )
+    disk_prefix: str | None = setting(
+        "first part of the disks' names, before the snapshot's; a second environment that reads the same"
+        " snapshot in the same project needs one",
+        default=None,
+        rule=rules.NETWORK_NAME,
+    )
     size_gib: int = setting(
         "size of each disk",
         default=1000,

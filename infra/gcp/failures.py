@@ -54,6 +54,7 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"failedPrecondition|FAILED_PRECONDITION|\bis (DELETING|CREATING|STOPPING|STARTING)", Kind.TRANSIENT),
     (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
     (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),
+    (r"required '[\w.]+' permission", Kind.PERMISSION),
     (r"4033: 'not authorized'|permission denied \(publickey", Kind.PERMISSION),
     (r"connection (reset|refused|aborted)|unexpected EOF|\bEOF\b|broken pipe|no such host", Kind.UNKNOWN),
     (r"timed? ?out|timeout while waiting|deadline exceeded", Kind.UNKNOWN),

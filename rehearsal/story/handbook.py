@@ -1,4 +1,4 @@
-"""The parts of docs/rehearsal.md that are made from the code: command line, keys and steps of scenarios.
+"""The parts of docs/rehearsal.md that are made from the code: command line, stories, their keys and steps.
 
 python -m rehearsal.story.handbook --write   (`make docs` calls it; without --write it only compares)
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from rehearsal.errors import RehearsalError
-from rehearsal.story.scenario import Header
+from rehearsal.story.scenario import Header, load, own
 from rehearsal.story.steps import KINDS
 
 _COLUMNS = "100"
@@ -27,6 +27,11 @@ def commands() -> str:
 
     with mock.patch.dict(os.environ, {"COLUMNS": _COLUMNS}):
         return f"```text\n{build_parser().format_help().rstrip()}\n```\n"
+
+
+def stories() -> str:
+    """A table of the project's own scenarios."""
+    return _table(("story", "what happens"), [(f"`{path.stem}`", load(path).header.title) for path in own()])
 
 
 def keys() -> str:
@@ -49,7 +54,7 @@ def steps() -> str:
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rehearsal.md"
-BLOCKS = {"rehearsal commands": commands, "scenario keys": keys, "scenario steps": steps}
+BLOCKS = {"rehearsal commands": commands, "stories": stories, "scenario keys": keys, "scenario steps": steps}
 
 
 def written(document: str) -> str:

@@ -28,7 +28,7 @@ from rehearsal.story.record import Record, RunRecord, StepRecord
 from rehearsal.story.scenario import Scenario
 from rehearsal.story.scene import Scene
 from rehearsal.story.shell import Shell
-from rehearsal.story.tour_steps import Tour
+from rehearsal.story.tour_steps import Request, Tour
 from rehearsal.world.console import Narrator
 
 # One function a kind of step; each takes the scene and its own kind.
@@ -66,6 +66,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     Impostor: impostor.impostor,
     Unharmed: impostor.unharmed,
     Tour: touring.tour,
+    Request: touring.request,
     jobsteps.Logged: jobs.logged,
     jobsteps.Heartbeat: jobs.heartbeat,
     steps.Kill: killing.kill,

@@ -67,6 +67,11 @@ class Scenario:
         return self.path.stem
 
 
+def own() -> list[Path]:
+    """The files of the stories that come with the project."""
+    return sorted(SCENARIOS.glob("*.yaml"))
+
+
 def find(name: str) -> Path:
     """A file's path, or the project's own scenario of that name; ScenarioError lists those there are."""
     path = Path(name)
@@ -74,13 +79,13 @@ def find(name: str) -> Path:
         if not path.is_file():
             raise ScenarioError(f"there is no file {path}", "python -m rehearsal list")
         return path
-    own = SCENARIOS / f"{name}.yaml"
-    if not own.is_file():
-        known = [each.stem for each in sorted(SCENARIOS.glob("*.yaml"))]
+    ours = SCENARIOS / f"{name}.yaml"
+    if not ours.is_file():
+        known = [each.stem for each in own()]
         raise ScenarioError(
             f"there is no scenario {name!r}{nearest(name, known)}", "python -m rehearsal list"
         )
-    return own
+    return ours
 
 
 def load(path: Path, seed: int | None = None) -> Scenario:

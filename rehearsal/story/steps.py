@@ -15,7 +15,7 @@ from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.story.impostor_steps import Impostor, Unharmed
 from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
-from rehearsal.story.tour_steps import Tour
+from rehearsal.story.tour_steps import Request, Tour
 from rehearsal.story.typed import Deployed, Typed
 from rehearsal.world.program import Layer
 
@@ -408,7 +408,8 @@ class Command(Typed):
     timeout_s: float = 600.0
 
     def __str__(self) -> str:
-        return f"$ {self.run}{'   (must fail)' if self.fails else ''}"
+        first, *more = self.run.splitlines()
+        return f"$ {first}{' …' if more else ''}{'   (must fail)' if self.fails else ''}"
 
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
@@ -484,7 +485,7 @@ Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
-    | Logged | Heartbeat | Tour
+    | Logged | Heartbeat | Tour | Request
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -493,6 +494,6 @@ KINDS: dict[str, type[Step]] = {
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
         *(Recover, Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
-        *(Logged, Heartbeat, Tour),
+        *(Logged, Heartbeat, Tour, Request),
     )
 }

@@ -81,13 +81,16 @@ def _read(listed: Iterable[Any], path: str) -> tuple[Life, ...]:
 
 
 class Guide:
-    """Takes resources through their lives. `called`: the methods that answered, in order."""
+    """Takes resources through their lives. `called`: the methods that answered, in order.
+
+    `served`: the cloud's methods. `values`: of `$WORD`s, to which more can be added.
+    """
 
     def __init__(
         self, http: Callable[[], httplib2.Http], served: Iterable[str], values: Mapping[str, str]
     ) -> None:
         self.called: list[str] = []
-        self._http, self._served, self._values = http, frozenset(served), values
+        self._http, self.served, self.values = http, frozenset(served), dict(values)
         self._clients: dict[tuple[str, str], Any] = {}
 
     def take(self, life: Life, parent: str = "") -> None:
@@ -96,7 +99,7 @@ class Guide:
 
     def serves(self, method_id: str) -> bool:
         """Whether the cloud has it."""
-        return method_id in self._served
+        return method_id in self.served
 
     def send(self, version: str, method_id: str, arguments: JsonObject) -> JsonObject:
         """One request's answer; asks again for what is on its way. StoryFailed if it is refused."""
@@ -125,7 +128,7 @@ class Guide:
 
     def _client(self, api: str, version: str) -> Any:
         # Vertex AI has an endpoint in each region: https://cloud.google.com/vertex-ai/docs/general/locations
-        where = f"https://{self._values['region']}-{api}.googleapis.com" if api in _REGIONAL else None
+        where = f"https://{self.values['region']}-{api}.googleapis.com" if api in _REGIONAL else None
         options = {"api_endpoint": where} if where else None
         return build(api, version, http=self._http(), static_discovery=True, client_options=options)
 
@@ -133,7 +136,7 @@ class Guide:
         """A copy in which each `$WORD` has its value; StoryFailed for one that nobody knows."""
         if isinstance(value, str):
             try:
-                return _Dotted(value).substitute({**self._values, **known})
+                return _Dotted(value).substitute({**self.values, **known})
             except KeyError as unknown:
                 raise StoryFailed(f"nobody knows ${unknown.args[0]} of {value!r}") from None
         if isinstance(value, Mapping):

@@ -1,10 +1,10 @@
-"""The step that calls what the program doesn't use; the others are in steps.py, which lists all."""
+"""The steps that the project's owner takes; the others are in steps.py, which lists all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -24,3 +24,22 @@ class Tour:
         """A part of a whole."""
         if not 0 < self.covers <= 1:
             yield f"covers: {self.covers:g} is not in (0, 1]"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Send one request, as the project's owner: what must be there before a layer can use it.
+
+    `$project`, `$zone` and `$region` in a text are those of the first slice.
+    """
+
+    method: str  # with its version: `cloudkms.v1.projects.locations.keyRings.create`
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"request: {self.method}"
+
+    def check(self) -> Iterator[str]:
+        """An API, a version, and what is in between them and the verb."""
+        if self.method.count(".") < 3:
+            yield f"method: {self.method!r} isn't API.VERSION.COLLECTION.VERB"

@@ -22,11 +22,12 @@ def _cloud(tmp_path: Path) -> Iterator[Emulated]:
         yield cloud
 
 
-def span(cloud: Emulated, kills: int = 0) -> week.Week:
-    weather = Weather({member.key: member.zone for member in MEMBERS}, HARSH, SPAN_S, seed=3)
-    return week.Week(cloud, MEMBERS, weather, SPAN_S, kills)
+def span(cloud: Emulated, kills: int = 0, span_s: float = SPAN_S) -> week.Week:
+    weather = Weather({member.key: member.zone for member in MEMBERS}, HARSH, span_s, seed=3)
+    return week.Week(cloud, MEMBERS, weather, span_s, kills)
 
 
+@pytest.mark.prove
 def test_controllers_over_the_api_bring_back_what_is_lost_and_delete_nothing_healthy(cloud: Emulated) -> None:
     """Though they are killed between their requests, each followed by another."""
     one = span(cloud, kills=10)
@@ -46,9 +47,10 @@ def test_controllers_over_the_api_bring_back_what_is_lost_and_delete_nothing_hea
     assert 0.7 < told["available"] < 1
 
 
+@pytest.mark.prove
 def test_the_cloud_says_when_a_healthy_node_was_deleted(cloud: Emulated) -> None:
     """By somebody who takes any for useless: else a count of none would say nothing."""
-    one = span(cloud)
+    one = span(cloud, span_s=HOUR_S / 2)
     one.create_all()
     google = Google(PROJECT, BUCKET, session=cloud.session)
     google.delete(MEMBERS[0].zone, MEMBERS[0].name)
@@ -59,11 +61,11 @@ def test_the_cloud_says_when_a_healthy_node_was_deleted(cloud: Emulated) -> None
 
 
 @pytest.mark.slow
-def test_status_of_a_thousand_asks_little_more_than_of_a_few() -> None:
+def test_status_of_a_thousand_asks_no_more_than_of_a_few() -> None:
     """Pages, and no request for each member; how long it takes is a benchmark's."""
 
     def requests(count: int) -> int:
         return sum(status.measure(fleet.fleet(count), rounds=1)["requests"].values())
 
     few = requests(8)
-    assert 0 < few <= requests(1000) < few + 50
+    assert 0 < few == requests(1000)

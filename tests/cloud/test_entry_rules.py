@@ -134,6 +134,17 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
         },
         "disks[0].source",
     ),
+    (
+        "POST",
+        f"{COMPUTE}/zones/us-east5-b/instances",
+        {
+            "name": "x",
+            "machineType": "zones/us-east5-b/machineTypes/e2-small",
+            "disks": [{"boot": True, "initializeParams": {"diskSizeGb": 20}}],
+        },
+        "networkInterfaces",
+    ),
+    ("POST", METRICS, {"name": "x"}, "filter"),
     ("PATCH", f"{GLOBAL}/networks/n", {"description": "other"}, "description"),
     ("PATCH", f"{GLOBAL}/networks/n", {"autoCreateSubnetworks": True}, "autoCreateSubnetworks"),
     ("POST", f"{REGION}/subnetworks", {"name": "x", "ipCidrRange": "10.1.0.0/24"}, "network"),
@@ -198,6 +209,18 @@ def test_a_batch_in_a_network_that_is_not_there_is_refused(cloud: CloudFront, ch
     body |= {"environmentConfig": {"executionConfig": {"networkUri": "absent"}}}
     reply = cloud.request("POST", f"{BATCHES}?batchId=absent", body)
     assert (reply.status, "networks/absent" in reply.error) == (404, True), reply.body
+
+
+def test_a_network_that_a_batch_names_stays(cloud: CloudFront, channel: str) -> None:
+    cloud.done(
+        cloud.request("POST", f"{GLOBAL}/networks", {"name": "of-a-batch", "autoCreateSubnetworks": False})
+    )
+    body = {"pysparkBatch": {"mainPythonFileUri": "gs://b/j.py"}}
+    body |= {"environmentConfig": {"executionConfig": {"networkUri": "of-a-batch"}}}
+    made = cloud.request("POST", f"{BATCHES}?batchId=in-a-network", body)
+    assert made.status == 200, made.body
+    reply = cloud.request("DELETE", f"{GLOBAL}/networks/of-a-batch")
+    assert (reply.status, "already being used by" in reply.error) == (400, True), reply.body
 
 
 def test_a_subscription_outlives_its_topics_and_says_so(cloud: CloudFront, channel: str) -> None:

@@ -95,6 +95,8 @@ def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour(
         brought_back(memory, 0, Cause.PREEMPTION, NOW_S - times * (lived_s + 30.0), took_s=30.0)
     found = one(0, replace(left, at_s=NOW_S + 30.0 + later_s), memory)
     assert (found.action is Action.HOLD, "held an hour" in found.why) == (held, held)
+    memory.acted()
+    assert one(0, replace(left, at_s=NOW_S + 30.0 + later_s), memory).action is not Action.HOLD, "asked for"
 
 
 def test_requests_that_gave_no_node_are_one_attempt_and_no_churn() -> None:

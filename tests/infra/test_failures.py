@@ -80,6 +80,7 @@ def test_what_was_said_is_told_apart(said: str, kind: Kind) -> None:
             "googleapi: Error 403: Required 'compute.firewalls.create' permission for 'projects/p'",
             "roles/compute.securityAdmin",
         ),
+        ("Required 'compute.projects.get' permission for 'projects/p'", "roles/compute.osAdminLogin"),
         ("Error while connecting [4033: 'not authorized'].", "roles/iap.tunnelResourceAccessor"),
         ("ada@example.com: Permission denied (publickey).", "roles/compute.osAdminLogin"),
         (

@@ -44,6 +44,14 @@ def test_a_snapshot_of_another_project() -> None:
     assert names.disk_name(other, "us-east5-b") == "c4-tokens-us-east5-b"
 
 
+def test_two_environments_of_one_project_can_read_one_snapshot() -> None:
+    second = settings(data__diskPrefix="second")
+    assert names.disk_name(second, "us-east5-b") == "second-training-data-us-east5-b"
+    assert names.disk_id(second, "us-east5-b") == (
+        "projects/my-project/zones/us-east5-b/disks/second-training-data-us-east5-b"
+    )
+
+
 def test_long_names_are_cut_and_stay_apart() -> None:
     one, other = (settings(data__snapshot="s" * 62 + end) for end in "ab")
     cut = names.disk_name(one, "us-east5-b")

@@ -9,7 +9,8 @@
     python -m tests.proofs mutants          a check of the cloud or of a stack changed, 115 times: 20 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
-    python -m pytest -m prove               what `make test` leaves out of its matrices
+    python -m pytest -m prove               what `make test` leaves out of its matrices: 8 min
+    python -m rehearsal run NAME            each story but the default one: 1 h
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
 every run, and goes on from there when it is called again.
@@ -232,7 +233,10 @@ def say(line: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.proofs", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.proofs", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     commands = parser.add_subparsers(required=True)
     commands.add_parser("saves").set_defaults(prove=saves)
     of_runs = commands.add_parser("runs")

@@ -1,4 +1,5 @@
-"""Every role that the docs tell an account to ask for is needed: without it a command fails and names it.
+"""Every role that the docs tell an account to ask for is needed: without it a command fails and names it, and
+with it the same command doesn't.
 
 Real are the Pulumi CLI, the program, the commands and the emulated cloud's IAM. Machines do nothing, so SSH
 ends at the tunnel.
@@ -78,7 +79,7 @@ class Office:
         finally:
             self.lab.environment = self._owner
 
-    def fleet(self, *words: str, fine: bool = True) -> str:
+    def fleet(self, *words: str, fine: bool | None = True) -> str:
         """What `python -m fleet` prints, typed by an ML engineer in a tree with the lab's settings."""
         if not self._tree.exists():
             copy_program(self._tree)
@@ -150,6 +151,7 @@ def found(say: Callable[[str], None]) -> dict[str, Any]:
     for role in storage():
         with office(CONDITIONAL if role.setting else "") as one:
             keep(one.missed(PLATFORM, role, "up", "dev", "storage", *WITHOUT_ASKING))
+            one.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
     with office() as one:
         one.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
         one.lab.publish()
@@ -167,6 +169,7 @@ def found(say: Callable[[str], None]) -> dict[str, Any]:
             if words[0].startswith("recreate") and one.lab.cloud.nodes.all()[0].state == "READY":
                 one.lab._call(one.lab.cloud.nodes.preempt("one", notice=False))
             keep(one.missed(ML, role, *words))
+            assert role.name not in one.fleet(*words, fine=None), f"{role.name} is named though it is held"
     return {"rows": [vars(row) for row in rows], "seconds": sum(row.took_s for row in rows)}
 
 

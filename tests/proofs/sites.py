@@ -262,7 +262,8 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Dict(self, node: ast.Dict) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
-            if not self._cloud and key is not None:
+            prose = isinstance(key, ast.Constant) and key.value in _PROSE
+            if not self._cloud and key is not None and not prose:
                 begin = self._offset(key.lineno, key.col_offset)
                 self._drop_span("item dropped", begin, self._end(value), key.lineno)
                 self._value(value)

@@ -10,10 +10,12 @@ import xml.dom.minidom
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from rich.console import Console
 
+from rehearsal.story import steps
 from rehearsal.story.record import Boot, KillRecord, Price, Record, Stage
 from rehearsal.story.report import plots, write_report
 from rehearsal.story.report.facts import costs, headlines, minutes
@@ -97,6 +99,15 @@ def test_every_kill_is_in_the_loss_picture(record: Record) -> None:
     assert markers(record) > markers(fewer) > markers(replace(record, kills=[]))
 
 
+@pytest.mark.parametrize("how", get_args(steps.Kind))
+def test_every_way_to_kill_has_its_name_in_the_picture(
+    record: Record, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plots.STYLE, "svg.fonttype", "none")
+    drawn = replace(record, kills=[replace(record.kills[0], how=how)])
+    assert plots._NAMES[how] in plots.loss(drawn, record.runs[1], record.runs[0])
+
+
 def test_equal_losses_are_called_exactly_equal_and_others_not(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +138,14 @@ def test_a_strike_at_an_extraction_says_how_many_shards_there_were(undrawn: Reco
 
 def test_a_full_disk_ends_no_boot_and_a_pulled_plug_does(record: Record) -> None:
     boot, at = record.boots[0], record.boots[0].stages[0].start + 1
-    for how, ends in (("disk", False), ("stall", False), ("crash", False), ("plug", True), ("notice", True)):
+    for how, ends in (
+        ("disk", False),
+        ("stall", False),
+        ("crash", False),
+        ("maintenance", True),
+        ("plug", True),
+        ("notice", True),
+    ):
         record.kills = [KillRecord(at, boot.node, how, "texts", shards=1)]
         assert (plots._death(record, boot, at - 1) == at) == ends
 

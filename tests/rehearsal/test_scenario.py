@@ -9,6 +9,7 @@ import pytest
 from rehearsal.errors import ScenarioError
 from rehearsal.story import steps
 from rehearsal.story.scenario import SCENARIOS, find, load
+from rehearsal.story.tour_steps import Request
 
 HEAD = "title: a story\n"
 
@@ -55,6 +56,7 @@ steps:
 - same: [one, other]
 - kill: {node: n, how: plug, run: r, between: [1, 2]}
 - clock: 3
+- request: {method: pubsub.v1.projects.topics.list, arguments: {project: p}}
 """
     assert load(written(tmp_path, HEAD + text)).steps == (
         steps.Up("storage"),
@@ -64,6 +66,7 @@ steps:
         steps.Same(("one", "other")),
         steps.Kill("n", "plug", "r", (1, 2)),
         steps.Clock(3.0),
+        Request("pubsub.v1.projects.topics.list", {"project": "p"}),
     )
 
 
@@ -104,6 +107,10 @@ steps:
         (HEAD + "steps: [same: [a]]\n", "steps[0].same.runs: expected 2 values, got 1"),
         (HEAD + "steps: [same: [a, 2]]\n", "steps[0].same.runs[1]: expected text, got 2"),
         (HEAD + "steps: [settings: 4]\n", "steps[0].settings: expected a mapping, got 4"),
+        (
+            HEAD + "steps: [request: {method: topics.list}]\n",
+            "steps[0].request: method: 'topics.list' isn't API.VERSION",
+        ),
         (HEAD + "steps: [clock: -1]\n", "steps[0].clock: rate: -1 is not positive"),
         (
             HEAD + "steps: [kill: {node: n, how: gently, run: r, between: [1, 2]}]\n",

@@ -120,7 +120,7 @@ def stack(tmp_path: Path, cloud: SmallCloud) -> Stack:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.prove  # `make rehearse` brings four programs up, changes them and takes them down
 def test_a_programs_life(stack: Stack, cloud: SmallCloud) -> None:
     stack.pulumi("up", "--yes")
     outputs = json.loads(stack.pulumi("stack", "output", "--json"))

@@ -31,7 +31,6 @@ ENTRY = Entry(
             permission="logging.logMetrics",
             id_field="name",
             pattern=r"[-\w.,+!*',()%/]{1,100}",
-            required=("filter",),
             upsert=True,
             check=_described,
         ),

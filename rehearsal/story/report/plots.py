@@ -50,8 +50,11 @@ STYLE: dict[Any, Any] = {
 }
 _WIDTH_IN = 11.0
 _NAMED_KILLS = 6
-_NAMES = {"notice": "preempted, 30 s notice", "plug": "plug pulled", "crash": "one job killed"}
-_ENDING = ("notice", "plug")  # of the machine; others leave it running
+_NAMES = {
+    "notice": "preempted, 30 s notice", "plug": "plug pulled", "crash": "one job killed",
+    "maintenance": "maintenance",
+}  # fmt: skip
+_ENDING = ("notice", "plug", "maintenance")  # of the machine; others leave it running
 _BUSY_KINDS = {
     "up": "#4878a8", "destroy": "#8b5a83", "recover": "#4878a8", "publish": "#e9a23b", "done": TRAINING,
     "reach": TRAINING, "kill": STRIKING, "kills": STRIKING, "ready": "#dd6e42",
