@@ -10,6 +10,7 @@ chmod 0755 "$RUN"
 exec 9>"$RUN/boot.lock"
 flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
 exec > >(tee --append "$LOG" 9>&-) 2>&1
+LOG_WRITER=$!
 exec 7>&1
 trap interrupted EXIT
 
@@ -26,7 +27,7 @@ run_stage code 0
 run_stage barrier 30
 run_stage launch 30
 
-trap - EXIT
+trap flush_log EXIT
 touch "$RUN/ready"
 record ready launch "${FINISHED[@]}"
 log "ready after $SECONDS s"

@@ -77,7 +77,7 @@ run_stage() {
   FINISHED+=("$(stage_json "$name" $outcome $attempt "$start" "$(timestamp)" $duration_ms "$stage_log")")
   log "stage $name: $outcome after $attempt attempt(s), $duration_ms ms"
   if [[ $outcome == failed ]]; then
-    trap - EXIT
+    trap flush_log EXIT
     record failed "$name" "${FINISHED[@]}"
     send_failure "$name"
     log "boot failed in stage $name; run it again with: systemctl restart google-startup-scripts"
@@ -86,4 +86,13 @@ run_stage() {
 }
 
 # interrupted: whatever ends the boot outside a stage is said as well.
-interrupted() { record failed "$STAGE" "${FINISHED[@]}"; }
+interrupted() {
+  record failed "$STAGE" "${FINISHED[@]}"
+  flush_log
+}
+
+# flush_log: systemd kills what a unit leaves behind, and the last lines would go with the log's writer.
+flush_log() {
+  exec >/dev/null 2>&1 7>&-
+  timeout 5 tail --pid="$LOG_WRITER" --follow --sleep-interval=0.1 /dev/null || true
+}
