@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks.machine import described
 from benchmarks.peers import PINS, maxtext_base, python
-from workload import config as configs
 from workload.preflight.compiler import buffers, compile_step
 from workload.preflight.program import Program
 from workload.preflight.slices import GIB, slices
+from workload.train import config as configs
 
 KEPT = 4  # layers whose parameters stay whole: the least that brings exchanges below MaxText's
 Compile = Callable[[int], dict[str, Any]]

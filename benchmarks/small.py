@@ -19,7 +19,7 @@ from benchmarks.machine import described, spread
 from benchmarks.model import CONFIG, make_tokens
 from benchmarks.peers import PINS, last, maxtext_base, python, run
 from tests.parity import environment
-from workload import config as configs
+from workload.train import config as configs
 
 HERE = Path(__file__).parent
 SIZES = ("layers", "d_model", "heads", "kv_heads", "d_ff", "vocab_size")

@@ -86,7 +86,7 @@ def speak(cloud: Emulated, members: Sequence[Node]) -> None:
 
     def of(member: Node) -> None:
         say(f"boot/{member.name}/worker-0.json", {"state": "ready", "stage": "launch"})
-        say(f"words/{member.name}/worker-0", work)
+        say(f"heartbeats/{member.name}/worker-0", work)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(of, members))

@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.machine import described, spread
 from benchmarks.model import CONFIG, make_tokens
 from tests.cloud.storage.storage_front import PROJECT, Front
-from workload import config as configs
-from workload.interval import STALL_SHARE
+from workload.train import config as configs
+from workload.train.interval import STALL_SHARE
 
 BUCKET = "bucket"
 SHORT = ["--set=data.sequence_length=128", "--set=train.batch_size=1"]  # steps of a fraction of a second

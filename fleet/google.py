@@ -55,7 +55,7 @@ class Google(Client):
             late = self._late.pop(zone, None)
             of_use = late and (not late[1].done() or self._now() - late[0] < _OLDEST_S)
             begun[zone] = late if late and of_use else (self._now(), _begin(self.zone, zone))
-        booted, working = _begin(self._objects, "boot/"), _begin(self._objects, "words/")
+        booted, working = _begin(self._objects, "boot/"), _begin(self._objects, "heartbeats/")
         wait([answer for _, answer in begun.values()], _PATIENCE_S)
         views = {}
         for zone, (at_s, answer) in begun.items():

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tools.blocks import filled
-from workload.config import Config
 from workload.extract import config as extraction
+from workload.train.config import Config
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TABLES: dict[str, type] = {"trainer.md": Config, "extraction.md": extraction.Config}

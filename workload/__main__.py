@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from workload import __version__, command, place
+from workload import __version__, command
 from workload.arguments import add_set, add_text
 from workload.data import command as streams
 from workload.errors import ConfigError, WorkloadError
+from workload.runs import location
 
 _GOOGLE = "0x1ae0"  # who made a PCI device
 _EXAMPLES = """examples:
@@ -193,21 +194,21 @@ def _leave_tpu_out() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from workload import config as configs
-    from workload.host.word import Word
+    from workload.host.heartbeat import Heartbeat
+    from workload.train import config as configs
 
-    with Word.of_host(os.environ) as word:
+    with Heartbeat.of_host(os.environ) as heartbeat:
         config = configs.load(options.config, options.overrides)
         run = options.name or Path(options.config).stem
-        url, problems = place.of_run("runs", run, options.dir)
+        url, problems = location.of_run("runs", run, options.dir)
         if problems:
             raise ConfigError("workload train", problems)
-        word.say(run=url)
+        heartbeat.report(run=url)
 
         _leave_tpu_out()
-        from workload.launch import launch
+        from workload.train.launch import launch
 
-        return launch(config, run, url, os.environ, word)
+        return launch(config, run, url, os.environ, heartbeat)
 
 
 def _prepare(options: argparse.Namespace) -> int:
@@ -231,8 +232,8 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from workload.checkpoints import list_steps
-    from workload.store import open_run
+    from workload.runs.checkpoints import list_steps
+    from workload.runs.store import open_run
 
     steps = list_steps(open_run(options.run))
     for step in sorted(steps.complete + steps.incomplete):
@@ -250,8 +251,8 @@ def _on_this_host() -> None:
 
 def _verify(options: argparse.Namespace) -> int:
     _on_this_host()
-    from workload.archive import verify
-    from workload.store import open_run
+    from workload.runs.archive import verify
+    from workload.runs.store import open_run
 
     checked = verify(open_run(options.run), options.step)
     for one in checked:
@@ -264,8 +265,8 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     _on_this_host()
-    from workload.archive import export
-    from workload.store import open_run
+    from workload.runs.archive import export
+    from workload.runs.store import open_run
 
     step, files = export(open_run(options.run), options.out, options.step, options.dtype, print)
     print(f"{options.out}: step {step}, config.json and {len(files)} files of {options.dtype} weights")
@@ -275,8 +276,8 @@ def _export(options: argparse.Namespace) -> int:
 def _goodput(options: argparse.Namespace) -> int:
     import json
 
-    from workload.ledger import ACCOUNTS, read, summary
-    from workload.store import open_run
+    from workload.runs.goodput import ACCOUNTS, read, summary
+    from workload.runs.store import open_run
 
     total = summary(read(open_run(options.run)))
     if options.json:

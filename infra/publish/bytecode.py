@@ -31,7 +31,7 @@ __all__ = ["compiled", "imported"]
 # Tracing imports modules of its own, the largest among them.
 _IMPORT = """if True:
     import json, sys
-    import jax, workload.__main__, workload.launch, workload.train
+    import jax, workload.__main__, workload.train.launch, workload.train.loop
     jax.jit(lambda x: x + 1)(1.0)
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     print(json.dumps(sorted({file for file in files if file and file.endswith(".py")})))

@@ -10,7 +10,7 @@ from infra.storage.settings import StorageSettings
 
 # What it lists in the checkpoint bucket: what boots and jobs report. What it reads there: whether the bundle
 # is published, with the start-up script (infra/tpu/published.py), before it creates anything.
-LISTED, READ = ("boot/", "words/"), (names.MANIFESTS, names.BLOBS)
+LISTED, READ = ("boot/", "heartbeats/"), (names.MANIFESTS, names.BLOBS)
 
 # Who attaches an account to a machine needs the one, who impersonates it the other.
 USER_ROLES = ("roles/iam.serviceAccountUser", "roles/iam.serviceAccountTokenCreator")

@@ -16,7 +16,7 @@ from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
 
 _SHORTEST_WAIT_S = 180  # systemd gives a job up that starts more than 20 times an hour
-_MOST_WORKERS = 4096  # workload.cluster
+_MOST_WORKERS = 4096  # workload.train.cluster
 
 
 def _location(settings: Settings, given: set[str]) -> Iterator[Problem]:

@@ -66,7 +66,7 @@ def impostor(scene: Scene, step: Impostor) -> None:
     ]
     if wrong:
         raise StoryFailed(f"{host} as an impostor: {'; '.join(wrong)}")
-    for name in (f"boot/{step.victim}/worker-0.json", f"words/{step.victim}/worker-0"):
+    for name in (f"boot/{step.victim}/worker-0.json", f"heartbeats/{step.victim}/worker-0"):
         if (scene.bucket.json(name) or {}).get("state") != "failed":
             raise StoryFailed(f"{host} has written {name}, and it doesn't say so: nothing was forged")
     if controllers.facts("") != before:

@@ -65,7 +65,7 @@ def main(
     run = ask("GET", f"{_METADATA}/instance/attributes/tpu-run", headers=_FLAVOR)
     command = sha256(run[1].strip() if run[0] == 200 else b"").hexdigest()[:12]
     failed = {"state": "failed", "instance": instance, "why": mark}
-    word, says = f"words/{victim}/worker-0", {**failed, "disk": "full", "command": command}
+    word, says = f"heartbeats/{victim}/worker-0", {**failed, "disk": "full", "command": command}
     forge("forge its heartbeat", word, says, says)
     quoted = urllib.parse.quote(word, safe="")
     tried["delete its heartbeat"], _ = storage("DELETE", f"/storage/v1/b/{checkpoints}/o/{quoted}")

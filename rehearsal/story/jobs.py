@@ -70,7 +70,7 @@ def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
 
 def heartbeat(scene: Scene, step: jobsteps.Heartbeat) -> None:
     """Every worker has said so since the step began, each at a time of its own."""
-    prefix = f"words/{step.node}/worker-"
+    prefix = f"heartbeats/{step.node}/worker-"
     before = scene.bucket.facts(prefix)
     found: dict[str, str] = {}
 

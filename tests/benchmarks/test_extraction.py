@@ -13,7 +13,7 @@ from benchmarks.peers import ancestor
 from tests.workload.extracting import ARCH, CONFIG, extract, in_many_shards, make_stream, save_weights
 from workload.activations.reader import Activations
 from workload.data.stream import read
-from workload.store import FolderStore
+from workload.runs.store import FolderStore
 
 
 def test_the_model_has_the_size_that_its_name_says() -> None:

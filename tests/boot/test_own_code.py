@@ -77,7 +77,7 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     assert word["why"] == "exit status 7: it fails until somebody has seen it"
     (host.files / "opt/training/seen").touch()  # a busy machine may miss the first of its failures
     assert (word["instance"], len(word["command"])) == ("4711", 12)
-    until(lambda: listed(gcs, "words/")["words/tpu-lab/worker-0"]["state"] == "running", host)
+    until(lambda: listed(gcs, "heartbeats/")["heartbeats/tpu-lab/worker-0"]["state"] == "running", host)
     until(lambda: "start x in /opt/training by tpu: /opt/tpu/venv" in texts(host, "tpu-job.service"), host)
     assert refusal.observed == 3
     until(lambda: any("ready after" in text for text in texts(host, "google-startup-scripts.service")), host)
@@ -101,10 +101,10 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     assert (top / "pkg/a.txt.kept").read_text() == "mine"
 
     # Stopped by hand it isn't done, and started again it is heard of.
-    before = listed(gcs, "words/")["words/tpu-lab/worker-0"]
+    before = listed(gcs, "heartbeats/")["heartbeats/tpu-lab/worker-0"]
     host.run("systemctl", "stop", "tpu-job.service")
     time.sleep(4)
-    assert listed(gcs, "words/")["words/tpu-lab/worker-0"] == before
+    assert listed(gcs, "heartbeats/")["heartbeats/tpu-lab/worker-0"] == before
     assert host.run("systemctl", "is-active", "tpu-heartbeat", check=False).strip() == "inactive"
     host.run("systemctl", "start", "tpu-job.service")
     until(lambda: host.run("systemctl", "is-active", "tpu-heartbeat", check=False).strip() == "active", host)
@@ -112,14 +112,14 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     # The orderly end of the machine: the last lines are sent, and the heartbeat says nothing.
     host.run("systemctl", "kill", "--signal=CONT", "tpu-job.service")
     host.power_off()
-    assert listed(gcs, "words/")["words/tpu-lab/worker-0"]["state"] == "running"
+    assert listed(gcs, "heartbeats/")["heartbeats/tpu-lab/worker-0"]["state"] == "running"
     assert any("Stopping" in text or "Stopped" in text for text in texts(host, "tpu-job.service")[-3:])
 
 
 def test_a_command_that_ends_well_is_done(make_host: MakeHost, gcs: str) -> None:
     host = make_host(tpu_run="/bin/echo all is well")
     ready(host)
-    until(lambda: listed(gcs, "words/").get("words/tpu-lab/worker-0", {}).get("state") == "done", host)
+    until(lambda: listed(gcs, "heartbeats/").get("heartbeats/tpu-lab/worker-0", {}).get("state") == "done", host)
     until(lambda: "all is well" in texts(host, "tpu-job.service"), host)
 
     # Another command, which says itself how far it is, has no such heartbeat.

@@ -25,7 +25,7 @@ from workload.host.bucket import Bucket
 from workload.host.errors import RunError
 from workload.host.metadata import Node
 from workload.host.unit import COMMANDS, command_id, job_unit
-from workload.host.word import Word
+from workload.host.heartbeat import Heartbeat
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
@@ -159,7 +159,7 @@ def test_what_a_job_of_several_slices_gets_is_the_list() -> None:
     assert set(re.findall(r"`([A-Z_]+)`", listed[1])) == set(given)
 
 
-def test_metadata_of_boots_and_words_is_what_they_are_written_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_of_boots_and_heartbeats_is_what_they_are_written_with(monkeypatch: pytest.MonkeyPatch) -> None:
     part = (ROOT / "infra/tpu/startup/parts/status.sh").read_text(encoding="utf-8")
     written = re.search(r"^upload_body\(\) \{(.*?)^\}", part, re.MULTILINE | re.DOTALL)
     boot = re.search(r"^\| `boot/<node>/.*; metadata: (.*) \|$", ARCHITECTURE, re.MULTILINE)
@@ -169,15 +169,15 @@ def test_metadata_of_boots_and_words_is_what_they_are_written_with(monkeypatch: 
     assert set(re.findall(r"`(\w+)`", boot[1])) == keys
 
     said: dict[str, str] = {}
-    monkeypatch.setattr("workload.host.word.read", lambda _: "4711")
+    monkeypatch.setattr("workload.host.heartbeat.read", lambda _: "4711")
     monkeypatch.setattr(Bucket, "write_json", lambda *arguments: said.update(arguments[-1]))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
     host = {"CHECKPOINT_BUCKET": "b", "TPU_NAME": "tpu-dev", "WORKER_ID": "0", "TPU_COMMAND": "0"}
-    with Word.of_host(host) as word:
-        facts = re.findall(r"`(\w+)`", str(Word.say.__doc__))
-        word.say(**dict.fromkeys(facts, "1"))
-        word.end("failed", ValueError("no good"))
-    rows = re.search(r"\| metadata of a word \|.*?\n\n", ARCHITECTURE, re.DOTALL)
+    with Heartbeat.of_host(host) as heartbeat:
+        facts = re.findall(r"`(\w+)`", str(Heartbeat.report.__doc__))
+        heartbeat.report(**dict.fromkeys(facts, "1"))
+        heartbeat.end("failed", ValueError("no good"))
+    rows = re.search(r"\| metadata of a heartbeat \|.*?\n\n", ARCHITECTURE, re.DOTALL)
     assert rows
     listed = [key for row in rows[0].splitlines()[2:-1] for key in row.split("|")[1].strip().split(", ")]
     assert sorted(listed) == sorted(said)

@@ -205,7 +205,7 @@ def test_each_permission_of_the_role_is_needed(lab: Lab, permission: str) -> Non
         *(("GET", f"{OBJECTS}{query}", None) for query in ("", "?prefix=", "?prefix=boo", "?prefix=runs/")),
         *(
             ("POST", f"{UPLOAD}?uploadType=media&name={name}", b"{}")
-            for name in ("boot/n/worker-0.json", "words/n/worker-0", "bundles/manifests/ab", CHECKPOINT)
+            for name in ("boot/n/worker-0.json", "heartbeats/n/worker-0", "bundles/manifests/ab", CHECKPOINT)
         ),
         ("DELETE", f"{OBJECTS}/{CHECKPOINT.replace('/', '%2F')}", None),
         ("PATCH", f"{OBJECTS}/boot%2Fn%2Fworker-0.json", {"metadata": {"state": "failed"}}),

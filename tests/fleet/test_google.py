@@ -101,7 +101,7 @@ def listing(count: int) -> Callable[[str, str, dict[str, list[str]]], tuple[int,
         kind = query["prefix"][0]
         said = (
             {"state": "running", "samples": "5", "of_samples": "9"}
-            if kind == "words/"
+            if kind == "heartbeats/"
             else {"state": "ready"}
         )
         items = [
@@ -252,8 +252,8 @@ def test_the_words_of_several_workers_are_one() -> None:
             item("boot/n/worker-unknown-17.json", "05", state="failed", stage="identity"),
             item("boot/n/worker-0.json", "01", state="ready", stage="launch"),
             item("boot/n/worker-1.json", "06", state="failed", stage="mount-data", why="no disk"),
-            item("words/n/worker-0", "03", state="running", samples="5", shards="1", disk="full"),
-            item("words/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
+            item("heartbeats/n/worker-0", "03", state="running", samples="5", shards="1", disk="full"),
+            item("heartbeats/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
         ]
     ).values()
     word = together(said)
@@ -265,7 +265,7 @@ def test_the_words_of_several_workers_are_one() -> None:
 
 def test_words_without_numbers_and_with_nonsense_are_read_all_the_same() -> None:
     ((word,),) = spoken(
-        [{"name": "words/n/worker-0", "updated": "?", "metadata": {"samples": "-1"}}]
+        [{"name": "heartbeats/n/worker-0", "updated": "?", "metadata": {"samples": "-1"}}]
     ).values()
     assert (word.samples, word.at_s, word.work) == (0, 0.0, "")
 

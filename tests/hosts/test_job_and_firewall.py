@@ -17,8 +17,8 @@ pytestmark = pytest.mark.root
 # Workers meet as `workload train` lets them, then say something to one another by gloo.
 WORKER = """
 import sys
-from workload.cluster import Cluster, Membership
-from workload.config import ClusterConfig
+from workload.train.cluster import Cluster, Membership
+from workload.train.config import ClusterConfig
 from workload.errors import WorkloadError
 worker, patience_s = map(int, sys.argv[1:])
 config = ClusterConfig(start_timeout_s=patience_s)

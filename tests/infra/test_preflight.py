@@ -23,7 +23,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 KEEP = """
 import json, sys
 from dataclasses import asdict
-from workload import config
+from workload.train import config
 from workload.preflight.compiler import Compiled, cache_folder, key
 from workload.preflight.slices import GIB, slices
 wanted = config.load("tiny.toml", ["train.steps=20", "model.layers=3"])

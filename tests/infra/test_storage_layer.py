@@ -251,7 +251,7 @@ def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
         'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/manifests/") || '
         'resource.name.startsWith("projects/_/buckets/my-project-checkpoints/objects/bundles/blobs/") || '
         'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("boot/") || '
-        'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("words/")'
+        'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith("heartbeats/")'
     )
     assert not [one.name for one in more if one.options.get("protect")], "it can be switched off"
     assert recording.named("gcp:projects/service:Service", "iamcredentials.googleapis.com")

@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
-from workload.config import Config, DataConfig, TrainConfig
 from workload.model.architecture import Architecture
 from workload.preflight.program import Program
-from workload.sharding import by_slice, make_mesh
-from workload.step import Step
+from workload.train.config import Config, DataConfig, TrainConfig
+from workload.train.sharding import by_slice, make_mesh
+from workload.train.step import Step
 
 
 def main() -> None:

@@ -4,9 +4,9 @@ import jax
 import pytest
 
 from tests.conftest import compiled_folder
-from workload import config as configs
 from workload.preflight.compiler import compile_step
 from workload.preflight.slices import slices
+from workload.train import config as configs
 
 # A step of the recipe's kind, of two small layers: 40 s of CPU to compile.
 SMALL = [

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from workload.errors import WorkloadError
-from workload.flops import model_flops
 from workload.model.architecture import Architecture
 from workload.preflight.program import Collective, Program, _groups
 from workload.preflight.roofline import step_flops
+from workload.train.flops import model_flops
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,7 @@ from typing import Any
 import jax
 import pytest
 
-from workload import config as configs
-from workload import flags
 from workload.__main__ import main
-from workload.config import Config
 from workload.errors import ConfigError
 from workload.model import huggingface
 from workload.model.generation import Generation
@@ -23,6 +20,9 @@ from workload.preflight.compiler import Buffer, Compiled
 from workload.preflight.program import Collective
 from workload.preflight.slices import CHIP, GIB, Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
+from workload.train import config as configs
+from workload.train import flags
+from workload.train.config import Config
 
 V6E_256 = slices("v6e-256")
 

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workload.checkpoints import Checkpoints
-from workload.cluster import Cluster, Membership
-from workload.config import CheckpointConfig
-from workload.store import open_store
+from workload.runs.checkpoints import Checkpoints
+from workload.runs.store import open_store
+from workload.train.cluster import Cluster, Membership
+from workload.train.config import CheckpointConfig
 
 SHAPES = {"a": (64, 8), "b": (3,), "c": ()}
 
@@ -78,8 +78,8 @@ def extract(run: str, url: str) -> dict[str, Any]:
     import urllib.request
 
     from tests.workload import extracting
-    from workload import lease as leases
     from workload.data import stream as streams
+    from workload.runs import lease as leases
 
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "stream_003.safetensors"

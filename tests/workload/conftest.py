@@ -11,7 +11,7 @@ import pytest
 
 from tests.cloud.storage.storage_front import PROJECT, Front
 from workload.data.prepare import prepare
-from workload.store import Store, open_store
+from workload.runs.store import Store, open_store
 
 # What a host or a developer has set must not steer a test.
 STEERING = (

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from workload import config as configs
 from workload.model import decoder
-from workload.sharding import by_slice, make_mesh
-from workload.step import Step
+from workload.train import config as configs
+from workload.train.sharding import by_slice, make_mesh
+from workload.train.step import Step
 
 SETTINGS = {
     "model.layers": 1,

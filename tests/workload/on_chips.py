@@ -20,7 +20,7 @@ from workload.data import stream as streams
 from workload.extract.forward import Forward
 from workload.extract.packing import Shape
 from workload.extract.points import Wanted
-from workload.store import FolderStore
+from workload.runs.store import FolderStore
 
 LENGTHS = [5 + n % 40 for n in range(77)]  # fill no whole number of batches
 

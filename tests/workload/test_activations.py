@@ -16,7 +16,7 @@ from workload.activations.reader import Activations
 from workload.data import stream as streams
 from workload.data.stream import Stream
 from workload.errors import DataError
-from workload.store import FolderStore, Store
+from workload.runs.store import FolderStore, Store
 
 
 class Counting(FolderStore):

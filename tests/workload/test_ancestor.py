@@ -50,7 +50,7 @@ from workload.extract.run import Summary
 from workload.model import attention, decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
-from workload.store import FolderStore
+from workload.runs.store import FolderStore
 
 SAMPLES = 22
 LENGTHS = [100 - n for n in range(SAMPLES)]

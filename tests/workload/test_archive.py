@@ -17,11 +17,11 @@ from safetensors.numpy import load_file
 from tests.workload.test_tokens import tokenizer_json
 from tests.workload.test_training import command, damage
 from workload.__main__ import main
-from workload.checkpoints import Checkpoints
 from workload.errors import RunError
-from workload.ledger import read
 from workload.model import huggingface
-from workload.store import open_store
+from workload.runs.checkpoints import Checkpoints
+from workload.runs.goodput import read
+from workload.runs.store import open_store
 
 pytestmark = pytest.mark.slow
 

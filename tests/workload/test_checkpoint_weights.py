@@ -17,12 +17,12 @@ from tests.workload.extracting import CONFIG, make_stream
 from tests.workload.test_training import command
 from workload.__main__ import main
 from workload.activations.reader import Activations
-from workload.archive import Past
 from workload.data import stream as streams
 from workload.errors import ConfigError, HopelessError, RunError
 from workload.extract.run import Extraction
 from workload.extract.weights import Checkpoint, Folder, Weights, find
-from workload.store import FolderStore
+from workload.runs.archive import Past
+from workload.runs.store import FolderStore
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workload import checkpoints as saves
-from workload.checkpoints import Checkpoints, list_steps
-from workload.cluster import Cluster, Membership
-from workload.config import CheckpointConfig
-from workload.store import FolderStore
-from workload.train import digest
+from workload.runs import checkpoints as saves
+from workload.runs.checkpoints import Checkpoints, list_steps
+from workload.runs.store import FolderStore
+from workload.train.cluster import Cluster, Membership
+from workload.train.config import CheckpointConfig
+from workload.train.loop import digest
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_a_digest_takes_a_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         gathered.append(part.shape)
         return np.asarray(part)
 
-    monkeypatch.setattr("workload.train.whole", whole)
+    monkeypatch.setattr("workload.train.loop.whole", whole)
     found = digest({"gate_NxDxF": jnp.asarray(matrix), "steps": jnp.int32(7)})
     expected = hashlib.sha256(b"['gate_NxDxF'] float32 (2, 3, 4)\n" + matrix.tobytes())
     expected.update(b"['steps'] int32 ()\n" + np.int32(7).tobytes())

@@ -11,9 +11,9 @@ import pytest
 from workload import __version__
 from workload.__main__ import _leave_tpu_out, main
 from workload.errors import HopelessError
-from workload.journal import line, read_losses
-from workload.preemption import Preemption
-from workload.store import open_store
+from workload.runs.step_log import line, read_losses
+from workload.runs.store import open_store
+from workload.train.preemption import Preemption
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_ctrl_c_ends_a_command_without_a_traceback(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workload.config.load", interrupted)
+    monkeypatch.setattr("workload.train.config.load", interrupted)
     assert main(["train", "tiny.toml", "--dir", "d"]) == 130
     assert capsys.readouterr().err.startswith("workload: broken off")
 

@@ -25,9 +25,9 @@ from workload.errors import ConfigError, DataError, HopelessError, TakenError, W
 from workload.extract import packing
 from workload.extract.run import Extraction, Summary
 from workload.extract.weights import Folder
-from workload.lease import of_stream
 from workload.model import decoder, huggingface
-from workload.store import FolderStore, Store
+from workload.runs.lease import of_stream
+from workload.runs.store import FolderStore, Store
 
 
 @pytest.fixture(scope="module")

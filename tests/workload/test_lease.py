@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from workload import lease as leases
 from workload.errors import TakenError
-from workload.lease import NAME, Lease
-from workload.store import FolderStore
+from workload.runs import lease as leases
+from workload.runs.lease import NAME, Lease
+from workload.runs.store import FolderStore
 
 EVERY_S, EXPIRES_S = 0.05, 0.5
 

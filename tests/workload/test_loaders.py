@@ -20,7 +20,7 @@ from workload.activations.batches import batches
 from workload.activations.jax_batches import on_mesh
 from workload.activations.reader import Activations
 from workload.data import stream as streams
-from workload.store import FolderStore
+from workload.runs.store import FolderStore
 
 POINT, SIZE = "resid_post.3", 64
 

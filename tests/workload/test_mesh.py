@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from workload.config import Config, MeshConfig
 from workload.errors import ClusterError, ConfigError
 from workload.model.architecture import Architecture
-from workload.sharding import by_slice, make_mesh, split_axis
+from workload.train.config import Config, MeshConfig
+from workload.train.sharding import by_slice, make_mesh, split_axis
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def test_every_large_parameter_is_split_and_the_small_ones_are_not() -> None:
 
 def test_the_table_names_every_matrix() -> None:
     """A matrix that the table forgets would be copied to every chip in silence."""
-    from workload.sharding import SPLIT
+    from workload.train.sharding import SPLIT
 
     arch = Architecture(qkv_bias=True, qk_norm=True, vocab_size=8)
     matrices = {

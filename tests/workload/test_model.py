@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workload import config as configs
-from workload import optimizer
-from workload.flops import matmul_parameters, mfu, model_flops
 from workload.model import attention, decoder, kernels, loss, points, remat, rope, spans
 from workload.model.architecture import Architecture
+from workload.train import config as configs
+from workload.train import optimizer
+from workload.train.flops import matmul_parameters, mfu, model_flops
 
 SMALL = Architecture(layers=2, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=50)
 

@@ -17,13 +17,13 @@ from google.cloud.storage.exceptions import InvalidResponse
 
 from tests.cloud.storage.storage_front import PROJECT, Front
 from tests.workload.slice import SETTINGS, Workers
-from workload.checkpoints import Checkpoints, list_steps
-from workload.cluster import Cluster, Membership
-from workload.config import CheckpointConfig
 from workload.errors import OutageError
-from workload.journal import Journal
-from workload.outage import Health, transient
-from workload.store import FolderStore
+from workload.runs.checkpoints import Checkpoints, list_steps
+from workload.runs.outage import Health, transient
+from workload.runs.step_log import StepLog
+from workload.runs.store import FolderStore
+from workload.train.cluster import Cluster, Membership
+from workload.train.config import CheckpointConfig
 
 BUCKET = "outages"
 STATE = {"a": jnp.ones((4, 8))}
@@ -93,7 +93,7 @@ def start(front: Front, tokens: Path, logs: Path, run: str, workers: int, *more:
         "CHECKPOINT_BUCKET": BUCKET,
         "STORAGE_EMULATOR_HOST": front.url,
         "TENSORSTORE_GCS_HTTP_URL": front.url,
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # workload.checkpoints sets it too late here
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # workload.runs.checkpoints sets it too late here
         "PYTHONPATH": f"{hasty}:{Path.cwd()}",
     }
     arguments = ["tiny.toml", "--name", run, *(f"--set={setting}" for setting in settings)]
@@ -218,13 +218,13 @@ def test_a_save_on_notice_waits_no_longer_than_the_notice_allows(tmp_path: Path)
 def test_what_is_for_people_is_kept_through_an_outage_and_written_after_it(tmp_path: Path) -> None:
     store = Out(tmp_path)
     store.answer = "HTTP 503"
-    journal = Journal(store, "run", "", 10)
-    journal.event("start", workers=1)
+    step_log = StepLog(store, "run", "", 10)
+    step_log.event("start", workers=1)
     time.sleep(0.3)
-    journal.event("restore", step=3)
+    step_log.event("restore", step=3)
     assert store.list("events/") == []
     store.answer = ""
-    journal.end("done", 10, 1.0)
+    step_log.end("done", 10, 1.0)
     assert [name.rpartition("-")[2] for name in store.list("events/")] == ["start.json", "restore.json"]
 
 

@@ -15,7 +15,7 @@ from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.data import stream as streams
 from workload.errors import ConfigError, StoreError
-from workload.store import FolderStore
+from workload.runs.store import FolderStore
 
 
 @pytest.fixture(scope="module")

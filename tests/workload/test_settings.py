@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from workload import config as configs
 from workload import settings
-from workload.cluster import Cluster, Membership
-from workload.config import ClusterConfig
 from workload.errors import ClusterError, ConfigError
+from workload.train import config as configs
+from workload.train.cluster import Cluster, Membership
+from workload.train.config import ClusterConfig
 
 BAD = [
     (["model.layer=2"], "model.layer = 2: unknown key", "did you mean model.layers?"),

@@ -170,7 +170,7 @@ def test_workers_with_different_settings_are_refused_and_named(root: Path, token
 # Python imports it before anything else: a store whose losses take longer to read than leaving may.
 SLOW_READS = """
 import time
-from workload.store import FolderStore
+from workload.runs.store import FolderStore
 read = FolderStore.read
 def slow(self, name, *rest):
     time.sleep(4 if name.startswith("metrics/") else 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workload.errors import StoreError
-from workload.store import MissingObjectError, Store, open_store
+from workload.runs.store import MissingObjectError, Store, open_store
 
 
 def test_what_is_written_is_read(store: Store) -> None:

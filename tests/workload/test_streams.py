@@ -19,7 +19,7 @@ from workload.errors import DataError
 from workload.extract import packing
 from workload.extract.packing import Shape
 from workload.extract.ranges import cut
-from workload.store import FolderStore
+from workload.runs.store import FolderStore
 
 
 def lines(path: Path, *entries: Any) -> Path:

@@ -18,13 +18,13 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder
-from workload import launch
 from workload.__main__ import main
-from workload.checkpoints import Checkpoints, list_steps
-from workload.cluster import Membership
-from workload.journal import Journal
-from workload.preemption import Preemption
-from workload.store import open_store
+from workload.runs.checkpoints import Checkpoints, list_steps
+from workload.runs.step_log import StepLog
+from workload.runs.store import open_store
+from workload.train.cluster import Membership
+from workload.train import launch
+from workload.train.preemption import Preemption
 
 pytestmark = pytest.mark.slow
 
@@ -234,17 +234,17 @@ def test_the_interval_counts_what_training_stands_still_for_and_losses_are_not_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They go into storage before the marker does, and nobody waits for them."""
-    flush, begin = Journal.flush, ocp.AsyncCheckpointer.save
+    flush, begin = StepLog.flush, ocp.AsyncCheckpointer.save
 
-    def slow_flush(journal: Journal, to: int) -> None:
+    def slow_flush(step_log: StepLog, to: int) -> None:
         time.sleep(2.0)
-        flush(journal, to)
+        flush(step_log, to)
 
     def slow_begin(self: Any, *arguments: Any, **named: Any) -> None:
         time.sleep(0.5)
         begin(self, *arguments, **named)
 
-    monkeypatch.setattr(Journal, "flush", slow_flush)
+    monkeypatch.setattr(StepLog, "flush", slow_flush)
     monkeypatch.setattr(ocp.AsyncCheckpointer, "save", slow_begin)
     assert main([*command("stalled", 12, 0), "--dir", str(tmp_path)]) == 0
     (event, *_) = RunFolder(tmp_path / "runs" / "stalled").events("interval")

@@ -13,7 +13,7 @@ from workload.activations.reader import Activations
 from workload.activations.shard import CHANGED, MEND, About, Shard, folder
 from workload.activations.shard import name as shard_name
 from workload.errors import DataError
-from workload.store import open_store
+from workload.runs.store import open_store
 
 _READERS = 8  # of `verify`: each holds a piece of a shard, some megabytes
 _EXAMPLES = """  workload activations show gs://my-project-checkpoints/extractions/qwen2.5-0.5b

@@ -24,7 +24,7 @@ import numpy as np
 from workload.activations.reader import Activations
 from workload.activations.shard import Shard, folder
 from workload.errors import ConfigError, DataError, Problem
-from workload.store import Store
+from workload.runs.store import Store
 
 FORMAT = "pkl.gz"
 METADATA, SOURCE = "metadata.json", "source.json"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from workload.activations.shard import SUFFIX, Shard
 from workload.activations.statistics import Moments
 from workload.errors import DataError
-from workload.store import MissingObjectError, Store, open_store
+from workload.runs.store import MissingObjectError, Store, open_store
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from safetensors.numpy import save
 from workload.activations.statistics import Moments
 from workload.data.stream import offsets, pack_ids, unpack_ids
 from workload.errors import DataError
-from workload.store import MissingObjectError, Store
+from workload.runs.store import MissingObjectError, Store
 
 VERSION = 1
 SUFFIX = ".safetensors"

@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
     from workload.data.prepare import say_on_terminal
     from workload.data.sources import Reading, Sources
     from workload.data.tokenizers import open_tokenizer
-    from workload.store import open_store
+    from workload.runs.store import open_store
 
     tokenizer = open_tokenizer(options.tokenizer, templated=options.chat)
     reading: Reading

@@ -23,7 +23,7 @@ from workload.data.sources import SET_ASIDE, Reading, Sample
 from workload.data.stream import About
 from workload.data.tokenizers import Tokenizer
 from workload.errors import DataError
-from workload.store import Store
+from workload.runs.store import Store
 
 INDEX = streams.INDEX
 _UPLOADS = 8  # at once

@@ -27,7 +27,7 @@ from safetensors.numpy import save as save_tensors
 
 from workload import command
 from workload.errors import DataError
-from workload.store import MissingObjectError, Store, open_store
+from workload.runs.store import MissingObjectError, Store, open_store
 
 VERSION = 1
 INDEX = "streams.json"  # beside the streams: what was dealt, and each one's sha256

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workload import arguments as arguments_of
-from workload import command, place
+from workload import command
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.errors import ConfigError, Problem, TakenError
 from workload.extract import config as configs
-from workload.host.word import Word
+from workload.host.heartbeat import Heartbeat
+from workload.runs import location
 
 _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-checkpoints/streams/stream_000.safetensors
   workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
@@ -35,20 +36,20 @@ def main(arguments: Sequence[str]) -> int:
     text = "of which point, with --format pkl.gz, where several are kept of a layer"
     parser.add_argument("--point", metavar="KIND", help=text)
     options = parser.parse_args(arguments)
-    with Word.of_host(os.environ) as word:
+    with Heartbeat.of_host(os.environ) as heartbeat:
         try:
-            status = _run(options, word)
+            status = _run(options, heartbeat)
         except TakenError:
-            word.end(None)
+            heartbeat.end(None)
             raise
-        word.end("done")
+        heartbeat.end("done")
     return status
 
 
-def _run(options: argparse.Namespace, word: Word) -> int:
+def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
     config = configs.load(options.config, options.overrides)
     name = options.name or Path(options.config).stem
-    url, problems = place.of_run("extractions", name, options.dir)
+    url, problems = location.of_run("extractions", name, options.dir)
     stream, member = options.stream, os.environ.get("TPU_MEMBER", "")
     if not stream.endswith(".safetensors"):
         if "://" not in stream and not Path(stream).is_dir():
@@ -68,19 +69,19 @@ def _run(options: argparse.Namespace, word: Word) -> int:
         problems.append(Problem("--point", options.point, rule, fix))
     if problems:
         raise ConfigError("workload extract", problems)
-    word.say(run=url)
+    heartbeat.report(run=url)
 
     from workload.data.stream import read
     from workload.extract.run import Extraction
     from workload.extract.weights import find
-    from workload.lease import of_stream
-    from workload.store import open_store
+    from workload.runs.lease import of_stream
+    from workload.runs.store import open_store
 
     store = open_store(url)
     weights = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir)
     samples = read(stream)
     lease = of_stream(store, samples.about.number, os.environ.get("TPU_NAME", ""), _say)
-    extraction = Extraction(config, samples, weights, store, _say, word, lease.check)
+    extraction = Extraction(config, samples, weights, store, _say, heartbeat, lease.check)
     if options.format == pickles.FORMAT:
         pickles.by_layer(extraction.points, options.point)  # refused before it takes hours
     with lease:

@@ -17,15 +17,15 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding
 
-from workload import sharding
-from workload.config import MeshConfig
 from workload.data.stream import Stream
 from workload.extract.packing import Batch, Shape
 from workload.extract.points import Wanted
 from workload.model import attention, decoder, kernels
 from workload.model.architecture import Architecture
 from workload.model.points import END_POINTS
-from workload.sharding import BATCH, FSDP
+from workload.train import sharding
+from workload.train.config import MeshConfig
+from workload.train.sharding import BATCH, FSDP
 
 # Elementwise work in whole registers, where there are such; a tenth of a pass (docs/log.md).
 _OPTIONS: Mapping[str, dict[str, str | bool]] = {"cpu": {"xla_cpu_prefer_vector_width": "512"}}

@@ -31,9 +31,9 @@ from workload.extract.packing import Batch, Shape
 from workload.extract.pipeline import Stage, run
 from workload.extract.ranges import Range
 from workload.extract.weights import Weights
-from workload.host.word import Word
-from workload.identity import refuse_other
-from workload.store import Store
+from workload.host.heartbeat import Heartbeat
+from workload.runs.record import refuse_other
+from workload.runs.store import Store
 
 IDENTITY = "config.json"
 _TOLD_EVERY_S = 10.0
@@ -74,7 +74,7 @@ class Extraction:
         weights: Weights,
         store: Store,
         say: Callable[[str], None],
-        word: Word | None = None,
+        heartbeat: Heartbeat | None = None,
         check: Callable[[], None] = lambda: None,
     ):
         """Checks that they fit together, before anything is computed.
@@ -92,7 +92,7 @@ class Extraction:
             WorkloadError: they don't.
         """
         self._config, self._stream, self._weights = config, stream, weights
-        self._store, self._say, self._word, self._check = store, say, word or Word(None), check
+        self._store, self._say, self._heartbeat, self._check = store, say, heartbeat or Heartbeat(None), check
         self._arch = weights.arch
         self._wanted, problems = points.parse(config.extract.points, self._arch)
         self._lengths = stream.lengths()
@@ -335,7 +335,7 @@ class Extraction:
             "samples": len(self._stream),
             "shards": len(self._ranges),
         }
-        self._word.say(
+        self._heartbeat.report(
             samples=len(done),
             of_samples=len(self._stream),
             shards=len(committed),

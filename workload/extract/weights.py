@@ -13,13 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from workload import archive, command, place
-from workload.checkpoints import FOLDER
+from workload import command
 from workload.errors import ConfigError, Problem
 from workload.model import huggingface
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
-from workload.store import Store, open_run
+from workload.runs import archive, location
+from workload.runs.checkpoints import FOLDER
+from workload.runs.store import Store, open_run
 
 _RUN = re.compile(r"run:(?P<run>.+)@(?P<step>[0-9]+)")
 
@@ -119,7 +120,7 @@ def find(weights: str, data: Path, root: str | None) -> Weights:
     Args:
         weights: as it stands there.
         data: below which folders lie, $DATA_DIR.
-        root: where runs/ is kept; see `place.of_run`.
+        root: where runs/ is kept; see `location.of_run`.
 
     Raises:
         ConfigError: it names a run without a step, or nobody knows where.
@@ -134,7 +135,7 @@ def find(weights: str, data: Path, root: str | None) -> Weights:
         raise ConfigError("workload extract", [Problem("model.weights", repr(weights), rule, fix)])
     url = match["run"]
     if "/" not in url:
-        url, problems = place.of_run("runs", url, root)
+        url, problems = location.of_run("runs", url, root)
         if problems:
             raise ConfigError("workload extract", problems)
     return Checkpoint(open_run(url), int(match["step"]))

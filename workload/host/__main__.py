@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from workload.host import barrier, code, heartbeat, logs, places, unit
+from workload.host import barrier, code, job_heartbeat, logs, places, unit
 from workload.host.errors import HostError
 from workload.host.metadata import Node
 
@@ -75,7 +75,7 @@ def _code(chosen: argparse.Namespace) -> None:
 
 
 def _heartbeat(chosen: argparse.Namespace) -> None:
-    heartbeat.Heartbeat(os.environ, heartbeat.last_line).follow(heartbeat.look, _until_told())
+    job_heartbeat.JobHeartbeat(os.environ, job_heartbeat.last_line).follow(job_heartbeat.look, _until_told())
 
 
 def _logs(chosen: argparse.Namespace) -> None:

@@ -1,150 +1,146 @@
-"""The heartbeat of a command that doesn't say itself how far it is, from what systemd knows of its service.
+"""The heartbeat of a worker: the progress of its job, which one listing of the bucket shows for all workers.
 
-It is the same object that the trainer and the extractor write (`word.py`): running, done or failed, of a
-failed one with its last line of output. The command is none the wiser.
+`heartbeats/<node>/worker-<k>`; its metadata, and when it is written, stand in docs/architecture.md, "Objects in
+the bucket". A short form is this machine's guest attribute `tpu/job`, which no other host can write.
+It is best effort: no job waits for it, or fails because it can't be written.
 """
 
 from __future__ import annotations
 
-import subprocess
+import json
+import shutil
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Literal, Self
 
+from workload.host.bucket import Bucket
 from workload.host.errors import HostError
-from workload.host.unit import STOPPED
-from workload.host.word import Word
+from workload.host.metadata import read, write_guest_attribute
 
-__all__ = ["Heartbeat", "Service", "last_line", "look"]
+__all__ = ["Word"]
 
-JOB = "tpu-job.service"
-PAUSE_S = 2.0
-
-_EXITED = 1  # CLD_EXITED; else it was killed
-_PROPERTIES = (
-    *("ActiveState", "SubState", "Result", "NRestarts", "InvocationID"),
-    *("ExecMainCode", "ExecMainStatus", "ExecMainStartTimestampMonotonic"),
-)
-
-
-@dataclass(frozen=True)
-class Service:
-    """What systemd says of the job (systemctl(1), "show")."""
-
-    active: str
-    sub: str
-    result: str
-    restarts: int
-    invocation: str
-    code: int
-    status: int
-    ran: bool
-    stopped: bool  # by somebody else than itself
-
-    @classmethod
-    def parse(cls, shown: str, stopped: str) -> Self:
-        """From `KEY=value` lines, and the invocation that was stopped last."""
-        value = {key: text for key, _, text in (line.partition("=") for line in shown.splitlines())}
-        return cls(
-            active=value["ActiveState"],
-            sub=value["SubState"],
-            result=value["Result"],
-            restarts=int(value["NRestarts"] or 0),
-            invocation=value["InvocationID"],
-            code=int(value["ExecMainCode"] or 0),
-            status=int(value["ExecMainStatus"] or 0),
-            ran=value["ExecMainStartTimestampMonotonic"] not in ("", "0"),
-            stopped=bool(stopped) and stopped == value["InvocationID"],
-        )
-
-    @property
-    def state(self) -> Literal["running", "done", "failed", "stopped"] | None:
-        """None while it is on its way from one to another, and before its first start (the barrier)."""
-        if self.active == "active":
-            return "running"
-        if not self.ran or self.active == "deactivating":
-            return None
-        if self.active == "failed" or self.sub.startswith("auto-restart"):
-            return "failed"
-        if self.active == "inactive":
-            return "done" if (self.code, self.status, self.stopped) == (_EXITED, 0, False) else "stopped"
-        return None
-
-    @property
-    def how(self) -> str:
-        """How it ended."""
-        if self.result == "start-limit-hit":
-            return "failed too often, isn't started again"
-        return f"exit status {self.status}" if self.code == _EXITED else f"killed by signal {self.status}"
+_EVERY_S = 30.0  # at most
+_AT_LEAST_EVERY_S = 60.0
+_PATIENCE_S = 20.0  # with a bucket or a metadata server that doesn't answer
+_FULL_BYTES = 64 << 20  # free of the boot disk: less isn't enough to boot, nor for people to log in
+_WHY_LENGTH = 200
+_ATTRIBUTE = "tpu/job"
 
 
 class Heartbeat:
-    """Says a state once, and again as long as the job runs; a new start of the job begins a new one."""
+    """Publishes this worker's progress while its job runs; does nothing outside a slice's host.
 
-    def __init__(self, environment: Mapping[str, str], line: Callable[[], str]) -> None:
-        self._environment, self._line = environment, line
-        self._word: Word | None = None
-        self._said: tuple[str, str] | None = None
+    A context manager: leaving it by an exception reports `failed`; call `end("done")` before a normal exit.
+    """
 
-    def take(self, service: Service) -> None:
-        """Says what is new of the job; returns once the end of one is written, or can't be for 40 s."""
-        state = service.state
-        if state is None or (state, service.invocation) == self._said:
+    def __init__(
+        self,
+        bucket: Bucket | None,
+        node: str = "",
+        worker: int = 0,
+        every_s: float = _EVERY_S,
+        at_least_every_s: float = _AT_LEAST_EVERY_S,
+        command: str = "",
+    ) -> None:
+        """Writes nothing yet, and nothing at all without a bucket."""
+        self._bucket, self._node, self._worker, self._command = bucket, node, worker, command
+        self._every_s, self._at_least_every_s = every_s, at_least_every_s
+        self._state: str | None = "running"  # None: stopped
+        self._facts: dict[str, str | int] = {}
+        self._changed = threading.Condition()
+        self._new = self._refused = False
+        self._attributes: bool | None = None  # whether there are any here; None: not tried yet
+        self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
+
+    @classmethod
+    def of_host(cls, environment: Mapping[str, str]) -> Self:
+        """The heartbeat of the worker that a service's environment describes; elsewhere one that writes nothing."""
+        bucket, node = environment.get("CHECKPOINT_BUCKET"), environment.get("TPU_NAME")
+        worker = environment.get("WORKER_ID", "")
+        workers, slices = (environment.get(name, "1") for name in ("WORKER_COUNT", "SLICE_COUNT"))
+        if not bucket or not node or not all(text.isdecimal() for text in (worker, workers, slices)):
+            return cls(None)
+        # A job of several slices numbers their workers through; a node's own begin at 0.
+        in_node = max(1, int(workers) // max(1, int(slices)))
+        command = environment.get("TPU_COMMAND", "")
+        return cls(Bucket(bucket, patience_s=_PATIENCE_S), node, int(worker) % in_node, command=command)
+
+    def report(self, **facts: str | int) -> None:
+        """Updates any of `run`, `samples`, `of_samples`, `shards`, `size_bytes`; returns at once."""
+        with self._changed:
+            self._new = self._new or not facts.items() <= self._facts.items()
+            self._facts |= facts
+            self._changed.notify()
+
+    def end(self, state: Literal["done", "failed"] | None, why: BaseException | None = None) -> None:
+        """Reports how the job ended, and why if it failed; only the first call counts.
+
+        On return it is in the bucket, if the bucket accepts it within 40 s. None stops without a
+        report and without waiting: the job was preempted, or another attempt has it now.
+        """
+        with self._changed:
+            if self._state != "running":
+                return
+            self._state = state
+            if state == "failed" and why:
+                self._facts["why"] = " ".join(str(why).split())[:_WHY_LENGTH] or type(why).__name__
+            self._changed.notify()
+        if state and self._bucket:
+            self._thread.join(2 * _PATIENCE_S)
+
+    def __enter__(self) -> Self:
+        if self._bucket:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        self.end("failed" if kind and issubclass(kind, Exception) else None, error)
+
+    def _go_on(self) -> None:
+        while True:
+            with self._changed:
+                state, facts, self._new = self._state, dict(self._facts), False
+            if not state:
+                return
+            self._write_attribute(state, facts)
+            self._write(state, facts)
+            if state != "running":
+                return
+            with self._changed:
+                ended = self._changed.wait_for(lambda: self._state != "running", self._every_s)
+                if not ended:
+                    rest_s = self._at_least_every_s - self._every_s
+                    self._changed.wait_for(lambda: self._new or self._state != "running", rest_s)
+
+    def _write_attribute(self, state: str, facts: dict[str, str | int]) -> None:
+        """Ignores failures; after a first failure never retried: there is no such server here."""
+        if self._attributes is False:
             return
-        self._said = state, service.invocation
-        if state in ("running", "stopped") and self._word:
-            self._word.end(None)
-            self._word = None
-        if state == "stopped":
-            return
-        if self._word is None:
-            self._word = Word.of_host(self._environment).__enter__()
-        if state == "failed":
-            line = self._line()
-            self._word.end("failed", HostError(f"{service.how}: {line}" if line else service.how))
-        elif state == "done":
-            self._word.end("done")
-        if state != "running":
-            self._word = None
+        about = {"state": state, "command": self._command, "updated_s": round(time.time())}
+        try:
+            write_guest_attribute(_ATTRIBUTE, json.dumps({**about, "why": facts.get("why", "")}))
+        except (HostError, OSError, ValueError):
+            self._attributes = self._attributes or False
+        else:
+            self._attributes = True
 
-    def end(self) -> None:
-        """Nothing more is said: this host goes away, or this program is started again."""
-        if self._word:
-            self._word.end(None)
-
-    def follow(self, look: Callable[[], Service], stopped: threading.Event, pause_s: float = PAUSE_S) -> None:
-        """Looks every `pause_s` seconds, until `stopped`."""
-        failing = ""
-        while not stopped.is_set():
-            try:
-                self.take(look())
-            except (subprocess.SubprocessError, OSError) as error:  # systemd is busy, or goes away
-                if str(error) != failing:
-                    print(f"{JOB} can't be looked at, is tried again: {error}", flush=True)
-                failing = str(error)
-            stopped.wait(pause_s)
-        self.end()
-
-
-def look() -> Service:
-    """What systemd says now."""
-    shown = _output("systemctl", "show", f"--property={','.join(_PROPERTIES)}", JOB)
-    stopped = Path(STOPPED).read_text().strip() if Path(STOPPED).exists() else ""
-    return Service.parse(shown, stopped)
-
-
-def last_line() -> str:
-    """The last line of what the job printed that isn't blank."""
-    with suppress(subprocess.SubprocessError, OSError):
-        said = _output("journalctl", "--quiet", f"_SYSTEMD_UNIT={JOB}", "--lines=20", "--output=cat", "--all")
-        return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
-    return ""
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=20, check=True
-    ).stdout
+    def _write(self, state: str, facts: dict[str, str | int]) -> None:
+        assert self._bucket
+        name = f"heartbeats/{self._node}/worker-{self._worker}"
+        try:
+            instance = read("instance/id")
+            disk = "full" if shutil.disk_usage("/").free < _FULL_BYTES else ""
+            known = {"command": self._command, "instance": instance, "disk": disk}
+            heartbeat = {"state": state, **facts, **{key: value for key, value in known.items() if value}}
+            about = {"version": 1, "node": self._node, "worker": self._worker}
+            updated = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            metadata = {key: str(value) for key, value in heartbeat.items()}
+            self._bucket.write_json(name, {**about, **heartbeat, "updated": updated}, metadata)
+        except (HostError, OSError, ValueError) as error:
+            if not self._refused:
+                print(f"{name} not written, will retry: {str(error).splitlines()[0]}", flush=True)
+            self._refused = True
+        else:
+            self._refused = False

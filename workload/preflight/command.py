@@ -9,9 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from workload import arguments as arguments_of
-from workload import config as configs
-from workload import division
-from workload.config import Config
 from workload.errors import ConfigError, Problem
 from workload.model.architecture import Architecture
 from workload.preflight import report
@@ -19,6 +16,9 @@ from workload.preflight import search as searching
 from workload.preflight.compiler import Compiled, compile_step, lookup
 from workload.preflight.slices import Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
+from workload.train import config as configs
+from workload.train import divisibility
+from workload.train.config import Config
 
 _EXAMPLES = """  workload preflight llama-3.1-8b-v6e-256.toml --slice v6e-256
   workload preflight llama-3.1-8b-2x256.toml --slice v6e-256 --slices 2 --json
@@ -102,7 +102,7 @@ def _with_weights(config: Config) -> Config:
     folder = config.train.init_from
     if not folder or (config.model != Architecture() and not Path(folder).exists()):
         return config
-    from workload.fitting import take_model  # imports JAX
+    from workload.train.fitting import take_model  # imports JAX
 
     problems: list[Problem] = []
     config = take_model(config, problems)
@@ -135,7 +135,7 @@ def _check(config: Config, slices: Slices) -> None:
     if slices.chips_each % config.mesh.data:
         rule = f"must divide the chips of a slice, {slices.chips_each}"
         problems.append(Problem("mesh.data", str(config.mesh.data), rule, "1, or a divisor"))
-    problems += division.problems(config, slices.chips, "tpu", "the chips", "chip")
+    problems += divisibility.problems(config, slices.chips, "tpu", "the chips", "chip")
     if problems:
         raise ConfigError("workload preflight", problems)
 

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from workload.config import Config
 from workload.errors import WorkloadError
 from workload.preflight.program import Collective, Program
 from workload.preflight.quiet import quiet
 from workload.preflight.slices import GIB, Slices
+from workload.train.config import Config
 
 FORMAT = 1  # of what is kept; another one is compiled again
 
@@ -162,9 +162,9 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         import jax
         from jax.experimental import topologies
 
-        from workload import flags
-        from workload.sharding import by_slice, make_mesh
-        from workload.step import Step
+        from workload.train import flags
+        from workload.train.sharding import by_slice, make_mesh
+        from workload.train.step import Step
 
         begun = time.monotonic()
         try:

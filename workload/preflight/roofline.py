@@ -13,12 +13,12 @@ from importlib import resources
 from statistics import mean
 from typing import Any
 
-from workload.config import Config
-from workload.flops import ModelFlops, mfu, model_flops
 from workload.model import kernels
 from workload.model.architecture import Architecture
 from workload.preflight.program import Collective
 from workload.preflight.slices import CHIP, Slices
+from workload.train.config import Config
+from workload.train.flops import ModelFlops, mfu, model_flops
 
 # What has to be computed again in the backward pass, and the points that spare it.
 _SPARED_BY = {

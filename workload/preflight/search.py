@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from workload import flags
-from workload.config import Config
 from workload.errors import ConfigError, Problem
 from workload.model import kernels
 from workload.model.points import LAYER_POINTS
@@ -18,6 +16,8 @@ from workload.preflight import roofline
 from workload.preflight.compiler import Compiled, compile_step
 from workload.preflight.slices import CHIP, GIB, Slices
 from workload.preflight.verdict import MARGIN, Verdict
+from workload.train import flags
+from workload.train.config import Config
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)  # examples a chip
 KEPT: tuple[tuple[str, ...], ...] = (

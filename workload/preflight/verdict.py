@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from workload.config import Config
-from workload.interval import best_interval_s
 from workload.preflight import roofline
 from workload.preflight.compiler import Compiled
 from workload.preflight.roofline import Method, Prediction
 from workload.preflight.slices import CHIP, GIB, PRICES_READ, Price, Slices
+from workload.train.config import Config
+from workload.train.interval import best_interval_s
 
 MARGIN = 0.95  # of a chip's memory: what runs beside the step isn't in the compiler's sum
 # What one machine writes to a bucket, GB/s: cautious, and the most that gcsfuse's own benchmarks

@@ -24,7 +24,7 @@ stage_python() {
       tar --extract --gzip --file="$bundle/bytecode.tar.gz" --directory="$home" --no-same-owner
     # Imported once by root: the job's user can't write bytecode here and would compile the
     # workload's own at every start. And what can't be imported fails now, by name.
-    ! grep -q == "$bundle/requirements.txt" || "$home/venv/bin/python" -c 'import workload.train'
+    ! grep -q == "$bundle/requirements.txt" || "$home/venv/bin/python" -c 'import workload.train.loop'
     rm -rf "$home/cache"
     touch "$home/complete"
   fi

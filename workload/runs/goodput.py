@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from workload.errors import RunError
-from workload.store import Store
+from workload.runs.store import Store
 
 ACCOUNTS = {
     "init": "meeting the other workers, reading settings",
@@ -27,7 +27,7 @@ ACCOUNTS = {
 }
 
 
-class Ledger:
+class GoodputRecorder:
     """The accounts of one start."""
 
     def __init__(self, begun: float | None = None, clock: Callable[[], float] = time.time):

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from workload.host import heartbeat
+from workload.host import job_heartbeat
 from workload.host.bucket import Bucket
-from workload.host.heartbeat import Heartbeat, Service
+from workload.host.job_heartbeat import JobHeartbeat, Service
 from workload.host.unit import heartbeat_unit, job_unit
 
 HOST = {
@@ -81,8 +81,8 @@ def test_what_systemd_says_as_a_state(seen: Service, state: str | None) -> None:
 def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """What listings show of the worker's word, one write after the other."""
     said: list[dict[str, str]] = []
-    monkeypatch.setattr("workload.host.word.read", lambda _: "4711")
-    monkeypatch.setattr("workload.host.word.write_guest_attribute", lambda *_: None)
+    monkeypatch.setattr("workload.host.heartbeat.read", lambda _: "4711")
+    monkeypatch.setattr("workload.host.heartbeat.write_guest_attribute", lambda *_: None)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
     monkeypatch.setattr(
         Bucket, "write_json", lambda _, name, value, metadata: said.append(metadata | {"": name})
@@ -102,30 +102,30 @@ def follow(states: list[Service], line: str = "the last line") -> None:
             stopped.set()
             return states[-1]
 
-    Heartbeat(HOST, lambda: line).follow(look, stopped, pause_s=0.02)
+    JobHeartbeat(HOST, lambda: line).follow(look, stopped, pause_s=0.02)
 
 
 def test_a_job_runs_fails_is_started_again_and_is_done(written: list[dict[str, str]]) -> None:
     again = replace(RUNNING, invocation="bbbb")
     follow([RUNNING, RUNNING, FAILED, FAILED, again, replace(DONE, invocation="bbbb")])
-    assert [word["state"] for word in written] == ["running", "failed", "running", "done"]
-    assert {word[""] for word in written} == {"words/tpu-lab/worker-1"}
-    assert {word["command"] for word in written} == {"0123456789ab"}
-    assert {word["instance"] for word in written} == {"4711"}
-    assert [word.get("why") for word in written] == [None, "exit status 3: the last line", None, None]
+    assert [heartbeat["state"] for heartbeat in written] == ["running", "failed", "running", "done"]
+    assert {heartbeat[""] for heartbeat in written} == {"heartbeats/tpu-lab/worker-1"}
+    assert {heartbeat["command"] for heartbeat in written} == {"0123456789ab"}
+    assert {heartbeat["instance"] for heartbeat in written} == {"4711"}
+    assert [heartbeat.get("why") for heartbeat in written] == [None, "exit status 3: the last line", None, None]
 
 
 def test_a_job_that_is_stopped_by_hand_or_by_the_machines_end_is_not_done(
     written: list[dict[str, str]],
 ) -> None:
     follow([RUNNING, RUNNING, service("inactive", "dead", code=1, stopped="aaaa")])
-    assert [word["state"] for word in written] == ["running"]
+    assert [heartbeat["state"] for heartbeat in written] == ["running"]
 
 
 def test_it_says_why_in_the_words_of_systemd_where_nothing_was_printed(written: list[dict[str, str]]) -> None:
     killed = service("failed", "failed", "signal", code=2, status=9)
     follow([killed, replace(killed, result="start-limit-hit", invocation="b")], line="")
-    whys = [word["why"] for word in written if word["state"] == "failed"]
+    whys = [heartbeat["why"] for heartbeat in written if heartbeat["state"] == "failed"]
     assert whys == ["killed by signal 9", "failed too often, isn't started again"]
 
 
@@ -142,8 +142,8 @@ def test_a_systemd_that_does_not_answer_is_asked_again(written: list[dict[str, s
         threading.Timer(0.1, stopped.set).start()
         return answer
 
-    Heartbeat(HOST, str).follow(look, stopped, pause_s=0.01)
-    assert [word["state"] for word in written] == ["running"]
+    JobHeartbeat(HOST, str).follow(look, stopped, pause_s=0.01)
+    assert [heartbeat["state"] for heartbeat in written] == ["running"]
 
 
 def test_only_a_command_that_is_not_ours_has_one() -> None:
@@ -167,10 +167,10 @@ def test_it_reads_what_this_machines_systemd_would_say(monkeypatch: pytest.Monke
             return "step 1\nTraceback\nValueError: no good\n\n"
         return SHOWN.format(active="active", sub="running", result="success", code=0, status=0, began=1)
 
-    monkeypatch.setattr(heartbeat, "_output", output)
-    assert heartbeat.look().state == "running"
-    assert heartbeat.last_line() == "ValueError: no good"
+    monkeypatch.setattr(job_heartbeat, "_output", output)
+    assert job_heartbeat.look().state == "running"
+    assert job_heartbeat.last_line() == "ValueError: no good"
     properties = (
-        next(word for word in asked[0] if word.startswith("--property=")).partition("=")[2].split(",")
+        next(heartbeat for heartbeat in asked[0] if heartbeat.startswith("--property=")).partition("=")[2].split(",")
     )
     assert set(properties) == {line.partition("=")[0] for line in SHOWN.splitlines()}

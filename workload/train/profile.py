@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 
 from workload.errors import StoreError
-from workload.store import Store
+from workload.runs.store import Store
 
 _ON_REQUEST = 3  # steps
 

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workload import flops
-from workload.config import Config
+from workload.train import flops
+from workload.train.config import Config
 
 _WINDOW = 20  # steps that a speed is taken over
 

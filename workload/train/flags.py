@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workload.config import ComputeConfig
+    from workload.train.config import ComputeConfig
 
 Options = dict[str, str | bool | int]
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import optax  # type: ignore[import-untyped]
 
-from workload.config import Config
+from workload.train.config import Config
 
 
 def schedule(config: Config) -> optax.Schedule:

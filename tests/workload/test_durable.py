@@ -12,11 +12,11 @@ import pytest
 import requests
 
 from tests.workload.test_training import command
-from workload.checkpoints import list_steps
 from workload.errors import StoreError
-from workload.lasting import NOTE, Lasting
-from workload.place import of_steps
-from workload.store import Store, copy, open_store
+from workload.runs.checkpoints import list_steps
+from workload.runs.durable import NOTE, DurableCopies
+from workload.runs.location import of_steps
+from workload.runs.store import Store, copy, open_store
 
 HOST = {"CHECKPOINT_BUCKET": "bucket", "STEPS_BUCKET": "bucket-steps"}
 
@@ -36,9 +36,9 @@ def saved(store: Store, *numbers: int, complete: bool = True) -> None:
             store.write(f"checkpoints/{step}/commit_success.txt", b"")
 
 
-def lasting(run: Store, steps: Store, every_h: float = 24) -> Lasting:
+def durable(run: Store, steps: Store, every_h: float = 24) -> DurableCopies:
     run.write("config.json", b"{}")
-    return Lasting(run, steps, every_h, keep=2)
+    return DurableCopies(run, steps, every_h, keep=2)
 
 
 def content(store: Store) -> dict[str, bytes]:
@@ -54,7 +54,7 @@ def test_an_object_is_copied_whole(store: Store, steps: Store) -> None:
 
 
 def test_the_last_step_lasts_and_older_copies_go(store: Store, steps: Store) -> None:
-    copies = lasting(store, steps)
+    copies = durable(store, steps)
     saved(steps, 7, 8, 9)
     saved(store, 9, complete=False)  # which a crash left of an earlier attempt
     store.write("checkpoints/9/d/other", b"of another attempt")
@@ -68,7 +68,7 @@ def test_the_last_step_lasts_and_older_copies_go(store: Store, steps: Store) -> 
 def test_a_copy_is_made_once_a_day_whoever_starts_in_between(store: Store, steps: Store) -> None:
     for now in (0.0, 23.9 * 3600, 24 * 3600):
         store.write(NOTE, json.dumps({"step": 1, "time": time.time() - now}).encode())
-        copies = lasting(store, steps)
+        copies = durable(store, steps)
         copies.begin()
         saved(steps, 5)
         copies.saved(None)
@@ -83,8 +83,8 @@ def test_the_day_begins_with_the_first_start(
 ) -> None:
     now = time.time()
     for hour in (0, 10, 20, 30):  # starts again and again, each before a day is over
-        monkeypatch.setattr("workload.lasting.time.time", lambda hour=hour: now + hour * 3600)
-        copies = lasting(store, steps)
+        monkeypatch.setattr("workload.runs.durable.time.time", lambda hour=hour: now + hour * 3600)
+        copies = durable(store, steps)
         copies.begin()
         saved(steps, 100 + hour)
         copies.saved(100 + hour)
@@ -96,7 +96,7 @@ def test_the_day_begins_with_the_first_start(
 def test_a_start_takes_over_what_only_lasted(store: Store, steps: Store) -> None:
     saved(store, 3, 6)
     saved(steps, 5)
-    copies = lasting(store, steps)
+    copies = durable(store, steps)
     copies.begin()
     assert list_steps(steps).complete == (5, 6)
     steps.delete("checkpoints/5/commit_success.txt")
@@ -109,7 +109,7 @@ def test_a_start_takes_over_what_only_lasted(store: Store, steps: Store) -> None
 def test_a_copy_that_fails_is_said_and_ends_nothing(
     store: Store, steps: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copies = lasting(store, steps, every_h=0)
+    copies = durable(store, steps, every_h=0)
     copies.begin()
     copies.saved(4)  # which has been retired since
     assert copies._copying
@@ -123,7 +123,7 @@ def test_a_copy_that_fails_is_said_and_ends_nothing(
 
 
 def test_where_the_two_are_one_nothing_is_copied(store: Store) -> None:
-    copies = Lasting(store, open_store(store.url), 0, 1)
+    copies = DurableCopies(store, open_store(store.url), 0, 1)
     saved(store, 4, 5)
     before = content(store)
     copies.begin()

@@ -11,16 +11,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workload.checkpoints import FOLDER, MARKER, list_steps, remove_step
-from workload.cluster import first_line
 from workload.errors import StoreError
-from workload.store import MissingObjectError, Store, copy
+from workload.runs.checkpoints import FOLDER, MARKER, list_steps, remove_step
+from workload.runs.store import MissingObjectError, Store, copy
+from workload.train.cluster import first_line
 
-NOTE = "lasting.json"
+NOTE = "durable.json"
 _COPIED_AT_ONCE = 8  # objects
 
 
-class Lasting:
+class DurableCopies:
     """Worker 0's copies, from `steps` into `run`; nothing to do where the two are one."""
 
     def __init__(self, run: Store, steps: Store, every_h: float, keep: int):

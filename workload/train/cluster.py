@@ -20,9 +20,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from workload.config import ClusterConfig
 from workload.errors import ClusterError, ConfigError, Problem, WorkloadError
-from workload.sharding import by_slice
+from workload.train.config import ClusterConfig
+from workload.train.sharding import by_slice
 
 
 @dataclass(frozen=True)

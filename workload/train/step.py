@@ -17,12 +17,12 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from workload import flags, optimizer, sharding
-from workload.config import Config
 from workload.model import attention, decoder, kernels, loss
 from workload.model.decoder import Params
 from workload.model.remat import training_tap
-from workload.sharding import BATCH, DATA, FSDP
+from workload.train import flags, optimizer, sharding
+from workload.train.config import Config
+from workload.train.sharding import BATCH, DATA, FSDP
 
 State = dict[str, Any]
 Batch = dict[str, Array]

@@ -11,24 +11,25 @@ from typing import NoReturn
 
 import jax
 
-from workload import place, processor
-from workload.cluster import Cluster, Membership, first_line
-from workload.config import Config
+from workload import processor
 from workload.errors import ConfigError, TakenError, WorkloadError
-from workload.host.word import Word
-from workload.identity import compare_workers
-from workload.journal import Journal
-from workload.lasting import Lasting
-from workload.lease import Lease
-from workload.ledger import Ledger
-from workload.preemption import taken, watch_metadata
-from workload.store import open_store
-from workload.train import Run, open_dataset
+from workload.host.heartbeat import Heartbeat
+from workload.runs import location
+from workload.runs.durable import DurableCopies
+from workload.runs.goodput import GoodputRecorder
+from workload.runs.lease import Lease
+from workload.runs.record import compare_workers
+from workload.runs.step_log import StepLog
+from workload.runs.store import open_store
+from workload.train.cluster import Cluster, Membership, first_line
+from workload.train.config import Config
+from workload.train.loop import Run, open_dataset
+from workload.train.preemption import taken, watch_metadata
 
 _ANOTHER_WORKER = 75  # "try again later" of sysexits.h: no success to systemd, which starts the job again
 
 
-def launch(config: Config, run: str, url: str, environment: Mapping[str, str], word: Word) -> int:
+def launch(config: Config, run: str, url: str, environment: Mapping[str, str], heartbeat: Heartbeat) -> int:
     """Trains run `run`, kept at `url`; returns 0 when it is done or saved before a preemption.
 
     Where it is another worker that goes, with its slice or alone, 75: this one stays, and its service
@@ -40,50 +41,50 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str], w
     Raises:
         WorkloadError: the settings, the data or the storage can't be used.
     """
-    ledger = Ledger(_process_began())
+    goodput = GoodputRecorder(_process_began())
     membership = Membership.from_environment(environment)
     dataset = open_dataset(config, environment.get("DATA_DIR"))
     cluster = Cluster.join(membership, config.cluster)
-    journal: Journal | None = None
+    step_log: StepLog | None = None
     lease: Lease | None = None
     try:
         compare_workers(cluster, config, dataset.manifest.sha256)
         store, node = open_store(url), environment.get("TPU_NAME", "")
         lease = Lease(store, node)
         if cluster.leader:
-            journal = Journal(store, run, node, config.train.steps, config.observe.strict)
+            step_log = StepLog(store, run, node, config.train.steps, config.observe.strict)
         watch_metadata(environment)
         _cache_compiled(url, environment)
-        ledger.seconds["init"] = time.time() - ledger.begun
-        steps = open_store(place.of_steps(url, environment))
-        lasting = Lasting(store, steps, config.checkpoint.lasting_every_h, config.checkpoint.keep)
-        outcome = Run(config, cluster, dataset, store, lease, journal, ledger, word, lasting).go()
+        goodput.seconds["init"] = time.time() - goodput.begun
+        steps = open_store(location.of_steps(url, environment))
+        durable = DurableCopies(store, steps, config.checkpoint.durable_every_h, config.checkpoint.keep)
+        outcome = Run(config, cluster, dataset, store, lease, step_log, goodput, heartbeat, durable).go()
 
         def end() -> None:
-            if journal:
-                journal.ledger(ledger)
-                journal.end(outcome.state, outcome.step, outcome.loss)
+            if step_log:
+                step_log.goodput(goodput)
+                step_log.end(outcome.state, outcome.step, outcome.loss)
             lease.release()
 
         cluster.agree(end)  # leaving has a time limit, what worker 0 still has to write has none
-        journal = None
+        step_log = None
         cluster.leave()
-        word.end("done" if outcome.state == "done" else None)
+        heartbeat.end("done" if outcome.state == "done" else None)
         status = _exit_status(outcome.state, membership, environment)
     except WorkloadError as error:
-        _record_failure(journal, ledger, error)
+        _record_failure(step_log, goodput, error)
         if lease:
             lease.release()
-        word.end(None if isinstance(error, TakenError) else "failed", error)
+        heartbeat.end(None if isinstance(error, TakenError) else "failed", error)
         if membership.workers == 1:
             raise
         print(f"workload: {error}", file=sys.stderr)
         _end_now(error.exit_code)
     except Exception as error:
-        _record_failure(journal, ledger, error)
+        _record_failure(step_log, goodput, error)
         if lease:
             lease.release()
-        word.end("failed", error)
+        heartbeat.end("failed", error)
         if membership.workers == 1:
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):
@@ -131,17 +132,17 @@ def _process_began() -> float:
     return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _record_failure(journal: Journal | None, ledger: Ledger, error: Exception) -> None:
-    if not journal:
+def _record_failure(step_log: StepLog | None, goodput: GoodputRecorder, error: Exception) -> None:
+    if not step_log:
         return
     if isinstance(error, TakenError):
-        journal.close()
+        step_log.close()
         return
     reason = first_line(error)
     if isinstance(error, ConfigError):
         reason = "; ".join(str(problem).splitlines()[0] for problem in error.problems)
-    journal.ledger(ledger)
-    journal.fail(reason, refused=isinstance(error, WorkloadError) and error.exit_code == 2)
+    step_log.goodput(goodput)
+    step_log.fail(reason, refused=isinstance(error, WorkloadError) and error.exit_code == 2)
 
 
 def _end_now(status: int) -> NoReturn:

@@ -19,7 +19,7 @@ from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from workload.errors import OutageError, RunError, StoreError
-from workload.outage import HEALTH, RETRY_AT_MOST_EVERY_S, transient
+from workload.runs.outage import HEALTH, RETRY_AT_MOST_EVERY_S, transient
 
 # Every write here is a whole object by the run's only writer: sending it twice changes nothing.
 _RETRY = Retry(

@@ -22,10 +22,10 @@ from tests.workload.slice import SETTINGS
 from workload.__main__ import main
 from workload.host.bucket import Bucket
 from workload.host.errors import StorageError
-from workload.host.word import Word
+from workload.host.heartbeat import Heartbeat
 
-NODE = "tpu-words"
-NAME = f"words/{NODE}/worker-0"
+NODE = "tpu-heartbeats"
+NAME = f"heartbeats/{NODE}/worker-0"
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +88,9 @@ class Listing:
     def __init__(self, url: str):
         self._url = f"{url}/storage/v1/b/bucket/o"
 
-    def word(self, name: str = NAME) -> dict[str, str]:
+    def heartbeat(self, name: str = NAME) -> dict[str, str]:
         """The metadata of a word; empty where there is none."""
-        answer = requests.get(self._url, {"prefix": "words/"}, timeout=10).json()
+        answer = requests.get(self._url, {"prefix": "heartbeats/"}, timeout=10).json()
         return next((item["metadata"] for item in answer.get("items", ()) if item["name"] == name), {})
 
     def content(self) -> dict[str, Any]:
@@ -100,10 +100,10 @@ class Listing:
 
     def until(self, **expected: str) -> dict[str, str]:
         give_up = time.monotonic() + 20
-        while not expected.items() <= (word := self.word()).items():
-            assert time.monotonic() < give_up, word
+        while not expected.items() <= (heartbeat := self.heartbeat()).items():
+            assert time.monotonic() < give_up, heartbeat
             time.sleep(0.02)
-        return word
+        return heartbeat
 
 
 @pytest.fixture
@@ -127,13 +127,13 @@ class Counted(Bucket):
 
 
 def test_a_listing_says_how_far_a_worker_is_and_how_it_ended(listing: Listing) -> None:
-    with Word(Bucket("bucket"), NODE, 0, 0.05, 0.1) as word:
+    with Heartbeat(Bucket("bucket"), NODE, 0, 0.05, 0.1) as heartbeat:
         assert listing.until(state="running") == {"state": "running", "instance": "4711"}
-        word.say(run="gs://bucket/extractions/one", samples=3, of_samples=10)
-        word.say(samples=4, shards=1, size_bytes=10**12)
+        heartbeat.report(run="gs://bucket/extractions/one", samples=3, of_samples=10)
+        heartbeat.report(samples=4, shards=1, size_bytes=10**12)
         assert listing.until(samples="4", size_bytes="1000000000000")["state"] == "running"
-        word.end("done")
-    said = listing.word()
+        heartbeat.end("done")
+    said = listing.heartbeat()
     assert said == {
         "state": "done",
         "instance": "4711",
@@ -149,45 +149,45 @@ def test_a_listing_says_how_far_a_worker_is_and_how_it_ended(listing: Listing) -
 
 
 def test_one_that_fails_says_so_and_one_that_is_left_says_no_more(listing: Listing) -> None:
-    with pytest.raises(ValueError, match="no good"), Word(Bucket("bucket"), NODE, 0, 5, 5):
+    with pytest.raises(ValueError, match="no good"), Heartbeat(Bucket("bucket"), NODE, 0, 5, 5):
         raise ValueError("no good")
-    assert listing.word() == {"state": "failed", "why": "no good", "instance": "4711"}
-    with Word(Bucket("bucket"), NODE, 0, 5, 5) as word:
+    assert listing.heartbeat() == {"state": "failed", "why": "no good", "instance": "4711"}
+    with Heartbeat(Bucket("bucket"), NODE, 0, 5, 5) as heartbeat:
         listing.until(state="running")
-        word.say(samples=2)
-        word.end(None)
-    with pytest.raises(KeyboardInterrupt), Word(None):
+        heartbeat.report(samples=2)
+        heartbeat.end(None)
+    with pytest.raises(KeyboardInterrupt), Heartbeat(None):
         raise KeyboardInterrupt
     time.sleep(0.3)
-    assert listing.word() == {"state": "running", "instance": "4711"}
+    assert listing.heartbeat() == {"state": "running", "instance": "4711"}
 
 
 def test_why_it_failed_is_one_line_that_is_not_long(listing: Listing) -> None:
-    with pytest.raises(ValueError, match="first"), Word(Bucket("bucket"), NODE, 0, 5, 5):
+    with pytest.raises(ValueError, match="first"), Heartbeat(Bucket("bucket"), NODE, 0, 5, 5):
         raise ValueError("first\n    fix: " + "more " * 100)
-    assert listing.word()["why"].startswith("first fix: more more")
-    assert len(listing.word()["why"]) == 200
+    assert listing.heartbeat()["why"].startswith("first fix: more more")
+    assert len(listing.heartbeat()["why"]) == 200
 
 
 def test_a_full_disk_is_said_as_long_as_it_is_full(listing: Listing, host: pytest.MonkeyPatch) -> None:
     free_bytes = [1000]
     host.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free_bytes[0]))
-    with Word(Bucket("bucket"), NODE, 0, 0.05, 0.1) as word:
+    with Heartbeat(Bucket("bucket"), NODE, 0, 0.05, 0.1) as heartbeat:
         assert listing.until(disk="full")["state"] == "running"
         free_bytes[0] = 1 << 30
-        word.say(samples=1)
+        heartbeat.report(samples=1)
         assert "disk" not in listing.until(samples="1")
         free_bytes[0] = 0
-        word.end("failed", OSError(28, "No space left on device"))
-    assert listing.word()["disk"] == "full"
-    assert listing.word()["why"] == "[Errno 28] No space left on device"
+        heartbeat.end("failed", OSError(28, "No space left on device"))
+    assert listing.heartbeat()["disk"] == "full"
+    assert listing.heartbeat()["why"] == "[Errno 28] No space left on device"
 
 
 def test_it_is_written_seldom_while_much_is_new_and_goes_on_while_nothing_is(listing: Listing) -> None:
     bucket = Counted()
-    with Word(bucket, NODE, 0, 0.4, 0.8) as word:
+    with Heartbeat(bucket, NODE, 0, 0.4, 0.8) as heartbeat:
         for samples in range(100):
-            word.say(samples=samples)
+            heartbeat.report(samples=samples)
             time.sleep(0.01)
         busy = len(bucket.written)
         assert 2 <= busy < 50
@@ -205,14 +205,14 @@ def test_a_bucket_that_refuses_is_said_once_and_tried_again(
 ) -> None:
     bucket = Counted()
     bucket.refuses = True
-    with Word(bucket, NODE, 0, 0.05, 0.05) as word:
-        word.say(samples=1)
+    with Heartbeat(bucket, NODE, 0, 0.05, 0.05) as heartbeat:
+        heartbeat.report(samples=1)
         time.sleep(0.5)
-        assert capfd.readouterr().out == f"{NAME} not written, is tried again: HTTP 403: no\n"
+        assert capfd.readouterr().out == f"{NAME} not written, will retry: HTTP 403: no\n"
         bucket.refuses = False
         listing.until(samples="1")
         bucket.refuses = True
-        word.end("done")
+        heartbeat.end("done")
     assert capfd.readouterr().out.count("\n") == 1
 
 
@@ -230,21 +230,21 @@ def test_a_host_without_its_servers_works_all_the_same(
     with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         host.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
-        with Word.of_host({"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}) as word:
-            word.say(samples=1)
-            word.end("done")
+        with Heartbeat.of_host({"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}) as heartbeat:
+            heartbeat.report(samples=1)
+            heartbeat.end("done")
         server.shutdown()
-    assert f"{NAME} not written, is tried again: http://127.0.0.1" in capfd.readouterr().out
+    assert f"{NAME} not written, will retry: http://127.0.0.1" in capfd.readouterr().out
 
 
 def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes: Attributes) -> None:
     bucket = Counted()
     began_s = int(time.time())
-    with Word(bucket, NODE, 0, 0.05, 0.1, command="0123456789ab") as word:
+    with Heartbeat(bucket, NODE, 0, 0.05, 0.1, command="0123456789ab") as heartbeat:
         for samples in range(3):
-            word.say(samples=samples)
+            heartbeat.report(samples=samples)
             time.sleep(0.1)
-        word.end("failed", ValueError("no good"))
+        heartbeat.end("failed", ValueError("no good"))
     assert len(attributes.told) == len(bucket.written) >= 3
     assert [one["state"] for one in attributes.told] == [one["state"] for _, one in bucket.written]
     first, last = attributes.told[0], attributes.told[-1]
@@ -257,23 +257,23 @@ def test_where_no_attribute_can_be_written_one_failure_is_enough(
     attributes: Attributes, listing: Listing, capfd: pytest.CaptureFixture[str]
 ) -> None:
     attributes.status = 403  # as where the node's metadata doesn't enable them
-    with Word(Bucket("bucket"), NODE, 0, 0.05, 0.05) as word:
+    with Heartbeat(Bucket("bucket"), NODE, 0, 0.05, 0.05) as heartbeat:
         listing.until(state="running")
-        word.say(samples=1)
+        heartbeat.report(samples=1)
         listing.until(samples="1")
-        word.end("done")
+        heartbeat.end("done")
     assert (attributes.asked, capfd.readouterr().out) == (1, "")
 
 
 def test_an_attribute_that_was_written_before_is_tried_again(attributes: Attributes) -> None:
-    with Word(Counted(), NODE, 0, 0.05, 0.05) as word:
+    with Heartbeat(Counted(), NODE, 0, 0.05, 0.05) as heartbeat:
         give_up = time.monotonic() + 20
         for status in (200, 503, 200):
             attributes.status, before = status, attributes.asked
             while attributes.asked < before + 2:
                 assert time.monotonic() < give_up
                 time.sleep(0.02)
-        word.end("done")
+        heartbeat.end("done")
     assert attributes.told[-1]["state"] == "done"
 
 
@@ -282,19 +282,19 @@ def test_who_is_no_worker_says_nothing(missing: str, listing: Listing) -> None:
     environment = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}
     del environment[missing]
     threads = threading.active_count()
-    with Word.of_host(environment) as word:
+    with Heartbeat.of_host(environment) as heartbeat:
         assert threading.active_count() == threads
-        word.say(samples=1)
-        word.end("done")
-    assert listing.word() == {}
+        heartbeat.report(samples=1)
+        heartbeat.end("done")
+    assert listing.heartbeat() == {}
 
 
 def test_a_worker_of_several_slices_has_its_number_in_its_node(listing: Listing) -> None:
     """As in boot/: worker 6 of 8, of two slices, is worker 2 of the second."""
     host = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "6", "WORKER_COUNT": "8"}
-    with Word.of_host({**host, "SLICE_COUNT": "2", "SLICE_ID": "1", "TPU_COMMAND": "0123456789ab"}) as word:
-        word.end("done")
-    said = listing.word(f"words/{NODE}/worker-2")
+    with Heartbeat.of_host({**host, "SLICE_COUNT": "2", "SLICE_ID": "1", "TPU_COMMAND": "0123456789ab"}) as heartbeat:
+        heartbeat.end("done")
+    said = listing.heartbeat(f"heartbeats/{NODE}/worker-2")
     assert (said["state"], said["command"]) == ("done", "0123456789ab")
 
 
@@ -317,11 +317,11 @@ def test_an_extraction_says_what_is_committed(listing: Listing, tmp_path: Path) 
         "size_bytes": str(sum(path.stat().st_size for path in shards)),
         "instance": "4711",
     }
-    assert listing.word() == expected
+    assert listing.heartbeat() == expected
     assert main(line) == 0  # which finds all of it there
-    assert listing.word() == expected
+    assert listing.heartbeat() == expected
     assert main([*line, "--set", "extract.points=[]"]) == 2
-    assert listing.word()["state"] == "failed"
+    assert listing.heartbeat()["state"] == "failed"
 
 
 @pytest.mark.slow
@@ -341,8 +341,8 @@ def test_a_training_says_its_steps(
 
     assert train() == 0
     expected = {"run": str(tmp_path / "runs/worded"), "samples": "3", "of_samples": "3", "instance": "4711"}
-    assert listing.word() == {"state": "done", **expected}
+    assert listing.heartbeat() == {"state": "done", **expected}
     assert train("model.d_ff=96") == 2  # another run of this name
-    word = listing.word()
-    assert "worded" in word.pop("why")
-    assert word == {"state": "failed", "run": expected["run"], "instance": "4711"}
+    heartbeat = listing.heartbeat()
+    assert "worded" in heartbeat.pop("why")
+    assert heartbeat == {"state": "failed", "run": expected["run"], "instance": "4711"}

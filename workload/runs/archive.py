@@ -18,17 +18,18 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 
-from workload import identity, settings
-from workload.checkpoints import FOLDER, list_steps, quiet_failures
-from workload.cluster import first_line
-from workload.config import OptimizerConfig
+from workload import settings
 from workload.errors import Problem, RunError
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
-from workload.optimizer import build
-from workload.store import MissingObjectError, Store
-from workload.train import digest
+from workload.runs import record
+from workload.runs.checkpoints import FOLDER, list_steps, quiet_failures
+from workload.runs.store import MissingObjectError, Store
+from workload.train.cluster import first_line
+from workload.train.config import OptimizerConfig
+from workload.train.loop import digest
+from workload.train.optimizer import build
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,18 @@ class Past:
             RunError: it is another version's.
         """
         try:
-            written = json.loads(store.read(identity.NAME))
+            written = json.loads(store.read(record.NAME))
             exact = written["exact"]
         except (ValueError, KeyError):
             fix = "use the version of the trainer that began it"
-            where = f"{store.url}/{identity.NAME}"
+            where = f"{store.url}/{record.NAME}"
             raise RunError(f"{where}: not written by this version\n    fix: {fix}") from None
         problems: list[Problem] = []
         model = settings.build(Architecture, exact["model"], "model.", problems)
         optimizer = settings.build(OptimizerConfig, exact["optimizer"], "optimizer.", problems)
         if problems:
             listed = "\n  ".join(map(str, problems))
-            raise RunError(f"{store.url}/{identity.NAME}: not written by this version\n  {listed}")
+            raise RunError(f"{store.url}/{record.NAME}: not written by this version\n  {listed}")
         sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
         length = {"longest": exact["data"]["sequence_length"]}
         generation = Generation.read(length | written.get("generation", {}))
@@ -76,7 +77,7 @@ class Past:
         params = decoder.shapes(self.model, jnp.float32)
         abstract: dict[str, Any] = {"params": params}
         if whole_state:
-            from workload.config import Config
+            from workload.train.config import Config
 
             optimizer = build(Config(model=self.model, optimizer=self.optimizer))
             abstract["opt_state"] = jax.eval_shape(optimizer.init, params)
@@ -197,7 +198,7 @@ def export(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"--out {out}: is there and not empty\n    fix: name a new folder, or remove it")
     params = past.restore(chosen, whole_state=False)["params"]
-    folder = f"{identity.TOKENIZER}/"
+    folder = f"{record.TOKENIZER}/"
     tokenizer = {name.removeprefix(folder): store.read(name) for name in store.list(folder)}
     if not past.generation.ends:
         progress(

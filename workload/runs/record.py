@@ -12,14 +12,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from workload.cluster import Cluster
-from workload.config import Config
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError
 from workload.model import generation, huggingface
 from workload.model.generation import Generation
-from workload.step import Step
-from workload.store import MissingObjectError, Store
+from workload.runs.store import MissingObjectError, Store
+from workload.train.cluster import Cluster
+from workload.train.config import Config
+from workload.train.step import Step
 
 NAME, TOKENIZER = "config.json", "tokenizer"
 
@@ -42,7 +42,7 @@ def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> Non
         )
 
 
-class Identity:
+class RunRecord:
     """Of one start of a run, on this worker."""
 
     def __init__(self, config: Config, step: Step, dataset: Dataset, cluster: Cluster):

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from workload import config as configs
-from workload.interval import FIRST_STEPS, Interval, best_interval_s
-from workload.ledger import ACCOUNTS, Ledger, summary
-from workload.progress import Progress
+from workload.runs.goodput import ACCOUNTS, GoodputRecorder, summary
+from workload.train import config as configs
+from workload.train.interval import FIRST_STEPS, Interval, best_interval_s
+from workload.train.progress import Progress
 
 
 class Clock:
@@ -28,16 +28,16 @@ def start(begun: float, first: int, last: int, **seconds: float) -> dict[str, An
 
 def test_the_accounts_of_a_start_add_up_to_its_wall_time() -> None:
     clock = Clock()
-    ledger = Ledger(990.0, clock)
-    ledger.seconds["init"] = 10.0
-    with ledger.doing("compile"):
+    goodput = GoodputRecorder(990.0, clock)
+    goodput.seconds["init"] = 10.0
+    with goodput.doing("compile"):
         clock.now += 30
     clock.now += 2
-    with ledger.doing("step"):
+    with goodput.doing("step"):
         clock.now += 58
-    ledger.begin(0)
-    ledger.did(7)
-    content = ledger.content()
+    goodput.begin(0)
+    goodput.did(7)
+    content = goodput.content()
     assert content["seconds"] == 100
     assert content["accounts"] == pytest.approx(
         dict.fromkeys(ACCOUNTS, 0.0) | {"init": 10, "compile": 30, "step": 58, "other": 2}

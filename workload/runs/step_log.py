@@ -22,8 +22,8 @@ from typing import Any
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from workload.errors import HopelessError, OutageError, StoreError
-from workload.ledger import Ledger
-from workload.store import Store
+from workload.runs.goodput import GoodputRecorder
+from workload.runs.store import Store
 
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
 _STATUS = "status.json"
@@ -66,7 +66,7 @@ def _unlike(url: str, step: int, was: str, now: str) -> HopelessError:
     )
 
 
-class Journal:
+class StepLog:
     """Losses, events, status and TensorBoard files of one start of a run."""
 
     def __init__(self, store: Store, run: str, node: str, steps: int, strict: bool = False):
@@ -114,9 +114,9 @@ class Journal:
         self._numbers = dict(numbers)
         self.status("running", step, loss)
 
-    def ledger(self, ledger: Ledger) -> None:
+    def goodput(self, goodput: GoodputRecorder) -> None:
         """Keeps the accounts of this start; in storage within a few seconds, a kill costs no more."""
-        self._soon.put(ledger.name(), _json(ledger.content()))
+        self._soon.put(goodput.name(), _json(goodput.content()))
 
     def flush(self, to: int) -> None:
         """Puts the losses up to step `to` into storage; what fails may be called again.

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field
 from importlib import resources
 from typing import Any
 
-from workload import flags
 from workload.errors import ConfigError, Problem
 from workload.model import points
 from workload.model.architecture import Architecture
 from workload.settings import WORDS, above, at_least, below, between, build, one_of, override, read, ruled
+from workload.train import flags
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class CheckpointConfig:
     # That a run trains on while storage takes no save, before it ends as failed. A start needs that storage
     # too, so ending sooner wins nothing; later, an error that nobody looks at costs more than the steps.
     outage_s: float = ruled(1800.0, at_least(0))
-    lasting_every_h: float = ruled(24.0, at_least(0))  # between copies into the bucket that keeps everything
+    durable_every_h: float = ruled(24.0, at_least(0))  # between copies into the bucket that keeps everything
 
 
 @dataclass(frozen=True)

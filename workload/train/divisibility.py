@@ -1,8 +1,8 @@
 """What must divide for a step to run, on the devices of a run or on the chips of a slice."""
 
-from workload.config import Config
 from workload.errors import Problem
 from workload.model import kernels
+from workload.train.config import Config
 
 
 def problems(config: Config, devices: int, platform: str, all_of: str, one: str) -> list[Problem]:

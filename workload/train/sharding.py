@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from workload.config import MeshConfig
 from workload.errors import ClusterError, ConfigError, Problem
 from workload.model.architecture import Architecture
+from workload.train.config import MeshConfig
 
 DATA, FSDP = "data", "fsdp"
 BATCH = PartitionSpec((DATA, FSDP))

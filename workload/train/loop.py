@@ -22,27 +22,27 @@ import jax
 import numpy as np
 from jax import Array
 
-from workload.checkpoints import PATIENCE_S, Checkpoints, Restored
-from workload.cluster import Cluster, whole
-from workload.config import Config
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError, TakenError
-from workload.fitting import check, resolve
-from workload.host.word import Word
-from workload.identity import Identity
-from workload.interval import Interval
-from workload.journal import Journal, read_losses
-from workload.lasting import Lasting
-from workload.lease import Lease
-from workload.ledger import Ledger
+from workload.host.heartbeat import Heartbeat
 from workload.model import decoder, huggingface
-from workload.preemption import Preemption
-from workload.profile import Profiler
-from workload.progress import Progress
-from workload.sharding import make_mesh
-from workload.step import State, Step
-from workload.store import MissingObjectError, Store
+from workload.runs.checkpoints import PATIENCE_S, Checkpoints, Restored
+from workload.runs.durable import DurableCopies
+from workload.runs.goodput import GoodputRecorder
+from workload.runs.lease import Lease
+from workload.runs.record import RunRecord
+from workload.runs.step_log import StepLog, read_losses
+from workload.runs.store import MissingObjectError, Store
+from workload.train.cluster import Cluster, whole
+from workload.train.config import Config
+from workload.train.fitting import check, resolve
+from workload.train.interval import Interval
+from workload.train.preemption import Preemption
+from workload.train.profile import Profiler
+from workload.train.progress import Progress
+from workload.train.sharding import make_mesh
+from workload.train.step import State, Step
 
 _ASSUMED_BYTES_PER_S = 1e9  # that a host writes, until a save was timed
 
@@ -66,24 +66,24 @@ class Run:
         dataset: Dataset,
         store: Store,
         lease: Lease,
-        journal: Journal | None,
-        ledger: Ledger,
-        word: Word,
-        lasting: Lasting,
+        step_log: StepLog | None,
+        goodput: GoodputRecorder,
+        heartbeat: Heartbeat,
+        durable: DurableCopies,
     ):
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
-        self._lease, self._journal, self._ledger = lease, journal, ledger  # lease and journal are worker 0's
-        self._word, self._lasting = word, lasting
+        self._lease, self._step_log, self._goodput = lease, step_log, goodput  # lease and journal are worker 0's
+        self._heartbeat, self._durable = heartbeat, durable
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
         self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
-        flush = journal.flush if journal else lambda _: None
+        flush = step_log.flush if step_log else lambda _: None
         self._checkpoints = Checkpoints(
-            lasting.steps, cluster, config.checkpoint, lease.check, flush, self._event
+            durable.steps, cluster, config.checkpoint, lease.check, flush, self._event
         )
         self._put_off: int | None = None  # the step whose save was
-        self._identity = Identity(config, self._step, dataset, cluster)
+        self._record = RunRecord(config, self._step, dataset, cluster)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
@@ -100,9 +100,9 @@ class Run:
             RunError: there is no readable checkpoint.
             StoreError: storage can't be written, or is full.
         """
-        config, ledger = self._config, self._ledger
+        config, goodput = self._config, self._goodput
         self._cluster.agree(self._lease.take)
-        new_mesh = self._identity.settle(self._store)
+        new_mesh = self._record.settle(self._store)
         mesh = self._step.mesh
         self._event(
             "start",
@@ -116,12 +116,12 @@ class Run:
         last = observe.profile_from + observe.profile_steps - 1
         # Before a start's long parts: SIGUSR1 to a worker that nobody has told how to take it ends it.
         profiler = Profiler(self._store, worker, observe.profile_from, last)
-        with ledger.doing("restore"):
-            self._cluster.agree(self._lasting.begin)
+        with goodput.doing("restore"):
+            self._cluster.agree(self._durable.begin)
             restored = self._checkpoints.restore(self._step.state)
             self._begin(restored, new_mesh)
             state = restored.state or self._first_state()
-        with ledger.doing("compile"):
+        with goodput.doing("compile"):
             update = self._step.compile()
         preemption = Preemption(self._cluster.membership.workers)
         self._say_what_a_notice_does()
@@ -129,10 +129,10 @@ class Run:
         step, stop = restored.step, False
         while step < config.train.steps and not stop:
             step += 1
-            with ledger.doing("data"):
+            with goodput.doing("data"):
                 batch = self._loader.batch(step)
             profiler.before(step)
-            with ledger.doing("step"):
+            with goodput.doing("step"):
                 state, self._metrics[step] = update(state, batch)
                 self._report(step - 1)  # the step before, so that the devices never wait for us
             profiler.after(step, self._metrics.get(step))
@@ -146,7 +146,7 @@ class Run:
                     self._save(step, state, interval, config.checkpoint.notice_s)
             elif due or self._put_off is not None:
                 self._save(step, state, interval)
-        with ledger.doing("save"):
+        with goodput.doing("save"):
             self._checkpoints.wait(max(config.checkpoint.notice_s, PATIENCE_S) if stop else math.inf)
         self._loader.close()
         profiler.close()
@@ -154,8 +154,8 @@ class Run:
             saved = self._checkpoints.newest or 0
             self._event("preempted", step=saved, lost_steps=step - saved)
             return Outcome("preempted", saved, self._last_loss)
-        with ledger.doing("save"):
-            self._cluster.agree(lambda: self._lasting.end(step))
+        with goodput.doing("save"):
+            self._cluster.agree(lambda: self._durable.end(step))
         done_again = step > restored.step
         self._finish(step, state, again=done_again and (new_mesh or not config.observe.strict))
         return Outcome("done", step, self._last_loss)
@@ -187,13 +187,13 @@ class Run:
         if new_mesh:
             note = "another mesh, chip, compiler, flags or remat: bits differ from here on"
             self._event("moved", step=restored.step, note=note)
-        if self._journal:
-            self._journal.begin(restored.step, forget=new_mesh)
+        if self._step_log:
+            self._step_log.begin(restored.step, forget=new_mesh)
             if new_mesh:  # not before its losses are forgotten: a start killed between would keep them
-                self._identity.write(self._store)
-        self._ledger.begin(restored.step)
+                self._record.write(self._store)
+        self._goodput.begin(restored.step)
         self._progress.begin(restored.step)
-        self._word.say(samples=restored.step, of_samples=self._config.train.steps)
+        self._heartbeat.report(samples=restored.step, of_samples=self._config.train.steps)
 
     def _notice_save_s(self) -> tuple[float, str]:
         """Seconds that a save on notice takes, and how that is known. The same on all workers."""
@@ -240,11 +240,11 @@ class Run:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self._diverged(step, loss, norm)
         self._last_loss = loss
-        self._ledger.did(step)
-        self._word.say(samples=step)
-        if self._journal:
-            self._journal.loss(step, loss, self._progress.did(step, metrics))
-            self._keep_ledger()
+        self._goodput.did(step)
+        self._heartbeat.report(samples=step)
+        if self._step_log:
+            self._step_log.loss(step, loss, self._progress.did(step, metrics))
+            self._write_goodput()
 
     def _diverged(self, step: int, loss: float, norm: float) -> HopelessError:
         """A step after which nothing is worth keeping; no checkpoint is made of it."""
@@ -265,17 +265,17 @@ class Run:
         """
         put_off = self._put_off is not None
         if not put_off:
-            with self._ledger.doing("step"):
+            with self._goodput.doing("step"):
                 self._report(step)
         asked = time.monotonic()
 
         def begins() -> None:
             if put_off:
-                with self._ledger.doing("step"):
+                with self._goodput.doing("step"):
                     self._report(step)
             self._event("save", step=step)
 
-        with self._ledger.doing("save"):
+        with self._goodput.doing("save"):
             if within_s:
                 self._checkpoints.save_surely(step, state, within_s, begins)
                 return
@@ -285,7 +285,7 @@ class Run:
             self._event("save-put-off", step=step, reason=why)
         self._put_off = (self._put_off or step) if why else None
         if self._cluster.leader and not why:
-            self._lasting.saved(self._checkpoints.newest)
+            self._durable.saved(self._checkpoints.newest)
         if why or put_off:
             return
         stall_s = time.monotonic() - asked  # the devices have nothing to do until here
@@ -320,13 +320,13 @@ class Run:
                 "    fix: remove that step's folder, and start again from the one before"
             )
 
-    def _keep_ledger(self) -> None:
-        if self._journal:
-            self._journal.ledger(self._ledger)
+    def _write_goodput(self) -> None:
+        if self._step_log:
+            self._step_log.goodput(self._goodput)
 
     def _event(self, kind: str, **details: Any) -> None:
-        if self._journal:
-            self._journal.event(kind, **details)
+        if self._step_log:
+            self._step_log.event(kind, **details)
 
 
 def digest(tree: Any) -> str:

@@ -26,11 +26,11 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from orbax.checkpoint.options import AtomicityMode, AtomicityOptions  # type: ignore[import-untyped]
 
-from workload import outage
-from workload.cluster import Cluster, first_line
-from workload.config import CheckpointConfig
 from workload.errors import OutageError, RunError, StoreError, WorkloadError
-from workload.store import Store
+from workload.runs import outage
+from workload.runs.store import Store
+from workload.train.cluster import Cluster, first_line
+from workload.train.config import CheckpointConfig
 
 # gcsfs asks, by gRPC and before every call, whether the bucket is hierarchical. It serves either
 # kind without knowing, and a bucket reached through a private endpoint may not answer gRPC at all.

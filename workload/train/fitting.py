@@ -4,12 +4,13 @@ import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from workload import command, division
-from workload.config import Config
+from workload import command
 from workload.data.tokens import Dataset
 from workload.errors import ConfigError, Problem
 from workload.model import huggingface
 from workload.model.architecture import Architecture
+from workload.train import divisibility
+from workload.train.config import Config
 
 
 def resolve(config: Config, dataset: Dataset) -> Config:
@@ -68,7 +69,7 @@ def check(config: Config, devices: int, platform: str, examples: int) -> None:
     Raises:
         ConfigError: with what would do.
     """
-    problems = division.problems(config, devices, platform, "the number of devices", "device")
+    problems = divisibility.problems(config, devices, platform, "the number of devices", "device")
     batch = config.train.batch_size
     if batch > examples:
         rule = f"must not be more than the {examples} examples that the token files hold"

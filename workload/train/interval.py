@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from workload.config import CheckpointConfig
+from workload.train.config import CheckpointConfig
 
 if TYPE_CHECKING:  # preflight asks for an interval without JAX
-    from workload.cluster import Cluster
+    from workload.train.cluster import Cluster
 
 FIRST_STEPS = 10  # before the first save, which measures; so few are no loss
 STALL_SHARE = 0.05

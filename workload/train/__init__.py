@@ -1,0 +1,1 @@
+"""Training: a decoder on token files, on all workers of a slice."""
