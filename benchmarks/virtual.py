@@ -11,8 +11,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet.memory import Memory
-from fleet.state import Owner, Seen, View, Word, ZoneView
+from fleet.controller_state import ControllerState
+from fleet.model import ObservedNode, Owner, View, WorkerStatus, ZoneView
 from fleet.zones import Answer, Request, Verb
 from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
@@ -62,31 +62,31 @@ class Weather:
     ):
         """For nodes by zone, and for `more` zones that are empty at first."""
         self.climate, self._span_s = climate, span_s
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         zones = sorted({*zone_of.values(), *more})
-        self.dry = {zone: self._spans(dice, climate.dry_h, climate.dry_for_h) for zone in zones}
-        self.ill = {zone: self._spans(dice, climate.ill_h, climate.ill_for_min / 60) for zone in zones}
-        self.losses = self._draw_losses(dice, zone_of, zones)
+        self.dry = {zone: self._spans(rng, climate.dry_h, climate.dry_for_h) for zone in zones}
+        self.ill = {zone: self._spans(rng, climate.ill_h, climate.ill_for_min / 60) for zone in zones}
+        self.losses = self._draw_losses(rng, zone_of, zones)
 
-    def _spans(self, dice: random.Random, apart_h: float, for_h: float) -> list[tuple[float, float]]:
+    def _spans(self, rng: random.Random, apart_h: float, for_h: float) -> list[tuple[float, float]]:
         found, at_s = [], 0.0
-        while apart_h and (at_s := at_s + dice.expovariate(1 / apart_h) * HOUR_S) < self._span_s:
-            end_s = at_s + dice.expovariate(1 / for_h) * HOUR_S
+        while apart_h and (at_s := at_s + rng.expovariate(1 / apart_h) * HOUR_S) < self._span_s:
+            end_s = at_s + rng.expovariate(1 / for_h) * HOUR_S
             found.append((at_s, end_s))
             at_s = end_s
         return found
 
     def _draw_losses(
-        self, dice: random.Random, zone_of: Mapping[str, str], zones: Sequence[str]
+        self, rng: random.Random, zone_of: Mapping[str, str], zones: Sequence[str]
     ) -> list[tuple[float, str]]:
         found = []
         for name in zone_of:
-            found += [(begin, name) for begin, _ in self._spans(dice, self.climate.preemption_h, 1e-9)]
+            found += [(begin, name) for begin, _ in self._spans(rng, self.climate.preemption_h, 1e-9)]
         for zone in zones:
             there = [name for name, place in zone_of.items() if place == zone]
-            for begin, _ in self._spans(dice, self.climate.wave_h, 1e-9):
-                some = dice.sample(there, round(self.climate.wave_share * len(there)))
-                found += [(begin + dice.uniform(0, 600), name) for name in some]
+            for begin, _ in self._spans(rng, self.climate.wave_h, 1e-9):
+                some = rng.sample(there, round(self.climate.wave_share * len(there)))
+                found += [(begin + rng.uniform(0, 600), name) for name in some]
         heapq.heapify(found)
         return found
 
@@ -144,7 +144,7 @@ class VirtualCloud:
         more = [zone for member in members for zone in member.others]
         weather = Weather({one.key: one.zone for one in members}, climate, span_s, seed, more)
         self._dry, self._ill, self._losses = weather.dry, weather.ill, weather.losses
-        self._dice = random.Random(seed + 1)
+        self._rng = random.Random(seed + 1)
         self._answers: list[Answer] = []
         self._failed: dict[str, Failure] = {}
 
@@ -155,7 +155,7 @@ class VirtualCloud:
     def ill(self, zone: str) -> bool:
         """Whether a zone answers this request with an error."""
         trouble = any(begin <= self.now_s < end for begin, end in self._ill[zone])
-        return trouble and self._dice.random() < self._climate.ill_share
+        return trouble and self._rng.random() < self._climate.ill_share
 
     def lose(self, key: str, at_s: float | None = None) -> None:
         """Takes a member's machines away."""
@@ -185,7 +185,7 @@ class VirtualCloud:
 
     # What a controller observes
 
-    def look(self, zones: Sequence[str]) -> View:
+    def observe(self, zones: Sequence[str]) -> View:
         """See `controller.Cloud`."""
         self.tally.lists += len(zones) + 1
         views = {}
@@ -194,22 +194,22 @@ class VirtualCloud:
                 views[zone] = ZoneView(None, Failure(Kind.TRANSIENT, "The service is currently unavailable."))
                 continue
             views[zone] = ZoneView(
-                {one.name: self.seen(one) for one in self.nodes.values() if one.zone == zone}
+                {one.name: self.observed(one) for one in self.nodes.values() if one.zone == zone}
             )
-        words = {
-            node.name: [Word(self.now_s, "ready", "launch", "running")]
+        statuses = {
+            node.name: [WorkerStatus(self.now_s, "ready", "launch", "running")]
             for node in self.nodes.values()
             if node.state == "READY"
         }
-        return View(self.now_s, views, words)
+        return View(self.now_s, views, statuses)
 
-    def seen(self, node: _Node) -> Seen:
+    def observed(self, node: _Node) -> ObservedNode:
         """A node as a list has it."""
         labels = {
             **self.OWNER.labels, "stack": self.STACK, "fleet": node.member.slice,
             "member": str(node.member.member),
         }  # fmt: skip
-        return Seen(node.name, node.zone, node.state, str(node.instance), node.created_s, labels)
+        return ObservedNode(node.name, node.zone, node.state, str(node.instance), node.created_s, labels)
 
     # What it does
 
@@ -251,7 +251,7 @@ class VirtualCloud:
         self._instances += 1
         node = _Node(self._members[key], zone, request.node.name, "CREATING", self._instances, self.now_s)
         operation = f"operation-{self._instances}"
-        node.changes_s = self.now_s + climate.create_s * self._dice.uniform(0.5, 2.0)
+        node.changes_s = self.now_s + climate.create_s * self._rng.uniform(0.5, 2.0)
         if self.dry(zone):
             self.tally.refused += 1
             node.refused, node.changes_s = True, self.now_s + climate.refuse_s
@@ -272,15 +272,15 @@ class Notebook:
     """A memory that is kept nowhere."""
 
     def __init__(self) -> None:
-        self._memory = Memory()
+        self._memory = ControllerState()
 
-    def read(self) -> Memory:
+    def read(self) -> ControllerState:
         """See `controller.Store`."""
         return self._memory
 
-    def write(self, memory: Memory, sign: bool = True) -> None:
+    def write(self, state: ControllerState, renew: bool = True) -> None:
         """See `controller.Store`."""
-        self._memory = memory
+        self._memory = state
 
-    def sign(self, memory: Memory) -> None:
+    def renew(self, state: ControllerState) -> None:
         """See `controller.Store`."""

@@ -17,10 +17,10 @@ import requests
 
 from benchmarks.emulated import BUCKET, ENVIRONMENT, PROJECT, STACK, Emulated, body
 from benchmarks.virtual import Climate, Weather
-from fleet.controller import Controller, Look, busy_s
+from fleet.controller import Controller, Observation, busy_s
 from fleet.decide import Limits
 from fleet.google import Google
-from fleet.state import ON_THE_WAY, TAKEN_AWAY, Owner
+from fleet.model import ON_THE_WAY, TAKEN_AWAY, Owner
 from fleet.store import BucketStore
 from fleet.zones import Zones
 from infra import names
@@ -72,8 +72,8 @@ class Week:
         self._down: dict[str, float] = {}
         self._down_s = 0.0
         self._where = {one.key: one.name for one in members}
-        self._dice = random.Random(0)
-        self._kill_at_s = sorted(self._dice.uniform(0, span_s) for _ in range(kills))
+        self._rng = random.Random(0)
+        self._kill_at_s = sorted(self._rng.uniform(0, span_s) for _ in range(kills))
         self._requests_left = -1  # until the controller is killed; negative while it isn't to be
         self.controller, self._zones = self._started()
 
@@ -87,9 +87,9 @@ class Week:
         google = Google(PROJECT, BUCKET, session=self.cloud.session, now=self.unix_s, sleep=lambda _: None)
         zones = Zones(_Mortal(google, self), OWNER, body, self.unix_s, Limits().silence_s)
         store = BucketStore(google, STACK, now=self.unix_s)
-        everywhere = {zone for one in self.members for zone in one.places}
+        remote_exec = {zone for one in self.members for zone in one.places}
         controller = Controller(
-            self.members, google, zones, store, Limits(), OWNER, random.Random(0), zones=everywhere
+            self.members, google, zones, store, Limits(), OWNER, random.Random(0), zones=remote_exec
         )
         return controller, zones
 
@@ -113,25 +113,25 @@ class Week:
         while self.now_s < self.span_s:
             self.step()
 
-    def step(self) -> Look:
+    def step(self) -> Observation:
         """One of the controller's, and the pause after it."""
         if self._kill_at_s and self._kill_at_s[0] <= self.now_s:
             self._kill_at_s.pop(0)
-            self._requests_left = self._dice.randrange(4)  # of those that it makes next
+            self._requests_left = self._rng.randrange(4)  # of those that it makes next
         begun_s = time.process_time()
-        look = self.controller.step()
+        observation = self.controller.step()
         self._zones.wait()
         self.processor_s += time.process_time() - begun_s
         self.steps += 1
-        self._note(look)
+        self._note(observation)
         if self._requests_left == 0:
             self.kills += 1
             self._requests_left = -1
             self.advance(self.now_s + 180.0)  # until its lease has expired
             self.controller, self._zones = self._started()
-            return look
+            return observation
         self.advance(self.now_s + (busy_s(len(self.members)) if self.controller.busy else LOOK_EVERY_S))
-        return look
+        return observation
 
     def request(self) -> None:
         """Before each request that changes something; the last one of a killed controller isn't made."""
@@ -140,14 +140,14 @@ class Week:
         if self._requests_left > 0:
             self._requests_left -= 1
 
-    def _note(self, look: Look) -> None:
-        for one in look.members:
+    def _note(self, observation: Observation) -> None:
+        for one in observation.members:
             self._where[one.key] = one.name
-            seen = look.view.seen(one.name, one.zone)
-            if one.key in self._down and seen and seen.state == "READY":
+            observed = observation.view.node(one.name, one.zone)
+            if one.key in self._down and observed and observed.state == "READY":
                 lost_s = self._down.pop(one.key)
                 self.recoveries_s.append(self.now_s - lost_s)
-                self.over_s.append(seen.created_s - self._began_s - lost_s - self.climate.delete_s)
+                self.over_s.append(observed.created_s - self._began_s - lost_s - self.climate.delete_s)
                 self._down_s += self.now_s - lost_s
 
     def advance(self, to_s: float) -> None:

@@ -16,15 +16,15 @@ from typing import TextIO, TypeVar
 
 from fleet import deploy as plans
 from fleet import doctor as fleets
-from fleet import everywhere, show
+from fleet import remote_exec, show
 from fleet.arguments import parser
-from fleet.controller import Controller, Look, Silence, busy_s
+from fleet.controller import Controller, Observation, ZoneTimeouts, busy_s
 from fleet.dashboard import Dashboard, serve
 from fleet.environment import AdHoc, Environment, described, followed, from_flags, google_of, opened
 from fleet.errors import FleetError
 from fleet.members import placed
+from fleet.model import Action, Cause, Decision, ObservedNode, View
 from fleet.show import Rates
-from fleet.state import Action, Cause, Decision, Seen, View
 from fleet.store import RENEW_S, BucketStore
 from fleet.unit import unit
 from infra import names, prices
@@ -32,7 +32,7 @@ from infra.cli import run
 from infra.doctor.checks import Target, checks
 from infra.doctor.report import healthy, run_checks, told
 from infra.errors import InfraError
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from infra.named import read_stack
 from infra.nodes import Node, nodes
@@ -43,34 +43,40 @@ from infra.storage.settings import StorageSettings
 from infra.tpu.published import unpublished
 
 _POLL_S = 2.0
-T = TypeVar("T", Node, Seen, Node | Seen)
+T = TypeVar("T", Node, ObservedNode, Node | ObservedNode)
 
 
 def status(options: argparse.Namespace) -> int:
     """Look once: every member, what Google and its workers say of it, and what would be done."""
     fleet = opened(options)
-    look = fleet.watcher().step(may=())
-    return _told(look, options.json)
+    observation = fleet.watcher().step(may=())
+    return _told(observation, options.json)
 
 
 def list_nodes(options: argparse.Namespace) -> int:
     """Every node of this environment, in whatever zone, orphans too unless a slice is named."""
     fleet = opened(options)
-    look = fleet.watcher().step(may=())
-    wanted = {(one.zone, one.name): one for one in look.members}
-    found = [seen for one in look.members if (seen := look.view.seen(one.name, one.zone))]
+    observation = fleet.watcher().step(may=())
+    wanted = {(one.zone, one.name): one for one in observation.members}
+    found = [
+        observed for one in observation.members if (observed := observation.view.node(one.name, one.zone))
+    ]
     if not options.slice:
-        found += [seen for seen in look.orphans if not options.zones or seen.zone in options.zones]
+        found += [
+            observed
+            for observed in observation.orphans
+            if not options.zones or observed.zone in options.zones
+        ]
     if options.json:
         print(json.dumps([_listed(one, wanted.get((one.zone, one.name))) for one in found]))
     else:
         print(show.plain(show.listed(found, wanted)) if found else "Google lists no node of ours")
-    return _complain(look)
+    return _complain(observation)
 
 
-def _listed(seen: Seen, member: Node | None) -> dict[str, str | None]:
+def _listed(observed: ObservedNode, member: Node | None) -> dict[str, str | None]:
     slice_name = member.slice if member else None  # of an orphan
-    return {"name": seen.name, "zone": seen.zone, "state": seen.state, "slice": slice_name}
+    return {"name": observed.name, "zone": observed.zone, "state": observed.state, "slice": slice_name}
 
 
 def create(options: argparse.Namespace) -> int:
@@ -90,19 +96,23 @@ def _absent(one: Decision) -> bool:
 def _was_there(one: Decision, controller: Controller) -> bool:
     """Whether a member is gone that was there: Google says so, its attempt is open, or the stack holds it."""
     held = controller.owner.held or {}
-    owed = controller.memory.owed(one.member.key) is not None
-    return one.cause is Cause.PREEMPTION or (_absent(one) and (owed or one.node in held))
+    recovery_cause = controller.state.recovery_cause(one.member.key) is not None
+    return one.cause is Cause.PREEMPTION or (_absent(one) and (recovery_cause or one.node in held))
 
 
 def delete(options: argparse.Namespace) -> int:
     """Delete members; their checkpoints, shards and the bucket stay."""
     zones, options.zones = options.zones, []  # where they are, whatever the file says by now
     fleet = opened(options)
-    look = fleet.watcher().step(may=())
-    silent = _complain(look)  # what lives there isn't deleted, and its fleet isn't forgotten
-    there = [one for one in look.members if _is_there(one, look, fleet) and one.zone in (zones or [one.zone])]
-    strays = [one for one in look.orphans if options.orphans and one.zone in (zones or [one.zone])]
-    meant: list[Node | Seen] = [*there, *strays]
+    observation = fleet.watcher().step(may=())
+    silent = _complain(observation)  # what lives there isn't deleted, and its fleet isn't forgotten
+    there = [
+        one
+        for one in observation.members
+        if _is_there(one, observation, fleet) and one.zone in (zones or [one.zone])
+    ]
+    strays = [one for one in observation.orphans if options.orphans and one.zone in (zones or [one.zone])]
+    meant: list[Node | ObservedNode] = [*there, *strays]
     saved = AdHoc(fleet.google, fleet.stack.id)
     whole = set[str]() if zones or silent else {one.slice for one in fleet.members} & saved.read().keys()
     whole -= {one.slice for one in nodes(fleet.settings) if one not in fleet.members}
@@ -113,21 +123,21 @@ def delete(options: argparse.Namespace) -> int:
         return max(silent, _done(options, "deleted", meant, None))
     _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
-    memory = store.read()  # refuses beside a monitor, which would bring them back
-    memory.deleted([one.key for one in there])
-    store.write(memory)
+    state = store.read()  # refuses beside a monitor, which would bring them back
+    state.deleted([one.key for one in there])
+    store.write(state)
 
-    def end(one: Node | Seen) -> None:
-        store.sign(memory)  # who has lost the lease deletes nothing more
+    def end(one: Node | ObservedNode) -> None:
+        store.renew(state)  # who has lost the lease deletes nothing more
         fleet.google.delete(one.zone, one.name)
 
     try:
         failed = _each(meant, end)
         gone = [one for one in meant if one.name not in failed]
-        _wait_gone(fleet, gone, _out(options), lambda: store.sign(memory))
+        _wait_gone(fleet, gone, _out(options), lambda: store.renew(state))
     finally:
         with suppress(InfraError):
-            store.write(memory, sign=False)
+            store.write(state, renew=False)
     for name in whole if not failed else ():
         saved.keep(name, None)
     again = f"Pulumi.{options.environment}.yaml still lists them: fleet create and a monitor make them again"
@@ -139,41 +149,41 @@ def delete(options: argparse.Namespace) -> int:
 
 
 def _wait_gone(
-    fleet: Environment, nodes: Sequence[Node | Seen], out: TextIO, sign: Callable[[], None]
+    fleet: Environment, nodes: Sequence[Node | ObservedNode], out: TextIO, renew: Callable[[], None]
 ) -> None:
     """Until Google lists none of them; how many are left is said when it changes. `sign` renews the lease."""
     left = len(nodes)
     while left:
         time.sleep(_POLL_S)
-        sign()
-        view = fleet.google.look(sorted({one.zone for one in nodes}))
+        renew()
+        view = fleet.google.observe(sorted({one.zone for one in nodes}))
         before, left = left, sum(_maybe_there(one, view) for one in nodes)
         if left != before:
             print(f"{len(nodes) - left} of {len(nodes)} gone", file=out, flush=True)
 
 
-def _maybe_there(node: Node | Seen, view: View) -> bool:
+def _maybe_there(node: Node | ObservedNode, view: View) -> bool:
     zone = view.zones[node.zone]
     return zone.nodes is None or node.name in zone.nodes
 
 
-def _is_there(node: Node, look: Look, fleet: Environment) -> bool:
+def _is_there(node: Node, observation: Observation, fleet: Environment) -> bool:
     """Whether there is a node to delete that is ours."""
-    seen = look.view.seen(node.name, node.zone)
-    if seen is None:
+    observed = observation.view.node(node.name, node.zone)
+    if observed is None:
         return False
-    return fleet.owner.owns(seen) if node.member is not None else node.name in (fleet.stack.held or ())
+    return fleet.owner.owns(observed) if node.member is not None else node.name in (fleet.stack.held or ())
 
 
 def take_over(options: argparse.Namespace) -> int:
     """Make another stack's members ours, after a yes: for a fleet whose stack is lost."""
     fleet = opened(options)
-    look = fleet.watcher().step(may=())
+    observation = fleet.watcher().step(may=())
     meant = [
-        seen
-        for one in look.members
-        if one.member is not None and (seen := look.view.seen(one.name, one.zone))
-        if fleet.labels.items() <= seen.labels.items() and not fleet.owner.owns(seen)
+        observed
+        for one in observation.members
+        if one.member is not None and (observed := observation.view.node(one.name, one.zone))
+        if fleet.labels.items() <= observed.labels.items() and not fleet.owner.owns(observed)
     ]
     shown = [
         f"  take over  {one.name} in {one.zone}, of stack {one.labels.get('stack', '?')}" for one in meant
@@ -208,14 +218,17 @@ def _each(nodes: Sequence[T], change: Callable[[T], None]) -> dict[str, str]:
     for one in nodes:
         try:
             change(one)
-        except AskedError as error:
+        except RequestError as error:
             failed[one.name] = str(error)
             print(f"error: {one.name}: {error}", file=sys.stderr)
     return failed
 
 
 def _done(
-    options: argparse.Namespace, what: str, meant: Sequence[Node | Seen], failed: Mapping[str, str] | None
+    options: argparse.Namespace,
+    what: str,
+    meant: Sequence[Node | ObservedNode],
+    failed: Mapping[str, str] | None,
 ) -> int:
     """What came of a command, None where nothing was done; its exit status."""
     if options.json:
@@ -276,7 +289,7 @@ def _rest(controller: Controller, seconds: float) -> None:
     while seconds > 0:
         nap_s = min(seconds, RENEW_S / 2)
         time.sleep(nap_s)
-        controller.sign()
+        controller.renew()
         seconds -= nap_s
 
 
@@ -305,21 +318,23 @@ def _followed(options: argparse.Namespace, fleet: Environment, controller: Contr
 
 def execute(options: argparse.Namespace) -> int:
     """Run a command on every worker at once, or on none; keep what each says, and name who failed first."""
-    command = everywhere.one_line(options.rest)
+    command = remote_exec.one_line(options.rest)
     fleet = opened(options)
-    run = everywhere.Everywhere(fleet.settings, Path(options.logs), options.parallel)
+    run = remote_exec.RemoteExec(fleet.settings, Path(options.logs), options.parallel)
     say = partial(print, file=_out(options), flush=True)
-    view = fleet.google.look(sorted({zone for one in fleet.members for zone in (*one.places, *one.spread)}))
+    view = fleet.google.observe(
+        sorted({zone for one in fleet.members for zone in (*one.places, *one.spread)})
+    )
     members, begun_s = placed(fleet.members, view, fleet.owner, {}), time.time()
     left_out, reports = run.on_all(view, members, command, options.timeout_s, options.partial, say)
     if options.json:
-        print(json.dumps(everywhere.as_json(run.folder, left_out, reports)))
+        print(json.dumps(remote_exec.as_json(run.folder, left_out, reports)))
     for name, why in left_out.items():
         print(f"left out: {name}: {why}", file=sys.stderr)
-    problems = [failed] if (failed := everywhere.first_failure(reports)) else []
+    problems = [failed] if (failed := remote_exec.first_failure(reports)) else []
     if not problems:
         say(f"{len(reports)} of {len(reports)} ok")
-        problems = everywhere.failed_boots(fleet.google.look(()), members, begun_s)
+        problems = remote_exec.failed_boots(fleet.google.observe(()), members, begun_s)
     for line in problems:
         print(f"error: {line}", file=sys.stderr)
     return 1 if problems else 0
@@ -344,40 +359,42 @@ def _mend(
 ) -> int:
     fleet = opened(options)
     before = fleet.watcher(updates)
-    before.memory.acted()  # a person asks: zones that refused are tried again
-    look = before.step(may=())
+    before.state.retry_now()  # a person asks: zones that refused are tried again
+    observation = before.step(may=())
     due = {
         one.member.key
-        for one in look.decisions
+        for one in observation.decisions
         if one.cause and one.action is not Action.HOLD and wanted(one, before)
     }
-    meant = [one for one in look.members if one.key in due]
+    meant = [one for one in observation.members if one.key in due]
     shown = [
         f"  {one.action:<8} {one.node}: {one.why}"
-        for one in look.decisions
+        for one in observation.decisions
         if one.member.key in due or one.action in (Action.WAIT, Action.HOLD)
     ]
     shown += [prices.table(prices.rows(meant))] if meant else []
-    if look.outdated:
-        shown.append(f"  update   {', '.join(look.outdated)}: new settings, taken over at the next boot")
-    if not _is_to_do(options, shown, {*due, *look.outdated}, f"nothing to {verb}"):
-        return _told(look, as_json=True) if options.json else _complain(look)
+    if observation.outdated:
+        shown.append(
+            f"  update   {', '.join(observation.outdated)}: new settings, taken over at the next boot"
+        )
+    if not _is_to_do(options, shown, {*due, *observation.outdated}, f"nothing to {verb}"):
+        return _told(observation, as_json=True) if options.json else _complain(observation)
     if missing := unpublished(fleet.settings, fleet.google.bucket, fleet.google.is_there):
         raise FleetError("\n    fix: ".join(missing))
     within_budget(fleet.settings)
     if meant:
         _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
     controller = fleet.controller(updates)
-    controller.memory.acted()
+    controller.state.retry_now()
     if item := described(options):
         AdHoc(fleet.google, fleet.stack.id).keep(item["name"], item)
     try:
         tries = max((len(one.places) for one in meant), default=1)
-        look, failures = _brought(controller, due, frozenset(Cause), tries, options.json)
+        observation, failures = _brought(controller, due, frozenset(Cause), tries, options.json)
     finally:
         _left(controller)
     if options.json:
-        _told(look, as_json=True)
+        _told(observation, as_json=True)
     elif not failures:
         print(f"done; their hosts boot now: python -m fleet monitor {options.environment}")
     for key, failure in failures.items():
@@ -389,27 +406,29 @@ def _mend(
 
 def _brought(
     controller: Controller, due: Collection[str], may: Collection[Cause], tries: int, as_json: bool
-) -> tuple[Look, dict[str, Failure]]:
+) -> tuple[Observation, dict[str, Failure]]:
     """Steps until each member that is due is there, refused in all its zones, or long unknown; those, why."""
-    silence, failures = Silence(), dict[str, Failure]()
+    silence, failures = ZoneTimeouts(), dict[str, Failure]()
     refused: dict[str, int] = {}
     while True:
         left = {key for key in due if refused.get(key, 0) < tries}
-        look = controller.step(may=may, only=left)
-        for event in look.events:
+        observation = controller.step(may=may, only=left)
+        for event in observation.events:
             print(event, file=sys.stderr if as_json else sys.stdout, flush=True)
-        for key, failure in (look.failures or {}).items():
+        for key, failure in (observation.failures or {}).items():
             refused[key] = refused.get(key, 0) + 1
             failures[key] = failure
-        by_key = {one.member.key: one for one in look.decisions}
+        by_key = {one.member.key: one for one in observation.decisions}
         held = {key: by_key[key].why for key in left if by_key[key].action is Action.HOLD}
-        held |= silence.lost(look, left)
+        held |= silence.lost(observation, left)
         there = {key for key in due if by_key[key].action is Action.LEAVE}
         failures = {key: failure for key, failure in failures.items() if key not in there}
-        if left | {*controller.under_way} <= there | held.keys() and not (look.outdated and look.begun):
+        if left | {*controller.under_way} <= there | held.keys() and not (
+            observation.outdated and observation.begun
+        ):
             for key, why in held.items():
                 failures.setdefault(key, Failure(Kind.UNKNOWN, why))
-            return look, failures
+            return observation, failures
         time.sleep(_POLL_S)
 
 
@@ -417,22 +436,22 @@ def _left(controller: Controller) -> None:
     """Gives the lease up; says what goes on without it."""
     if controller.busy:
         nodes = ", ".join(controller.under_way)
-        print(f"{nodes}: what was begun goes on; fleet status says how far it is", file=sys.stderr)
+        print(f"{nodes}: operations continue; see fleet status", file=sys.stderr)
     controller.leave()
 
 
-def _told(look: Look, as_json: bool) -> int:
-    found = show.rows(look, Rates())
+def _told(observation: Observation, as_json: bool) -> int:
+    found = show.rows(observation, Rates())
     if as_json:
-        print(json.dumps(show.as_json(look, found)))
+        print(json.dumps(show.as_json(observation, found)))
     else:
-        print("\n".join([show.plain(show.table(found)), show.summary(found), *show.remarks(look)]))
-    return _complain(look)
+        print("\n".join([show.plain(show.table(found)), show.summary(found), *show.remarks(observation)]))
+    return _complain(observation)
 
 
-def _complain(look: Look) -> int:
+def _complain(observation: Observation) -> int:
     """Says who didn't answer; the exit status."""
-    silent = show.unanswered(look)
+    silent = show.unanswered(observation)
     for line in silent:
         print(line, file=sys.stderr)
     return 1 if silent else 0

@@ -14,10 +14,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from fleet.controller_state import ControllerState
 from fleet.decide import LIST_LAG_S, Limits, decide
 from fleet.members import in_zone, orphans, placed
-from fleet.memory import Memory
-from fleet.state import ON_THE_WAY, TAKEN_AWAY, Action, Cause, Claim, Condition, Decision, Owner, Seen, View
+from fleet.model import (
+    ON_THE_WAY,
+    TAKEN_AWAY,
+    Action,
+    Cause,
+    Claim,
+    Condition,
+    Decision,
+    ObservedNode,
+    Owner,
+    View,
+)
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
 from infra.gcp.failures import Failure, Kind
@@ -37,7 +48,7 @@ def busy_s(members: int) -> float:
 class Cloud(Protocol):
     """Where nodes and heartbeats are observed."""
 
-    def look(self, zones: Sequence[str]) -> View:
+    def observe(self, zones: Sequence[str]) -> View:
         """All of it, once."""
         ...
 
@@ -57,21 +68,21 @@ class Actor(Protocol):
 class Store(Protocol):
     """Where a memory is kept, and the lease."""
 
-    def read(self) -> Memory:
+    def read(self) -> ControllerState:
         """What was remembered."""
         ...
 
-    def write(self, memory: Memory, sign: bool = True) -> None:
+    def write(self, state: ControllerState, renew: bool = True) -> None:
         """Remembers. Raises UnreachableError where it can't, FleetError where another has written since."""
         ...
 
-    def sign(self, memory: Memory) -> None:
+    def renew(self, state: ControllerState) -> None:
         """Renews the lease, if that is due."""
         ...
 
 
 @dataclass(frozen=True)
-class Look:
+class Observation:
     """One step.
 
     Attributes:
@@ -89,27 +100,30 @@ class Look:
     view: View
     members: Sequence[Node]
     decisions: list[Decision]
-    orphans: list[Seen]
+    orphans: list[ObservedNode]
     events: list[str]
     begun: tuple[str, ...] = ()
     failures: Mapping[str, Failure] | None = None
     outdated: tuple[str, ...] = ()
-    nodes: Sequence[tuple[Node, Seen]] = ()
+    nodes: Sequence[tuple[Node, ObservedNode]] = ()
 
 
-class Silence:
+class ZoneTimeouts:
     """How long zones haven't answered."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
 
-    def lost(self, look: Look, keys: Collection[str]) -> dict[str, str]:
+    def lost(self, observation: Observation, keys: Collection[str]) -> dict[str, str]:
         """Which of these members nobody knows of, since a zone hasn't answered for 5 min; each with why."""
-        now_s, silent = look.view.at_s, [zone for zone, one in look.view.zones.items() if one.failure]
+        now_s, silent = (
+            observation.view.at_s,
+            [zone for zone, one in observation.view.zones.items() if one.failure],
+        )
         self._since_s = {zone: self._since_s.get(zone, now_s) for zone in silent}
         late = sorted(zone for zone, since_s in self._since_s.items() if now_s - since_s >= _PATIENCE_S)
         why = f"{', '.join(late)} didn't answer for {_PATIENCE_S / 60:.0f} min"
-        waits = [one for one in look.decisions if late and one.action is Action.WAIT]
+        waits = [one for one in observation.decisions if late and one.action is Action.WAIT]
         lost = [one.member.key for one in waits if one.zone in late or one.condition is Condition.UNKNOWN]
         return {key: why for key in lost if key in keys}
 
@@ -125,7 +139,7 @@ class Controller:
         store: Store,
         limits: Limits,
         owner: Owner,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
         everyone: Sequence[Node] = (),
         bundle: str = "",
         zones: Collection[str] = (),
@@ -148,12 +162,12 @@ class Controller:
         """
         self._cloud, self.actor, self._store = cloud, actor, store
         self._limits, self.owner = limits, owner
-        self._dice = dice or random.Random()
+        self._rng = rng or random.Random()
         self._more = frozenset(zones)
-        self.memory = store.read()
+        self.state = store.read()
         self._running: dict[str, Request] = {}  # by member
         self._made: dict[str, str] = {}  # operation of each creation that isn't over, by member
-        self._told_spec: dict[str, str] = {}  # by member, what its hosts were told last
+        self._sent_spec: dict[str, str] = {}  # by member, what its hosts were told last
         self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that it says failed, and how
         self._conditions: dict[str, str] = {}
         self._said: list[str] = []
@@ -169,15 +183,15 @@ class Controller:
     ) -> None:
         """Keeps these members from now on."""
         mine = {member.key for member in members}
-        self._wanted = [*members]
+        self._desired = [*members]
         self._others = [one for one in everyone if one.key not in mine]
         self._bundle, self._spec = bundle, spec
 
     @property
     def _zones(self) -> list[str]:
         """All that the settings name, and those where members live that the settings name no more."""
-        named = {zone for one in self._wanted for zone in (*one.places, *one.spread)}
-        made = (one for node in self._wanted for one in self.memory.attempts.get(node.key, ())[-2:])
+        named = {zone for one in self._desired for zone in (*one.places, *one.spread)}
+        made = (one for node in self._desired for one in self.state.attempts.get(node.key, ())[-2:])
         return sorted(named | self._more | {one.zone for one in made if one.name})
 
     def say(self, event: str) -> None:
@@ -195,7 +209,9 @@ class Controller:
         """Members for which that is so."""
         return tuple({**self._running, **self._made})
 
-    def step(self, may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None) -> Look:
+    def step(
+        self, may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None
+    ) -> Observation:
         """One look at everything, and what follows from it.
 
         Args:
@@ -203,16 +219,16 @@ class Controller:
             only: keys of the members that may be; all, unless given.
         """
         answers = self.actor.ended()  # before the look, which then shows what they began
-        view = self._cloud.look(self._zones)
-        if view.words is not None or not self.memory.heard_s:
-            self.memory.heard_s = view.at_s
+        view = self._cloud.observe(self._zones)
+        if view.statuses is not None or not self.state.listed_s:
+            self.state.listed_s = view.at_s
         members = self._placed(view)
         events, self._said = self._said, []
         failures: dict[str, Failure] = {}
         changed = self._note(answers, view.at_s, events, failures)
         changed |= self._arrived(members, view, events)
         members = self._placed(view)
-        found = decide(members, view, self.memory, self._limits, self.owner, self._bundle)
+        found = decide(members, view, self.state, self._limits, self.owner, self._bundle)
         changed |= self._judge_bundles(found, view)
         found = [self._in_hand(one) for one in found]
         events += self._changes(found)
@@ -232,58 +248,58 @@ class Controller:
                 begun = self._begin(due, view)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
             elif changed and may:
-                self._store.write(self.memory)
+                self._store.write(self.state)
             elif may or self.busy:
-                self._store.sign(self.memory)
+                self._store.renew(self.state)
             if may:
                 begun += self._update(outdated)
             if Cause.PREEMPTION in may:
                 self._sweep(leftovers, events)
         except UnreachableError as error:
             # What can't be written down isn't done.
-            events.append(f"nothing is done: {error}")
+            events.append(f"no action taken: {error}")
         keys = tuple(one.key for one in outdated)
-        nodes = [(one, seen) for one in members if (seen := view.seen(one.name, one.zone))]
-        nodes = [(one, seen) for one, seen in nodes if self.owner.has(one, seen)]
-        return Look(view, tuple(members), found, leftovers, events, begun, failures, keys, nodes)
+        nodes = [(one, observed) for one in members if (observed := view.node(one.name, one.zone))]
+        nodes = [(one, observed) for one, observed in nodes if self.owner.has(one, observed)]
+        return Observation(view, tuple(members), found, leftovers, events, begun, failures, keys, nodes)
 
-    def sign(self) -> None:
+    def renew(self) -> None:
         """Renews the lease, if that is due; for those who wait long between two steps."""
         with suppress(UnreachableError):
-            self._store.sign(self.memory)
+            self._store.renew(self.state)
 
     def leave(self) -> None:
         """Gives the lease up."""
         with suppress(UnreachableError):
-            self._store.write(self.memory, sign=False)
+            self._store.write(self.state, renew=False)
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
-        asked = self.memory.placements(view.at_s, LIST_LAG_S)
-        return placed(self._wanted if wanted is None else wanted, view, self.owner, asked)
+        asked = self.state.placements(view.at_s, LIST_LAG_S)
+        return placed(self._desired if wanted is None else wanted, view, self.owner, asked)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
-        before = self.memory.copy()
-        everyone = [*self._wanted, *self._others]
+        before = self.state.copy()
+        everyone = [*self._desired, *self._others]
         requests = []
         for one in due:
             node = one.member
-            self.memory.attempted(node.key, one.cause or Cause.NEW, view.at_s, one.instance)
+            self.state.begin_attempt(node.key, one.cause or Cause.NEW, view.at_s, one.instance)
             if one.action is Action.REPLACE:
                 requests.append(Request(Verb.DELETE, node, one.instance, one.claim))
                 continue
-            asked = self.memory.placements(view.at_s, LIST_LAG_S)
+            asked = self.state.placements(view.at_s, LIST_LAG_S)
             if (
                 node.member is not None
                 and not node.together
                 and asked.get(node.key) != (node.zone, node.name)
             ):
                 node = in_zone(node, node.zone, view, everyone, asked)
-            self.memory.asked(node.key, node.zone, node.name)
-            requests.append(Request(Verb.CREATE, node, generation=self.memory.generation(node.key)))
+            self.state.asked(node.key, node.zone, node.name)
+            requests.append(Request(Verb.CREATE, node, generation=self.state.generation(node.key)))
         try:
-            self._store.write(self.memory)
+            self._store.write(self.state)
         except UnreachableError:
-            self.memory = before
+            self.state = before
             raise
         for request in requests:
             self._running[request.node.key] = request
@@ -292,15 +308,20 @@ class Controller:
 
     def _outdated(self, found: Sequence[Decision], view: View) -> list[Node]:
         """Members whose hosts would boot with earlier settings; a bundle that failed isn't handed on."""
-        if self._spec is None or self.memory.bundles.get(self._bundle):
+        if self._spec is None or self.state.bundles.get(self._bundle):
             return []
         outdated = []
         for one in found:
-            node, seen = one.member, view.seen(one.node, one.zone)
-            if node.member is None or one.action is not Action.LEAVE or seen is None or seen.state != "READY":
+            node, observed = one.member, view.node(one.node, one.zone)
+            if (
+                node.member is None
+                or one.action is not Action.LEAVE
+                or observed is None
+                or observed.state != "READY"
+            ):
                 continue
-            spec, held = self._spec(node), self.memory.refusal(node.key, node.key).holds(view.at_s)
-            if spec not in (seen.labels.get("spec"), self._told_spec.get(node.key)) and not held:
+            spec, held = self._spec(node), self.state.refusal(node.key, node.key).holds(view.at_s)
+            if spec not in (observed.labels.get("spec"), self._sent_spec.get(node.key)) and not held:
                 outdated.append(node)
         return outdated
 
@@ -308,7 +329,7 @@ class Controller:
         """Gives members new metadata; what is asked twice is done once."""
         for node in nodes:
             assert self._spec is not None
-            self._told_spec[node.key] = self._spec(node)
+            self._sent_spec[node.key] = self._spec(node)
             self._running[node.key] = Request(Verb.UPDATE, node)
             self.actor.begin(self._running[node.key])
         return tuple(node.name for node in nodes)
@@ -324,9 +345,9 @@ class Controller:
             verb = answer.request.verb
             if failure is None:
                 if verb is Verb.DELETE:
-                    self.memory.refusals.pop(node.key, None)  # what kept it from being deleted
+                    self.state.refusals.pop(node.key, None)  # what kept it from being deleted
                     if answer.done and node.key in self._blamed:
-                        self.memory.boot_failed(*self._blamed[node.key])
+                        self.state.boot_failed(*self._blamed[node.key])
                         changed = True
                 if verb is Verb.CREATE and node.member is None:  # by Pulumi, which has told its stack
                     self.owner = replace(self.owner, held={**(self.owner.held or {}), node.name: node.zone})
@@ -338,14 +359,14 @@ class Controller:
             if verb is Verb.CHECK:
                 self._made.pop(node.key, None)
             if verb is Verb.UPDATE:
-                self._told_spec.pop(node.key, None)
+                self._sent_spec.pop(node.key, None)
             if answer.spared:
-                self.memory.withdrawn(node.key)
+                self.state.withdrawn(node.key)
             events.append(f"{node.name}: {failure.kind}: {failure.message}")
             failures[node.key] = failure
             # What keeps a node from being deleted says nothing of its zone.
             held = node.key if verb in (Verb.DELETE, Verb.UPDATE) else node.zone
-            self.memory.failed(node.key, held, failure, now_s, self._dice)
+            self.state.failed(node.key, held, failure, now_s, self._rng)
             changed = True
         return changed
 
@@ -353,14 +374,14 @@ class Controller:
         """Closes the attempts whose nodes are there, and asks what became of those that aren't."""
         changed = False
         for node in members:
-            attempt, seen = self.memory.open(node.key), view.seen(node.name, node.zone)
+            attempt, observed = self.state.open(node.key), view.node(node.name, node.zone)
             if attempt is None or not attempt.name or node.key in self._running:
                 continue
-            if seen and seen.instance != attempt.instance:
-                if seen.state not in ON_THE_WAY:
+            if observed and observed.instance != attempt.instance:
+                if observed.state not in ON_THE_WAY:
                     self._made.pop(node.key, None)
-                if seen.state == "READY":
-                    self.memory.succeeded(node.key, node.zone, view.at_s)
+                if observed.state == "READY":
+                    self.state.succeeded(node.key, node.zone, view.at_s)
                     events.append(f"{node.name}: created")
                     changed = True
             elif node.key in self._made and (zone := view.zones.get(node.zone)) and zone.nodes is not None:
@@ -377,18 +398,18 @@ class Controller:
 
         That it failed is believed where it was proven, and the node deleted for it.
         """
-        before = dict(self.memory.bundles)
+        before = dict(self.state.bundles)
         self._blamed = {key: one for key, one in self._blamed.items() if key in self._running}
         for one in found:
-            seen = view.seen(one.node, one.zone)
-            bundle = seen.labels.get("bundle", "") if seen else ""
-            if not bundle or one.word is None:
+            observed = view.node(one.node, one.zone)
+            bundle = observed.labels.get("bundle", "") if observed else ""
+            if not bundle or one.status is None:
                 continue
-            if one.word.boot == "ready" or one.word.work:
-                self.memory.booted(bundle)
-            elif one.claim is Claim.BOOT_FAILED and one.word.stage in _OF_A_BUNDLE:
+            if one.status.boot == "ready" or one.status.work:
+                self.state.booted(bundle)
+            elif one.claim is Claim.BOOT_FAILED and one.status.stage in _OF_A_BUNDLE:
                 self._blamed[one.member.key] = bundle, f"{one.node}: {one.why}"
-        return before != self.memory.bundles
+        return before != self.state.bundles
 
     def _in_hand(self, one: Decision) -> Decision:
         key = one.member.key
@@ -409,16 +430,16 @@ class Controller:
             if before.get(one.member.key, one.condition) != one.condition
         ]
 
-    def _sweep(self, leftovers: Sequence[Seen], events: list[str]) -> None:
+    def _sweep(self, leftovers: Sequence[ObservedNode], events: list[str]) -> None:
         """Deletes what is ours, wanted by nobody and taken away by Google: its name and quota are held."""
         for one in leftovers:
             if one.state in TAKEN_AWAY and one.name not in self._running:
-                request = Request(Verb.DELETE, _left_over(one, self._wanted))
+                request = Request(Verb.DELETE, _left_over(one, self._desired))
                 self._running[one.name] = request
                 self.actor.begin(request)
                 events.append(f"{one.name}: left over, {one.state}: deleted")
 
 
-def _left_over(seen: Seen, members: Sequence[Node]) -> Node:
+def _left_over(observed: ObservedNode, members: Sequence[Node]) -> Node:
     """A node that no setting asks for, for a request about it."""
-    return replace(members[0], slice=seen.name, name=seen.name, zone=seen.zone, member=None)
+    return replace(members[0], slice=observed.name, name=observed.name, zone=observed.zone, member=None)

@@ -16,10 +16,10 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from fleet import show
-from fleet.controller import Look
+from fleet.controller import Observation
 from fleet.errors import FleetError
+from fleet.model import Condition
 from fleet.show import Rates, Row
-from fleet.state import Condition
 
 _EVENTS = 8
 _ALIVE_S = 3600.0  # without a terminal: that nothing has changed is said this often
@@ -54,21 +54,21 @@ class Dashboard:
         if self._live:
             self._live.stop()
 
-    def show(self, look: Look) -> None:
+    def show(self, observation: Observation) -> None:
         """One more look."""
-        found = show.rows(look, self._rates)
-        clock = datetime.fromtimestamp(look.view.at_s).strftime("%H:%M:%S")
-        fresh = [f"{clock} {event}" for event in look.events]
+        found = show.rows(observation, self._rates)
+        clock = datetime.fromtimestamp(observation.view.at_s).strftime("%H:%M:%S")
+        fresh = [f"{clock} {event}" for event in observation.events]
         self._events.extend(fresh)
-        lines = [show.summary(found), *show.unanswered(look), *show.remarks(look)]
+        lines = [show.summary(found), *show.unanswered(observation), *show.remarks(observation)]
         self._last = f"{self._title}, {clock}", found, [*lines, "", *self._events]
         if self._live:
             self._live.update(self._drawn(self._console.height - len(lines) - _EVENTS - 6), refresh=True)
         else:
             # Nobody reads the same line 1,440 times a day.
-            changed = lines[0] != self._printed or look.view.at_s - self._printed_s >= _ALIVE_S
+            changed = lines[0] != self._printed or observation.view.at_s - self._printed_s >= _ALIVE_S
             if changed:
-                self._printed, self._printed_s = lines[0], look.view.at_s
+                self._printed, self._printed_s = lines[0], observation.view.at_s
             summary = [f"{clock} {lines[0]}", *lines[1:]] if changed or fresh else []
             print(*fresh, *summary, sep="\n", end="\n" * bool(fresh or summary), flush=True)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from fleet.memory import Attempt, Memory, Refusal
-from fleet.state import (
+from fleet.controller_state import Attempt, ControllerState, Refusal
+from fleet.model import (
     GOING,
     HEARTBEAT_S,
     ON_THE_WAY,
@@ -20,10 +20,10 @@ from fleet.state import (
     Claim,
     Condition,
     Decision,
+    ObservedNode,
     Owner,
-    Seen,
     View,
-    Word,
+    WorkerStatus,
     ZoneView,
 )  # fmt: skip
 from infra import names
@@ -54,7 +54,12 @@ class Limits:
 
 
 def decide(
-    members: Sequence[Node], view: View, memory: Memory, limits: Limits, owner: Owner, bundle: str = ""
+    members: Sequence[Node],
+    view: View,
+    state: ControllerState,
+    limits: Limits,
+    owner: Owner,
+    bundle: str = "",
 ) -> list[Decision]:
     """One decision each, in the members' order.
 
@@ -66,40 +71,42 @@ def decide(
         owner: whose nodes are ours.
         bundle: label of the bundle that new nodes are to install.
     """
-    heard, now_s = _heard(view), _now_s(view)
+    reporting, now_s = _reporting(view), _now_s(view)
     found = []
     for member in members:
-        if unknown := _unanswered(member, view, memory):
+        if unknown := _unanswered(member, view, state):
             found.append(_of(member, Action.WAIT, Condition.UNKNOWN, unknown))
             continue
-        seen = view.seen(member.name, member.zone)
-        if foreign := _foreign(member, seen, owner):
+        observed = view.node(member.name, member.zone)
+        if foreign := _foreign(member, observed, owner):
             found.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
             continue
-        back = None if memory.open(member.key) else memory.last_back(member.key)
-        if back and _stale(seen, back, view.at_s):
+        back = None if state.open(member.key) else state.last_back(member.key)
+        if back and _stale(observed, back, view.at_s):
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             found.append(_of(member, Action.WAIT, Condition.STARTING, why))
             continue
-        word = view.word(seen, names.command_id(member.run or "")) if seen else None
-        wish = _wish(member, seen, word, heard, now_s, limits)
-        wish = replace(wish, word=word, instance=seen.instance if seen else "")
-        if seen and seen.zone not in (member.home, *member.others, *member.spread):
-            wish = replace(wish, why="; ".join(filter(None, [wish.why, _left_behind(member, owner)])))
-        if wish.action is Action.CREATE and (owed := memory.owed(member.key)):
-            wish = replace(wish, cause=owed)
-        if member.member is None and owner.held is None and wish.action in (Action.CREATE, Action.REPLACE):
-            why = f"{wish.why}; Pulumi made it, and isn't there to make it again\n    fix: make recover"
-            wish = replace(wish, action=Action.HOLD, why=why)
-        found.append(_allowed(wish, member, view, memory, limits, bundle))
-    return _within_budget(found, memory, limits, view.at_s)
+        status = view.status(observed, names.command_id(member.run or "")) if observed else None
+        desired = _desired(member, observed, status, reporting, now_s, limits)
+        desired = replace(desired, status=status, instance=observed.instance if observed else "")
+        if observed and observed.zone not in (member.home, *member.others, *member.spread):
+            desired = replace(
+                desired, why="; ".join(filter(None, [desired.why, _left_behind(member, owner)]))
+            )
+        if desired.action is Action.CREATE and (recovery_cause := state.recovery_cause(member.key)):
+            desired = replace(desired, cause=recovery_cause)
+        if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
+            why = f"{desired.why}; Pulumi made it, and isn't there to make it again\n    fix: make recover"
+            desired = replace(desired, action=Action.HOLD, why=why)
+        found.append(_allowed(desired, member, view, state, limits, bundle))
+    return _within_budget(found, state, limits, view.at_s)
 
 
-def _unanswered(member: Node, view: View, memory: Memory) -> str:
+def _unanswered(member: Node, view: View, state: ControllerState) -> str:
     """Why nobody can say where a member is. One that isn't seen, and that wasn't deleted just now, may live
     in any of its fleet's zones, and where it was made last."""
-    back = memory.last_back(member.key)
-    known = view.seen(member.name, member.zone) or memory.open(member.key)
+    back = state.last_back(member.key)
+    known = view.node(member.name, member.zone) or state.open(member.key)
     asked = [member.zone] if known else [*member.places, *member.spread, *([back.zone] if back else [])]
     for place in dict.fromkeys(asked):
         zone = view.zones.get(place)
@@ -109,18 +116,18 @@ def _unanswered(member: Node, view: View, memory: Memory) -> str:
     return ""
 
 
-def _foreign(member: Node, seen: Seen | None, owner: Owner) -> str:
+def _foreign(member: Node, observed: ObservedNode | None, owner: Owner) -> str:
     """Why what is there isn't ours, with what to do; empty where it is, or nothing is."""
-    if seen is None or seen.state in GOING or owner.has(member, seen):
+    if observed is None or observed.state in GOING or owner.has(member, observed):
         return ""
     if member.member is None:
         settle = f"python -m infra settle {owner.labels.get('environment')} tpu"
         fix = f"if an update of yours was killed: {settle}; else rename the slice, or pulumi import"
         return f"a node of this name is there, and your stack doesn't hold it\n    fix: {fix}"
-    if owner.labels.items() <= seen.labels.items():
+    if owner.labels.items() <= observed.labels.items():
         fix = "if nobody else keeps it: python -m fleet take-over; else rename the fleet"
-        return f"it is of another stack, {seen.labels.get('stack') or 'without an id'}\n    fix: {fix}"
-    return "a node of this name is there without our labels\n    fix: delete it by hand, or rename the fleet"
+        return f"it is of another stack, {observed.labels.get('stack') or 'without an id'}\n    fix: {fix}"
+    return "a node of this name is there without our labels\n    fix: delete it manually, or rename the fleet"
 
 
 def _left_behind(member: Node, owner: Owner) -> str:
@@ -129,71 +136,79 @@ def _left_behind(member: Node, owner: Owner) -> str:
     return f"{why}\n    fix: {fix} --zones {member.zone}, or nothing"
 
 
-def _wish(
-    member: Node, seen: Seen | None, word: Word | None, heard: frozenset[str], now_s: float, limits: Limits
+def _desired(
+    member: Node,
+    observed: ObservedNode | None,
+    status: WorkerStatus | None,
+    reporting: frozenset[str],
+    now_s: float,
+    limits: Limits,
 ) -> Decision:
     """What this member calls for, budgets and waiting aside."""
-    if seen is None:
+    if observed is None:
         return _of(member, Action.CREATE, Condition.RECOVERING, "there is no such node", Cause.NEW)
-    if seen.state in TAKEN_AWAY:
-        if word and word.work == "done":
-            why = f"its work is done; Google says {seen.state}, and it isn't made again"
+    if observed.state in TAKEN_AWAY:
+        if status and status.work == "done":
+            why = f"its work is done; Google says {observed.state}, and it isn't made again"
             return _of(member, Action.LEAVE, Condition.DONE, why)
-        why = f"Google says {seen.state}"
+        why = f"Google says {observed.state}"
         return _of(member, Action.REPLACE, Condition.RECOVERING, why, Cause.PREEMPTION)
-    if seen.state in ON_THE_WAY:
-        return _of(member, Action.WAIT, Condition.STARTING, f"Google says {seen.state}")
-    if seen.state in GOING:
-        return _of(member, Action.WAIT, Condition.RECOVERING, f"Google says {seen.state}")
-    if seen.state != "READY":
-        return _of(member, Action.LEAVE, Condition.UNKNOWN, f"Google says {seen.state or 'nothing'}")
-    if word is None:
-        since_min = (now_s - seen.created_s) / 60
-        if 0 < seen.created_s < now_s - limits.silence_s:
-            why = f"READY for {since_min:.0f} min, and no word of its workers: see its boot's log"
+    if observed.state in ON_THE_WAY:
+        return _of(member, Action.WAIT, Condition.STARTING, f"Google says {observed.state}")
+    if observed.state in GOING:
+        return _of(member, Action.WAIT, Condition.RECOVERING, f"Google says {observed.state}")
+    if observed.state != "READY":
+        return _of(member, Action.LEAVE, Condition.UNKNOWN, f"Google says {observed.state or 'nothing'}")
+    if status is None:
+        since_min = (now_s - observed.created_s) / 60
+        if 0 < observed.created_s < now_s - limits.silence_s:
+            why = f"READY for {since_min:.0f} min, but no heartbeat: see its boot log"
             return _of(member, Action.LEAVE, Condition.UNKNOWN, why)
-        return _of(member, Action.LEAVE, Condition.STARTING, "no word yet")
-    return _of_word(member, word, heard, now_s, limits)
+        return _of(member, Action.LEAVE, Condition.STARTING, "no heartbeat yet")
+    return _of_status(member, status, reporting, now_s, limits)
 
 
-def _of_word(member: Node, word: Word, heard: frozenset[str], now_s: float, limits: Limits) -> Decision:
+def _of_status(
+    member: Node, status: WorkerStatus, reporting: frozenset[str], now_s: float, limits: Limits
+) -> Decision:
     """What the workers of a node that is READY call for."""
-    full = "its boot disk is full" if word.disk_full else ""
+    full = "its boot disk is full" if status.disk_full else ""
     rerun = (
-        f"its startup script was run again and failed at {word.stage}" if word.boot == RERUN_FAILED else ""
+        f"its startup script was run again and failed at {status.stage}"
+        if status.boot == RERUN_FAILED
+        else ""
     )
-    reports = word.worked_s > now_s - 2 * HEARTBEAT_S  # a slice whose job reports is never replaced
-    if reports and word.work in ("running", "older"):
-        if word.work == "older":
+    reports = status.worked_s > now_s - 2 * HEARTBEAT_S  # a slice whose job reports is never replaced
+    if reports and status.work in ("running", "older"):
+        if status.work == "older":
             why = "its hosts run an older command until they boot again, or their startup script is run"
             return _of(member, Action.LEAVE, Condition.STARTING, rerun or why)
         return _of(member, Action.LEAVE, Condition.WORKING, "; ".join(filter(None, [full, rerun])))
-    if word.work == "done":
+    if status.work == "done":
         return _of(member, Action.LEAVE, Condition.DONE, "its work is done")
-    if word.work == "failed":
-        why = f"its work failed: {word.why or 'see its log'}"
+    if status.work == "failed":
+        why = f"its work failed: {status.why or 'see its log'}"
         if full:  # the host's fault, as far as anybody can tell; another's disk has room
             why = f"{full}, and {why}"
         if full and not reports:
             return _claimed(member, Claim.WORK_FAILED, why)
         return _of(member, Action.LEAVE, Condition.FAILED, why)
-    if word.boot == "failed":
-        why = f"its boot failed at {word.stage}{f': {word.why}' if word.why else ''}"
+    if status.boot == "failed":
+        why = f"its boot failed at {status.stage}{f': {status.why}' if status.why else ''}"
         return _claimed(member, Claim.BOOT_FAILED, why)
-    if now_s - word.at_s > limits.silence_s and (word.worked_s or word.boot == "booting"):
-        why = f"READY, but silent for {(now_s - word.at_s) / 60:.0f} min{f'; {full}' if full else ''}"
-        if not heard - {member.name}:
-            return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}, as are all others")
-        return _claimed(member, Claim.SILENT, f"{why} while others speak")
-    if word.work == "older":
+    if now_s - status.at_s > limits.silence_s and (status.worked_s or status.boot == "booting"):
+        why = f"READY, but no heartbeat for {(now_s - status.at_s) / 60:.0f} min{f'; {full}' if full else ''}"
+        if not reporting - {member.name}:
+            return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}; no other slice reports either")
+        return _claimed(member, Claim.SILENT, f"{why} while others report")
+    if status.work == "older":
         return _of(member, Action.LEAVE, Condition.STARTING, "its hosts run an older command")
-    if word.work == "running":
+    if status.work == "running":
         return _of(member, Action.LEAVE, Condition.WORKING, "; ".join(filter(None, [full, rerun])))
     if rerun:
         return _of(member, Action.LEAVE, Condition.FAILED, rerun)
-    return _of(
-        member, Action.LEAVE, Condition.STARTING, f"at {word.stage}{f': {word.why}' if word.why else ''}"
-    )
+    why = f"at {status.stage}{f': {status.why}' if status.why else ''}"
+    return _of(member, Action.LEAVE, Condition.STARTING, why)
 
 
 def _claimed(member: Node, claim: Claim, why: str) -> Decision:
@@ -201,110 +216,114 @@ def _claimed(member: Node, claim: Claim, why: str) -> Decision:
     return replace(found, claim=claim)
 
 
-def _stale(seen: Seen | None, back: Attempt, now_s: float) -> bool:
+def _stale(observed: ObservedNode | None, back: Attempt, now_s: float) -> bool:
     """Whether a list still shows what was before the last creation: the node of then, or none."""
     if now_s - back.back_s > LIST_LAG_S:
         return False
-    return seen is None or (bool(back.instance) and seen.instance == back.instance)
+    return observed is None or (bool(back.instance) and observed.instance == back.instance)
 
 
 def _allowed(
-    wish: Decision, member: Node, view: View, memory: Memory, limits: Limits, bundle: str
+    desired: Decision, member: Node, view: View, state: ControllerState, limits: Limits, bundle: str
 ) -> Decision:
     """The wish, or why it has to wait: its zones, its own failures, its bundle, or that it doesn't last."""
-    if wish.action not in (Action.CREATE, Action.REPLACE):
-        return wish
+    if desired.action not in (Action.CREATE, Action.REPLACE):
+        return desired
     now_s = view.at_s
-    if member.member is not None and memory.bundles.get(bundle):
-        why = f"{wish.why}; no node has booted with the bundle {bundle}: {memory.bundles[bundle]}"
-        return replace(wish, action=Action.HOLD, why=f"{why}\n    fix: make publish, with what mends it")
+    if member.member is not None and state.bundles.get(bundle):
+        why = f"{desired.why}; no node has booted with the bundle {bundle}: {state.bundles[bundle]}"
+        return replace(desired, action=Action.HOLD, why=f"{why}\n    fix: make publish, with what mends it")
     # What Google took away is deleted at once: its name and its quota are of use to the next.
-    gone = wish.action is Action.REPLACE and wish.claim is Claim.NONE
-    silent_s = view.at_s - memory.heard_s
-    unheard = view.words is None and silent_s < limits.silence_s
-    if gone and unheard and member.run and not memory.open(member.key):
-        why = f"{wish.why}; whether its work is done isn't known: the bucket didn't answer for"
+    gone = desired.action is Action.REPLACE and desired.claim is Claim.NONE
+    silent_s = view.at_s - state.listed_s
+    unlisted = view.statuses is None and silent_s < limits.silence_s
+    if gone and unlisted and member.run and not state.open(member.key):
+        why = f"{desired.why}; whether its work is done isn't known: the bucket didn't answer for"
         why = f"{why} {silent_s / 60:.0f} min, made again after {limits.silence_s / 60:.0f}"
-        return replace(wish, action=Action.HOLD, condition=Condition.UNKNOWN, why=why)
-    refusal = Refusal() if gone else memory.refusal(member.key, wish.zone)
+        return replace(desired, action=Action.HOLD, condition=Condition.UNKNOWN, why=why)
+    refusal = Refusal() if gone else state.refusal(member.key, desired.zone)
     if refusal.holds(now_s):
         # What was asked for, and not refused, may have been made though the answer was lost.
-        asked = memory.open(member.key)
+        asked = state.open(member.key)
         movable = refusal.kind is Kind.STOCK_OUT and not (asked and asked.name)
-        zone = _other_zone(member, view, memory) if movable else None
+        zone = _other_zone(member, view, state) if movable else None
         if zone is None and refusal.stopped:
-            return replace(wish, action=Action.HOLD, why=f"{wish.why}; refused: {refusal.stopped}")
+            return replace(desired, action=Action.HOLD, why=f"{desired.why}; refused: {refusal.stopped}")
         if zone is None:
-            why = f"{wish.why}; {refusal.why}; tried again in {refusal.not_before_s - now_s:.0f} s"
-            return replace(wish, action=Action.HOLD, why=why)
-        why = f"{wish.why}; no chips in {wish.zone}, made in {zone}"
-        wish = replace(wish, member=replace(member, zone=zone), why=why)
-    if memory.goes_on(member.key, wish.instance):
-        return wish
+            why = f"{desired.why}; {refusal.why}; retry in {refusal.not_before_s - now_s:.0f} s"
+            return replace(desired, action=Action.HOLD, why=why)
+        why = f"{desired.why}; no chips in {desired.zone}, made in {zone}"
+        desired = replace(desired, member=replace(member, zone=zone), why=why)
+    if state.continues(member.key, desired.instance):
+        return desired
     if (
-        wish.cause is Cause.FAILURE
-        and memory.spent(Cause.FAILURE, now_s, member.key) >= limits.failures_a_day
+        desired.cause is Cause.FAILURE
+        and state.spent(Cause.FAILURE, now_s, member.key) >= limits.failures_a_day
     ):
-        why = f"{wish.why}; it failed {limits.failures_a_day} times in a day: look at its log"
-        return replace(wish, action=Action.HOLD, why=why)
-    if not memory.by_hand and _churns_until(member.key, memory, limits, now_s) > now_s:
+        why = f"{desired.why}; it failed {limits.failures_a_day} times in a day: look at its log"
+        return replace(desired, action=Action.HOLD, why=why)
+    if not state.manual and _churns_until(member.key, state, limits, now_s) > now_s:
         soon = f"within {limits.churn_s / 60:.0f} min of coming back"
-        why = f"{wish.why}; it was lost twice {soon}: held an hour, or until a person has acted"
-        return replace(wish, action=Action.HOLD, why=why)
-    return wish
+        why = f"{desired.why}; it was lost twice {soon}: backing off for an hour, or until recovered manually"
+        return replace(desired, action=Action.HOLD, why=why)
+    return desired
 
 
-def _other_zone(member: Node, view: View, memory: Memory) -> str | None:
+def _other_zone(member: Node, view: View, state: ControllerState) -> str | None:
     """Of its other zones that answered and refuse nothing now, the one that refused least often."""
     free = []
     for zone in member.places[1:]:
-        seen, refusal = view.zones.get(zone, ZoneView(None)).nodes, memory.refusal("", zone)
-        if seen is not None and not refusal.holds(view.at_s):
+        observed, refusal = view.zones.get(zone, ZoneView(None)).nodes, state.refusal("", zone)
+        if observed is not None and not refusal.holds(view.at_s):
             free.append((refusal.count, zone))
     return min(free, key=lambda one: one[0], default=(0, None))[1]
 
 
-def _churns_until(node: str, memory: Memory, limits: Limits, now_s: float) -> float:
+def _churns_until(node: str, state: ControllerState, limits: Limits, now_s: float) -> float:
     """Until when a member is left alone that was lost soon after it came back, twice in a row."""
-    last = [one for one in memory.attempts.get(node, ()) if one.back_s and one.name][-3:]
+    last = [one for one in state.attempts.get(node, ()) if one.back_s and one.name][-3:]
     if len(last) < 3:
         return 0.0
     lived_s = (after.at_s - before.back_s for before, after in pairwise(last))
     return last[-1].back_s + 3600.0 if all(one < limits.churn_s for one in lived_s) else 0.0
 
 
-def _within_budget(found: list[Decision], memory: Memory, limits: Limits, now_s: float) -> list[Decision]:
+def _within_budget(
+    found: list[Decision], state: ControllerState, limits: Limits, now_s: float
+) -> list[Decision]:
     """As many replacements after preemptions as the day has left."""
     if not limits.preemptions_a_day:
         return found
-    left = limits.preemptions_a_day - memory.spent(Cause.PREEMPTION, now_s)
+    left = limits.preemptions_a_day - state.spent(Cause.PREEMPTION, now_s)
 
-    def held(wishes: Sequence[Decision]) -> Iterator[Decision]:
+    def held(desired_all: Sequence[Decision]) -> Iterator[Decision]:
         nonlocal left
-        for wish in wishes:
-            begins = wish.action is Action.REPLACE and not memory.goes_on(wish.member.key, wish.instance)
-            if begins and wish.cause is Cause.PREEMPTION:
+        for desired in desired_all:
+            begins = desired.action is Action.REPLACE and not state.continues(
+                desired.member.key, desired.instance
+            )
+            if begins and desired.cause is Cause.PREEMPTION:
                 left -= 1
                 if left < 0:
-                    why = f"{wish.why}; {limits.preemptions_a_day} preemptions a day are allowed"
-                    yield replace(wish, action=Action.HOLD, why=why)
+                    why = f"{desired.why}; {limits.preemptions_a_day} preemptions a day are allowed"
+                    yield replace(desired, action=Action.HOLD, why=why)
                     continue
-            yield wish
+            yield desired
 
     return list(held(found))
 
 
 def _now_s(view: View) -> float:
     """The present by Google's clock, which dates every word, where this machine's is behind it."""
-    said = (word.at_s for words in (view.words or {}).values() for word in words)
+    said = (status.at_s for statuses in (view.statuses or {}).values() for status in statuses)
     return max((view.at_s, *said))
 
 
-def _heard(view: View) -> frozenset[str]:
+def _reporting(view: View) -> frozenset[str]:
     """Nodes whose workers spoke lately: the bucket and this machine's clock are fine."""
-    words = view.words or {}
+    statuses = view.statuses or {}
     return frozenset(
-        node for node, said in words.items() if any(abs(view.at_s - one.at_s) < 600 for one in said)
+        node for node, said in statuses.items() if any(abs(view.at_s - one.at_s) < 600 for one in said)
     )
 
 

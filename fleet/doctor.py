@@ -7,7 +7,7 @@ from functools import partial
 from fleet.environment import AdHoc
 from fleet.google import Google
 from fleet.members import orphans, placed
-from fleet.state import Owner, Seen, View, ZoneView
+from fleet.model import ObservedNode, Owner, View, ZoneView
 from fleet.store import leader_of
 from infra import names
 from infra.doctor.report import Check
@@ -18,7 +18,7 @@ from tools.doctor import MISSING, OK, OPTIONAL, Finding
 
 
 def checks(settings: Settings, google: Google) -> list[tuple[str, Check]]:
-    """Who keeps the fleet, what is held until a person has acted, and nodes that nobody asks for."""
+    """Who keeps the fleet, what is held until manual action, and nodes that nobody asks for."""
     return [
         ("controller", partial(_controller, settings.environment, google)),
         ("orphans", partial(_orphans, settings, google)),
@@ -26,9 +26,9 @@ def checks(settings: Settings, google: Google) -> list[tuple[str, Check]]:
 
 
 def _controller(environment: str, google: Google, what: str) -> Iterator[Finding]:
-    memory, leader = leader_of(google, read_stack(environment).id, time.time())
+    state, leader = leader_of(google, read_stack(environment).id, time.time())
     yield Finding(what, OK, leader or "none at work")
-    for name, refusal in sorted(memory.refusals.items()):
+    for name, refusal in sorted(state.refusals.items()):
         if refusal.stopped:
             fix = f"mend that, then python -m fleet recreate-preempted {environment}"
             yield Finding(f"held {name}", MISSING, refusal.why, fix)
@@ -37,27 +37,27 @@ def _controller(environment: str, google: Google, what: str) -> Iterator[Finding
 def _orphans(settings: Settings, google: Google, what: str) -> Iterator[Finding]:
     """Nodes of this stack, in whatever zone, that no setting asks for; and nodes of other stacks."""
     stack, labels = read_stack(settings.environment), names.labels(settings.environment, LAYER)
-    there = [seen for seen in google.everywhere() if labels.items() <= seen.labels.items()]
-    zones: dict[str, dict[str, Seen]] = {}
-    for seen in there:
-        zones.setdefault(seen.zone, {})[seen.name] = seen
+    there = [observed for observed in google.all_nodes() if labels.items() <= observed.labels.items()]
+    zones: dict[str, dict[str, ObservedNode]] = {}
+    for observed in there:
+        zones.setdefault(observed.zone, {})[observed.name] = observed
     view = View(time.time(), {zone: ZoneView(listed) for zone, listed in zones.items()}, None)
     owner = Owner(labels, stack.id)
     members = placed(nodes(settings), view, owner, {})
     saved = AdHoc(google, stack.id).read()
     delete = f"python -m fleet delete {settings.environment} --orphans"
     found = [
-        (seen, "asked for by nobody, and paid for", delete)
-        for seen in orphans(members, view, owner)
-        if seen.labels.get("fleet") not in saved
+        (observed, "asked for by nobody, and paid for", delete)
+        for observed in orphans(members, view, owner)
+        if observed.labels.get("fleet") not in saved
     ]
     leave = "leave it to whose it is; python -m fleet take-over, if nobody's"
     found += [
-        (seen, f"of another stack, {seen.labels.get('stack', 'none')}", leave)
-        for seen in there
-        if seen.labels.get("stack") != stack.id and seen.name not in (stack.held or ())
+        (observed, f"of another stack, {observed.labels.get('stack', 'none')}", leave)
+        for observed in there
+        if observed.labels.get("stack") != stack.id and observed.name not in (stack.held or ())
     ]
-    for seen, why, fix in found:
-        yield Finding(what, OPTIONAL, f"{seen.name} in {seen.zone}, {seen.state}: {why}", fix)
+    for observed, why, fix in found:
+        yield Finding(what, OPTIONAL, f"{observed.name} in {observed.zone}, {observed.state}: {why}", fix)
     if not found:
         yield Finding(what, OK, "none")

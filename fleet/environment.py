@@ -13,13 +13,13 @@ from fleet.controller import Actor, Controller, Store
 from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.google import Google
+from fleet.model import ObservedNode, Owner
 from fleet.named import NamedSlices
 from fleet.roster import members
-from fleet.state import Owner, Seen
 from fleet.store import BucketStore, ReadOnlyStore
 from fleet.zones import Answer, Request, Verb, Zones
 from infra import names
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Kind
 from infra.named import LAYER, StackState, read_stack
 from infra.nodes import Node, nodes
@@ -64,10 +64,10 @@ class Environment:
         return (self.settings[TpuSettings].bundle or "")[:BUNDLE_DIGITS]
 
     @cached_property
-    def everywhere(self) -> list[Seen]:
-        """Nodes of this stack in any zone, the ones that the settings don't name too. Raises AskedError."""
+    def all_nodes(self) -> list[ObservedNode]:
+        """Nodes of this stack in any zone, the ones that the settings don't name too. Raises RequestError."""
         owner = self.owner
-        return [seen for seen in self.google.everywhere() if owner.owns(seen)]
+        return [observed for observed in self.google.all_nodes() if owner.owns(observed)]
 
     def follow(self, controller: Controller) -> None:
         """Has a controller keep what is asked for here from now on, by these settings."""
@@ -85,8 +85,8 @@ class Environment:
 
     def _controller(self, actor: Actor, store: Store, updates: bool) -> Controller:
         try:
-            zones = {seen.zone for seen in self.everywhere}
-        except AskedError:
+            zones = {observed.zone for observed in self.all_nodes}
+        except RequestError:
             zones = set()  # a zone isn't reached; those that the settings name are looked into all the same
         return Controller(
             self.members, self.google, actor, store, self.limits, self.owner,
@@ -249,7 +249,7 @@ class AdHoc:
         """Items of `tpu:slices`, by name. Raises FleetError where the bucket doesn't answer."""
         try:
             found = self._google.read(self._object)
-        except AskedError as error:
+        except RequestError as error:
             raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
         if found is None:
             return {}
@@ -268,7 +268,7 @@ class AdHoc:
             fleets[name] = dict(item)
         try:
             self._google.write(self._object, json.dumps(fleets), self._generation)
-        except AskedError as error:
+        except RequestError as error:
             again = (
                 "somebody else has changed it; again" if error.failure.kind is Kind.INVALID else str(error)
             )

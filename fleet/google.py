@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import requests
 
+from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
-from fleet.state import Seen, View, Word, ZoneView
 from infra.gcp import client
-from infra.gcp.client import AskedError, Client, or_none
+from infra.gcp.client import Client, RequestError, or_none
 from infra.gcp.failures import Failure, Kind, classify
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Google(Client):
         # Zones that hadn't answered an earlier look, and when that was.
         self._late: dict[str, tuple[float, Future[ZoneView]]] = {}
 
-    def look(self, zones: Sequence[str]) -> View:
+    def observe(self, zones: Sequence[str]) -> View:
         """Everything, at once: all zones and the bucket beside one another. A slow zone delays no other."""
         begun: dict[str, tuple[float, Future[ZoneView]]] = {}
         for zone in zones:
@@ -65,50 +65,52 @@ class Google(Client):
                 self._late[zone] = at_s, answer
                 views[zone] = ZoneView(None, Failure(Kind.UNKNOWN, f"no answer within {_PATIENCE_S:.0f} s"))
         try:
-            words = spoken([*booted.result(), *working.result()])
-        except AskedError as error:
+            statuses = spoken([*booted.result(), *working.result()])
+        except RequestError as error:
             return View(self._now(), views, None, error.failure)
-        return View(self._now(), views, words)
+        return View(self._now(), views, statuses)
 
     def zone(self, zone: str) -> ZoneView:
         """Every node of a zone."""
         try:
-            return ZoneView({seen.name: seen for seen in map(_seen, self.nodes(zone, _NODE_FIELDS))})
-        except AskedError as error:
+            return ZoneView(
+                {observed.name: observed for observed in map(_seen, self.nodes(zone, _NODE_FIELDS))}
+            )
+        except RequestError as error:
             return ZoneView(None, error.failure)
 
-    def everywhere(self) -> list[Seen]:
-        """Every node of the project, in whatever zone. Raises AskedError, where a zone isn't reached too."""
+    def all_nodes(self) -> list[ObservedNode]:
+        """Every node of the project, in all zones. Raises RequestError, also if a zone is unreachable."""
         return [_seen(node) for node in self.nodes("-", _NODE_FIELDS)]
 
-    def node(self, zone: str, name: str) -> Seen | None:
-        """A node as it is now, which a list may not show yet; None where there is none. Raises AskedError."""
+    def node(self, zone: str, name: str) -> ObservedNode | None:
+        """A node as it is now, which a list may not show yet; None if missing. Raises RequestError."""
         found = or_none(lambda: self.json("GET", self._node(zone, name), {"fields": _NODE_FIELDS}))
         name = f"projects/{self.project}/locations/{zone}/nodes/{name}"
         return None if found is None else _seen({**found, "name": name})
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
-        """Asks for a node; the operation's name. Raises AskedError, of kind EXISTS where there is one."""
+        """Asks for a node; the operation's name. Raises RequestError, of kind EXISTS where there is one."""
         return str(self.json("POST", self.tpu(f"locations/{zone}/nodes"), {"nodeId": name}, body)["name"])
 
     def operation(self, name: str) -> tuple[bool, Failure | None]:
-        """Whether an operation is over, and what it ended with, if it failed. Raises AskedError."""
+        """Whether an operation is over, and what it ended with, if it failed. Raises RequestError."""
         answer = self.json("GET", f"{client.tpu_api()}{name}")
         error = answer.get("error") or {}
         message = f"Error code {error.get('code')}, message: {error.get('message')}"
         return bool(answer.get("done")), classify(message) if error else None
 
     def delete(self, zone: str, name: str) -> None:
-        """Asks for a node's deletion; what is gone already is as good. Raises AskedError."""
+        """Asks for a node's deletion; what is gone already is as good. Raises RequestError."""
         or_none(lambda: self.ask("DELETE", self._node(zone, name)))
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
-        """Gives a node what the body has of metadata and labels. Raises AskedError."""
+        """Gives a node what the body has of metadata and labels. Raises RequestError."""
         some = {key: body[key] for key in ("metadata", "labels") if key in body}
         self.ask("PATCH", self._node(zone, name), {"updateMask": ",".join(some)}, some)
 
     def attested(self, zone: str, name: str) -> list[Attested]:
-        """What a node's workers said through their own metadata servers. Raises AskedError.
+        """What a node's workers said through their own metadata servers. Raises RequestError.
 
         All attributes are asked for: a path that one worker lacks would be answered by 404.
         """
@@ -118,7 +120,7 @@ class Google(Client):
     def read(self, name: str) -> tuple[str, int] | None:
         """An object of the controller's bucket, text and generation; None where there is none.
 
-        Raises AskedError.
+        Raises RequestError.
         """
         url = client.object_url(self.controller_bucket, name)
         answer = or_none(lambda: self.ask("GET", url, {"alt": "media"}))
@@ -128,14 +130,14 @@ class Google(Client):
         """Replaces that generation of an object of that bucket (0: creates it); the new one's number.
 
         Raises:
-            AskedError: its kind is INVALID where somebody else has written it since.
+            RequestError: its kind is INVALID where somebody else has written it since.
         """
         url = f"{client.STORAGE}/upload/storage/v1/b/{self.controller_bucket}/o"
         query = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
         return int(self.json("POST", url, query, text.encode())["generation"])
 
     def is_there(self, name: str) -> bool:
-        """Whether the bucket has an object. Raises AskedError."""
+        """Whether the bucket has an object. Raises RequestError."""
         return self.exists(client.object_url(self.bucket, name))
 
     def _objects(self, prefix: str) -> list[dict[str, Any]]:
@@ -147,19 +149,19 @@ class Google(Client):
         return self.tpu(f"locations/{zone}/nodes/{name}")
 
 
-def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[Word]]:
+def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
     """By node: a word for each object. Hosts that never learnt their number, and folders, say nothing."""
-    found: dict[str, list[Word]] = {}
+    found: dict[str, list[WorkerStatus]] = {}
     for item in items:
-        named = re.fullmatch(r"(boot|words)/([^/]+)/worker-\d+(\.json)?", str(item.get("name")))
+        named = re.fullmatch(r"(boot|heartbeats)/([^/]+)/worker-\d+(\.json)?", str(item.get("name")))
         if not named:
             continue
         said, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
         state, why = str(said.get("state", "")), str(said.get("why", ""))
         if named[1] == "boot":
-            word = Word(at_s, boot=state, stage=said.get("stage", ""), why=why)
+            status = WorkerStatus(at_s, boot=state, stage=said.get("stage", ""), why=why)
         else:
-            word = Word(
+            status = WorkerStatus(
                 at_s,
                 work=state,
                 samples=_count(said, "samples"),
@@ -170,13 +172,13 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[Word]]:
                 why=why,
                 disk_full=said.get("disk") == "full",
             )
-        found.setdefault(named[2], []).append(word)
+        found.setdefault(named[2], []).append(status)
     return found
 
 
-def _seen(node: Mapping[str, Any]) -> Seen:
+def _seen(node: Mapping[str, Any]) -> ObservedNode:
     _, _, _, zone, _, name = str(node["name"]).split("/")
-    return Seen(
+    return ObservedNode(
         name,
         zone,
         str(node.get("state") or ""),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from fleet.state import TAKEN_AWAY, Owner, Seen, View
+from fleet.model import TAKEN_AWAY, ObservedNode, Owner, View
 from infra import names
 from infra.nodes import Node
 
@@ -26,14 +26,14 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) 
         asked: creations that Google's list may not show yet.
     """
     there = _by_member(view, owner)
-    taken = {(seen.zone, seen.name) for seen in view.all()} | {*asked.values()}
+    taken = {(observed.zone, observed.name) for observed in view.all()} | {*asked.values()}
     found: list[Node] = []
     dealt = dict(asked)
     for node in wanted:
         if node.member is None or node.together:
             found.append(node)
-        elif seen := there.get((node.slice, node.member)):
-            found.append(_at(node, seen.zone, seen.name))
+        elif observed := there.get((node.slice, node.member)):
+            found.append(_at(node, observed.zone, observed.name))
         elif node.key in asked:
             found.append(_at(node, *asked[node.key]))
         else:
@@ -50,7 +50,7 @@ def _at(node: Node, zone: str, name: str) -> Node:
 
 def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Placements) -> Node:
     """A member in a zone, by a name that nobody has there, is to have there, or has been asked for."""
-    taken = {seen.name for seen in view.all()}
+    taken = {observed.name for observed in view.all()}
     taken |= {one.name for one in wanted if one.key != node.key} | {name for _, name in asked.values()}
     home = next((one for one in wanted if one.key == node.key and one.zone == zone), None)
     if home and home.name not in taken:
@@ -59,18 +59,24 @@ def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Pl
     return replace(node, zone=zone, name=next(name for name in free if name not in taken))
 
 
-def orphans(members: Collection[Node], view: View, owner: Owner) -> list[Seen]:
+def orphans(members: Collection[Node], view: View, owner: Owner) -> list[ObservedNode]:
     """Nodes of ours that no member is; of two nodes that are one member, the younger."""
     meant = {(one.zone, one.name) for one in members}
-    return [seen for seen in view.all() if owner.owns(seen) and (seen.zone, seen.name) not in meant]
+    return [
+        observed
+        for observed in view.all()
+        if owner.owns(observed) and (observed.zone, observed.name) not in meant
+    ]
 
 
-def _by_member(view: View, owner: Owner) -> dict[tuple[str, int], Seen]:
+def _by_member(view: View, owner: Owner) -> dict[tuple[str, int], ObservedNode]:
     """Of two nodes that are one member, ours, then the one that lives, then the older one."""
-    found: dict[tuple[str, int], Seen] = {}
-    ours = [seen for seen in view.all() if owner.labels.items() <= seen.labels.items()]
-    for seen in sorted(ours, key=lambda one: (not owner.owns(one), one.state in TAKEN_AWAY, one.created_s)):
-        number = seen.labels.get("member", "")
+    found: dict[tuple[str, int], ObservedNode] = {}
+    ours = [observed for observed in view.all() if owner.labels.items() <= observed.labels.items()]
+    for observed in sorted(
+        ours, key=lambda one: (not owner.owns(one), one.state in TAKEN_AWAY, one.created_s)
+    ):
+        number = observed.labels.get("member", "")
         if number.isdecimal():
-            found.setdefault((seen.labels.get("fleet", ""), int(number)), seen)
+            found.setdefault((observed.labels.get("fleet", ""), int(number)), observed)
     return found

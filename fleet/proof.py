@@ -9,7 +9,7 @@ health proves silence, too.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.state import HEARTBEAT_S, Claim
+from fleet.model import HEARTBEAT_S, Claim
 
 _UNWELL = frozenset({"TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"})
 

@@ -11,8 +11,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from fleet.controller import Look
-from fleet.state import Condition, Decision, Seen, Word
+from fleet.controller import Observation
+from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
 from infra.catalog import CATALOG
 from infra.nodes import Node
 
@@ -55,45 +55,45 @@ class Rates:
 
     def note(self, node: str, at_s: float, samples: int) -> float | None:
         """Samples a second; None until two looks are apart, or where the count went back."""
-        seen = self._seen.setdefault(node, deque())
-        if seen and (samples < seen[-1][1]):
-            seen.clear()
-        if not seen or at_s > seen[-1][0]:
-            seen.append((at_s, samples))
-        while at_s - seen[0][0] > _RATE_OVER_S:
-            seen.popleft()
-        (begun_s, before), (ended_s, after) = seen[0], seen[-1]
+        observed = self._seen.setdefault(node, deque())
+        if observed and (samples < observed[-1][1]):
+            observed.clear()
+        if not observed or at_s > observed[-1][0]:
+            observed.append((at_s, samples))
+        while at_s - observed[0][0] > _RATE_OVER_S:
+            observed.popleft()
+        (begun_s, before), (ended_s, after) = observed[0], observed[-1]
         return (after - before) / (ended_s - begun_s) if ended_s > begun_s else None
 
 
-def rows(look: Look, rates: Rates) -> list[Row]:
+def rows(observation: Observation, rates: Rates) -> list[Row]:
     """One a member, in their order."""
     found = []
-    for one in look.decisions:
-        seen = look.view.seen(one.node, one.zone)
-        word = one.word or Word(0.0)
-        rate = rates.note(one.node, look.view.at_s, word.samples) if word.work else None
+    for one in observation.decisions:
+        observed = observation.view.node(one.node, one.zone)
+        status = one.status or WorkerStatus(0.0)
+        rate = rates.note(one.node, observation.view.at_s, status.samples) if status.work else None
         rate = rate if one.condition is Condition.WORKING else None  # of the ten minutes before it was lost
-        left = (word.of_samples - word.samples) / rate if rate and word.of_samples else None
+        left = (status.of_samples - status.samples) / rate if rate and status.of_samples else None
         found.append(
             Row(
-                one.node, one.zone, seen.state if seen else "", one.condition, word.stage, word.samples,
-                word.of_samples, word.shards, word.size_bytes, rate, left, one.why,
+                one.node, one.zone, observed.state if observed else "", one.condition, status.stage,
+                status.samples, status.of_samples, status.shards, status.size_bytes, rate, left, one.why,
             )
         )  # fmt: skip
     return found
 
 
-def price_so_far(look: Look) -> tuple[float, list[str]]:
+def price_so_far(observation: Observation) -> tuple[float, list[str]]:
     """Dollars since the creation of our nodes that are there, and those whose price nobody knows."""
     total, unknown = 0.0, []
-    for member, seen in look.nodes:
-        each = CATALOG.price(seen.zone)
+    for member, observed in observation.nodes:
+        each = CATALOG.price(observed.zone)
         price = each.spot if member.spot else each.on_demand
         if price is None or member.reserved:
-            unknown.append(seen.name)
-        elif seen.created_s:
-            total += price * member.kind.chips * max(0.0, look.view.at_s - seen.created_s) / 3600
+            unknown.append(observed.name)
+        elif observed.created_s:
+            total += price * member.kind.chips * max(0.0, observation.view.at_s - observed.created_s) / 3600
     return total, sorted(unknown)
 
 
@@ -105,18 +105,18 @@ def summary(found: Sequence[Row]) -> str:
         sum(getattr(row, key) for row in found) for key in ("samples", "shards", "size_bytes")
     )
     rate = sum(row.samples_per_s or 0 for row in found)
-    words = [f"{len(found)} slices: {conditions or 'none'}"]
+    statuses = [f"{len(found)} slices: {conditions or 'none'}"]
     if samples:
-        words.append(f"{samples:,} samples, {shards:,} shards, {decimal(size)}")
+        statuses.append(f"{samples:,} samples, {shards:,} shards, {decimal(size)}")
     if rate:
-        words.append(f"{rate:,.1f} samples/s")
-    return "; ".join(words)
+        statuses.append(f"{rate:,.1f} samples/s")
+    return "; ".join(statuses)
 
 
-def remedies(look: Look) -> list[str]:
+def remedies(observation: Observation) -> list[str]:
     """What a person can do about members, once for all that it helps."""
     found: dict[str, list[Decision]] = {}
-    for one in look.decisions:
+    for one in observation.decisions:
         if fix := one.why.partition("\n    fix: ")[2]:
             found.setdefault(fix, []).append(one)
     return [
@@ -151,12 +151,14 @@ def table(found: Sequence[Row], title: str = "") -> Table:
     return drawn
 
 
-def listed(nodes: Sequence[Seen], wanted: Mapping[tuple[str, str], Node]) -> Table:
+def listed(nodes: Sequence[ObservedNode], wanted: Mapping[tuple[str, str], Node]) -> Table:
     """Every node that carries our labels, with who asks for it."""
     drawn = _table("node", "zone", "state", "asked for by")
-    for seen in sorted(nodes, key=lambda one: (one.zone, one.name)):
-        member = wanted.get((seen.zone, seen.name))
-        drawn.add_row(seen.name, seen.zone, seen.state, member.slice if member else "nobody: an orphan")
+    for observed in sorted(nodes, key=lambda one: (one.zone, one.name)):
+        member = wanted.get((observed.zone, observed.name))
+        drawn.add_row(
+            observed.name, observed.zone, observed.state, member.slice if member else "nobody: an orphan"
+        )
     return drawn
 
 
@@ -174,37 +176,38 @@ def plain(drawn: Table) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
 
 
-def unanswered(look: Look) -> list[str]:
+def unanswered(observation: Observation) -> list[str]:
     """Who didn't answer, and why."""
-    silent = {zone: view.failure for zone, view in sorted(look.view.zones.items())}
-    silent["the bucket"] = look.view.failure
+    silent = {zone: view.failure for zone, view in sorted(observation.view.zones.items())}
+    silent["the bucket"] = observation.view.failure
     return [f"{who} didn't answer: {failure}" for who, failure in silent.items() if failure]
 
 
-def remarks(look: Look) -> list[str]:
+def remarks(observation: Observation) -> list[str]:
     """What people can do about members, nodes that nobody asks for, and what all cost."""
-    said = remedies(look)
-    if look.orphans:
-        orphans = ", ".join(f"{one.name} ({one.zone}, {one.state})" for one in look.orphans)
+    said = remedies(observation)
+    if observation.orphans:
+        orphans = ", ".join(f"{one.name} ({one.zone}, {one.state})" for one in observation.orphans)
         said.append(f"orphans, asked for by nobody: {orphans}")
-    dollars, unknown = price_so_far(look)
+    dollars, unknown = price_so_far(observation)
     without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
     said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
-    if look.decisions and all(one.condition is Condition.DONE for one in look.decisions):
+    if observation.decisions and all(one.condition is Condition.DONE for one in observation.decisions):
         said.append("all are done, and paid for until they are deleted: python -m fleet delete")
     return said
 
 
-def as_json(look: Look, found: Sequence[Row]) -> dict[str, Any]:
+def as_json(observation: Observation, found: Sequence[Row]) -> dict[str, Any]:
     """For programs."""
-    dollars, unknown = price_so_far(look)
-    answers = {zone: str(view.failure.kind) for zone, view in look.view.zones.items() if view.failure}
+    dollars, unknown = price_so_far(observation)
+    answers = {zone: str(view.failure.kind) for zone, view in observation.view.zones.items() if view.failure}
     return {
-        "at_s": look.view.at_s,
+        "at_s": observation.view.at_s,
         "members": [asdict(row) for row in found],
-        "decisions": {one.node: one.action for one in look.decisions},
-        "orphans": [asdict(one) for one in look.orphans],
-        "unanswered": answers | ({"bucket": look.view.failure.kind} if look.view.failure else {}),
+        "decisions": {one.node: one.action for one in observation.decisions},
+        "orphans": [asdict(one) for one in observation.orphans],
+        "unanswered": answers
+        | ({"bucket": observation.view.failure.kind} if observation.view.failure else {}),
         "dollars_so_far": None if unknown else dollars,
     }
 

@@ -12,10 +12,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fleet.controller_state import ControllerState, parse
 from fleet.errors import FleetError
 from fleet.google import Google
-from fleet.memory import Memory, parse
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Kind
 
 RENEW_S, EXPIRES_S = 60.0, 180.0
@@ -43,30 +43,30 @@ class BucketStore:
         self._generation, self._written_s = 0, 0.0
         self._where = f"gs://{google.controller_bucket}/{object_of(stack)}"
 
-    def read(self) -> Memory:
+    def read(self) -> ControllerState:
         """What was remembered. Raises FleetError where another controller is at work."""
         found = self._found()
         if found is None:
-            return Memory()
-        memory, kept, self._generation = found
+            return ControllerState()
+        state, kept, self._generation = found
         self._refuse_other(kept)
-        return memory
+        return state
 
-    def write(self, memory: Memory, sign: bool = True) -> None:
+    def write(self, state: ControllerState, renew: bool = True) -> None:
         """Remembers, with a sign of life.
 
         Args:
             memory: all of it.
-            sign: False to give the place up.
+            renew: False to give the place up.
 
         Raises:
             UnreachableError: the bucket didn't answer.
             FleetError: another controller has written since.
         """
         leader = {
-            "id": self._id, "host": self._host, "process": os.getpid(), "at_s": self._now() if sign else 0.0,
+            "id": self._id, "host": self._host, "process": os.getpid(), "at_s": self._now() if renew else 0.0,
         }  # fmt: skip
-        text = json.dumps(memory.to_json() | {"leader": leader})
+        text = json.dumps(state.to_json() | {"leader": leader})
         try:
             self._write(text)
         except _StaleError:
@@ -87,25 +87,25 @@ class BucketStore:
     def _write(self, text: str) -> None:
         try:
             self._generation = self._google.write(self._object, text, self._generation)
-        except AskedError as error:
+        except RequestError as error:
             kind = _StaleError if error.failure.kind is Kind.INVALID else UnreachableError
             raise kind(f"{self._where}: {error}") from None
 
-    def sign(self, memory: Memory) -> None:
+    def renew(self, state: ControllerState) -> None:
         """Writes where the last sign is a minute old."""
         if self._now() - self._written_s > RENEW_S:
-            self.write(memory)
+            self.write(state)
 
-    def _found(self) -> tuple[Memory, Mapping[str, Any], int] | None:
+    def _found(self) -> tuple[ControllerState, Mapping[str, Any], int] | None:
         try:
             found = self._google.read(self._object)
-        except AskedError as error:
+        except RequestError as error:
             raise UnreachableError(f"{self._where}: {error}") from None
         if found is None:
             self._generation = 0
             return None
-        memory, kept = parse(found[0], self._where)
-        return memory, kept, found[1]
+        state, kept = parse(found[0], self._where)
+        return state, kept, found[1]
 
     def _refuse_other(self, kept: Mapping[str, Any]) -> None:
         leader = kept.get("leader") or {}
@@ -145,22 +145,22 @@ def runs(process: int) -> bool:
     return True
 
 
-def leader_of(google: Google, stack: str, now_s: float) -> tuple[Memory, str]:
+def leader_of(google: Google, stack: str, now_s: float) -> tuple[ControllerState, str]:
     """What is remembered, and who keeps the fleet now, in words; empty where nobody does.
 
     Raises:
-        AskedError: the bucket didn't answer.
+        RequestError: the bucket didn't answer.
         FleetError: what it holds is none of ours.
     """
     found = google.read(object_of(stack))
     if found is None:
-        return Memory(), ""
-    memory, kept = parse(found[0], f"gs://{google.controller_bucket}/{object_of(stack)}")
+        return ControllerState(), ""
+    state, kept = parse(found[0], f"gs://{google.controller_bucket}/{object_of(stack)}")
     leader = kept.get("leader") or {}
     if not _alive(leader, now_s):
-        return memory, ""
+        return state, ""
     ago_s = max(0.0, now_s - float(leader["at_s"]))
-    return memory, f"one on {leader.get('host') or 'a host unknown'}, its lease renewed {ago_s:.0f} s ago"
+    return state, f"one on {leader.get('host') or 'a host unknown'}, its lease renewed {ago_s:.0f} s ago"
 
 
 class ReadOnlyStore:
@@ -169,16 +169,16 @@ class ReadOnlyStore:
     def __init__(self, google: Google, stack: str):
         self._google, self._object = google, object_of(stack)
 
-    def read(self) -> Memory:
+    def read(self) -> ControllerState:
         """What was remembered, as far as it can be read."""
         try:
             found = self._google.read(self._object)
-            return parse(found[0], self._object)[0] if found else Memory()
-        except (AskedError, FleetError):
-            return Memory()
+            return parse(found[0], self._object)[0] if found else ControllerState()
+        except (RequestError, FleetError):
+            return ControllerState()
 
-    def write(self, memory: Memory, sign: bool = True) -> None:
+    def write(self, state: ControllerState, renew: bool = True) -> None:
         """Who only looks keeps nothing: what it saw, the controller sees too."""
 
-    def sign(self, memory: Memory) -> None:
+    def renew(self, state: ControllerState) -> None:
         """Who only looks holds no lease."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from fleet.model import GOING, TAKEN_AWAY, Claim, ObservedNode, Owner
 from fleet.proof import Attested, objection
-from fleet.state import GOING, TAKEN_AWAY, Claim, Owner, Seen
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 
@@ -67,9 +67,9 @@ class Answer:
 
 
 class Api(Protocol):
-    """The TPU API, as far as one node needs it (fleet/google.py); every method raises AskedError."""
+    """The TPU API, as far as one node needs it (fleet/google.py); every method raises RequestError."""
 
-    def node(self, zone: str, name: str) -> Seen | None:
+    def node(self, zone: str, name: str) -> ObservedNode | None:
         """As it is now."""
         ...
 
@@ -136,61 +136,63 @@ class Zones:
         }[request.verb]  # fmt: skip
         try:
             return ask(request)
-        except AskedError as error:
+        except RequestError as error:
             return Answer(request, error.failure)
 
     def _delete(self, request: Request) -> Answer:
         """A decision is as old as its list, and Google is asked for the node again before it goes."""
         node = request.node
-        seen = self._api.node(node.zone, node.name)
-        if seen is None or seen.state in GOING:
+        observed = self._api.node(node.zone, node.name)
+        if observed is None or observed.state in GOING:
             return Answer(request)
-        if node.member is not None and not self._owner.owns(seen):
+        if node.member is not None and not self._owner.owns(observed):
             why = f"{node.name} isn't of this stack any more: left alone"
             return Answer(request, Failure(Kind.EXISTS, why), spared=True)
-        if seen.state not in TAKEN_AWAY and (why := self._objection(request, seen)):
+        if observed.state not in TAKEN_AWAY and (why := self._objection(request, observed)):
             failure = Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}")
             return Answer(request, failure, spared=True)
         try:
             self._api.delete(node.zone, node.name)
-        except AskedError:  # its answer alone may be lost
+        except RequestError:  # its answer alone may be lost
             left = self._api.node(node.zone, node.name)
-            if left and left.instance == seen.instance and left.state not in GOING:
+            if left and left.instance == observed.instance and left.state not in GOING:
                 raise
-        return Answer(request, done=seen.state not in TAKEN_AWAY)
+        return Answer(request, done=observed.state not in TAKEN_AWAY)
 
-    def _objection(self, request: Request, seen: Seen) -> str:
-        if seen.instance != request.instance:
+    def _objection(self, request: Request, observed: ObservedNode) -> str:
+        if observed.instance != request.instance:
             return "it was made since that was decided"
-        if seen.state != "READY":
-            return f"it is {seen.state}"
-        workers = self._api.attested(seen.zone, seen.name)
-        again = self._api.node(seen.zone, seen.name)  # they are of the node whose id stands on both sides
+        if observed.state != "READY":
+            return f"it is {observed.state}"
+        workers = self._api.attested(observed.zone, observed.name)
+        again = self._api.node(
+            observed.zone, observed.name
+        )  # they are of the node whose id stands on both sides
         if again is None or again.instance != request.instance:
             return "it was made since that was decided"
-        return objection(request.claim, workers, seen.health, self._now(), self._silence_s)
+        return objection(request.claim, workers, observed.health, self._now(), self._silence_s)
 
     def _create(self, request: Request) -> Answer:
         node, body = request.node, dict(self._body(request.node))
         body["labels"] = {**body["labels"], "generation": str(request.generation)}
         try:
             return Answer(request, operation=self._api.create(node.zone, node.name, body))
-        except AskedError as error:
+        except RequestError as error:
             if error.failure.kind is not Kind.EXISTS:
                 raise
-        seen = self._api.node(node.zone, node.name)
+        observed = self._api.node(node.zone, node.name)
         member = {"fleet": node.slice, "member": str(node.member)}
-        if seen is None or (self._owner.owns(seen) and member.items() <= seen.labels.items()):
+        if observed is None or (self._owner.owns(observed) and member.items() <= observed.labels.items()):
             return Answer(request)  # an earlier request of ours whose answer was lost
         why = f"{node.name} is there, and isn't this member: left alone"
         return Answer(request, Failure(Kind.EXISTS, why))
 
     def _update(self, request: Request) -> Answer:
         node = request.node
-        seen = self._api.node(node.zone, node.name)
-        if seen and self._owner.owns(seen):
+        observed = self._api.node(node.zone, node.name)
+        if observed and self._owner.owns(observed):
             body = self._body(node)
-            labels = {**body["labels"], "generation": seen.labels.get("generation", "0")}
+            labels = {**body["labels"], "generation": observed.labels.get("generation", "0")}
             self._api.update(node.zone, node.name, {**body, "labels": labels})
         return Answer(request)
 

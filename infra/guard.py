@@ -66,7 +66,7 @@ class LivingMembers(dynamic.Resource):
 
 def refuse(project: str, environment: str, labels: dict[str, str]) -> None:
     """Raises LivingMembersError where a node with these labels is a fleet's and isn't gone."""
-    from infra.gcp.client import AskedError, Client  # here, so that no program waits for Google's libraries
+    from infra.gcp.client import Client, RequestError  # here, so that no program waits for Google's libraries
 
     try:
         living = sorted(
@@ -74,7 +74,7 @@ def refuse(project: str, environment: str, labels: dict[str, str]) -> None:
             for node in Client(project).nodes("-", "name,labels")
             if "fleet" in node.get("labels", {}) and labels.items() <= node["labels"].items()
         )
-    except AskedError as error:
+    except RequestError as error:
         failure = error.failure
         if failure.kind is Kind.API_OFF:
             return  # no API, no nodes

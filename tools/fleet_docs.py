@@ -22,7 +22,7 @@ def failures() -> str:
     """A row for each kind of failure."""
     lines = ["| failure | retried | what to do |", "| --- | --- | --- |"]
     for kind in Kind:
-        again = "no, until a person has acted" if kind in FOR_PEOPLE else "yes, with backoff"
+        again = "no, until manual action" if kind in FOR_PEOPLE else "yes, with backoff"
         again = "yes, after 60 s" if kind is Kind.STACK else again
         lines.append(f"| {kind} | {again} | {fix_of(kind).replace('|', chr(92) + '|')} |")
     return "\n".join(lines)

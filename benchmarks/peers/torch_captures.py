@@ -79,15 +79,17 @@ def hooks(folder: str, layers: list[int], dtype: torch.dtype) -> Capture:
     """transformers with a hook on each layer; the layers after the last one are taken off."""
     model = AutoModel.from_pretrained(folder, dtype=dtype, use_cache=False)
     model.layers = model.layers[: max(layers) + 1]
-    seen: dict[int, torch.Tensor] = {}
+    observed: dict[int, torch.Tensor] = {}
     for n in layers:
         model.layers[n].register_forward_hook(
-            lambda _, __, output, n=n: seen.__setitem__(n, output[0] if isinstance(output, tuple) else output)
+            lambda _, __, output, n=n: observed.__setitem__(
+                n, output[0] if isinstance(output, tuple) else output
+            )
         )
 
     def capture(ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         model(input_ids=ids, attention_mask=mask)
-        return [seen[n] for n in layers]
+        return [observed[n] for n in layers]
 
     return capture
 
@@ -119,11 +121,11 @@ def nnsight(folder: str, layers: list[int], dtype: torch.dtype) -> Capture:
 
     def capture(ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         with model.trace(input_ids=ids, attention_mask=mask) as tracer:
-            seen = [].save()
+            observed = [].save()
             for n in layers:
-                seen.append(model.layers[n].output)
+                observed.append(model.layers[n].output)
             tracer.stop()
-        return [value[0] if isinstance(value, tuple) else value for value in seen]
+        return [value[0] if isinstance(value, tuple) else value for value in observed]
 
     return capture
 

@@ -20,7 +20,7 @@ from infra.doctor import quotas
 from infra.doctor.report import Check
 from infra.errors import CommandError
 from infra.gcp import client
-from infra.gcp.client import NOBODY, AskedError, Client, or_none
+from infra.gcp.client import NOBODY, Client, RequestError, or_none
 from infra.gcp.failures import Kind, fix_of
 from infra.gcp.roles import ML, On, Role, roles
 from infra.grants import command
@@ -88,7 +88,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
 def _login(target: Target, what: str) -> Iterator[Finding]:
     try:
         account = target.google.json("GET", _USERINFO).get("email")
-    except AskedError as error:
+    except RequestError as error:
         failure, account = error.failure, ""
         if failure.kind is Kind.LOGIN and re.search(NOBODY, failure.message):
             yield Finding(what, MISSING, failure.message, fix_of(Kind.LOGIN))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from infra.errors import InfraError
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from tools.doctor import MISSING, OK, OPTIONAL, Finding, table
 
 UNKNOWN = "unknown"
@@ -38,7 +38,7 @@ def _answered(what: str, check: Check) -> list[Finding]:
     found: list[Finding] = []
     try:
         found.extend(check(what))
-    except AskedError as error:
+    except RequestError as error:
         failure = error.failure
         about = f" ({failure.about})" if failure.about else ""
         found.append(Finding(what, UNKNOWN, f"{failure.kind}{about}: {failure.message}", failure.fix))

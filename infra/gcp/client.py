@@ -38,7 +38,7 @@ _TRIES, _PAUSE_S, _LONGEST_PAUSE_S = 3, 1.0, 30.0
 _CONNECTIONS = 128  # kept to one API: more than a controller of all of v6e's zones has threads
 
 
-class AskedError(InfraError):
+class RequestError(InfraError):
     """A request that failed for good; holds what that means."""
 
     def __init__(self, failure: Failure):
@@ -47,7 +47,7 @@ class AskedError(InfraError):
 
 
 class Client:
-    """One project's APIs, as the account that is logged in; every method raises AskedError."""
+    """One project's APIs, as the account that is logged in; every method raises RequestError."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Client:
         with self._lock:  # once for all threads, whatever it comes to
             self._login = self._login or _login()
         if isinstance(self._login, Failure):
-            raise AskedError(self._login)
+            raise RequestError(self._login)
         return self._login
 
     def nodes(self, zone: str, fields: str) -> Iterator[dict[str, Any]]:
@@ -77,7 +77,7 @@ class Client:
         for page in self.pages(self.tpu(f"locations/{zone}/nodes"), query):
             if page.get("unreachable"):
                 why = f"{', '.join(page['unreachable'])} can't be reached; the list isn't complete"
-                raise AskedError(Failure(Kind.UNKNOWN, why))
+                raise RequestError(Failure(Kind.UNKNOWN, why))
             yield from page.get("nodes") or ()
 
     def tpu(self, path: str) -> str:
@@ -109,7 +109,7 @@ class Client:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise AskedError(Failure(Kind.TRANSIENT, f"no JSON object: {answer.text[:100]!r}"))
+            raise RequestError(Failure(Kind.TRANSIENT, f"no JSON object: {answer.text[:100]!r}"))
         return found
 
     def ask(self, method: str, url: str, query: Query = NO_QUERY, body: Body = None) -> requests.Response:
@@ -131,7 +131,7 @@ class Client:
             except RefreshError as error:
                 failure = _no_token(error)
                 if failure.kind is Kind.LOGIN:
-                    raise AskedError(failure) from None
+                    raise RequestError(failure) from None
                 continue
             except (requests.RequestException, GoogleAuthError) as error:
                 failure = classify(f"{method} {url}: connection: {error}")
@@ -141,14 +141,14 @@ class Client:
             failure = classify(_words(answer), answer.status_code, _retry_after_s(answer))
             if failure.kind not in (Kind.TRANSIENT, Kind.RATE):
                 break
-        raise AskedError(failure)
+        raise RequestError(failure)
 
 
 def or_none(ask: Callable[[], T]) -> T | None:
-    """What a request gives; None where Google says that there is no such thing. Raises AskedError."""
+    """What a request gives; None where Google says that there is no such thing. Raises RequestError."""
     try:
         return ask()
-    except AskedError as error:
+    except RequestError as error:
         if error.failure.kind is not Kind.MISSING:
             raise
         return None

@@ -34,7 +34,7 @@ def wait_until_it_answers(
     """
     if service not in _PROBES:
         return
-    from infra.gcp.client import AskedError, Client  # here, so that no program waits for Google's libraries
+    from infra.gcp.client import Client, RequestError  # here, so that no program waits for Google's libraries
 
     product, base, path = _PROBES[service]
     url = f"{os.environ.get(f'GOOGLE_{product}_CUSTOM_ENDPOINT', base)}projects/{project}/{path}"
@@ -43,7 +43,7 @@ def wait_until_it_answers(
     while time.monotonic() < end:
         try:
             client.ask("GET", url)
-        except AskedError as error:
+        except RequestError as error:
             if error.failure.kind is Kind.API_OFF:
                 sleep(POLL_S)
                 continue

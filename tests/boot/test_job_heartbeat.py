@@ -112,7 +112,12 @@ def test_a_job_runs_fails_is_started_again_and_is_done(written: list[dict[str, s
     assert {heartbeat[""] for heartbeat in written} == {"heartbeats/tpu-lab/worker-1"}
     assert {heartbeat["command"] for heartbeat in written} == {"0123456789ab"}
     assert {heartbeat["instance"] for heartbeat in written} == {"4711"}
-    assert [heartbeat.get("why") for heartbeat in written] == [None, "exit status 3: the last line", None, None]
+    assert [heartbeat.get("why") for heartbeat in written] == [
+        None,
+        "exit status 3: the last line",
+        None,
+        None,
+    ]
 
 
 def test_a_job_that_is_stopped_by_hand_or_by_the_machines_end_is_not_done(
@@ -171,6 +176,8 @@ def test_it_reads_what_this_machines_systemd_would_say(monkeypatch: pytest.Monke
     assert job_heartbeat.look().state == "running"
     assert job_heartbeat.last_line() == "ValueError: no good"
     properties = (
-        next(heartbeat for heartbeat in asked[0] if heartbeat.startswith("--property=")).partition("=")[2].split(",")
+        next(heartbeat for heartbeat in asked[0] if heartbeat.startswith("--property="))
+        .partition("=")[2]
+        .split(",")
     )
     assert set(properties) == {line.partition("=")[0] for line in SHOWN.splitlines()}

@@ -119,7 +119,9 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
 def test_a_command_that_ends_well_is_done(make_host: MakeHost, gcs: str) -> None:
     host = make_host(tpu_run="/bin/echo all is well")
     ready(host)
-    until(lambda: listed(gcs, "heartbeats/").get("heartbeats/tpu-lab/worker-0", {}).get("state") == "done", host)
+    until(
+        lambda: listed(gcs, "heartbeats/").get("heartbeats/tpu-lab/worker-0", {}).get("state") == "done", host
+    )
     until(lambda: "all is well" in texts(host, "tpu-job.service"), host)
 
     # Another command, which says itself how far it is, has no such heartbeat.

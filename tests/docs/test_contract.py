@@ -23,9 +23,9 @@ from rehearsal.cloud.tpu.catalog import SLICES, ZONES
 from workload.host import places
 from workload.host.bucket import Bucket
 from workload.host.errors import RunError
+from workload.host.heartbeat import Heartbeat
 from workload.host.metadata import Node
 from workload.host.unit import COMMANDS, command_id, job_unit
-from workload.host.heartbeat import Heartbeat
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
@@ -159,7 +159,9 @@ def test_what_a_job_of_several_slices_gets_is_the_list() -> None:
     assert set(re.findall(r"`([A-Z_]+)`", listed[1])) == set(given)
 
 
-def test_metadata_of_boots_and_heartbeats_is_what_they_are_written_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_of_boots_and_heartbeats_is_what_they_are_written_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     part = (ROOT / "infra/tpu/startup/parts/status.sh").read_text(encoding="utf-8")
     written = re.search(r"^upload_body\(\) \{(.*?)^\}", part, re.MULTILINE | re.DOTALL)
     boot = re.search(r"^\| `boot/<node>/.*; metadata: (.*) \|$", ARCHITECTURE, re.MULTILINE)

@@ -43,10 +43,10 @@ class Loop:
             else getattr(self.cloud.nodes.get(member.key), "state", NOT_FOUND)
         )
 
-    def go(self, seen: dict[str, str] | None = None) -> None:
+    def go(self, observed: dict[str, str] | None = None) -> None:
         """The pass; `seen` is what another loop, or an earlier moment, saw."""
         for member in self.members:
-            state = seen[member.name] if seen else self.describe(member)
+            state = observed[member.name] if observed else self.describe(member)
             if state == "READY":
                 continue
             for _ in range(_RETRIES):

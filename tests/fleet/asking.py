@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 
 from fleet.google import Google
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Asking(Google):
         self._live()
         try:
             answer = super().ask(method, url, *more)
-        except AskedError as error:
+        except RequestError as error:
             self._live()
             self.failed.append(error.failure)
             raise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleet.state import Owner
+from fleet.model import Owner
 from infra.catalog import CATALOG
 from infra.nodes import Node
 from tests.infra.conftest import pulumi_cli

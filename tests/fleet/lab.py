@@ -29,9 +29,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from fleet import store
-from fleet.controller import Controller, Look
+from fleet.controller import Controller, Observation
 from fleet.environment import Environment
-from fleet.state import Cause
+from fleet.model import Cause
 from fleet.store import BucketStore
 from fleet.zones import Zones
 from infra import names
@@ -228,8 +228,8 @@ class Lab:
             {"Content-Type": "multipart/related; boundary=part"}, uploadType="multipart",
         )  # fmt: skip
         (machine,) = (one for one in self.cloud.nodes._nodes.all() if one.id == node)
-        word = {"state": "failed", "updated_s": self.now_s()}
-        machine.guest_attributes[0].agent_writes("tpu", "boot", json.dumps(word))
+        status = {"state": "failed", "updated_s": self.now_s()}
+        machine.guest_attributes[0].agent_writes("tpu", "boot", json.dumps(status))
         self.hosts.may_go.add(node)
 
     def begin_anew(self) -> None:
@@ -312,13 +312,15 @@ class Lab:
             )  # fmt: skip
 
     def keep(
-        self, controller: Controller, done: Callable[[Look], object], limit_s: float = 60.0,
+        self, controller: Controller, done: Callable[[Observation], object], limit_s: float = 60.0,
         may: Collection[Cause] = frozenset(Cause), only: Collection[str] | None = None,
-    ) -> list[Look]:  # fmt: skip
+    ) -> list[Observation]:  # fmt: skip
         """Steps until something holds of one; all of them."""
         looks, end = [controller.step(may, only)], time.monotonic() + limit_s
         while not done(looks[-1]):
-            assert time.monotonic() < end, [str(one) for look in looks[-2:] for one in look.decisions]
+            assert time.monotonic() < end, [
+                str(one) for observation in looks[-2:] for one in observation.decisions
+            ]
             time.sleep(0.03)
             looks.append(controller.step(may, only))
         return looks
@@ -328,7 +330,7 @@ class Lab:
         everyone = self.everyone()
         ready = all(everyone.get(name, {}).get("state") == "READY" for name in names)
         return (
-            ready and not controller.busy and not any(map(controller.memory.open, controller.memory.attempts))
+            ready and not controller.busy and not any(map(controller.state.open, controller.state.attempts))
         )
 
     @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from fleet.controller import Controller, Look
+from fleet.controller import Controller, Observation
 from fleet.google import Google
 from fleet.store import UnreachableError
 from infra.gcp import client
@@ -28,7 +28,7 @@ METHODS = (
     "nodes.list", "nodes.get", "nodes.getGuestAttributes", "nodes.delete", "nodes.create", "operations.get",
     "objects.list", "objects.get", "objects.insert",
 )  # fmt: skip
-OVERCOME, UNSEEN, FINE = "overcome", "seen at the next look", "nothing to mend"
+OVERCOME, UNSEEN, FINE = "overcome", "seen by the next observation", "nothing to mend"
 ZONE, BESIDE = "us-east5-b", "us-central1-b"
 _LONGER_THAN_ANY_WAIT_S = 1400.0
 _NO_CHIPS = (
@@ -192,21 +192,21 @@ class Patient:
         """Whether the member is there again, and the controller knows."""
         node = self.lab.node(self.subject.name) or {}
         back = node.get("state") == "READY" and node.get("id") != self.before
-        return bool(back and self.controller and not self.controller.memory.open(self.subject.key))
+        return bool(back and self.controller and not self.controller.state.open(self.subject.key))
 
-    def trouble(self, look: Look | None) -> Failure | None:
+    def trouble(self, observation: Observation | None) -> Failure | None:
         """What the controller took the fault for, if it has seen any."""
-        own = (look.failures or {}).get(self.subject.key) if look else None
+        own = (observation.failures or {}).get(self.subject.key) if observation else None
         if own and self.ask.method == "operations.get":
             self.heard, own = True, None
         for found in (
             own,
-            look.view.zones[ZONE].failure if look else None,
-            look.view.failure if look else None,
+            observation.view.zones[ZONE].failure if observation else None,
+            observation.view.failure if observation else None,
         ):
             if found:
                 return found
-        nothing_done = look is None or any("nothing is done" in event for event in look.events)
+        nothing_done = observation is None or any("no action taken" in event for event in observation.events)
         if nothing_done or (self.ask.method == "operations.get" and not self.heard):
             return next(iter(self.asking.troubles[-1:]), None)
         return None
@@ -216,7 +216,7 @@ def meet(lab: Lab, ask: Ask) -> Cell:
     """What comes of one fault of one request."""
     patient = Patient(lab, ask)
     subject = patient.subject
-    looks: list[Look] = []
+    looks: list[Observation] = []
     failure: Failure | None = None
     with impatient(patient.asking) as slept:
         with _armed(lab, subject, ask) as rule:
@@ -238,18 +238,18 @@ def meet(lab: Lab, ask: Ask) -> Cell:
     return Cell(ask.method, ask.fault, ask.lasts, kind, then, truth, mended)
 
 
-def _live_with_it(patient: Patient, rule: str, looks: list[Look]) -> Failure | None:
+def _live_with_it(patient: Patient, rule: str, looks: list[Observation]) -> Failure | None:
     """Steps under the fault until the controller has seen it, or has seen nothing of it in three steps."""
     lab, controller = patient.lab, patient.begin()
-    seen = 0
-    while seen < 3 and len(looks) < 60:
+    observed = 0
+    while observed < 3 and len(looks) < 60:
         looks.append(controller.step())
         controller.actor.wait()  # type: ignore[attr-defined]
         lab.settle()
         if failure := patient.trouble(looks[-1]):
             return failure
-        seen += _happened(lab, patient, rule)
-        if patient.heard or (seen and patient.right()):
+        observed += _happened(lab, patient, rule)
+        if patient.heard or (observed and patient.right()):
             break
     return None
 
@@ -262,15 +262,15 @@ def _happened(lab: Lab, patient: Patient, rule: str) -> bool:
     return bool(one["observed"]) and (patient.ask.lasts or patient.right() or one["matched"] > 1)
 
 
-def _then(patient: Patient, looks: list[Look], failure: Failure | None) -> str:
-    if patient.controller is None or not any(look.begun for look in looks):
-        return "nothing is begun"
+def _then(patient: Patient, looks: list[Observation], failure: Failure | None) -> str:
+    if patient.controller is None or not any(observation.begun for observation in looks):
+        return "starts nothing"
     if failure and patient.ask.method == "operations.get":
-        return "asks again at each look"
-    refusal = patient.controller.memory.refusal(patient.subject.key, ZONE)
+        return "retries at each observation"
+    refusal = patient.controller.state.refusal(patient.subject.key, ZONE)
     if refusal.stopped:
-        return "held for a person"
-    return "tried again later" if refusal.count else "goes on"
+        return "held for manual action"
+    return "retries with backoff" if refusal.count else "continues"
 
 
 def _mend(patient: Patient) -> str:
@@ -280,16 +280,16 @@ def _mend(patient: Patient) -> str:
     """
     lab = patient.lab
     if patient.controller is None:
-        controller, by = patient.begin(), "a command that is begun again"
+        controller, by = patient.begin(), "running the command again"
     else:
-        controller, by = patient.controller, "the next looks"
-    if any(one.stopped for one in controller.memory.refusals.values()):
-        controller.memory.acted()
-        by = "the next looks, once a person has acted"
+        controller, by = patient.controller, "later observations"
+    if any(one.stopped for one in controller.state.refusals.values()):
+        controller.state.retry_now()
+        by = "later observations, after manual action"
     lab.ahead_s += _LONGER_THAN_ANY_WAIT_S
     begun = len(patient.asking.changes)
     looks = lab.keep(controller, lambda _: patient.right())
-    failures = [look.failures for look in looks[1:] if look.failures]
+    failures = [observation.failures for observation in looks[1:] if observation.failures]
     assert len(failures) <= (patient.ask.method == "operations.get"), failures
     requests = [one for one in patient.asking.changes[begun:] if "/nodes" in one]
     assert len(requests) == len({one.split()[0] for one in requests}), requests

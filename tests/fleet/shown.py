@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from benchmarks.virtual import Notebook
 from fleet.controller import Controller
+from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
-from fleet.memory import Memory, parse
-from fleet.state import Seen, View, Word, ZoneView
+from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.zones import Answer, Request
 from infra.nodes import Node
 from tests.fleet.conftest import OWNER, labels
@@ -24,13 +24,13 @@ class Kept(Notebook):
         self.writes: list[str] = []
         self.signs = 0
 
-    def read(self) -> Memory:
-        return parse(self.writes[-1], "memory")[0] if self.writes else Memory()
+    def read(self) -> ControllerState:
+        return parse(self.writes[-1], "memory")[0] if self.writes else ControllerState()
 
-    def write(self, memory: Memory, sign: bool = True) -> None:
-        self.writes.append(json.dumps(memory.to_json()))
+    def write(self, state: ControllerState, renew: bool = True) -> None:
+        self.writes.append(json.dumps(state.to_json()))
 
-    def sign(self, memory: Memory) -> None:
+    def renew(self, state: ControllerState) -> None:
         self.signs += 1
 
 
@@ -43,7 +43,7 @@ class Shown:
         self.answers: list[Answer] = []
         self.zones: list[str] = []
 
-    def look(self, zones: object) -> View:
+    def observe(self, zones: object) -> View:
         self.zones = [*zones]  # type: ignore[misc]
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
@@ -58,16 +58,21 @@ class Shown:
 def watching(
     cloud: Shown, members: list[Node], store: Notebook | None = None, bundle: str = ""
 ) -> Controller:
-    dice = random.Random(0)
-    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, dice, bundle=bundle)
+    rng = random.Random(0)
+    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, rng, bundle=bundle)
 
 
 def view(
-    members: list[Node], at_s: float = NOW_S, words: Mapping[str, list[Word]] | None = None, **states: str
+    members: list[Node],
+    at_s: float = NOW_S,
+    statuses: Mapping[str, list[WorkerStatus]] | None = None,
+    **states: str,
 ) -> View:
     """Members of ours in READY, or in states by `m` and their number; none where that is empty."""
-    zones: dict[str, dict[str, Seen]] = {zone: {} for one in members for zone in (*one.places, *one.spread)}
+    zones: dict[str, dict[str, ObservedNode]] = {
+        zone: {} for one in members for zone in (*one.places, *one.spread)
+    }
     for one in members:
         if state := states.get(f"m{one.member}", "READY"):
-            zones[one.zone][one.name] = Seen(one.name, one.zone, state, "1", 1.0, labels(one))
-    return View(at_s, {zone: ZoneView(nodes) for zone, nodes in zones.items()}, words or {})
+            zones[one.zone][one.name] = ObservedNode(one.name, one.zone, state, "1", 1.0, labels(one))
+    return View(at_s, {zone: ZoneView(nodes) for zone, nodes in zones.items()}, statuses or {})

@@ -152,7 +152,9 @@ def lives(lab: Lab, since: int) -> bool:
     controller = lab.controller(one)
     create = {"method": "tpu.*.nodes.create", "path": f"/{ZONES[0]}/"}
     rule = lab.cloud.faults.add({"match": create, "what": {"operation_error": DRY}})
-    lab.keep(controller, lambda look: stopped() or any("stock-out" in event for event in look.events))
+    lab.keep(
+        controller, lambda observation: stopped() or any("stock-out" in event for event in observation.events)
+    )
     assert lab.cloud.faults.lift(rule), "the zone had chips"
     if stopped():
         return False
@@ -174,7 +176,7 @@ def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     script = names.bundle_blob(startup.script_sha256())
     lab.request("POST", UPLOAD, b"{}", uploadType="media", name=script)
     assert unpublished(settings(ONE), BUCKET, google.is_there) is None
-    assert google.look([ZONES[0]]).failure is None
+    assert google.observe([ZONES[0]]).failure is None
     lab.begin_anew()
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.virtual import HOUR_S, Climate, Notebook, VirtualCloud
 from fleet.controller import Controller
+from fleet.controller_state import ControllerState
 from fleet.decide import Limits, decide
 from fleet.errors import FleetError
-from fleet.memory import Memory
-from fleet.state import Action, Condition, Seen, View, Word, ZoneView
+from fleet.model import Action, Condition, ObservedNode, View, WorkerStatus, ZoneView
 from fleet.store import BucketStore
 from infra.catalog import CATALOG
 from infra.errors import SettingsError
@@ -42,13 +42,16 @@ def watched(one: Controller, cloud: VirtualCloud, until_s: float) -> None:
         cloud.advance(cloud.now_s + 60)
 
 
-def judged(word: Word, age_s: float = 7200.0) -> Condition:
+def judged(status: WorkerStatus, age_s: float = 7200.0) -> Condition:
     """How a READY member is whose worker said this, beside one that speaks; it is left alone in any case."""
     members, now_s = fleet(2, zones=1), 1e6
-    nodes = {one.name: Seen(one.name, one.zone, "READY", "1", now_s - age_s, labels(one)) for one in members}
-    words = {members[0].name: [word], members[1].name: [Word(now_s, work="running")]}
+    nodes = {
+        one.name: ObservedNode(one.name, one.zone, "READY", "1", now_s - age_s, labels(one))
+        for one in members
+    }
+    statuses = {members[0].name: [status], members[1].name: [WorkerStatus(now_s, work="running")]}
     (found, _) = decide(
-        members, View(now_s, {members[0].zone: ZoneView(nodes)}, words), Memory(), Limits(), OWNER
+        members, View(now_s, {members[0].zone: ZoneView(nodes)}, statuses), ControllerState(), Limits(), OWNER
     )
     assert found.action is Action.LEAVE
     return found.condition
@@ -98,7 +101,7 @@ def test_a_worker_that_cannot_be_reached_is_not_started_a_second_time() -> None:
     theirs.unreachable.add("a")
     theirs.go(["a"])
     assert theirs.started["a"] == 2
-    assert judged(Word(1e6 - 60, work="running")) is Condition.WORKING
+    assert judged(WorkerStatus(1e6 - 60, work="running")) is Condition.WORKING
 
 
 def test_a_finished_job_is_not_started_again() -> None:
@@ -106,18 +109,18 @@ def test_a_finished_job_is_not_started_again() -> None:
     for _ in range(3):
         theirs.go(["a"])
     assert theirs.started["a"] == 3
-    assert judged(Word(1e6 - 7000, boot="ready", work="done")) is Condition.DONE
+    assert judged(WorkerStatus(1e6 - 7000, boot="ready", work="done")) is Condition.DONE
 
 
 def test_two_that_watch_do_not_replace_one_anothers_nodes() -> None:
     members, cloud = cloud_of(2, lost=OTHER)
     theirs = [Loop(cloud, members, HOUR_S) for _ in range(2)]
-    seen = {one.name: theirs[0].describe(one) for one in members}
+    observed = {one.name: theirs[0].describe(one) for one in members}
     for loop in theirs:
-        loop.go(seen)
+        loop.go(observed)
     assert cloud.tally.healthy_deleted
     bucket = Cloud(settings())
-    BucketStore(bucket, OWNER.stack).write(Memory())  # type: ignore[arg-type]
+    BucketStore(bucket, OWNER.stack).write(ControllerState())  # type: ignore[arg-type]
     with pytest.raises(FleetError, match="another `fleet` acts"):
         BucketStore(bucket, OWNER.stack).read()  # type: ignore[arg-type]
 

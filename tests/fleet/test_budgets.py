@@ -5,30 +5,30 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.controller_state import ControllerState
 from fleet.decide import Limits, decide
-from fleet.memory import Memory
-from fleet.state import Action, Cause, Decision, View, Word
+from fleet.model import Action, Cause, Decision, View, WorkerStatus
 from infra.gcp.failures import FOR_PEOPLE, Failure, Kind
 from tests.fleet.conftest import OWNER, fleet
-from tests.fleet.test_decide import NOW_S, one, seen, view
+from tests.fleet.test_decide import NOW_S, observed, one, view
 
-FAILED = {fleet(4)[0].name: [Word(NOW_S - 1, boot="failed", stage="bundle")]}
+FAILED = {fleet(4)[0].name: [WorkerStatus(NOW_S - 1, boot="failed", stage="bundle")]}
 
 
-def brought_back(memory: Memory, n: int, cause: Cause, at_s: float, took_s: float = 30.0) -> None:
+def brought_back(state: ControllerState, n: int, cause: Cause, at_s: float, took_s: float = 30.0) -> None:
     """A member was, by an attempt of then."""
     member = fleet(4)[n]
-    memory.attempted(member.key, cause, at_s)
-    memory.asked(member.key, member.zone, member.name)
-    memory.succeeded(member.key, member.zone, at_s + took_s)
+    state.begin_attempt(member.key, cause, at_s)
+    state.asked(member.key, member.zone, member.name)
+    state.succeeded(member.key, member.zone, at_s + took_s)
 
 
 def test_a_member_that_keeps_failing_is_left_to_people() -> None:
-    memory = Memory()
+    state = ControllerState()
     for hour in range(3):
-        assert one(0, view(seen(0), words=FAILED), memory).action is Action.REPLACE
-        brought_back(memory, 0, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
-    found = one(0, view(seen(0), words=FAILED), memory)
+        assert one(0, view(observed(0), statuses=FAILED), state).action is Action.REPLACE
+        brought_back(state, 0, Cause.FAILURE, NOW_S - 40_000 + 3600 * hour)
+    found = one(0, view(observed(0), statuses=FAILED), state)
     assert found.action is Action.HOLD
     assert "3 times" in found.why
 
@@ -37,25 +37,25 @@ def test_a_member_that_keeps_failing_is_left_to_people() -> None:
     (0, [Action.REPLACE, Action.REPLACE]), (1, [Action.REPLACE, Action.HOLD]), (2, [Action.HOLD] * 2),
 ])  # fmt: skip
 def test_failures_and_preemptions_have_budgets_of_their_own(spent: int, actions: list[Action]) -> None:
-    memory = Memory()
+    state = ControllerState()
     for hour in range(5, 0, -1):
-        brought_back(memory, 0, Cause.FAILURE, NOW_S - 3600 * hour - 7200)
-    assert one(0, view(seen(0, "PREEMPTED")), memory).action is Action.REPLACE
+        brought_back(state, 0, Cause.FAILURE, NOW_S - 3600 * hour - 7200)
+    assert one(0, view(observed(0, "PREEMPTED")), state).action is Action.REPLACE
     for n in range(spent):
-        brought_back(memory, 2 + n, Cause.PREEMPTION, NOW_S - 9000)
-    gone = view(seen(0, "PREEMPTED"), seen(1, "PREEMPTED"))
-    found = decide(fleet(2), gone, memory, Limits(preemptions_a_day=2), OWNER)
+        brought_back(state, 2 + n, Cause.PREEMPTION, NOW_S - 9000)
+    gone = view(observed(0, "PREEMPTED"), observed(1, "PREEMPTED"))
+    found = decide(fleet(2), gone, state, Limits(preemptions_a_day=2), OWNER)
     assert [one_.action for one_ in found] == actions
 
 
-LOST = view(seen(0, "PREEMPTED"))
-NEWER = replace(seen(0), instance="8")
+LOST = view(observed(0, "PREEMPTED"))
+NEWER = replace(observed(0), instance="8")
 
 
 @pytest.mark.parametrize(
     ("cause", "again", "newer"),
     [
-        (Cause.FAILURE, view(seen(0), words=FAILED), view(NEWER, words=FAILED)),
+        (Cause.FAILURE, view(observed(0), statuses=FAILED), view(NEWER, statuses=FAILED)),
         (Cause.PREEMPTION, LOST, view(replace(NEWER, state="PREEMPTED"))),
     ],
 )
@@ -63,25 +63,25 @@ def test_an_attempt_that_has_begun_is_finished_though_it_was_the_last_of_the_day
     cause: Cause, again: View, newer: View
 ) -> None:
     """Its deletion may have failed, its creation is owed; what is lost after it is another one."""
-    memory, limits = Memory(), Limits(preemptions_a_day=1, failures_a_day=1)
-    memory.attempted(fleet(4)[0].key, cause, NOW_S - 60, instance="0")
+    state, limits = ControllerState(), Limits(preemptions_a_day=1, failures_a_day=1)
+    state.begin_attempt(fleet(4)[0].key, cause, NOW_S - 60, instance="0")
 
-    def found(look: View) -> Decision:
-        return decide(fleet(4), look, memory, limits, OWNER)[0]
+    def found(observation: View) -> Decision:
+        return decide(fleet(4), observation, state, limits, OWNER)[0]
 
     assert found(again).action is Action.REPLACE
     assert (found(view()).action, found(view()).cause) == (Action.CREATE, cause)
     assert (found(newer).action, found(newer).cause) == (Action.HOLD, cause)
-    assert memory.spent(cause, NOW_S) == 1
+    assert state.spent(cause, NOW_S) == 1
 
 
 def test_what_fails_while_it_is_brought_back_after_a_preemption_is_a_failure() -> None:
-    memory = Memory()
-    memory.attempted(fleet(4)[0].key, Cause.PREEMPTION, NOW_S - 60, instance="7")
-    assert one(0, view(seen(0), words=FAILED), memory).cause is Cause.FAILURE
+    state = ControllerState()
+    state.begin_attempt(fleet(4)[0].key, Cause.PREEMPTION, NOW_S - 60, instance="7")
+    assert one(0, view(observed(0), statuses=FAILED), state).cause is Cause.FAILURE
 
 
-@pytest.mark.parametrize("left", [view(seen(0, "PREEMPTED")), view()])
+@pytest.mark.parametrize("left", [view(observed(0, "PREEMPTED")), view()])
 @pytest.mark.parametrize(
     ("lived_s", "later_s", "held"),
     [(599.0, 121.0, True), (600.0, 121.0, False), (599.0, 3599.0, True), (599.0, 3600.0, False)],
@@ -90,47 +90,47 @@ def test_what_is_lost_as_soon_as_it_comes_back_is_held_an_hour(
     lived_s: float, later_s: float, held: bool, left: View
 ) -> None:
     """Twice in a row, whoever takes it: Google, or somebody who deletes it."""
-    memory = Memory()
+    state = ControllerState()
     for times in (2, 1, 0):
-        brought_back(memory, 0, Cause.PREEMPTION, NOW_S - times * (lived_s + 30.0), took_s=30.0)
-    found = one(0, replace(left, at_s=NOW_S + 30.0 + later_s), memory)
-    assert (found.action is Action.HOLD, "held an hour" in found.why) == (held, held)
-    memory.acted()
-    assert one(0, replace(left, at_s=NOW_S + 30.0 + later_s), memory).action is not Action.HOLD, "asked for"
+        brought_back(state, 0, Cause.PREEMPTION, NOW_S - times * (lived_s + 30.0), took_s=30.0)
+    found = one(0, replace(left, at_s=NOW_S + 30.0 + later_s), state)
+    assert (found.action is Action.HOLD, "backing off for an hour" in found.why) == (held, held)
+    state.retry_now()
+    assert one(0, replace(left, at_s=NOW_S + 30.0 + later_s), state).action is not Action.HOLD, "asked for"
 
 
 def test_requests_that_gave_no_node_are_one_attempt_and_no_churn() -> None:
-    memory, key, dice = Memory(), fleet(4)[0].key, random.Random(0)
+    state, key, rng = ControllerState(), fleet(4)[0].key, random.Random(0)
     for minute in range(200, 0, -10):
         cause = Cause.PREEMPTION if minute == 200 else Cause.NEW  # the first one deleted it
-        memory.attempted(key, cause, NOW_S - 60 * minute)
-        memory.asked(key, "z", "n")
-        memory.failed(key, "z", Failure(Kind.STOCK_OUT, "none"), NOW_S - 60 * minute + 30, dice)
-    assert memory.owed(key) is Cause.PREEMPTION, "what it is for in the end"
-    assert memory.placements(NOW_S, 120.0) == {}, "refused: it isn't being made"
-    memory.asked(key, "z", "n")
-    memory.succeeded(key, "z", NOW_S + 60)
-    assert memory.spent(Cause.PREEMPTION, NOW_S) == 1
-    assert not memory.refusals
+        state.begin_attempt(key, cause, NOW_S - 60 * minute)
+        state.asked(key, "z", "n")
+        state.failed(key, "z", Failure(Kind.STOCK_OUT, "none"), NOW_S - 60 * minute + 30, rng)
+    assert state.recovery_cause(key) is Cause.PREEMPTION, "what it is for in the end"
+    assert state.placements(NOW_S, 120.0) == {}, "refused: it isn't being made"
+    state.asked(key, "z", "n")
+    state.succeeded(key, "z", NOW_S + 60)
+    assert state.spent(Cause.PREEMPTION, NOW_S) == 1
+    assert not state.refusals
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_creation_that_may_have_come_about_is_asked_for_again_where_it_was(kind: Kind) -> None:
     """A connection that broke says nothing of the node; elsewhere would be a second one."""
-    memory, key = Memory(), fleet(4)[0].key
-    memory.attempted(key, Cause.NEW, NOW_S)
-    memory.asked(key, "z", "n")
-    memory.failed(key, "z", Failure(kind, "no"), NOW_S, random.Random(0))
-    asked = memory.placements(NOW_S, 120.0).get(key)
+    state, key = ControllerState(), fleet(4)[0].key
+    state.begin_attempt(key, Cause.NEW, NOW_S)
+    state.asked(key, "z", "n")
+    state.failed(key, "z", Failure(kind, "no"), NOW_S, random.Random(0))
+    asked = state.placements(NOW_S, 120.0).get(key)
     assert asked == (("z", "n") if kind in (Kind.UNKNOWN, Kind.TRANSIENT) else None)
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_what_is_wrong_with_one_holds_no_neighbour(kind: Kind) -> None:
-    memory, dice = Memory(), random.Random(0)
+    state, rng = ControllerState(), random.Random(0)
     first, neighbour = (one for one in fleet(4) if one.zone == fleet(4)[0].zone)
-    memory.attempted(first.key, Cause.PREEMPTION, NOW_S)
-    memory.failed(first.key, first.zone, Failure(kind, "no"), NOW_S, dice)
-    held = memory.refusal(neighbour.key, neighbour.zone).not_before_s > NOW_S
+    state.begin_attempt(first.key, Cause.PREEMPTION, NOW_S)
+    state.failed(first.key, first.zone, Failure(kind, "no"), NOW_S, rng)
+    held = state.refusal(neighbour.key, neighbour.zone).not_before_s > NOW_S
     assert held == (kind not in (Kind.INVALID, Kind.EXISTS))
-    assert bool(memory.refusal(first.key, first.zone).stopped) == (kind in FOR_PEOPLE)
+    assert bool(state.refusal(first.key, first.zone).stopped) == (kind in FOR_PEOPLE)

@@ -15,13 +15,13 @@ import pytest
 
 from fleet import __main__ as command
 from fleet import controller, store
+from fleet.controller_state import ControllerState
 from fleet.environment import Environment
 from fleet.google import Google
-from fleet.memory import Memory
 from fleet.store import RENEW_S, BucketStore, object_of
 from infra import names
 from infra.errors import InfraError
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from infra.nodes import nodes
 from infra.prices import within_budget
@@ -175,7 +175,7 @@ def test_a_recovery_that_was_killed_goes_on_and_rents_nothing_that_was_never_the
 
 def kept_alive(write: Any) -> Any:
     """Who is killed gives no lease up."""
-    return lambda self, memory, sign=True: write(self, memory, True) if sign else None
+    return lambda self, state, renew=True: write(self, state, True) if renew else None
 
 
 def expire(cloud: Cloud) -> None:
@@ -323,7 +323,7 @@ def test_beside_another_controller_nothing_is_done(
 ) -> None:
     cloud = world
     cloud.states["train"] = "PREEMPTED"
-    BucketStore(cloud, OWNER.stack).write(Memory())  # type: ignore[arg-type]
+    BucketStore(cloud, OWNER.stack).write(ControllerState())  # type: ignore[arg-type]
     assert command.main(line.split()) == 1
     assert not cloud.asked
     assert "another `fleet` acts, on" in capsys.readouterr().err
@@ -335,14 +335,14 @@ def test_a_controller_that_waits_long_between_looks_renews_its_lease(
     """Else another would take its place after three minutes."""
     now, signs = [0.0], list[float]()
     one = Environment(settings(), nodes(settings()), world, world.stack).controller()  # type: ignore[arg-type]
-    monkeypatch.setattr(one, "sign", lambda: signs.append(now[0]))
+    monkeypatch.setattr(one, "renew", lambda: signs.append(now[0]))
     monkeypatch.setattr(command.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     command._rest(one, 600)
     assert now[0] == 600
     assert max(after - before for before, after in pairwise([0.0, *signs])) <= RENEW_S
 
 
-@pytest.mark.parametrize("at", ["delete", "look"])
+@pytest.mark.parametrize("at", ["delete", "observe"])
 def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_taken_it(
     at: str, world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -362,7 +362,7 @@ def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_t
         world.states[node] = "DELETING"
 
     monkeypatch.setattr(store, "RENEW_S", -1.0)
-    if at == "look":
+    if at == "observe":
         monkeypatch.setattr(world, "delete", begin)
     monkeypatch.setattr(world, at, take)
     assert command.main(["delete", "dev", "--slice", "extract", "--yes"]) == 1
@@ -390,7 +390,7 @@ def test_an_interrupted_creation_says_that_it_goes_on_and_gives_its_lease_up(
     world.states["tpu-us-east5-b-1"] = ""
     monkeypatch.setattr(command.time, "sleep", interrupt)
     assert command.main(["create", "dev", "--yes"]) == 130
-    assert "extract/3: what was begun goes on" in capsys.readouterr().err
+    assert "extract/3: operations continue" in capsys.readouterr().err
     BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]
 
 
@@ -439,5 +439,5 @@ def test_the_table_of_failures_is_the_codes() -> None:
 
 def test_without_credentials_one_sentence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
-    with pytest.raises(AskedError, match="gcloud auth application-default login"):
+    with pytest.raises(RequestError, match="gcloud auth application-default login"):
         Google("p", "b").node("us-east5-a", "n")

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.virtual import HOUR_S, Climate, Notebook, VirtualCloud
-from fleet.controller import Controller, Look
+from fleet.controller import Controller, Observation
+from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
 from fleet.errors import FleetError
-from fleet.memory import Memory, parse
+from fleet.model import Action, Cause, Claim, Condition, View, WorkerStatus, ZoneView
 from fleet.show import price_so_far
-from fleet.state import Action, Cause, Claim, Condition, View, Word, ZoneView
 from fleet.store import UnreachableError
 from fleet.zones import Answer, Request, Verb
 from infra.gcp.failures import Failure, Kind
@@ -32,7 +32,7 @@ def controller(
     )
 
 
-def live(one: Controller, cloud: VirtualCloud, until_s: float, every_s: float = 60.0) -> list[Look]:
+def live(one: Controller, cloud: VirtualCloud, until_s: float, every_s: float = 60.0) -> list[Observation]:
     looks = []
     while cloud.now_s < until_s:
         cloud.advance(cloud.now_s + every_s)
@@ -43,7 +43,7 @@ def live(one: Controller, cloud: VirtualCloud, until_s: float, every_s: float = 
 def test_nothing_is_done_about_a_healthy_fleet() -> None:
     cloud = VirtualCloud(fleet(8), CALM, HOUR_S, seed=1)
     looks = live(controller(cloud, 8), cloud, HOUR_S)
-    assert all(one.action is Action.LEAVE for look in looks for one in look.decisions)
+    assert all(one.action is Action.LEAVE for observation in looks for one in observation.decisions)
     assert cloud.tally.creates == cloud.tally.deletes == 0
 
 
@@ -56,7 +56,7 @@ def test_what_is_taken_away_comes_back_and_is_an_event() -> None:
     looks = live(one, cloud, HOUR_S)
     assert (cloud.nodes["extract/5"].state, cloud.tally.creates, cloud.tally.deletes) == ("READY", 1, 1)
     assert cloud.nodes["extract/5"].instance != before, "a new node"
-    events = [event for look in looks for event in look.events]
+    events = [event for observation in looks for event in observation.events]
     assert "tpu-us-east1-d-2: replace (Google says PREEMPTED)" in events
     assert "tpu-us-east1-d-2: created" in events
 
@@ -113,7 +113,7 @@ def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind
     assert asked == ["extract/1"]
     assert looks[-1].decisions[1].action is Action.HOLD
     assert "fix:" in looks[-1].decisions[1].why
-    one.memory.acted()
+    one.state.retry_now()
     live(one, cloud, 3 * HOUR_S)
     assert len(asked) == 2
 
@@ -121,26 +121,26 @@ def test_what_waiting_does_not_mend_is_tried_once_until_somebody_acts(kind: Kind
 OLD = Failure(Kind.EXISTS, "there already")
 
 
-def refused(*failures: tuple[str, Failure | None], memory: Memory | None = None) -> Memory:
+def refused(*failures: tuple[str, Failure | None], state: ControllerState | None = None) -> ControllerState:
     """What is remembered of creations at NOW_S in zone z, whose answers come in this order."""
     members = [replace(fleet(1)[0], slice=name, name=name, zone="z", home="z") for name, _ in failures]
     cloud = Shown(View(NOW_S, {}, {}))
     one = watching(cloud, members)
-    one.memory = memory or Memory()
+    one.state = state or ControllerState()
     for member in members:
-        one.memory.attempted(member.key, Cause.PREEMPTION, NOW_S - 60)
-        one.memory.asked(member.key, "z", member.name)
+        one.state.begin_attempt(member.key, Cause.PREEMPTION, NOW_S - 60)
+        one.state.asked(member.key, "z", member.name)
     of = {member.slice: Request(Verb.CREATE, member) for member in members}
     cloud.answers = [Answer(of[name], failure) for name, failure in failures]
     one.step(may=())
-    return one.memory
+    return one.state
 
 
 def test_a_members_old_refusal_does_not_hide_its_zones() -> None:
-    memory = refused(("a", OLD))
-    assert memory.refusal("a/0", "z").kind is Kind.EXISTS
-    memory = refused(("b", Failure(Kind.QUOTA, "no more")), memory=memory)
-    assert "no more" in memory.refusal("a/0", "z").stopped
+    state = refused(("a", OLD))
+    assert state.refusal("a/0", "z").kind is Kind.EXISTS
+    state = refused(("b", Failure(Kind.QUOTA, "no more")), state=state)
+    assert "no more" in state.refusal("a/0", "z").stopped
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_a_members_old_refusal_does_not_hide_its_zones() -> None:
 def test_a_stop_for_people_outlives_what_the_same_step_hears_of_neighbours(
     others: list[Failure | None],
 ) -> None:
-    memory = refused(*zip("ab", others, strict=True))
-    assert "no more" in memory.refusal("c/0", "z").stopped
+    state = refused(*zip("ab", others, strict=True))
+    assert "no more" in state.refusal("c/0", "z").stopped
 
 
 def test_a_controller_that_only_waits_for_what_it_began_renews_its_lease() -> None:
@@ -182,25 +182,25 @@ def test_an_attempt_is_written_before_anything_is_asked_and_open_until_the_node_
     one, asked = controller(cloud, 2, store), list[tuple[str, Verb]]()
     begin = cloud.begin
 
-    def seen(request: Request) -> None:
-        owed = store.read().owed("extract/1")
-        assert owed is Cause.PREEMPTION, f"unknown to who comes after a kill at {request.verb}"
+    def observed(request: Request) -> None:
+        recovery_cause = store.read().recovery_cause("extract/1")
+        assert recovery_cause is Cause.PREEMPTION, f"unknown to who comes after a kill at {request.verb}"
         asked.append((request.node.key, request.verb))
         begin(request)
 
-    cloud.begin = seen  # type: ignore[method-assign]
+    cloud.begin = observed  # type: ignore[method-assign]
     cloud.lose("extract/1")
     while not any("created" in event for event in one.step().events):
         if asked:
-            assert store.read().owed("extract/1") is Cause.PREEMPTION
+            assert store.read().recovery_cause("extract/1") is Cause.PREEMPTION
         cloud.advance(cloud.now_s + 10)
     assert [verb for _, verb in asked if verb is not Verb.CHECK] == [Verb.DELETE, Verb.CREATE]
-    assert store.read().owed("extract/1") is None
+    assert store.read().recovery_cause("extract/1") is None
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_controllers_killed_after_any_step_are_followed_by_ones_that_create_nothing_twice(seed: int) -> None:
-    store, dice = Kept(), random.Random(seed)
+    store, rng = Kept(), random.Random(seed)
     members = fleet(6, others=(HOME, OTHER))
     cloud = VirtualCloud(members, CALM, 2 * HOUR_S, seed=seed)
     one = controller(cloud, members, store)
@@ -208,8 +208,8 @@ def test_controllers_killed_after_any_step_are_followed_by_ones_that_create_noth
         cloud.lose(key)
     while cloud.now_s < HOUR_S:
         one.step()
-        cloud.advance(cloud.now_s + dice.choice([5, 30, 90]))
-        if dice.random() < 0.5:
+        cloud.advance(cloud.now_s + rng.choice([5, 30, 90]))
+        if rng.random() < 0.5:
             cloud.ended()  # nobody hears these
             one = controller(cloud, members, store)
     assert all(node.state == "READY" for node in cloud.nodes.values())
@@ -232,10 +232,10 @@ def test_a_poll_that_fails_is_no_refusal_and_nothing_is_created_a_second_time() 
     cloud.answers = [Answer(check, Failure(Kind.TRANSIENT, "unavailable"))]
     one.step()
     assert [each.verb for each in cloud.asked] == [Verb.CREATE, Verb.CHECK, Verb.CHECK]
-    assert not one.memory.refusals
+    assert not one.state.refusals
     cloud.answers = [Answer(check, Failure(Kind.STOCK_OUT, "none"), done=True)]
-    look = one.step()
-    assert (look.failures or {}).keys() == {member.key}
+    observation = one.step()
+    assert (observation.failures or {}).keys() == {member.key}
     assert cloud.asked[-1].node.zone == OTHER, "that is a refusal"
 
 
@@ -243,28 +243,28 @@ def test_what_cannot_be_written_down_is_not_done() -> None:
     class Broken(Kept):
         broken = True
 
-        def write(self, memory: Memory, sign: bool = True) -> None:
+        def write(self, state: ControllerState, renew: bool = True) -> None:
             if self.broken:
                 raise UnreachableError("no bucket")
-            super().write(memory, sign)
+            super().write(state, renew)
 
     members, store = fleet(2), Broken()
     cloud = Shown(view(members, m0="PREEMPTED"))
     one = watching(cloud, members, store)
-    look = one.step()
-    assert (cloud.asked, look.begun) == ([], ())
-    assert "nothing is done: no bucket" in look.events
+    observation = one.step()
+    assert (cloud.asked, observation.begun) == ([], ())
+    assert "no action taken: no bucket" in observation.events
     store.broken = False
     one.step()
     assert [request.verb for request in cloud.asked] == [Verb.DELETE]
-    assert one.memory.spent(Cause.PREEMPTION, NOW_S) == 1
+    assert one.state.spent(Cause.PREEMPTION, NOW_S) == 1
 
 
 def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
     class Lost(Kept):
         error: FleetError | None = None
 
-        def sign(self, memory: Memory) -> None:
+        def renew(self, state: ControllerState) -> None:
             if self.error:
                 raise self.error
 
@@ -276,7 +276,7 @@ def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
     with pytest.raises(FleetError, match="another"):
         one.step()
     store.error = UnreachableError("no bucket")
-    assert "nothing is done: no bucket" in one.step().events
+    assert "no action taken: no bucket" in one.step().events
     assert cloud.asked == []
     store.error = None
     one.step()
@@ -286,17 +286,17 @@ def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
 def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None:
     """An impostor's status costs nothing."""
     members = fleet(2)
-    claims = {members[0].name: [Word(NOW_S - 1, "failed", "bundle")]}
-    cloud = Shown(view(members, words=claims))
+    claims = {members[0].name: [WorkerStatus(NOW_S - 1, "failed", "bundle")]}
+    cloud = Shown(view(members, statuses=claims))
     one = watching(cloud, members, bundle="b")
     one.step()
     (request,) = cloud.asked
     assert (request.verb, request.claim, request.instance) == (Verb.DELETE, Claim.BOOT_FAILED, "1")
     cloud.answers = [Answer(request, Failure(Kind.TRANSIENT, "lives, and is left alone"), spared=True)]
-    look = one.step()
-    assert look.decisions[0].action is Action.HOLD, "asked again, later each time"
-    assert one.memory.spent(Cause.FAILURE, NOW_S) == 0
-    assert not one.memory.bundles, "nor is a bundle to blame"
+    observation = one.step()
+    assert observation.decisions[0].action is Action.HOLD, "asked again, later each time"
+    assert one.state.spent(Cause.FAILURE, NOW_S) == 0
+    assert not one.state.bundles, "nor is a bundle to blame"
     cloud.looks = [view(members, NOW_S + 1, m0="PREEMPTED")]
     one.step()
     assert [each.claim for each in cloud.asked] == [Claim.BOOT_FAILED, Claim.NONE], "at once"
@@ -309,19 +309,21 @@ def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None
 def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() -> None:
     members = fleet(3)
 
-    def look(at_s: float, **states: str) -> View:
-        found = view(members, at_s, {members[0].name: [Word(NOW_S - 1, "failed", "python")]}, **states)
+    def observation(at_s: float, **states: str) -> View:
+        found = view(
+            members, at_s, {members[0].name: [WorkerStatus(NOW_S - 1, "failed", "python")]}, **states
+        )
         for zone in found.zones.values():
-            for name, seen in (zone.nodes or {}).items():
-                zone.nodes[name] = replace(seen, labels={**seen.labels, "bundle": "b1"})  # type: ignore[index]
+            for name, observed in (zone.nodes or {}).items():
+                zone.nodes[name] = replace(observed, labels={**observed.labels, "bundle": "b1"})  # type: ignore[index]
         return found
 
-    cloud = Shown(look(NOW_S, m1="CREATING"))
+    cloud = Shown(observation(NOW_S, m1="CREATING"))
     one = watching(cloud, members, bundle="b1")
     one.step()
     (request,) = cloud.asked
     cloud.answers = [Answer(request, done=True)]
-    cloud.looks = [look(NOW_S + 60, m0="", m1="PREEMPTED")]
+    cloud.looks = [observation(NOW_S + 60, m0="", m1="PREEMPTED")]
     one.step()
     found = one.step().decisions
     assert [each.action for each in found[:2]] == [Action.HOLD, Action.HOLD]
@@ -338,14 +340,14 @@ def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() 
 
 def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
     members = fleet(2)
-    words = {
-        members[0].name: [Word(NOW_S - 1, "failed", "python")],
-        members[1].name: [Word(NOW_S - 9, "ready")],
+    statuses = {
+        members[0].name: [WorkerStatus(NOW_S - 1, "failed", "python")],
+        members[1].name: [WorkerStatus(NOW_S - 9, "ready")],
     }
-    found = view(members, NOW_S, words)
+    found = view(members, NOW_S, statuses)
     for zone in found.zones.values():
-        for name, seen in (zone.nodes or {}).items():
-            zone.nodes[name] = replace(seen, labels={**seen.labels, "bundle": "b1"})  # type: ignore[index]
+        for name, observed in (zone.nodes or {}).items():
+            zone.nodes[name] = replace(observed, labels={**observed.labels, "bundle": "b1"})  # type: ignore[index]
     cloud = Shown(found)
     one = watching(cloud, members, bundle="b1")
     one.step()
@@ -361,10 +363,10 @@ def test_a_zone_that_the_settings_name_no_more_is_looked_into_while_members_live
     one = Controller(
         after, cloud, cloud, Notebook(), Limits(), cloud.OWNER, random.Random(0), zones={OTHER}
     )  # fmt: skip
-    look = live(one, cloud, 0.1 * HOUR_S)[-1]
+    observation = live(one, cloud, 0.1 * HOUR_S)[-1]
     assert cloud.tally.creates == cloud.tally.deletes == 0
-    assert {each.condition for each in look.decisions} == {Condition.WORKING}
-    assert "is a zone of its fleet no more" in look.decisions[1].why
+    assert {each.condition for each in observation.decisions} == {Condition.WORKING}
+    assert "is a zone of its fleet no more" in observation.decisions[1].why
     cloud.lose("extract/1")
     live(one, cloud, 0.5 * HOUR_S)
     assert (cloud.nodes["extract/1"].zone, cloud.nodes["extract/3"].zone) == (HOME, OTHER), "as it is lost"
@@ -390,9 +392,9 @@ def test_what_google_took_away_and_nobody_asks_for_is_swept_and_what_lives_is_no
     nodes[theirs.name] = replace(nodes[theirs.name], labels=labels(theirs, "another"))
     cloud = Shown(replace(found, zones={HOME: ZoneView(nodes)}))
     one = watching(cloud, [member])
-    look = one.step()
+    observation = one.step()
     assert [(each.verb, each.node.name) for each in cloud.asked] == [(Verb.DELETE, gone.name)]
-    assert [each.name for each in look.orphans] == [gone.name, alive.name]
+    assert [each.name for each in observation.orphans] == [gone.name, alive.name]
     one.step()
     assert len(cloud.asked) == 1, "asked once"
     watching(cloud, [member]).step(may=())
@@ -402,13 +404,15 @@ def test_what_google_took_away_and_nobody_asks_for_is_swept_and_what_lives_is_no
 def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside() -> None:
     members = fleet(4)
     found = view(
-        members, words={one.name: [Word(NOW_S - 1, "failed", "bundle")] for one in members}, m1="PREEMPTED"
+        members,
+        statuses={one.name: [WorkerStatus(NOW_S - 1, "failed", "bundle")] for one in members},
+        m1="PREEMPTED",
     )
     zones = {
         zone: ZoneView(
             {
-                name: replace(seen, labels={**seen.labels, "stack": "x"})
-                for name, seen in (each.nodes or {}).items()
+                name: replace(observed, labels={**observed.labels, "stack": "x"})
+                for name, observed in (each.nodes or {}).items()
             }
         )
         for zone, each in found.zones.items()
@@ -416,11 +420,11 @@ def test_nodes_of_another_stack_are_neither_replaced_nor_deleted_nor_made_beside
     cloud = Shown(replace(found, zones=zones))
     one = watching(cloud, members)
     for _ in range(3):
-        look = one.step()
+        observation = one.step()
     assert cloud.asked == []
-    assert price_so_far(look) == (0.0, []), "nor paid for"
+    assert price_so_far(observation) == (0.0, []), "nor paid for"
     assert price_so_far(watching(Shown(found), members).step()) != (0.0, [])
-    assert (look.orphans, {each.action for each in look.decisions}) == ([], {Action.HOLD})
+    assert (observation.orphans, {each.action for each in observation.decisions}) == ([], {Action.HOLD})
 
 
 def test_how_long_the_bucket_is_silent_is_known_to_who_comes_after() -> None:
@@ -429,10 +433,10 @@ def test_how_long_the_bucket_is_silent_is_known_to_who_comes_after() -> None:
 
     def step(at_s: float, silent: bool = True) -> Action:
         found = view(members, at_s, m0="PREEMPTED" if silent else "READY")
-        cloud = Shown(replace(found, words=None) if silent else found)
+        cloud = Shown(replace(found, statuses=None) if silent else found)
         one = watching(cloud, members, store)
         (decision,) = one.step().decisions
-        store.write(one.memory)  # as a lease that is renewed does
+        store.write(one.state)  # as a lease that is renewed does
         return decision.action
 
     assert step(NOW_S) is Action.HOLD

@@ -11,7 +11,7 @@ from fleet import deploy
 from fleet.controller import Controller
 from fleet.environment import Environment
 from fleet.errors import FleetError
-from fleet.state import View, Word
+from fleet.model import View, WorkerStatus
 from infra.nodes import nodes
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
@@ -126,19 +126,19 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) 
 
     deploy.wait_for_all(fleet.watcher(), 5, said.append, 0.01)
     assert len(said) == 5
-    look = cloud.look
+    observation = cloud.observe
 
-    def with_words(word: Word) -> Controller:
+    def with_words(status: WorkerStatus) -> Controller:
         def told(zones: Sequence[str]) -> View:
-            found = look(zones)
-            return replace(found, words={**(found.words or {}), "train": [word]})
+            found = observation(zones)
+            return replace(found, statuses={**(found.statuses or {}), "train": [status]})
 
-        cloud.look = told  # type: ignore[method-assign]
+        cloud.observe = told  # type: ignore[method-assign]
         return fleet.watcher()
 
-    late = with_words(Word(cloud.at_s + 60, "failed", "mount-data"))
+    late = with_words(WorkerStatus(cloud.at_s + 60, "failed", "mount-data"))
     with pytest.raises(FleetError, match="train: its boot failed at mount-data"):
         deploy.wait_for_all(late, 5, said.append, 0.01)
-    late = with_words(Word(cloud.at_s + 999, "booting", "python"))
+    late = with_words(WorkerStatus(cloud.at_s + 999, "booting", "python"))
     with pytest.raises(FleetError, match=r"1 of 5 don't work .*train: starting, at python"):
         deploy.wait_for_all(late, 0.1, said.append, 0.01)

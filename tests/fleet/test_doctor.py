@@ -17,10 +17,10 @@ from requests.adapters import HTTPAdapter
 
 from fleet import __main__ as command
 from fleet import doctor, environment
+from fleet.controller_state import ControllerState, Refusal
 from fleet.environment import AdHoc
 from fleet.google import Google
-from fleet.memory import Memory, Refusal
-from fleet.state import Seen
+from fleet.model import ObservedNode
 from fleet.store import BucketStore
 from infra import names
 from infra.doctor import checks
@@ -28,7 +28,7 @@ from infra.doctor.quotas import UNLIMITED, Quota, limit_of, listed
 from infra.doctor.report import UNKNOWN, healthy, run_checks, told
 from infra.errors import CommandError
 from infra.gcp import client as asking
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from infra.layers import layers, services
 from infra.named import StackState
@@ -391,7 +391,9 @@ def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clini
     held = Refusal(1, 0.0, "quota: …", "quota: Quota limit 'X' has been exceeded")
     store = BucketStore(clinic.google(), mine.OWNER.stack)
     store.read()
-    store.write(Memory(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")}))
+    store.write(
+        ControllerState(refusals={"us-east5-b": held, "us-east5-a": Refusal(2, 0.0, "", "stock-out")})
+    )
     found = clinic.look()
     assert re.match(r"one on \S+, its lease renewed \d+ s ago", of(found, "controller")[0].found)
     assert states(found) == {"held us-east5-b": MISSING}
@@ -401,14 +403,14 @@ def test_a_controller_at_work_is_named_and_so_is_what_it_waits_for(clinic: Clini
 def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def node(number: int, **labels: str) -> Seen:
-        return Seen(f"n-{number}", "us-east1-d", "READY", labels={**mine.OURS, **labels})
+    def node(number: int, **labels: str) -> ObservedNode:
+        return ObservedNode(f"n-{number}", "us-east1-d", "READY", labels={**mine.OURS, **labels})
 
     nodes = [
         node(0), node(1, stack="another"), node(2, fleet="adhoc", member="0"),
-        node(3, environment="prod"), Seen("train", "us-east5-b", "READY", labels=mine.OWNER.labels),
+        node(3, environment="prod"), ObservedNode("train", "us-east5-b", "READY", labels=mine.OWNER.labels),
     ]  # fmt: skip
-    monkeypatch.setattr(Google, "everywhere", lambda _: nodes)
+    monkeypatch.setattr(Google, "all_nodes", lambda _: nodes)
     AdHoc(clinic.google(), mine.OWNER.stack).keep("adhoc", {"name": "adhoc"})
     ours, theirs = of(clinic.look(), "orphans")
     assert (ours.state, theirs.state) == (OPTIONAL, OPTIONAL)
@@ -416,10 +418,10 @@ def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
     assert ours.fix == "python -m fleet delete dev --orphans"
     assert "n-1 in us-east1-d, READY: of another stack, another" in theirs.found
 
-    def unreached(_: Google) -> list[Seen]:
-        raise AskedError(Failure(Kind.UNKNOWN, "us-east5-a can't be reached"))
+    def unreached(_: Google) -> list[ObservedNode]:
+        raise RequestError(Failure(Kind.UNKNOWN, "us-east5-a can't be reached"))
 
-    monkeypatch.setattr(Google, "everywhere", unreached)
+    monkeypatch.setattr(Google, "all_nodes", unreached)
     (found,) = of(clinic.look(), "orphans")
     assert found.state == UNKNOWN
 

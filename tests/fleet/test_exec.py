@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fleet import __main__ as command
-from fleet import everywhere, ssh
+from fleet import remote_exec, ssh
 from fleet.errors import FleetError
-from fleet.state import View, Word
+from fleet.model import View, WorkerStatus
 from infra.nodes import nodes
 from infra.settings.schema import FleetSettings
 from tests.fleet.world import Cloud, enter, settings
@@ -42,8 +42,8 @@ class Hosts:
         self.folder, self.cloud = folder, cloud
         (folder / "how").mkdir()
 
-    def how(self, host: str, word: str) -> None:
-        (self.folder / "how" / host).write_text(word)
+    def how(self, host: str, status: str) -> None:
+        (self.folder / "how" / host).write_text(status)
 
     @property
     def asked(self) -> list[str]:
@@ -70,7 +70,7 @@ def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     meant = settings(ssh="fakessh {node} {worker} {command}")
     cloud = Cloud(meant)
     enter(monkeypatch, cloud, meant)
-    monkeypatch.setattr(everywhere, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(remote_exec, "_PAUSE_S", 0.01)
     return Hosts(tmp_path, cloud)
 
 
@@ -88,10 +88,12 @@ def test_every_worker_of_every_member_runs_it_and_has_a_log(
 
 
 def test_several_words_reach_the_host_as_they_are(hosts: Hosts) -> None:
-    words = ["a  b", "$HOME; rm -rf /", "it's", '"', "*", "-n"]
-    assert hosts.run("--slice", "train", "--", "printf", "<%s>\n", *words) == 0
+    statuses = ["a  b", "$HOME; rm -rf /", "it's", '"', "*", "-n"]
+    assert hosts.run("--slice", "train", "--", "printf", "<%s>\n", *statuses) == 0
     (one, *_) = hosts.logs().values()
-    assert [line for line in one.splitlines() if line.startswith("<")] == [f"<{word}>" for word in words]
+    assert [line for line in one.splitlines() if line.startswith("<")] == [
+        f"<{status}>" for status in statuses
+    ]
 
 
 def test_a_single_word_is_a_line_of_shell(hosts: Hosts) -> None:
@@ -323,15 +325,15 @@ def test_boots_that_failed_since_it_began_are_said_though_every_command_was_fine
 ) -> None:
     """`systemctl restart google-startup-scripts` ends well whatever the script does."""
     member = nodes(settings())[0]
-    look = hosts.cloud.look
+    observation = hosts.cloud.observe
 
     def with_boots(zones: Any) -> View:
-        view, now_s = look(zones), time.time()
-        old = Word(now_s - 900, "rerun-failed", "python", why="an earlier one")
-        new = Word(now_s + 60, "rerun-failed", "python", why="ImportError: x")
-        return replace(view, words={**(view.words or {}), member.name: [old, new]})
+        view, now_s = observation(zones), time.time()
+        old = WorkerStatus(now_s - 900, "rerun-failed", "python", why="an earlier one")
+        new = WorkerStatus(now_s + 60, "rerun-failed", "python", why="ImportError: x")
+        return replace(view, statuses={**(view.statuses or {}), member.name: [old, new]})
 
-    monkeypatch.setattr(hosts.cloud, "look", with_boots)
+    monkeypatch.setattr(hosts.cloud, "observe", with_boots)
     assert hosts.run("--", "true") == 1
     said = capsys.readouterr()
     assert f"error: {member.name}: its startup script failed at python: ImportError: x" in said.err

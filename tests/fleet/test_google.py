@@ -17,10 +17,10 @@ from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 
 from fleet import google
 from fleet.google import Google, spoken
+from fleet.model import WorkerStatus, ZoneView, together
 from fleet.proof import Attested
-from fleet.state import Word, ZoneView, together
 from infra.gcp import client
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import FOR_PEOPLE, Kind
 
 ZONES = ["us-east5-a", "us-east5-b"]
@@ -121,7 +121,7 @@ def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
     cloud: Cloud, asker: Google
 ) -> None:
     cloud.answers = listing(3)
-    view = asker.look(ZONES)
+    view = asker.observe(ZONES)
     assert sorted(path for _, path, _ in cloud.asked) == [
         "/storage/v1/b/b/o",
         "/storage/v1/b/b/o",
@@ -130,14 +130,14 @@ def test_a_look_is_one_list_call_a_zone_and_one_listing_of_each_kind_of_word(
     ]
     (fields,) = {query["fields"][0] for _, path, query in cloud.asked if path.endswith("/nodes")}
     assert fields == "nodes(name,id,state,createTime,labels,health),nextPageToken,unreachable"
-    nodes, words = view.zones["us-east5-b"].nodes, view.words
+    nodes, statuses = view.zones["us-east5-b"].nodes, view.statuses
     assert nodes is not None
-    assert words is not None
+    assert statuses is not None
     assert (nodes["tpu-2"].state, nodes["tpu-2"].instance) == ("READY", "7")
     assert nodes["tpu-2"].created_s == pytest.approx(1795255200.5)
-    word = together(words["tpu-1"])
-    assert word is not None
-    assert (word.boot, word.work, word.samples) == ("ready", "running", 5)
+    status = together(statuses["tpu-1"])
+    assert status is not None
+    assert (status.boot, status.work, status.samples) == ("ready", "running", 5)
 
 
 def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, asker: Google) -> None:
@@ -147,9 +147,9 @@ def test_a_thousand_members_are_seen_in_two_seconds(cloud: Cloud, asker: Google)
     """
     cloud.answers = listing(1000)
     begun = time.process_time()
-    view = asker.look([f"us-east5-{letter}" for letter in "abcdefgh"])
+    view = asker.observe([f"us-east5-{letter}" for letter in "abcdefgh"])
     assert time.process_time() - begun < 2.0
-    assert len(view.words or ()) == 1000
+    assert len(view.statuses or ()) == 1000
     assert len(cloud.asked) == 10
 
 
@@ -181,7 +181,7 @@ FAULTS: dict[str, tuple[tuple[int, Any, dict[str, str]] | None, Kind]] = {
 }
 ASKS: dict[str, Callable[[Google], Any]] = {
     "nodes.list": lambda asker: asker.zone("us-east5-a"),
-    "objects.list": lambda asker: asker.look([]),
+    "objects.list": lambda asker: asker.observe([]),
     "objects.get": lambda asker: asker.read("fleet/memory.json"),
     "nodes.get": lambda asker: asker.node("us-east5-a", "n"),
     "nodes.create": lambda asker: asker.create("us-east5-a", "n", {}),
@@ -202,7 +202,7 @@ def test_every_fault_of_every_request_has_a_kind_and_nothing_else_comes_out(
     cloud.answers = lambda *_: answer
     try:
         found = ASKS[ask](asker)
-    except AskedError as error:
+    except RequestError as error:
         failure = error.failure
     else:
         failure = found.failure
@@ -236,7 +236,7 @@ def test_a_missing_object_is_none_and_a_lost_race_is_said(cloud: Cloud, asker: G
     cloud.answers = lambda *_: (404, {"error": {"message": "No such object"}}, {})
     assert asker.read("fleet/memory.json") is None
     cloud.answers = lambda *_: (412, {"error": {"message": "conditionNotMet"}}, {})
-    with pytest.raises(AskedError) as caught:
+    with pytest.raises(RequestError) as caught:
         asker.write("fleet/memory.json", "{}", 3)
     assert caught.value.failure.kind is Kind.INVALID
     assert cloud.asked[-1][2]["ifGenerationMatch"] == ["3"]
@@ -256,18 +256,18 @@ def test_the_words_of_several_workers_are_one() -> None:
             item("heartbeats/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
         ]
     ).values()
-    word = together(said)
-    assert word is not None
-    assert (word.boot, word.stage, word.work) == ("failed", "mount-data", "running")
-    assert (word.samples, word.shards, word.size_bytes) == (12, 1, 12)
-    assert (word.why, word.disk_full) == ("no disk", True)
+    status = together(said)
+    assert status is not None
+    assert (status.boot, status.stage, status.work) == ("failed", "mount-data", "running")
+    assert (status.samples, status.shards, status.size_bytes) == (12, 1, 12)
+    assert (status.why, status.disk_full) == ("no disk", True)
 
 
 def test_words_without_numbers_and_with_nonsense_are_read_all_the_same() -> None:
-    ((word,),) = spoken(
+    ((status,),) = spoken(
         [{"name": "heartbeats/n/worker-0", "updated": "?", "metadata": {"samples": "-1"}}]
     ).values()
-    assert (word.samples, word.at_s, word.work) == (0, 0.0, "")
+    assert (status.samples, status.at_s, status.work) == (0, 0.0, "")
 
 
 def test_a_long_retry_after_is_not_slept_out(cloud: Cloud) -> None:
@@ -275,8 +275,8 @@ def test_a_long_retry_after_is_not_slept_out(cloud: Cloud) -> None:
     slept: list[float] = []
     asker = Google("p", "b", session=requests.Session(), sleep=slept.append)
     cloud.answers = lambda method, path, query: (429, {}, {"Retry-After": "86400"})
-    seen = asker.zone("us-east5-a")
-    assert (seen.nodes, slept, len(cloud.asked)) == (None, [], 1)
+    observed = asker.zone("us-east5-a")
+    assert (observed.nodes, slept, len(cloud.asked)) == (None, [], 1)
     cloud.answers = lambda method, path, query: (429, {}, {"Retry-After": "20"})
     asker.zone("us-east5-a")
     assert slept == [20.0, 20.0]
@@ -284,14 +284,19 @@ def test_a_long_retry_after_is_not_slept_out(cloud: Cloud) -> None:
 
 def test_one_node_is_asked_for_by_itself(cloud: Cloud, asker: Google) -> None:
     cloud.answers = lambda method, path, query: (200, {"id": "9", "state": "READY"}, {})
-    seen = asker.node("us-east5-a", "n")
-    assert seen is not None
-    assert (seen.name, seen.zone, seen.instance, seen.state) == ("n", "us-east5-a", "9", "READY")
+    observed = asker.node("us-east5-a", "n")
+    assert observed is not None
+    assert (observed.name, observed.zone, observed.instance, observed.state) == (
+        "n",
+        "us-east5-a",
+        "9",
+        "READY",
+    )
     assert cloud.asked[-1][:2] == ("GET", "/v2/projects/p/locations/us-east5-a/nodes/n")
     cloud.answers = lambda method, path, query: (404, {"error": {"message": "not found"}}, {})
     assert asker.node("us-east5-a", "n") is None
     cloud.answers = lambda method, path, query: (200, b"<html>", {})
-    with pytest.raises(AskedError, match="no JSON"):
+    with pytest.raises(RequestError, match="no JSON"):
         asker.node("us-east5-a", "n")
 
 
@@ -306,7 +311,7 @@ def test_a_slow_zone_delays_no_other_and_what_it_says_later_is_of_the_next_look(
         return fast(method, path, query)
 
     cloud.answers = slow
-    view = asker.look(ZONES)
+    view = asker.observe(ZONES)
     assert not free.is_set()
     assert (view.zones["us-east5-a"].nodes, len(view.zones["us-east5-b"].nodes or ())) == (None, 2)
     failure = view.zones["us-east5-a"].failure
@@ -316,7 +321,7 @@ def test_a_slow_zone_delays_no_other_and_what_it_says_later_is_of_the_next_look(
     while not asker._late["us-east5-a"][1].done():
         time.sleep(0.01)
     asked = len(cloud.asked)
-    assert len(asker.look(ZONES).zones["us-east5-a"].nodes or ()) == 2
+    assert len(asker.observe(ZONES).zones["us-east5-a"].nodes or ()) == 2
     assert len(cloud.asked) == asked + 3, "that zone wasn't asked again"
 
 
@@ -330,15 +335,15 @@ def test_an_answer_that_came_too_late_is_asked_for_again(
     old.set_result(ZoneView({}))
     asker._late = {"us-east5-a": (now[0], old)}
     now[0] += 600
-    assert len(asker.look(ZONES[:1]).zones["us-east5-a"].nodes or ()) == 2
+    assert len(asker.observe(ZONES[:1]).zones["us-east5-a"].nodes or ()) == 2
 
 
 def test_steps_of_a_trainer_are_not_summed_over_workers_and_samples_of_an_extractor_are() -> None:
-    steps = [Word(1.0, work="running", samples=40, of_samples=100) for _ in range(4)]
+    steps = [WorkerStatus(1.0, work="running", samples=40, of_samples=100) for _ in range(4)]
     found = together(steps)
     assert found is not None
     assert (found.samples, found.of_samples) == (40, 100)
-    samples = [Word(1.0, work="running", samples=40, of_samples=100, shards=1) for _ in range(4)]
+    samples = [WorkerStatus(1.0, work="running", samples=40, of_samples=100, shards=1) for _ in range(4)]
     found = together(samples)
     assert found is not None
     assert (found.samples, found.of_samples, found.shards) == (160, 400, 4)
@@ -413,7 +418,7 @@ def test_a_token_that_cannot_be_had_for_a_moment_holds_nothing_until_somebody_ac
     """A controller's own account gets a token each hour, of a metadata server or of an API that fails too."""
     session = mock.Mock(**{"request.side_effect": error})
     asker = Google("p", "b", session=session, sleep=lambda _: None)
-    with pytest.raises(AskedError) as failed:
+    with pytest.raises(RequestError) as failed:
         asker.node("us-east5-a", "n")
     assert (failed.value.failure.kind, kind in FOR_PEOPLE) == (kind, kind is Kind.LOGIN)
     assert session.request.call_count == (3 if kind is Kind.TRANSIENT else 1)

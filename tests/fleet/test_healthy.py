@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.controller import Controller
+from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
-from fleet.memory import Memory, parse
+from fleet.model import TAKEN_AWAY, ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
-from fleet.state import TAKEN_AWAY, Seen, View, Word, ZoneView
 from fleet.zones import Answer, Request, Zones
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from tests.fleet.conftest import OWNER, ZONES, fleet, labels
 
@@ -28,7 +28,7 @@ STATES = ["REPAIRING", "RESTARTING", "STOPPED", "HIDDEN", "", "NEW"]
 class Machine:
     """A node as it truly is."""
 
-    seen: Seen
+    observed: ObservedNode
     attested: Attested = field(default_factory=lambda: Attested("booting"))
     works: bool = True
 
@@ -42,82 +42,82 @@ class Truth:
         deleted: how many were.
     """
 
-    dice: random.Random
+    rng: random.Random
     now_s: float = 1e6
     nodes: dict[tuple[str, str], Machine] = field(default_factory=dict)
-    lists: list[dict[tuple[str, str], Seen]] = field(default_factory=list)
+    lists: list[dict[tuple[str, str], ObservedNode]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     deleted: int = 0
     instances: int = 0
 
     def maybe(self, percent: int) -> bool:
-        return self.dice.randrange(100) < percent
+        return self.rng.randrange(100) < percent
 
     def make(self, zone: str, name: str, state: str, found: Mapping[str, str]) -> None:
         self.instances += 1
-        seen = Seen(name, zone, state, str(self.instances), self.now_s - 1, found, "HEALTHY")
-        self.nodes[zone, name] = Machine(seen)
+        observed = ObservedNode(name, zone, state, str(self.instances), self.now_s - 1, found, "HEALTHY")
+        self.nodes[zone, name] = Machine(observed)
 
     def pass_time(self) -> None:
         """Machines work, break and are taken away; labels change hands; lists are kept for who lags."""
-        self.now_s += self.dice.choice([5.0, 60.0, 300.0, 2400.0])
+        self.now_s += self.rng.choice([5.0, 60.0, 300.0, 2400.0])
         for where, one in list(self.nodes.items()):
-            state = one.seen.state
+            state = one.observed.state
             if state == "DELETING" and self.maybe(50):
                 del self.nodes[where]
                 continue
             if state == "CREATING" and self.maybe(50):
-                one.seen = replace(one.seen, state="READY")
+                one.observed = replace(one.observed, state="READY")
             elif state == "READY" and self.maybe(12):
-                one.seen = replace(one.seen, state=self.dice.choice([*STATES, *TAKEN_AWAY]))
+                one.observed = replace(one.observed, state=self.rng.choice([*STATES, *TAKEN_AWAY]))
             elif state in STATES and self.maybe(50):
-                one.seen = replace(one.seen, state="READY")
+                one.observed = replace(one.observed, state="READY")
             if self.maybe(3):
-                one.seen = replace(one.seen, labels={**one.seen.labels, "stack": "another"})
+                one.observed = replace(one.observed, labels={**one.observed.labels, "stack": "another"})
             if one.works and self.maybe(8):
                 one.works = False
                 broken = [
                     Attested("failed", self.now_s), Attested("ready", self.now_s, "failed", self.now_s),
                     Attested("ready", self.now_s, "running", self.now_s),  # and falls silent
                 ]  # fmt: skip
-                one.attested = self.dice.choice(broken)
+                one.attested = self.rng.choice(broken)
             elif one.works:
-                state = self.dice.choice(["running", "running", "done", ""])
-                boot = self.dice.choice(["ready", "booting", "rerun-failed"])
-                one.attested = Attested(boot, self.now_s, state, self.now_s - self.dice.uniform(0, 90))
-        self.lists.append({where: one.seen for where, one in self.nodes.items()})
+                state = self.rng.choice(["running", "running", "done", ""])
+                boot = self.rng.choice(["ready", "booting", "rerun-failed"])
+                one.attested = Attested(boot, self.now_s, state, self.now_s - self.rng.uniform(0, 90))
+        self.lists.append({where: one.observed for where, one in self.nodes.items()})
 
     # The API, as of one node
 
     def _fails(self, percent: int = 8) -> None:
         if self.maybe(percent):
-            raise AskedError(Failure(self.dice.choice(list(Kind)), "drawn"))
+            raise RequestError(Failure(self.rng.choice(list(Kind)), "drawn"))
 
-    def node(self, zone: str, name: str) -> Seen | None:
+    def node(self, zone: str, name: str) -> ObservedNode | None:
         self._fails()
         found = self.nodes.get((zone, name))
-        return found.seen if found else None
+        return found.observed if found else None
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
         self._fails()
         if (zone, name) in self.nodes:
-            raise AskedError(Failure(Kind.EXISTS, "already exists"))
+            raise RequestError(Failure(Kind.EXISTS, "already exists"))
         self.make(zone, name, "CREATING", body["labels"])
         self._fails()  # its answer is lost
         return "operation"
 
     def delete(self, zone: str, name: str) -> None:
         one = self.nodes.get((zone, name))
-        if one and one.seen.state != "DELETING":
+        if one and one.observed.state != "DELETING":
             self.deleted += 1
             silent = self.now_s - max(one.attested.boot_s, one.attested.job_s) > SILENCE_S
-            useless = one.seen.state in TAKEN_AWAY or (
-                one.seen.state == "READY"
+            useless = one.observed.state in TAKEN_AWAY or (
+                one.observed.state == "READY"
                 and (one.attested.boot == "failed" or one.attested.job == "failed" or silent)
             )
-            if not useless or not OWNER.owns(one.seen):
+            if not useless or not OWNER.owns(one.observed):
                 self.wrong.append(f"{name}: {one}")
-            one.seen = replace(one.seen, state="DELETING")
+            one.observed = replace(one.observed, state="DELETING")
         self._fails()
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
@@ -133,24 +133,27 @@ class Truth:
 
     # What a controller observes
 
-    def look(self, zones: Any) -> View:
+    def observe(self, zones: Any) -> View:
         """Lists of now or of before, silent zones, and whatever anybody may have written of anybody."""
         views: dict[str, ZoneView] = {}
         for zone in zones:
-            shown = self.lists[-1] if self.maybe(60) else self.dice.choice(self.lists[-6:])
-            views[zone] = ZoneView({name: seen for (place, name), seen in shown.items() if place == zone})
+            shown = self.lists[-1] if self.maybe(60) else self.rng.choice(self.lists[-6:])
+            views[zone] = ZoneView(
+                {name: observed for (place, name), observed in shown.items() if place == zone}
+            )
             if self.maybe(12):
-                views[zone] = ZoneView(None, Failure(self.dice.choice(list(Kind)), "drawn"))
-        words: dict[str, list[Word]] = {}
+                views[zone] = ZoneView(None, Failure(self.rng.choice(list(Kind)), "drawn"))
+        statuses: dict[str, list[WorkerStatus]] = {}
         for _, name in self.nodes:
-            at_s = self.now_s - self.dice.choice([1.0, 100.0, 3000.0])
-            boot = self.dice.choice(["", "booting", "ready", "failed", "rerun-failed"])
-            work = self.dice.choice(["", "running", "done", "failed"])
+            at_s = self.now_s - self.rng.choice([1.0, 100.0, 3000.0])
+            boot = self.rng.choice(["", "booting", "ready", "failed", "rerun-failed"])
+            work = self.rng.choice(["", "running", "done", "failed"])
             full = self.maybe(50)
-            words[name] = [Word(at_s, boot, "bundle"), Word(at_s, work=work, disk_full=full)][
-                : self.dice.randrange(3)
-            ]
-        return View(self.now_s, views, None if self.maybe(5) else words)
+            statuses[name] = [
+                WorkerStatus(at_s, boot, "bundle"),
+                WorkerStatus(at_s, work=work, disk_full=full),
+            ][: self.rng.randrange(3)]
+        return View(self.now_s, views, None if self.maybe(5) else statuses)
 
 
 class Later(Zones):
@@ -188,21 +191,21 @@ class Store:
     """Each controller's own: no lease keeps one from the other."""
 
     def __init__(self) -> None:
-        self._text = json.dumps(Memory().to_json())
+        self._text = json.dumps(ControllerState().to_json())
 
-    def read(self) -> Memory:
+    def read(self) -> ControllerState:
         return parse(self._text, "memory")[0]
 
-    def write(self, memory: Memory, sign: bool = True) -> None:
-        self._text = json.dumps(memory.to_json())
+    def write(self, state: ControllerState, renew: bool = True) -> None:
+        self._text = json.dumps(state.to_json())
 
-    def sign(self, memory: Memory) -> None:
+    def renew(self, state: ControllerState) -> None:
         pass
 
 
-def lived(dice: random.Random, how: type[Later] = Later, steps: int = 14) -> Truth:
+def lived(rng: random.Random, how: type[Later] = Later, steps: int = 14) -> Truth:
     """Two controllers, each killed now and then, over some hours of one fleet."""
-    truth = Truth(dice)
+    truth = Truth(rng)
     for member in MEMBERS:
         if truth.maybe(80):
             stack = OWNER.stack if truth.maybe(85) else "another"
@@ -210,12 +213,12 @@ def lived(dice: random.Random, how: type[Later] = Later, steps: int = 14) -> Tru
     stores, actors = [Store(), Store()], [how(truth), how(truth)]
 
     def begun(n: int) -> Controller:
-        return Controller(MEMBERS, truth, actors[n], stores[n], Limits(), OWNER, dice, bundle="b")
+        return Controller(MEMBERS, truth, actors[n], stores[n], Limits(), OWNER, rng, bundle="b")
 
     truth.pass_time()
     controllers = [begun(0), begun(1)]
     for _ in range(steps):
-        n = dice.randrange(2)
+        n = rng.randrange(2)
         controllers[n].step()
         truth.pass_time()
         actors[n].carry_out()
@@ -228,8 +231,8 @@ def lived(dice: random.Random, how: type[Later] = Later, steps: int = 14) -> Tru
 
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
-def test_no_healthy_node_is_ever_deleted(dice: random.Random) -> None:
-    assert lived(dice).wrong == []
+def test_no_healthy_node_is_ever_deleted(rng: random.Random) -> None:
+    assert lived(rng).wrong == []
 
 
 def test_no_healthy_node_is_ever_deleted_in_many_lives() -> None:

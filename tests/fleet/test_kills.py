@@ -126,7 +126,7 @@ def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
     controller = lab.controller(second)
     lab.keep(controller, lambda _: all_there() and not controller.busy)
     spent = sum(
-        len(some) for key, some in controller.memory.attempts.items() if key in {one.key for one in lost}
+        len(some) for key, some in controller.state.attempts.items() if key in {one.key for one in lost}
     )
     assert spent == len(lost), "a loss costs one attempt, however often somebody was killed over it"
     controller.leave()

@@ -6,16 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.members import in_zone, orphans, placed
-from fleet.state import Seen, View, ZoneView
+from fleet.model import ObservedNode, View, ZoneView
 from infra.nodes import Node
 from tests.fleet.conftest import OURS, OWNER, ZONES, fleet, labels
 
 
-def node(member: Node, state: str = "READY", stack: str = OWNER.stack, created_s: float = 0.0) -> Seen:
-    return Seen(member.name, member.zone, state, "1", created_s, labels(member, stack))
+def node(
+    member: Node, state: str = "READY", stack: str = OWNER.stack, created_s: float = 0.0
+) -> ObservedNode:
+    return ObservedNode(member.name, member.zone, state, "1", created_s, labels(member, stack))
 
 
-def view(*nodes: Seen) -> View:
+def view(*nodes: ObservedNode) -> View:
     zones = {zone: {one.name: one for one in nodes if one.zone == zone} for zone in ZONES}
     return View(0.0, {zone: ZoneView(there) for zone, there in zones.items()}, {})
 
@@ -49,7 +51,7 @@ def test_a_member_in_another_zone_takes_a_name_that_nobody_has_or_is_to_have() -
     members = fleet(4)  # two in each of two zones
     moved = in_zone(members[0], members[1].zone, view(), members, {})
     assert (moved.zone, moved.name, moved.key) == ("us-east1-d", "tpu-us-east1-d-2", members[0].key)
-    stranger = Seen("tpu-us-east1-d-2", "us-east1-d", "READY")
+    stranger = ObservedNode("tpu-us-east1-d-2", "us-east1-d", "READY")
     asked = {"other/0": ("us-east1-d", "tpu-us-east1-d-3")}
     assert in_zone(members[0], "us-east1-d", view(stranger), members, asked).name == "tpu-us-east1-d-4"
     members[2] = replace(members[2], name="tpu-us-central1-b-7")
@@ -58,7 +60,7 @@ def test_a_member_in_another_zone_takes_a_name_that_nobody_has_or_is_to_have() -
 
 def test_a_name_that_somebody_else_has_is_not_taken() -> None:
     first = fleet(1)[0]
-    stranger = Seen(first.name, first.zone, "READY", labels={"environment": "prod", "layer": "tpu"})
+    stranger = ObservedNode(first.name, first.zone, "READY", labels={"environment": "prod", "layer": "tpu"})
     (found,) = placed([first], view(stranger), OWNER, {})
     assert (found.zone, found.name) == (first.zone, "tpu-us-central1-b-1")
 
@@ -123,6 +125,6 @@ def test_a_named_slice_and_the_slices_of_one_job_are_where_the_settings_say() ->
     together = replace(first, together=(first.name, "other"))
     elsewhere = node(replace(first, zone="us-east5-a", name="tpu-us-east5-a-9"))
     assert placed([named, together], view(elsewhere), OWNER, {}) == [named, together]
-    there = Seen("train", first.zone, "READY", labels=OWNER.labels)
+    there = ObservedNode("train", first.zone, "READY", labels=OWNER.labels)
     asked = {"train": ("us-east5-a", "train")}
     assert placed([named], view(there), OWNER, {}) == placed([named], view(), OWNER, asked) == [named]

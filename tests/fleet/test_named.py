@@ -43,7 +43,7 @@ def test_a_stack_that_is_not_up_is_said_with_the_command_that_brings_it_up(
         read_stack("dev", tmp_path)
 
 
-def heard(monkeypatch: pytest.MonkeyPatch, *events: Any, fails: str = "") -> Outcome:
+def reporting(monkeypatch: pytest.MonkeyPatch, *events: Any, fails: str = "") -> Outcome:
     """The outcome of making a and b, where Pulumi says all that and then ends."""
 
     def up(target: list[str], on_event: Any, **options: Any) -> None:
@@ -71,15 +71,15 @@ def made(node: str, op: automation.OpType) -> Any:
     return SimpleNamespace(diagnostic_event=None, res_outputs_event=ended)
 
 
-def said(node: str, words: str) -> Any:
+def said(node: str, statuses: str) -> Any:
     urn = names.node_urn("dev", node) if node else None
-    diagnostic = SimpleNamespace(severity="error", urn=urn, message=words)
+    diagnostic = SimpleNamespace(severity="error", urn=urn, message=statuses)
     return SimpleNamespace(diagnostic_event=diagnostic, res_outputs_event=None)
 
 
 def test_fine_is_only_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion alone, or another's failure, is no creation."""
-    found = heard(
+    found = reporting(
         monkeypatch,
         made("a", automation.OpType.DELETE_REPLACED),
         said("b", "googleapi: Error 429: Quota limit 'X' has been exceeded."),
@@ -89,15 +89,17 @@ def test_fine_is_only_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["b"] is not None
     assert (found["a"].kind, found["b"].kind) == (Kind.STACK, Kind.QUOTA)
     op = automation.OpType
-    fine = heard(monkeypatch, made("a", op.CREATE_REPLACEMENT), made("b", op.SAME))
+    fine = reporting(monkeypatch, made("a", op.CREATE_REPLACEMENT), made("b", op.SAME))
     assert fine == {"a": None, "b": None}
 
 
 def test_an_update_that_failed_as_a_whole_says_so_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = heard(monkeypatch, said("", "could not find default credentials"), fails="error: exit status 255")
+    found = reporting(
+        monkeypatch, said("", "could not find default credentials"), fails="error: exit status 255"
+    )
     assert {one.kind for one in found.values() if one} == {Kind.STACK}
     assert all("default credentials" in one.message for one in found.values() if one)
-    assert all(one is not None for one in heard(monkeypatch).values())
+    assert all(one is not None for one in reporting(monkeypatch).values())
 
 
 def test_updates_run_one_at_a_time_in_processes_of_their_own(

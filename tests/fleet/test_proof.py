@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.model import Claim
 from fleet.proof import Attested, objection
-from fleet.state import Claim
 
 NOW_S, SILENCE_S = 1e6, 1800.0
 CLAIMS = [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT]

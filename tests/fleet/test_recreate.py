@@ -12,7 +12,7 @@ import pytest
 from fleet import __main__ as command
 from fleet.controller import Controller
 from fleet.decide import Limits
-from fleet.state import Action
+from fleet.model import Action
 from fleet.store import BucketStore, runs
 from fleet.zones import Verb
 from infra.gcp.failures import Kind
@@ -70,9 +70,9 @@ def test_what_was_preempted_is_deleted_by_the_api_and_made_by_one_update(lab: St
     stood, lost = ((lab.node(name) or {})["id"] for name in ("eval", "train"))
     lab.preempt("train")
     keeper, deletions = controller(lab), lab.deleted
-    looks = lab.keep(keeper, lambda look: lab.state("train") == "READY" and not keeper.busy)
+    looks = lab.keep(keeper, lambda observation: lab.state("train") == "READY" and not keeper.busy)
     keeper.leave()
-    begun = [event for look in looks for event in look.events if "train: " in event]
+    begun = [event for observation in looks for event in observation.events if "train: " in event]
     assert [one.split(" (")[0] for one in begun][:2] == ["train: replace", "train: create"], begun
     assert lab.deleted - deletions == {"PREEMPTED": 1}
     assert (lab.node("train") or {})["id"] != lost
@@ -94,10 +94,10 @@ def test_killed_between_deletion_and_update_the_next_run_finishes(lab: StackLab)
     keeper.actor._zones.wait()  # type: ignore[attr-defined]
     lab.until(lambda: not lab.state("train"))
     later = controller(lab)
-    look = later.step(may=())
-    (one,) = [one for one in look.decisions if one.node == "train"]
+    observation = later.step(may=())
+    (one,) = [one for one in observation.decisions if one.node == "train"]
     assert (one.action, command._was_there(one, later)) == (Action.CREATE, True)
-    lab.keep(later, lambda look: lab.state("train") == "READY" and not later.busy)
+    lab.keep(later, lambda observation: lab.state("train") == "READY" and not later.busy)
     later.leave()
     nothing_left(lab)
 
@@ -138,9 +138,9 @@ def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: S
     made = (lab.node("train") or {})["id"]
     assert not runs(child.pid)
     keeper = controller(lab)
-    look = keeper.step(may=())
+    observation = keeper.step(may=())
     keeper.leave()
-    (one,) = [one for one in look.decisions if one.node == "train"]
+    (one,) = [one for one in observation.decisions if one.node == "train"]
     assert one.action is Action.HOLD
     assert "fix: if an update of yours was killed: python -m infra settle dev tpu" in one.why
     assert create("dev", ["train"], lab.root) == {"train": None}

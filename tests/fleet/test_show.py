@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from fleet import show
-from fleet.controller import Look
+from fleet.controller import Observation
 from fleet.dashboard import Dashboard
-from fleet.state import Action, Condition, Decision, Seen, View, Word, ZoneView
+from fleet.model import Action, Condition, Decision, ObservedNode, View, WorkerStatus, ZoneView
 from infra.catalog import CATALOG
 from infra.nodes import Node
 from tests.fleet.conftest import fleet
@@ -18,15 +18,15 @@ KNOWN = [one for one in fleet(8, zones=8) if CATALOG.price(one.zone).spot][:2]
 UNKNOWN = [one for one in fleet(8, zones=8) if CATALOG.price(one.zone).spot is None][:1]
 
 
-def look(*members: Node, age_s: float = 2 * HOUR_S) -> Look:
-    nodes = [(one, Seen(one.name, one.zone, "READY", "1", 1e6)) for one in members]
-    zones = {one.zone: ZoneView({one.name: seen}) for one, seen in nodes}
-    return Look(View(1e6 + age_s, zones, {}), members, [], [], [], nodes=nodes)
+def observation(*members: Node, age_s: float = 2 * HOUR_S) -> Observation:
+    nodes = [(one, ObservedNode(one.name, one.zone, "READY", "1", 1e6)) for one in members]
+    zones = {one.zone: ZoneView({one.name: observed}) for one, observed in nodes}
+    return Observation(View(1e6 + age_s, zones, {}), members, [], [], [], nodes=nodes)
 
 
 def test_the_price_so_far_is_that_of_the_chips_since_their_creation() -> None:
     spot, on_demand = KNOWN[0], replace(KNOWN[1], spot=False)
-    dollars, unknown = show.price_so_far(look(spot, on_demand))
+    dollars, unknown = show.price_so_far(observation(spot, on_demand))
     each = CATALOG.price(spot.zone).spot, CATALOG.price(on_demand.zone).on_demand
     assert dollars == pytest.approx(2 * 8 * sum(one or 0 for one in each))
     assert dollars > 0
@@ -35,9 +35,9 @@ def test_the_price_so_far_is_that_of_the_chips_since_their_creation() -> None:
 
 def test_a_price_that_nobody_knows_is_said_and_not_taken_for_none(capsys: pytest.CaptureFixture[str]) -> None:
     known, reserved, nowhere = KNOWN[0], replace(KNOWN[1], reserved=True), UNKNOWN[0]
-    some = look(known, reserved, nowhere)
+    some = observation(known, reserved, nowhere)
     dollars, unknown = show.price_so_far(some)
-    assert dollars == show.price_so_far(look(known))[0]
+    assert dollars == show.price_so_far(observation(known))[0]
     assert unknown == sorted([reserved.name, nowhere.name])
     assert show.as_json(some, [])["dollars_so_far"] is None
     with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
@@ -51,9 +51,9 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
 ) -> None:
     member = KNOWN[0]
 
-    def at(minute: int, condition: Condition, *events: str) -> Look:
+    def at(minute: int, condition: Condition, *events: str) -> Observation:
         one = Decision(member, Action.LEAVE, condition, "")
-        return replace(look(member, age_s=60.0 * minute), decisions=[one], events=list(events))
+        return replace(observation(member, age_s=60.0 * minute), decisions=[one], events=list(events))
 
     said = []
     with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
@@ -74,9 +74,9 @@ def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:
     member, rates = KNOWN[0], show.Rates()
 
     def row(minute: int, samples: int, condition: Condition = Condition.WORKING) -> show.Row:
-        word = Word(1e6, "ready", work="running", samples=samples, of_samples=1000)
-        one = Decision(member, Action.LEAVE, condition, "", word=word)
-        (found,) = show.rows(replace(look(member, age_s=60.0 * minute), decisions=[one]), rates)
+        status = WorkerStatus(1e6, "ready", work="running", samples=samples, of_samples=1000)
+        one = Decision(member, Action.LEAVE, condition, "", status=status)
+        (found,) = show.rows(replace(observation(member, age_s=60.0 * minute), decisions=[one]), rates)
         return found
 
     assert (row(1, 100).samples_per_s, row(1, 100).left_s) == (None, None)
@@ -90,7 +90,7 @@ def test_what_a_person_can_do_is_said_once_for_all_that_it_helps() -> None:
     some = fleet(3)
     held = [Decision(one, Action.HOLD, Condition.UNKNOWN, "a stray\n    fix: mend it") for one in some[:2]]
     fine = Decision(some[2], Action.LEAVE, Condition.WORKING, "its boot disk is full")
-    found = replace(look(*some), decisions=[*held, fine])
+    found = replace(observation(*some), decisions=[*held, fine])
     assert show.remedies(found) == [f"{some[0].name} and 1 more: a stray\n    fix: mend it"]
     with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
         dashboard.show(found)

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
+from fleet.controller_state import ControllerState
 from fleet.environment import Environment
 from fleet.errors import FleetError
-from fleet.memory import Memory
-from fleet.state import Cause
+from fleet.model import Cause
 from fleet.store import BucketStore, UnreachableError, object_of
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from infra.nodes import nodes
 from tests.fleet.conftest import OWNER
@@ -31,7 +31,7 @@ def environment(cloud: Cloud) -> Environment:
 def test_a_controller_that_is_written_over_stops_before_it_does_anything(world: Cloud) -> None:
     world.states["train"] = "PREEMPTED"
     one = environment(world).controller()
-    store(world).write(Memory())
+    store(world).write(ControllerState())
     with pytest.raises(FleetError, match="another `fleet` acts"):
         one.step()
     assert not world.asked
@@ -39,7 +39,7 @@ def test_a_controller_that_is_written_over_stops_before_it_does_anything(world: 
 
 def test_a_controller_that_died_is_followed_after_three_minutes(world: Cloud) -> None:
     now = [1000.0]
-    store(world, lambda: now[0]).write(Memory())
+    store(world, lambda: now[0]).write(ControllerState())
     now[0] += 179
     with pytest.raises(FleetError, match="another"):
         store(world, lambda: now[0]).read()
@@ -56,9 +56,9 @@ def test_its_own_write_whose_answer_was_lost_is_no_others(world: Cloud) -> None:
         return write(name, text, generation)
 
     world.write = lost  # type: ignore[method-assign]
-    mine.write(Memory())
+    mine.write(ControllerState())
     world.write = write  # type: ignore[method-assign]
-    mine.write(Memory())
+    mine.write(ControllerState())
     assert world.objects[object_of(OWNER.stack)][1] == 2
 
 
@@ -70,28 +70,28 @@ def test_a_memory_is_written_again_over_an_older_one_whose_answer_was_lost(
 
     def lost(name: str, text: str, generation: int) -> int:
         write(name, text, generation)
-        raise AskedError(Failure(Kind.TRANSIENT, "unavailable"))
+        raise RequestError(Failure(Kind.TRANSIENT, "unavailable"))
 
     world.write = lost  # type: ignore[method-assign]
     with pytest.raises(UnreachableError):
-        mine.write(Memory())
+        mine.write(ControllerState())
     world.write = write  # type: ignore[method-assign]
-    memory = Memory()
-    memory.attempted("train", Cause.NEW, 1.0)
-    mine.write(memory)
+    state = ControllerState()
+    state.begin_attempt("train", Cause.NEW, 1.0)
+    mine.write(state)
     assert json.loads(world.kept or "")["attempts"], "an attempt that isn't in the bucket spends no budget"
 
 
 def test_a_request_that_the_bucket_refuses_is_not_taken_for_written(world: Cloud) -> None:
     mine = store(world)
-    mine.write(Memory())
+    mine.write(ControllerState())
 
     def refuse(name: str, text: str, generation: int) -> int:
-        raise AskedError(Failure(Kind.INVALID, "bad request"))
+        raise RequestError(Failure(Kind.INVALID, "bad request"))
 
     world.write = refuse  # type: ignore[method-assign]
     with pytest.raises(UnreachableError, match="bad request"):
-        mine.write(Memory())
+        mine.write(ControllerState())
 
 
 def test_what_cannot_be_written_down_is_not_done(world: Cloud) -> None:
@@ -100,24 +100,24 @@ def test_what_cannot_be_written_down_is_not_done(world: Cloud) -> None:
     write = world.write
 
     def refuse(name: str, text: str, generation: int) -> int:
-        raise AskedError(Failure(Kind.TRANSIENT, "unavailable"))
+        raise RequestError(Failure(Kind.TRANSIENT, "unavailable"))
 
     world.write = refuse  # type: ignore[method-assign]
-    look = one.step()
+    observation = one.step()
     assert not world.asked
-    assert any("nothing is done" in event for event in look.events)
+    assert any("no action taken" in event for event in observation.events)
     world.write = write  # type: ignore[method-assign]
     one.step()
     while not world.asked:
         time.sleep(0.01)
     assert world.asked == [("delete", "train")]
-    assert one.memory.spent(Cause.PREEMPTION, world.at_s) == 1
+    assert one.state.spent(Cause.PREEMPTION, world.at_s) == 1
 
 
 def test_a_controller_whose_process_is_gone_from_this_host_is_followed_at_once(
     world: Cloud,
 ) -> None:
-    store(world).write(Memory())
+    store(world).write(ControllerState())
     ended = subprocess.Popen(["true"])
     ended.wait()
     found = json.loads(world.kept or "")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.errors import FleetError
-from fleet.state import Action
+from fleet.model import Action
 from fleet.store import EXPIRES_S
 from infra.settings.sources import ROOT
 from tests.fleet.asking import Asking
@@ -55,10 +55,10 @@ def test_another_stack_with_the_same_settings_touches_and_counts_none_of_ours(la
     other = lab.controller(yours)
     looks = [other.step() for _ in range(3)]
     other.leave()
-    assert {one.action for look in looks for one in look.decisions} == {Action.HOLD}
+    assert {one.action for observation in looks for one in observation.decisions} == {Action.HOLD}
     assert "it is of another stack, 1a2b3c4" in looks[-1].decisions[0].why
-    assert not any(look.orphans or look.outdated for look in looks)
-    assert yours.everywhere == []
+    assert not any(observation.orphans or observation.outdated for observation in looks)
+    assert yours.all_nodes == []
     assert changed(yours.google) == []
     assert nodes(lab) == stood
     first = lab.controller(mine, after_a_kill=False)  # each has a lease of its own
@@ -81,7 +81,7 @@ def test_a_second_controller_of_one_stack_is_refused_until_the_lease_has_expired
         lab.cloud.world.clock.rate = 0.0
 
     lab.call(hold())
-    first._store.write(first.memory)
+    first._store.write(first.state)
     second = lab.fleet(TWO)
     with pytest.raises(FleetError, match=r"another `fleet` acts, on .*, process"):
         lab.controller(second, after_a_kill=False)
@@ -89,7 +89,7 @@ def test_a_second_controller_of_one_stack_is_refused_until_the_lease_has_expired
     assert nodes(lab) == stood
     lab.ahead_s += EXPIRES_S
     later = lab.controller(second, after_a_kill=False)
-    later._store.write(later.memory)
+    later._store.write(later.state)
     with pytest.raises(FleetError, match="another `fleet` acts"):
         first.step()
     assert nodes(lab) == stood, "who was written over does nothing more"

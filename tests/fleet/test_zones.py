@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from fleet.model import Claim, ObservedNode
 from fleet.proof import Attested
-from fleet.state import Claim, Seen
 from fleet.zones import Answer, Request, Verb, Zones
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from infra.nodes import Node
 from tests.fleet.conftest import OWNER, fleet, labels
@@ -23,11 +23,11 @@ class Api:
     """One node, and what is asked of it."""
 
     def __init__(self, state: str = "READY", instance: str = "7", stack: str = OWNER.stack):
-        self.seen: Seen | None = Seen(
+        self.observed: ObservedNode | None = ObservedNode(
             MEMBER.name, MEMBER.zone, state, instance, 1.0, labels(MEMBER, stack), "HEALTHY"
         )
         self.workers: list[Attested] = []
-        self.then: list[Seen | None] = []  # what it is from the second question on
+        self.then: list[ObservedNode | None] = []  # what it is from the second question on
         self.body: Mapping[str, Any] = {}
         self.ended = True
         self.fails: dict[str, Failure] = {}
@@ -36,12 +36,12 @@ class Api:
     def _ask(self, what: str) -> None:
         self.asked.append(what)
         if what in self.fails:
-            raise AskedError(self.fails[what])
+            raise RequestError(self.fails[what])
 
-    def node(self, zone: str, name: str) -> Seen | None:
+    def node(self, zone: str, name: str) -> ObservedNode | None:
         self._ask("node")
-        seen, self.seen = self.seen, self.then.pop(0) if self.then else self.seen
-        return seen
+        observed, self.observed = self.observed, self.then.pop(0) if self.then else self.observed
+        return observed
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
         self._ask("create")
@@ -91,10 +91,10 @@ def test_what_google_took_away_is_deleted_whatever_it_was_decided_about(state: s
 def test_a_node_that_was_made_anew_while_its_workers_were_asked_stays(instance: str, later: bool) -> None:
     """What they attest may be of either."""
     api = Api()
-    api.workers, node = [Attested("failed", NOW_S - 9)], api.seen
+    api.workers, node = [Attested("failed", NOW_S - 9)], api.observed
     assert node is not None
     other = replace(node, instance=instance) if instance else None
-    api.seen, api.then = (node, [other]) if later else (other, [node])
+    api.observed, api.then = (node, [other]) if later else (other, [node])
     answer = ask(api, Verb.DELETE, claim=Claim.BOOT_FAILED)
     assert "delete" not in api.asked
     assert answer.spared == bool(instance or later), "or it is gone"
@@ -112,8 +112,8 @@ def test_a_named_slice_is_deleted_without_a_label_of_the_stack_that_holds_it() -
 )
 def test_silence_is_proven_by_googles_health_or_by_time(health: str, silent_s: float, goes: bool) -> None:
     api = Api()
-    assert api.seen is not None
-    api.seen, api.workers = replace(api.seen, health=health), [Attested("ready", NOW_S - silent_s)]
+    assert api.observed is not None
+    api.observed, api.workers = replace(api.observed, health=health), [Attested("ready", NOW_S - silent_s)]
     assert ask(api, Verb.DELETE, claim=Claim.SILENT).done == goes == ("delete" in api.asked)
 
 
@@ -179,7 +179,7 @@ def test_what_is_gone_or_going_needs_no_deletion() -> None:
             Request(Verb.DELETE, MEMBER, "7", Claim.NONE, "operations/1", 5)
         )
         assert api.asked == ["node"]
-    api.seen = None
+    api.observed = None
     assert ask(api, Verb.DELETE).failure is None
 
 
@@ -187,9 +187,9 @@ def test_what_is_gone_or_going_needs_no_deletion() -> None:
 def test_a_deletion_whose_answer_was_lost_is_under_way_where_the_node_goes_or_is_gone(left: str) -> None:
     class Lossy(Api):
         def delete(self, zone: str, name: str) -> None:
-            assert self.seen is not None
-            newer = replace(self.seen, state="READY", instance="8")
-            self.seen = newer if left == "newer" else replace(self.seen, state=left) if left else None
+            assert self.observed is not None
+            newer = replace(self.observed, state="READY", instance="8")
+            self.observed = newer if left == "newer" else replace(self.observed, state=left) if left else None
             super().delete(zone, name)
 
     api = Lossy("PREEMPTED")
@@ -206,7 +206,7 @@ def test_a_creation_whose_answer_was_lost_finds_its_own_node_there() -> None:
     api.fails["create"] = Failure(Kind.EXISTS, "already exists")
     answer = ask(api, Verb.CREATE)
     assert (answer.failure, answer.operation) == (None, "")
-    api.seen = None  # it goes just now: the next look says more
+    api.observed = None  # it goes just now: the next look says more
     assert ask(api, Verb.CREATE).failure is None
 
 
@@ -216,8 +216,8 @@ def test_a_creation_that_finds_somebody_elses_node_there_fails() -> None:
     ):  # fmt: skip
         other = Api()
         other.fails["create"] = Failure(Kind.EXISTS, "already exists")
-        assert other.seen is not None
-        other.seen = replace(other.seen, labels=found)
+        assert other.observed is not None
+        other.observed = replace(other.observed, labels=found)
         failure = ask(other, Verb.CREATE).failure
         assert failure is not None
         assert (failure.kind, "isn't this member" in failure.message) == (Kind.EXISTS, True)
@@ -250,8 +250,8 @@ def test_a_creation_that_failed_is_over_with_what_it_failed_with() -> None:
 
 def test_new_settings_reach_our_node_alone_and_keep_its_generation() -> None:
     api = Api()
-    assert api.seen is not None
-    api.seen = replace(api.seen, labels={**api.seen.labels, "generation": "3"})
+    assert api.observed is not None
+    api.observed = replace(api.observed, labels={**api.observed.labels, "generation": "3"})
     assert ask(api, Verb.UPDATE).failure is None
     assert (api.asked, api.body["labels"]["generation"]) == (["node", "update"], "3")
     other = Api(stack="another")

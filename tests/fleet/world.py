@@ -9,11 +9,11 @@ import pytest
 from fleet import __main__ as command
 from fleet import environment
 from fleet.environment import Environment
+from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
-from fleet.state import Seen, View, Word, ZoneView
 from fleet.store import object_of
 from fleet.zones import Answer, Request
-from infra.gcp.client import AskedError
+from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
 from infra.named import StackState
 from infra.nodes import nodes
@@ -81,8 +81,8 @@ class Cloud:
         """The controller's state, as it is in the bucket."""
         return self.objects.get(object_of(OWNER.stack), (None, 0))[0]
 
-    def _seen(self, name: str) -> Seen:
-        return Seen(
+    def _seen(self, name: str) -> ObservedNode:
+        return ObservedNode(
             name,
             self.zones[name],
             self.states[name],
@@ -97,27 +97,27 @@ class Cloud:
         there = [name for name, state in self.states.items() if state and self.zones[name] == zone]
         return ZoneView({name: self._seen(name) for name in there})
 
-    def look(self, zones: Sequence[str]) -> View:
+    def observe(self, zones: Sequence[str]) -> View:
         self.at_s += 1
         self.looked.append([*zones])
-        words = {
-            name: [Word(self.at_s - 5, "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)]
+        statuses = {
+            name: [WorkerStatus(self.at_s - 5, "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)]
             for name, state in self.states.items()
             if state == "READY"
         }
-        return View(self.at_s, {zone: self.zone(zone) for zone in zones}, words)
+        return View(self.at_s, {zone: self.zone(zone) for zone in zones}, statuses)
 
-    def everywhere(self) -> list[Seen]:
+    def all_nodes(self) -> list[ObservedNode]:
         return [self._seen(name) for name, state in self.states.items() if state]
 
-    def node(self, zone: str, name: str) -> Seen | None:
+    def node(self, zone: str, name: str) -> ObservedNode | None:
         return self._seen(name) if self.states.get(name) and self.zones[name] == zone else None
 
     def make(self, verb: str, zone: str, name: str) -> None:
-        """As the API or Pulumi does. Raises AskedError."""
+        """As the API or Pulumi does. Raises RequestError."""
         self.asked.append((verb, name))
         if failure := Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure:
-            raise AskedError(failure)
+            raise RequestError(failure)
         self.states[name], self.zones[name] = "READY", zone
         self.instances[name] = self.instances.get(name, 1) + 1
 
@@ -129,7 +129,7 @@ class Cloud:
     def delete(self, zone: str, name: str) -> None:
         self.asked.append(("delete", name))
         if self.failure:
-            raise AskedError(self.failure)
+            raise RequestError(self.failure)
         self.states[name] = ""
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ class Cloud:
 
     def write(self, name: str, text: str, generation: int) -> int:
         if generation != self.objects.get(name, ("", 0))[1]:
-            raise AskedError(Failure(Kind.INVALID, "conditionNotMet"))
+            raise RequestError(Failure(Kind.INVALID, "conditionNotMet"))
         self.objects[name] = text, generation + 1
         return generation + 1
 
@@ -165,7 +165,7 @@ class Named:
         try:
             self._cloud.make("up", request.node.zone, request.node.name)
             self._answers.append(Answer(request))
-        except AskedError as error:
+        except RequestError as error:
             self._answers.append(Answer(request, error.failure))
 
     def ended(self) -> list[Answer]:

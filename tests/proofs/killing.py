@@ -37,7 +37,9 @@ class KillingFront(Front):
         if self.counted is None:
             return await super()._handle(request)
         self.counted.append(f"{request.method} {request.path_qs.partition('?')[0]}")
-        first = next((n for n, seen in enumerate(self.counted) if self.since in seen), len(self.counted))
+        first = next(
+            (n for n, observed in enumerate(self.counted) if self.since in observed), len(self.counted)
+        )
         due = len(self.counted) - first == self.kill_at
         if due and self.before:
             self._kill()

@@ -230,7 +230,9 @@ def test_a_host_without_its_servers_works_all_the_same(
     with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         host.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
-        with Heartbeat.of_host({"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}) as heartbeat:
+        with Heartbeat.of_host(
+            {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}
+        ) as heartbeat:
             heartbeat.report(samples=1)
             heartbeat.end("done")
         server.shutdown()
@@ -292,7 +294,9 @@ def test_who_is_no_worker_says_nothing(missing: str, listing: Listing) -> None:
 def test_a_worker_of_several_slices_has_its_number_in_its_node(listing: Listing) -> None:
     """As in boot/: worker 6 of 8, of two slices, is worker 2 of the second."""
     host = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "6", "WORKER_COUNT": "8"}
-    with Heartbeat.of_host({**host, "SLICE_COUNT": "2", "SLICE_ID": "1", "TPU_COMMAND": "0123456789ab"}) as heartbeat:
+    with Heartbeat.of_host(
+        {**host, "SLICE_COUNT": "2", "SLICE_ID": "1", "TPU_COMMAND": "0123456789ab"}
+    ) as heartbeat:
         heartbeat.end("done")
     said = listing.heartbeat(f"heartbeats/{NODE}/worker-2")
     assert (said["state"], said["command"]) == ("done", "0123456789ab")

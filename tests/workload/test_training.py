@@ -22,8 +22,8 @@ from workload.__main__ import main
 from workload.runs.checkpoints import Checkpoints, list_steps
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
-from workload.train.cluster import Membership
 from workload.train import launch
+from workload.train.cluster import Membership
 from workload.train.preemption import Preemption
 
 pytestmark = pytest.mark.slow

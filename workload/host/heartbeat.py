@@ -1,7 +1,7 @@
-"""The heartbeat of a worker: the progress of its job, which one listing of the bucket shows for all workers.
+"""A worker's heartbeat: the progress of its job; one listing of the bucket shows those of all workers.
 
-`heartbeats/<node>/worker-<k>`; its metadata, and when it is written, stand in docs/architecture.md, "Objects in
-the bucket". A short form is this machine's guest attribute `tpu/job`, which no other host can write.
+`heartbeats/<node>/worker-<k>`; docs/architecture.md, "Objects in the bucket", lists its metadata and when it
+is written. A short form is this machine's guest attribute `tpu/job`, which no other host can write.
 It is best effort: no job waits for it, or fails because it can't be written.
 """
 
@@ -19,7 +19,7 @@ from workload.host.bucket import Bucket
 from workload.host.errors import HostError
 from workload.host.metadata import read, write_guest_attribute
 
-__all__ = ["Word"]
+__all__ = ["Heartbeat"]
 
 _EVERY_S = 30.0  # at most
 _AT_LEAST_EVERY_S = 60.0
@@ -56,7 +56,7 @@ class Heartbeat:
 
     @classmethod
     def of_host(cls, environment: Mapping[str, str]) -> Self:
-        """The heartbeat of the worker that a service's environment describes; elsewhere one that writes nothing."""
+        """That of the worker that a service's environment describes; elsewhere it writes nothing."""
         bucket, node = environment.get("CHECKPOINT_BUCKET"), environment.get("TPU_NAME")
         worker = environment.get("WORKER_ID", "")
         workers, slices = (environment.get(name, "1") for name in ("WORKER_COUNT", "SLICE_COUNT"))

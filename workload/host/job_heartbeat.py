@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 from workload.host.errors import HostError
-from workload.host.unit import STOPPED
 from workload.host.heartbeat import Heartbeat
+from workload.host.unit import STOPPED
 
 __all__ = ["Heartbeat", "Service", "last_line", "look"]
 

@@ -73,7 +73,11 @@ class Run:
     ):
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
-        self._lease, self._step_log, self._goodput = lease, step_log, goodput  # lease and journal are worker 0's
+        self._lease, self._step_log, self._goodput = (
+            lease,
+            step_log,
+            goodput,
+        )  # lease and journal are worker 0's
         self._heartbeat, self._durable = heartbeat, durable
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))

@@ -10,7 +10,7 @@ chmod 0755 "$RUN"
 exec 9>"$RUN/boot.lock"
 flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
 exec > >(tee --append "$LOG" 9>&-) 2>&1
-LOG_WRITER=$!
+export LOG_WRITER=$!
 exec 7>&1
 trap interrupted EXIT
 

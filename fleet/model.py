@@ -21,7 +21,7 @@ HEARTBEAT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedNode:
     """A node as Google lists it.
 
     Attributes:
@@ -57,27 +57,27 @@ class Owner:
     stack: str
     held: Mapping[str, str] | None = None
 
-    def owns(self, seen: Seen) -> bool:
+    def owns(self, observed: ObservedNode) -> bool:
         """Whether a node is ours: by its labels, which say of which stack it is."""
-        return {**self.labels, "stack": self.stack}.items() <= seen.labels.items()
+        return {**self.labels, "stack": self.stack}.items() <= observed.labels.items()
 
-    def has(self, member: Node, seen: Seen) -> bool:
+    def has(self, member: Node, observed: ObservedNode) -> bool:
         """Whether what has a member's name is ours; a named slice's is, where Pulumi isn't there to say."""
         if member.member is None:
             return self.held is None or member.name in self.held
-        return self.owns(seen)
+        return self.owns(observed)
 
 
 @dataclass(frozen=True)
 class ZoneView:
     """One list call: every node of a zone by name, or why there is no answer."""
 
-    nodes: Mapping[str, Seen] | None
+    nodes: Mapping[str, ObservedNode] | None
     failure: Failure | None = None
 
 
 @dataclass(frozen=True)
-class Word:
+class WorkerStatus:
     """What one worker said last of its boot or of its work, in the bucket; or what all of a node's say.
 
     Attributes:
@@ -110,12 +110,14 @@ class Word:
     disk_full: bool = False
     worked_s: float = 0.0
 
-    def of(self, command: str) -> "Word":
+    def of(self, command: str) -> "WorkerStatus":
         """The same, as word of the job that is asked for: what is of another one says no more than that."""
         if not self.work or not self.command or self.command == command:
             return self
         worked_s = self.at_s if self.work == "running" else self.worked_s
-        older = Word(self.at_s, self.boot, self.stage, "older", command=self.command, worked_s=worked_s)
+        older = WorkerStatus(
+            self.at_s, self.boot, self.stage, "older", command=self.command, worked_s=worked_s
+        )
         return replace(older, disk_full=self.disk_full)
 
 
@@ -132,29 +134,29 @@ class View:
 
     at_s: float
     zones: Mapping[str, ZoneView]
-    words: Mapping[str, Sequence[Word]] | None
+    statuses: Mapping[str, Sequence[WorkerStatus]] | None
     failure: Failure | None = None
 
-    def seen(self, node: str, zone: str) -> Seen | None:
+    def node(self, name: str, zone: str) -> ObservedNode | None:
         """A node, if its zone's list has it."""
         view = self.zones.get(zone)
-        return (view.nodes or {}).get(node) if view else None
+        return (view.nodes or {}).get(name) if view else None
 
-    def all(self) -> list[Seen]:
+    def all(self) -> list[ObservedNode]:
         """Every node that was listed."""
-        return [seen for zone in self.zones.values() for seen in (zone.nodes or {}).values()]
+        return [observed for zone in self.zones.values() for observed in (zone.nodes or {}).values()]
 
-    def word(self, seen: Seen, command: str) -> Word | None:
+    def status(self, observed: ObservedNode, command: str) -> WorkerStatus | None:
         """What the workers of this node, and of none before it with its name, say together of a command.
 
         Both times are Google's: of the node's creation, and of the objects.
         """
-        words = (self.words or {}).get(seen.name, ())
-        said = [word.of(command) for word in words if word.at_s >= seen.created_s]
+        statuses = (self.statuses or {}).get(observed.name, ())
+        said = [status.of(command) for status in statuses if status.at_s >= observed.created_s]
         return together(said)
 
 
-def together(said: Sequence[Word]) -> Word | None:
+def together(said: Sequence[WorkerStatus]) -> WorkerStatus | None:
     """Several workers' words as one; None where there are none.
 
     A boot has failed where one worker's has, unless work was heard of after it; it is ready once all that
@@ -163,24 +165,26 @@ def together(said: Sequence[Word]) -> Word | None:
     """
     if not said:
         return None
-    boots, works = [word for word in said if word.boot], [word for word in said if word.work]
-    worked_s = max((word.at_s for word in works), default=0.0)
-    boots = [word for word in boots if word.boot != "failed" or word.at_s > worked_s]
+    boots, works = [status for status in said if status.boot], [status for status in said if status.work]
+    worked_s = max((status.at_s for status in works), default=0.0)
+    boots = [status for status in boots if status.boot != "failed" or status.at_s > worked_s]
     ranked = ("failed", "rerun-failed", "booting", "rerunning", "ready")
-    boot = min(boots, key=lambda word: ranked.index(word.boot) if word.boot in ranked else 2, default=None)
-    states = {word.work for word in works}
-    count = sum if any(word.shards for word in works) else max
-    return Word(
-        max(word.at_s for word in said),
+    boot = min(
+        boots, key=lambda status: ranked.index(status.boot) if status.boot in ranked else 2, default=None
+    )
+    states = {status.work for status in works}
+    count = sum if any(status.shards for status in works) else max
+    return WorkerStatus(
+        max(status.at_s for status in said),
         boot.boot if boot else "",
         boot.stage if boot else "",
         next((state for state in ("failed", "older", "running", "done") if state in states), ""),
-        count([word.samples for word in works] or [0]),
-        count([word.of_samples for word in works] or [0]),
-        sum(word.shards for word in works),
-        sum(word.size_bytes for word in works),
-        why=next((word.why for word in (*works, *boots) if word.why), ""),
-        disk_full=any(word.disk_full for word in works),
+        count([status.samples for status in works] or [0]),
+        count([status.of_samples for status in works] or [0]),
+        sum(status.shards for status in works),
+        sum(status.size_bytes for status in works),
+        why=next((status.why for status in (*works, *boots) if status.why), ""),
+        disk_full=any(status.disk_full for status in works),
         worked_s=max((w.at_s if w.work == "running" else w.worked_s for w in works), default=0.0),
     )
 
@@ -245,7 +249,7 @@ class Decision:
     cause: Cause | None = None
     instance: str = ""
     claim: Claim = Claim.NONE
-    word: Word | None = None
+    status: WorkerStatus | None = None
 
     @property
     def node(self) -> str:

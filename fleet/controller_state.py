@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.errors import FleetError
-from fleet.state import Cause
+from fleet.model import Cause
 from infra.gcp.failures import FOR_PEOPLE, OF_ONE, Failure, Kind
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 900.0
@@ -48,7 +48,7 @@ class Refusal:
     Attributes:
         count: since the last success.
         not_before_s: of the next attempt.
-        stopped: why nothing is tried until a person has acted; empty where that isn't so.
+        stopped: why nothing is tried until manual action; empty where that isn't so.
         why: of the last one.
         kind: of the last one.
     """
@@ -65,7 +65,7 @@ class Refusal:
 
 
 @dataclass
-class Memory:
+class ControllerState:
     """Attempts of the last day by member, refusals by zone and by member, and how bundles did.
 
     An attempt is written before anything is done and stays open until its node is there: what was taken away
@@ -80,10 +80,10 @@ class Memory:
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
-    heard_s: float = 0.0
-    by_hand: bool = False
+    listed_s: float = 0.0
+    manual: bool = False
 
-    def copy(self) -> "Memory":
+    def copy(self) -> "ControllerState":
         """Another one that says the same; what they hold is never changed in place."""
         return replace(
             self, attempts=dict(self.attempts), refusals=dict(self.refusals), bundles=dict(self.bundles)
@@ -99,22 +99,22 @@ class Memory:
         last = next(reversed(self.attempts.get(key, ())), None)
         return last if last and not last.back_s else None
 
-    def owed(self, key: str) -> Cause | None:
+    def recovery_cause(self, key: str) -> Cause | None:
         """For which cause a member is being brought back that was there."""
         one = self.open(key)
         return one.cause if one and one.cause is not Cause.NEW else None
 
-    def goes_on(self, key: str, instance: str) -> bool:
+    def continues(self, key: str, instance: str) -> bool:
         """Whether a creation, or the deletion of this instance, is a step of the open attempt."""
         last = self.open(key)
         return bool(last and (not instance or last.instance == instance))
 
-    def attempted(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
+    def begin_attempt(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
         """Opens an attempt, or goes on with the one that is open; forgets what is older than a day.
 
         `instance` is that of a node that is to be deleted first: the creation after it is the same attempt.
         """
-        if self.goes_on(key, instance):
+        if self.continues(key, instance):
             return
         self._close(key)
         kept = [one for one in self.attempts.get(key, ()) if one.at_s > now_s - DAY_S]
@@ -147,7 +147,7 @@ class Memory:
         if zone:
             self.refusals.pop(zone, None)
 
-    def failed(self, key: str, zone: str, failure: Failure, now_s: float, dice: random.Random) -> None:
+    def failed(self, key: str, zone: str, failure: Failure, now_s: float, rng: random.Random) -> None:
         """An attempt gave no node yet; the next try is later each time.
 
         What is wrong with the request for one member holds that one, what the zone or the project
@@ -160,7 +160,7 @@ class Memory:
         for_people = failure.kind in FOR_PEOPLE
         if before.stopped or (before.not_before_s > now_s and not for_people):
             return  # another member has been told so, or worse
-        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**before.count) * dice.uniform(0.5, 1.5)
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**before.count) * rng.uniform(0.5, 1.5)
         if failure.kind is Kind.STACK:
             wait_s = STACK_WAIT_S
         stopped = f"{failure}" if for_people else ""
@@ -193,10 +193,10 @@ class Memory:
         """A boot failed with a bundle, on the first node that says so."""
         self.bundles.setdefault(bundle, why)
 
-    def acted(self) -> None:
+    def retry_now(self) -> None:
         """A person asks: all are tried again at once. Budgets stay spent."""
         self.refusals.clear()
-        self.by_hand = True
+        self.manual = True
 
     def last_back(self, node: str) -> Attempt | None:
         """The newest attempt that gave a node."""
@@ -211,7 +211,7 @@ class Memory:
         """As it is kept."""
         attempts = [vars(one) for each in self.attempts.values() for one in each]
         refusals = {name: vars(one) for name, one in self.refusals.items()}
-        rest = {"bundles": self.bundles, "heard_s": self.heard_s}
+        rest = {"bundles": self.bundles, "heard_s": self.listed_s}
         return {"version": 2, "attempts": attempts, "refusals": refusals, **rest}
 
 
@@ -220,7 +220,7 @@ def _refusal(kept: Mapping[str, Any]) -> Refusal:
     return Refusal(**{**kept, "kind": Kind(kind) if kind else None})
 
 
-def parse(text: str, where: str) -> tuple[Memory, Mapping[str, Any]]:
+def parse(text: str, where: str) -> tuple[ControllerState, Mapping[str, Any]]:
     """What was kept, and all that stands beside it.
 
     Raises:
@@ -228,15 +228,15 @@ def parse(text: str, where: str) -> tuple[Memory, Mapping[str, Any]]:
     """
     try:
         kept: Any = json.loads(text)
-        memory = Memory(
+        state = ControllerState(
             refusals={str(name): _refusal(one) for name, one in kept["refusals"].items()},
             bundles={str(one): str(why) for one, why in kept["bundles"].items()},
-            heard_s=float(kept.get("heard_s", 0.0)),
+            listed_s=float(kept.get("heard_s", 0.0)),
         )
         for one in kept["attempts"]:
             attempt = Attempt(**{**one, "cause": Cause(one["cause"])})
-            memory.attempts.setdefault(attempt.node, []).append(attempt)
+            state.attempts.setdefault(attempt.node, []).append(attempt)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         fix = "look at it, and delete it to begin with unspent budgets"
         raise FleetError(f"{where}: can't be read: {error}\n    fix: {fix}") from None
-    return memory, kept
+    return state, kept

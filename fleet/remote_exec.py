@@ -1,7 +1,7 @@
 """A command on all workers at once: on all of them or on none, a log for each, and who failed first.
 
-everywhere = Everywhere(settings, Path("fleet-logs"), parallel=32)
-left_out, reports = everywhere.on_all(view, members, "sudo systemctl restart tpu-job")
+remote = RemoteExec(settings, Path("fleet-logs"), parallel=32)
+left_out, reports = remote.on_all(view, members, "sudo systemctl restart tpu-job")
 """
 
 import shlex
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import FleetError
+from fleet.model import View
 from fleet.ssh import Ending, Report, Ssh, Worker, workers
-from fleet.state import View
 from infra.gcp.failures import Kind, classify
 from infra.nodes import Node
 from infra.settings import Settings
@@ -27,16 +27,16 @@ _PROBES, _PAUSE_S = 3, 2.0
 _SHOWN_LINES, _SHOWN_CHARACTERS = 10, 60
 
 
-def one_line(words: Sequence[str]) -> str:
+def one_line(statuses: Sequence[str]) -> str:
     """What a host's shell is given: several words as they are, a single one as a line of its own.
 
     Raises:
         FleetError: there are no words.
     """
-    if not words:
+    if not statuses:
         fix = "python -m fleet exec dev -- hostname"
         raise FleetError(f"no command: it stands behind --\n    fix: {fix}")
-    return words[0] if len(words) == 1 else shlex.join(words)
+    return statuses[0] if len(statuses) == 1 else shlex.join(statuses)
 
 
 def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str, str], dict[str, str]]:
@@ -49,10 +49,10 @@ def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str,
         zone = view.zones[one.zone]
         if zone.nodes is None:
             unknown[one.name] = f"{one.zone} didn't answer: {zone.failure.message if zone.failure else '?'}"
-        elif (seen := zone.nodes.get(one.name)) is None:
+        elif (observed := zone.nodes.get(one.name)) is None:
             down[one.name] = f"{one.zone} has no such node"
-        elif seen.state != "READY":
-            down[one.name] = f"it is {seen.state or 'in no state'}"
+        elif observed.state != "READY":
+            down[one.name] = f"it is {observed.state or 'in no state'}"
         else:
             ready.append(one)
     return ready, down, unknown
@@ -64,7 +64,7 @@ def with_role(said: str) -> str:
     return f"{said} ({failure.fix})" if failure.kind is Kind.PERMISSION else said
 
 
-class Everywhere:
+class RemoteExec:
     """One command's run, and the folder with what each worker said."""
 
     def __init__(self, settings: Settings, logs: Path, parallel: int):
@@ -176,12 +176,12 @@ def first_failure(reports: Sequence[Report]) -> str:
 
 def failed_boots(view: View, members: Sequence[Node], since_s: float) -> list[str]:
     """Boots that failed since the command began: systemd calls a startup script fine that has failed."""
-    words = view.words or {}
+    statuses = view.statuses or {}
     return [
-        f"{one.name}: its startup script failed at {word.stage}{f': {word.why}' if word.why else ''}"
+        f"{one.name}: its startup script failed at {status.stage}{f': {status.why}' if status.why else ''}"
         for one in members
-        for word in words.get(one.name, ())
-        if word.boot in ("failed", "rerun-failed") and word.at_s >= since_s
+        for status in statuses.get(one.name, ())
+        if status.boot in ("failed", "rerun-failed") and status.at_s >= since_s
     ]
 
 
