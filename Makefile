@@ -7,7 +7,7 @@ SLICE ?= v6e-16
 LAYER ?= tpu
 PYTHON ?= python3
 space := $(subst ,, )
-STORIES := $(sort $(patsubst rehearsal/scenarios/%.yaml,%,$(wildcard rehearsal/scenarios/*.yaml)))
+SCENARIOS := $(sort $(patsubst rehearsal/scenarios/%.yaml,%,$(wildcard rehearsal/scenarios/*.yaml)))
 export PYTHON
 # The virtual environment holds the locked packages and links to the pinned programs.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -20,7 +20,7 @@ export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
-	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=$(subst $(space),|,$(STORIES))   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/%/Pulumi.yaml,%,$(wildcard infra/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
+	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=$(subst $(space),|,$(SCENARIOS))   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/%/Pulumi.yaml,%,$(wildcard infra/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
 
 doctor: ## say what is here and what is missing, with a fix for each miss
 	@$(PYTHON) tools/doctor.py
@@ -32,7 +32,7 @@ test: setup lint ## run every test (no cloud account; some need root)
 	@tools/setup.sh parity >&2 # not within the time that a test has
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, all stories (python -m tests.proofs -h: each, with its time)
+prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, all scenarios (python -m tests.proofs -h: each, with its time)
 	python -m pytest -m prove
 	python -m tests.proofs saves
 	python -m tests.proofs extractions
@@ -40,7 +40,7 @@ prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, all s
 	python -m tests.proofs settings
 	python -m tests.proofs mutants
 	python -m tests.proofs roles
-	for story in $(filter-out default,$(STORIES)); do python -m rehearsal run $$story || exit; done
+	for scenario in $(filter-out default,$(SCENARIOS)); do python -m rehearsal run $$scenario || exit; done
 	python -m tests.proofs updates
 	python -m tests.proofs runs
 
@@ -51,7 +51,7 @@ lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
 	git ls-files -co --exclude-standard '*.sh' .ci/run | xargs shellcheck
 	tools/lock.sh --check
 
-rehearse: setup ## run the whole story on this machine against an emulated Google Cloud (root)
+rehearse: setup ## run the whole scenario on this machine against an emulated Google Cloud (root)
 	python -m rehearsal run $(SCENARIO)
 
 preview: setup ## the plan and the price of all stacks of ENV, before anything exists

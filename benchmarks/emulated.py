@@ -64,7 +64,7 @@ class Imagined:
         """See `machine.Hosts`."""
         self._on.discard(name)
 
-    async def pull(self, name: str) -> None:
+    async def cut_power(self, name: str) -> None:
         """See `machine.Hosts`."""
         self._on.discard(name)
 

@@ -1,5 +1,5 @@
-"""`python -m rehearsal`: the commands. Exit status: 0 fine · 1 the story failed · 2 the command line or the
-scenario is wrong · 3 the world can't be made or entered · 130 interrupted."""
+"""`python -m rehearsal`: the commands. Exit status: 0 passed · 1 the scenario failed · 2 usage or scenario error ·
+3 the world can't be made or entered · 130 interrupted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from types import FrameType
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioError
-from rehearsal.story import scenario as scenarios
-from rehearsal.story.steps import Publish
+from rehearsal.scenario import scenario as scenarios
+from rehearsal.scenario.steps import Publish
 from rehearsal.world import life, making, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, cache_dir
@@ -26,15 +26,15 @@ from rehearsal.world.layout import Layout, State, cache_dir
 FAILED, USAGE, NO_WORLD, INTERRUPTED = 1, 2, 3, 130
 
 _EXAMPLES = """examples:
-  python -m rehearsal run                     the default story: four stacks, four hosts, two preemptions
-  python -m rehearsal run kills --seed 7      another story of `list`, its random moments as in an earlier run
+  python -m rehearsal run                     the default scenario: four stacks, four hosts, two preemptions
+  python -m rehearsal run kills --seed 7      another scenario; the seed repeats an earlier run's random moments
   python -m rehearsal run my.yaml --keep      one of your own; afterwards the world stays up for a look around
   python -m rehearsal shell                   a shell in the world that is up, or in a fresh one
   python -m rehearsal shell -c 'pulumi preview -s dev'
   python -m rehearsal up; python -m rehearsal status; python -m rehearsal down
 
 exit status:
-  0 fine   1 the story failed   2 wrong command line or scenario   3 no world   130 interrupted
+  0 passed   1 the scenario failed   2 wrong command line or scenario   3 no world   130 interrupted
 
 docs/rehearsal.md says what is real in there, what is emulated, and how to write a scenario.
 """
@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="act a story out and write a report")
+    run = commands.add_parser("run", help="run a scenario and write a report")
     run.add_argument(
         "scenario", nargs="?", default="default", help="a name of `list` or a file (default: default)"
     )
@@ -82,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="what is up: nodes, hosts, requests, faults")
     for each in (run, up, shell, down, status):
         each.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
-    commands.add_parser("list", help="the stories that come with the project")
+    commands.add_parser("list", help="the scenarios that come with the project")
     return parser
 
 
@@ -162,23 +162,23 @@ def _fresh(arguments: argparse.Namespace, narrator: Narrator, name: str) -> Layo
 
 
 def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
-    story = scenarios.load(scenarios.find(arguments.scenario), arguments.seed)
+    scenario = scenarios.load(scenarios.find(arguments.scenario), arguments.seed)
     layout = _kept(arguments) if arguments.keep else _fresh(arguments, narrator, "run")
     plan = making.Plan(
-        environment=story.header.environment,
-        cloud=story.header.cloud,
-        seed=story.seed,
+        environment=scenario.header.environment,
+        cloud=scenario.header.cloud,
+        seed=scenario.seed,
         plugins=arguments.plugins,
-        text=story.header.text,
-        settings=story.header.settings,
-        locks=tuple(step.lock for step in story.steps if isinstance(step, Publish)),
+        text=scenario.header.text,
+        settings=scenario.header.settings,
+        locks=tuple(step.lock for step in scenario.steps if isinstance(step, Publish)),
     )
     report = arguments.report.resolve()
     report.mkdir(parents=True, exist_ok=True)
-    narrator.line(f"{story.header.title}  (seed {story.seed})")
+    narrator.line(f"{scenario.header.title}  (seed {scenario.seed})")
     with _world(layout, plan, narrator, keep=arguments.keep) as state:
-        command = [sys.executable, "-m", "rehearsal.story", str(story.path.resolve())]
-        command += ["--seed", str(story.seed), "--report", str(report)]
+        command = [sys.executable, "-m", "rehearsal.scenario", str(scenario.path.resolve())]
+        command += ["--seed", str(scenario.seed), "--report", str(report)]
         try:
             return life.run_inside(layout, state, command, owns_interrupts=False)
         finally:

@@ -19,5 +19,5 @@ class ScenarioError(RehearsalError):
     """A scenario file breaks a rule; the message holds every problem with its key path."""
 
 
-class StoryFailed(RehearsalError):  # noqa: N818 - the outcome of a run, not of the program
-    """A step of the story didn't end as it says it must."""
+class ScenarioFailed(RehearsalError):  # noqa: N818 - the outcome of a run, not of the program
+    """A step of the scenario didn't end as it says it must."""

@@ -30,7 +30,7 @@ OTHERS = (
     "tools.config_tables",
     "benchmarks.page",
     "tools.fleet_docs",
-    "rehearsal.story.handbook",
+    "rehearsal.scenario.docs",
 )
 
 

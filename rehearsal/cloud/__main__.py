@@ -29,7 +29,7 @@ class NoHosts:
     async def power_off(self, name: str) -> None:
         """Nothing runs."""
 
-    async def pull(self, name: str) -> None:
+    async def cut_power(self, name: str) -> None:
         """Nothing runs."""
 
     async def discard(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The control socket: what a story does to the cloud that no API of Google's can do.
+"""The control socket: what a scenario does to the cloud that no API of Google's can do.
 
 HTTP with JSON bodies over a Unix socket; the calls are those of docs/architecture.md. `Control` is the
 client, for scripts.
@@ -75,7 +75,7 @@ class ControlServer:
         for path, action in (
             ("/preempt", self._preempt),
             ("/maintain", self._maintain),
-            ("/pull", self._pull),
+            ("/cut-power", self._cut_power),
             ("/clock", self._set_clock),
             ("/faults", self._add_fault),
             ("/quotas", self._set_quota),
@@ -127,8 +127,8 @@ class ControlServer:
         await self._nodes.maintain(body["node"], body["ends"])
         return {}
 
-    async def _pull(self, body: JsonObject) -> JsonObject:
-        await self._nodes.pull(body["host"])
+    async def _cut_power(self, body: JsonObject) -> JsonObject:
+        await self._nodes.cut_power(body["host"])
         return {}
 
     async def _set_clock(self, body: JsonObject) -> JsonObject:
@@ -216,9 +216,9 @@ class Control:
         """Google's maintenance: REPAIRING, then `ends` (READY, TERMINATED, UNKNOWN; PENDING: a notice)."""
         self._call("POST", "/maintain", {"node": node, "ends": ends})
 
-    def pull(self, host: str) -> None:
-        """Pull the plug of one host."""
-        self._call("POST", "/pull", {"host": host})
+    def cut_power(self, host: str) -> None:
+        """Cut the power of one host."""
+        self._call("POST", "/cut-power", {"host": host})
 
     def set_clock(self, rate: float) -> None:
         """Let `rate` virtual seconds pass in a real one."""
@@ -242,7 +242,7 @@ class Control:
         return rules
 
     def add_snapshot(self, name: str, image: Path, *, disk_size_gb: int) -> None:
-        """A snapshot that exists before the story begins, with the content of an ext4 image."""
+        """A snapshot that exists before the scenario begins, with the content of an ext4 image."""
         self._call("POST", "/snapshots", {"name": name, "image": str(image), "disk_size_gb": disk_size_gb})
 
     def requests(self, since: int = 0) -> JsonObject:

@@ -117,7 +117,7 @@ class Doorway:
     async def _disturbed(
         self, passage: Passage, serve: Callable[[], Awaitable[T]], cut: Callable[[], ConnectionError]
     ) -> T:
-        fault = self._faults.strike(passage.method_id, passage.host, passage.path, passage.principal)
+        fault = self._faults.inject(passage.method_id, passage.host, passage.path, passage.principal)
         if fault is None:
             return await serve()
         passage.fault, passage.reason = fault, fault.rule_id

@@ -131,7 +131,7 @@ class Faults:
         """Take a rule out of force; how often it was observed."""
         return self._rules.pop(rule_id).observed
 
-    def strike(self, method_id: str, host: str, path: str, principal: str) -> Fault | None:
+    def inject(self, method_id: str, host: str, path: str, principal: str) -> Fault | None:
         """The fault for this request, if any."""
         now = self._clock.now()
         for rule in self._rules.values():
@@ -140,7 +140,7 @@ class Faults:
         return None
 
     def missed(self, fault: Fault) -> None:
-        """Take a strike back that had nothing to spoil: the next request that matches gets it."""
+        """Undo an injection that had no response to alter: the next request that matches gets it."""
         if fault.rule_id in self._rules:
             self._rules[fault.rule_id].observed -= 1
 

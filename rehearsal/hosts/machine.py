@@ -65,8 +65,8 @@ class Hosts(Protocol):
     async def power_off(self, name: str) -> None:
         """The ACPI button: orderly; returns at once. Nothing where the machine is off."""
 
-    async def pull(self, name: str) -> None:
-        """The plug: SIGKILL; returns when the machine is dead. Nothing where it is off."""
+    async def cut_power(self, name: str) -> None:
+        """Power loss: SIGKILL; returns when the machine is dead. Nothing where it is off."""
 
     async def discard(self, name: str) -> None:
         """Pull and erase the boot disk: the next machine of this name starts from the image."""
@@ -85,7 +85,7 @@ class _Machine:
     spec: HostSpec
     pidfd: int | None = None
     nspawn: asyncio.subprocess.Process | None = None
-    pulled: bool = False
+    power_lost: bool = False
     booted: asyncio.Event = field(default_factory=asyncio.Event)
     supervisor: asyncio.Task[None] | None = None
 
@@ -118,7 +118,7 @@ class NspawnHosts:
         (self._directory / "disks").mkdir(parents=True, exist_ok=True)
 
     async def close(self) -> None:
-        """Pull every plug and erase every boot disk; nothing boots any more."""
+        """Cut the power of every host and erase every boot disk; nothing boots any more."""
         self._closing = True
         await asyncio.gather(*(self.discard(name) for name in list(self._machines)))
         for _ in range(_BOOTS_AT_ONCE):  # boots that were on their way
@@ -138,7 +138,7 @@ class NspawnHosts:
             if machine is None:
                 machine = await asyncio.to_thread(self._make, spec)
                 self._machines[spec.name] = machine
-            machine.spec, machine.pulled = spec, False
+            machine.spec, machine.power_lost = spec, False
             started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             # Its failure is nobody's where the wait below was cancelled, as at a world's end.
             started.add_done_callback(lambda future: future.exception())
@@ -149,7 +149,7 @@ class NspawnHosts:
                 if machine.pidfd is None and machine.nspawn is not None:  # stuck before there was an init
                     with contextlib.suppress(ProcessLookupError):
                         machine.nspawn.kill()
-                await self.pull(spec.name)
+                await self.cut_power(spec.name)
                 why = f"{spec.name}: no init within {_BOOT_TIMEOUT_S:.0f} s"
                 raise HostError(why, f"read {self.console(spec.name)}") from None
 
@@ -157,18 +157,18 @@ class NspawnHosts:
         """See Hosts."""
         self._signal(name, _POWER_BUTTON)
 
-    async def pull(self, name: str) -> None:
+    async def cut_power(self, name: str) -> None:
         """See Hosts."""
         machine = self._machines.get(name)
         if machine is None or machine.supervisor is None:
             return
-        machine.pulled = True
+        machine.power_lost = True
         self._signal(name, signal.SIGKILL)
         await asyncio.wait([machine.supervisor])
 
     async def discard(self, name: str) -> None:
         """See Hosts."""
-        await self.pull(name)
+        await self.cut_power(name)
         machine = self._machines.pop(name, None)
         if machine is not None:
             await asyncio.to_thread(machine.disk.close)
@@ -220,7 +220,7 @@ class NspawnHosts:
                 attached.append(disk.image)
                 devices[disk.device_name] = device
             await asyncio.to_thread(self._network.ensure_gateway, spec.gateway, spec.address_cidr)
-            while await self._run_once(machine, devices, started) == _REBOOT and not machine.pulled:
+            while await self._run_once(machine, devices, started) == _REBOOT and not machine.power_lost:
                 pass
         except Exception as error:
             if started.done():
@@ -274,7 +274,7 @@ class NspawnHosts:
             facts = dict(line.split("=", 1) for line in lines if "=" in line)
             if leader := facts.get("X_NSPAWN_LEADER_PID"):
                 machine.pidfd = os.pidfd_open(int(leader))
-                if machine.pulled:
+                if machine.power_lost:
                     self._signal(machine.spec.name, signal.SIGKILL)
                 await _until_listening(int(leader))
                 await asyncio.to_thread(self._network.join, f"vb-{_nspawn_name(machine)}")

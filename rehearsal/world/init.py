@@ -1,6 +1,6 @@
 """Process 1 of a world: sets the stage, starts the cloud, reaps orphans; when it ends, the kernel ends all.
 
-python -m rehearsal.world.init DIR   (run by the warden, inside fresh namespaces)
+python -m rehearsal.world.init DIR   (run by the supervisor, inside fresh namespaces)
 
 It prints one line, `ready` or `failed: why`, once the cloud's control socket answers or can't.
 """

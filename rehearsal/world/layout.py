@@ -127,12 +127,12 @@ def _is(path: Path, descriptor: int) -> bool:
 class State:
     """A world that is up. Pids are those of the outer pid namespace.
 
-    `init_started` and `warden_started` are the kernel's start times (clock ticks since boot, field 22 of
+    `init_started` and `supervisor_started` are the kernel's start times (clock ticks since boot, field 22 of
     /proc/PID/stat): with the pid they name a process for good, even after the pid is used again.
     """
 
-    warden_pid: int
-    warden_started: int
+    supervisor_pid: int
+    supervisor_started: int
     init_pid: int
     init_started: int
     environment: dict[str, str]

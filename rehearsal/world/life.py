@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rehearsal.errors import WorldError
 from rehearsal.world.layout import Layout, State, started
+from rehearsal.world.supervisor import child_of
 from rehearsal.world.sweep import cgroup_mounts, erase, sweep
-from rehearsal.world.warden import child_of
 
 _TOOLS = ("unshare", "nsenter", "setpriv", "ip", "nft", "mount", "ssh-keygen", "systemd-nspawn", "mkfs.ext4")
 _END_TIMEOUT_S = 60.0
@@ -70,7 +70,7 @@ def require_free(layout: Layout) -> None:
 
 
 def left_behind(worlds: Path) -> Iterator[Layout]:
-    """Claims what is left in a folder of worlds whose commands were killed, and their wardens with them.
+    """Claims what is left in a folder of worlds whose commands were killed, and their supervisors with them.
 
     Whatever lives holds its folder's lock, or its first process has the number and start time of its state.
     """
@@ -88,9 +88,9 @@ def launch(layout: Layout, environment: Mapping[str, str], *, ephemeral: bool) -
 
     An ephemeral world ends, and its folder goes, when the calling process dies, whatever kills it.
     """
-    command = [sys.executable, "-m", "rehearsal.world.warden", str(layout.root)]
-    with (layout.root / "warden.log").open("ab") as log:
-        warden = subprocess.Popen(
+    command = [sys.executable, "-m", "rehearsal.world.supervisor", str(layout.root)]
+    with (layout.root / "supervisor.log").open("ab") as log:
+        supervisor = subprocess.Popen(
             [*command, "--ephemeral"] if ephemeral else command,
             stdin=subprocess.PIPE if ephemeral else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -100,26 +100,28 @@ def launch(layout: Layout, environment: Mapping[str, str], *, ephemeral: bool) -
             start_new_session=True,
             pass_fds=[layout.claim()],
         )
-    _WARDENS[layout.root] = warden
-    assert warden.stdout is not None
-    said = warden.stdout.readline().decode().strip()
+    _SUPERVISORS[layout.root] = supervisor
+    assert supervisor.stdout is not None
+    said = supervisor.stdout.readline().decode().strip()
     state = State.load(layout.state)
     if said != "ready" or state is None:
-        reason = said.removeprefix("failed: ") or f"the warden ended; see {layout.root / 'warden.log'}"
+        reason = (
+            said.removeprefix("failed: ") or f"the supervisor ended; see {layout.root / 'supervisor.log'}"
+        )
         raise WorldError(f"the world didn't come up: {reason}{_end_of(layout.cloud_log)}")
     return state
 
 
 # By folder. Their pipes stay open as long as this process lives.
-_WARDENS: dict[Path, subprocess.Popen[bytes]] = {}
+_SUPERVISORS: dict[Path, subprocess.Popen[bytes]] = {}
 
 
 def end(layout: Layout) -> None:
     """End the world and remove its folder; nothing to do is not an error."""
-    warden = _WARDENS.pop(layout.root, None)
-    if warden:  # ours, and maybe interrupted before there was a state to find it by
-        warden.terminate()
-        warden.wait()
+    supervisor = _SUPERVISORS.pop(layout.root, None)
+    if supervisor:  # ours, and maybe interrupted before there was a state to find it by
+        supervisor.terminate()
+        supervisor.wait()
     try:
         state = State.load(layout.state)
         ending = state is not None
@@ -129,7 +131,7 @@ def end(layout: Layout) -> None:
     deadline = time.monotonic() + _END_TIMEOUT_S
     if state:
         for pid, since, number in (
-            (state.warden_pid, state.warden_started, signal.SIGTERM),
+            (state.supervisor_pid, state.supervisor_started, signal.SIGTERM),
             (state.init_pid, state.init_started, signal.SIGKILL),
         ):
             while started(pid) == since:

@@ -63,7 +63,7 @@ def data_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_host(tmp_path: Path, gcs: str, published: str) -> Iterator[Callable[..., Host]]:
-    """Makes one host with the given attributes; it is pulled at the end."""
+    """Makes one host with the given attributes; its power is cut at the end."""
     hosts: list[Host] = []
     with running_lab(tmp_path, worker(BUCKET, published), gcs) as lab:
 
@@ -75,4 +75,4 @@ def make_host(tmp_path: Path, gcs: str, published: str) -> Iterator[Callable[...
 
         yield make
         for host in hosts:
-            host.pull()
+            host.cut_power()

@@ -260,7 +260,7 @@ class Host:
         """Orderly."""
         self._end(_POWER_BUTTON)
 
-    def pull(self) -> None:
+    def cut_power(self) -> None:
         """Without a word."""
         self._end(signal.SIGKILL)
 

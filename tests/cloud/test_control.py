@@ -35,8 +35,8 @@ class Fleet:
     async def maintain(self, node: str, ends: str) -> None:
         self.done.append(("maintain", node, ends))
 
-    async def pull(self, host: str) -> None:
-        self.done.append(("pull", host))
+    async def cut_power(self, host: str) -> None:
+        self.done.append(("cut_power", host))
 
     def nodes_status(self) -> list[JsonObject]:
         return [{"name": "tpu-dev", "zone": "z", "state": "READY", "hosts": []}]
@@ -121,9 +121,9 @@ def test_status_tells_of_everything(control: Socket) -> None:
 
 def test_nodes_are_preempted_and_hosts_pulled(control: Socket) -> None:
     control.client.preempt("tpu-dev", notice=True)
-    control.client.pull("tpu-dev-w1")
+    control.client.cut_power("tpu-dev-w1")
     control.client.maintain("tpu-dev", ends="READY")
-    done = [("preempt", "tpu-dev", True), ("pull", "tpu-dev-w1"), ("maintain", "tpu-dev", "READY")]
+    done = [("preempt", "tpu-dev", True), ("cut_power", "tpu-dev-w1"), ("maintain", "tpu-dev", "READY")]
     assert control.fleet.done == done
     with pytest.raises(ControlError, match="'none' was not found"):
         control.client.preempt("none", notice=False)

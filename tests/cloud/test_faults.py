@@ -130,17 +130,17 @@ def test_the_log_names_the_rule(cloud: CloudFront) -> None:
         ({}, True),
     ],
 )
-def test_rules_match(match: dict[str, str], struck: bool) -> None:
+def test_rules_match(match: dict[str, str], injected: bool) -> None:
     faults = Faults(VirtualClock())
     faults.add({"match": match, "what": {"reset": True}})
-    fault = faults.strike(
+    fault = faults.inject(
         "tpu.projects.locations.nodes.get", "tpu.googleapis.com", "/v2/p/nodes/n", "alice@example.com"
     )
-    assert (fault is not None) is struck
+    assert (fault is not None) is injected
 
 
 def strikes(faults: Faults, count: int) -> list[bool]:
-    return [faults.strike("m", "h", "/p", "a") is not None for _ in range(count)]
+    return [faults.inject("m", "h", "/p", "a") is not None for _ in range(count)]
 
 
 def test_a_rule_can_begin_after_so_many_requests() -> None:

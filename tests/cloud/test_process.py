@@ -136,7 +136,7 @@ class Racks:
     async def power_off(self, name: str) -> None:
         self.on.pop(name, None)
 
-    async def pull(self, name: str) -> None:
+    async def cut_power(self, name: str) -> None:
         self.on.pop(name, None)
 
     async def discard(self, name: str) -> None:

@@ -42,7 +42,7 @@ async def test_preemption_with_notice(lab: Lab) -> None:
     assert guest is not None
     assert guest.preempted
     await until(lambda: lab.tpu.nodes_status()[0]["state"] == "PREEMPTED")
-    assert not any(event == "pull" for event, _ in lab.hosts.events)
+    assert not any(event == "cut_power" for event, _ in lab.hosts.events)
     _, node = await lab.get()
     assert node["state"] == "PREEMPTED"
     await lab.finish(await lab.api("DELETE", "nodes/tpu-dev"))
@@ -60,7 +60,7 @@ async def test_plug_is_pulled_when_the_notice_has_run_out(lab: Lab, monkeypatch:
     await asyncio.sleep(0.1)
     assert sorted(lab.hosts.on) == HOSTS
     await until(lambda: lab.tpu.nodes_status()[0]["state"] == "PREEMPTED")
-    assert lab.hosts.events[-4:] == [("pull", name) for name in HOSTS]
+    assert lab.hosts.events[-4:] == [("cut_power", name) for name in HOSTS]
 
 
 async def test_preemption_without_notice(lab: Lab) -> None:
@@ -96,7 +96,7 @@ async def test_a_node_that_maintenance_ended_is_not_preempted(lab: Lab) -> None:
 
 async def test_pulled_host_shows_in_status_and_health(lab: Lab) -> None:
     await lab.ready()
-    await lab.tpu.pull("tpu-dev-w2")
+    await lab.tpu.cut_power("tpu-dev-w2")
     _, node = await lab.get()
     assert (node["state"], node["health"]) == ("READY", "TIMEOUT")
     assert node["healthDescription"] == "Workers that do not respond: 2."

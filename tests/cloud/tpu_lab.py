@@ -59,12 +59,12 @@ class PretendedHosts:
         if not self.deaf:
             self.on.pop(name, None)
 
-    async def pull(self, name: str) -> None:
+    async def cut_power(self, name: str) -> None:
         if self.on.pop(name, None) is not None:
-            self.events.append(("pull", name))
+            self.events.append(("cut_power", name))
 
     async def discard(self, name: str) -> None:
-        await self.pull(name)
+        await self.cut_power(name)
         self.events.append(("discard", name))
 
     def running(self, name: str) -> bool:

@@ -20,7 +20,7 @@ STEPS = {step if isinstance(step, str) else next(iter(step)) for step in STORY["
 
 RUN_HERE = {"make help", "make doctor"}
 RUN_BY_CI = {"make test", "make rehearse"}
-# The story types what these targets type; a target that isn't here is run by nobody.
+# The scenario types what these targets type; a target that isn't here is run by nobody.
 RUN_BY_THE_STORY = {
     "make preview ENV=dev": "preview",
     "make up ENV=dev": "up",
@@ -34,7 +34,7 @@ RUN_BY_THE_STORY = {
 RUN_BY_A_TEST = {"python -m infra up dev storage", "python -m infra up dev --after storage"}
 # A person's own login to a real cloud.
 NOT_RUN = {"gcloud auth application-default login", "pulumi login", "pulumi login --local"}
-# 20 minutes, which CI doesn't have; that the command starts this story is looked at here.
+# 20 minutes, which CI doesn't have; that the command starts this scenario is looked at here.
 TOO_LONG = {"make rehearse SCENARIO=kills": "python -m rehearsal run kills"}
 # 5 to 15 minutes on two cores; the small one beside it is run, and the config is loaded by its tests.
 COMPILES_LONG = {"make preflight CONFIG=llama-3.1-8b-v6e-256.toml SLICE=v6e-256"}

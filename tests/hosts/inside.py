@@ -153,13 +153,13 @@ async def story(stage: Stage) -> dict[str, Any]:
     seen["still full"] = await stage.ssh(1, "echo more | sudo tee /var/more")
 
     gateway = gateway_mac()
-    await stage.hosts.pull("tpu-dev-w0")
+    await stage.hosts.cut_power("tpu-dev-w0")
     seen["gateway is the same"] = gateway_mac() == gateway
     seen["running after pull"] = stage.hosts.running("tpu-dev-w0")
     seen["other still runs"] = stage.hosts.running("tpu-dev-w1")
     await stage.hosts.discard("tpu-dev-w0")
     await stage.boot(0)
-    await stage.hosts.pull(
+    await stage.hosts.cut_power(
         "tpu-dev-w1"
     )  # of two ports one is the lowest: one of them has gone now, either way
     seen["gateway is still the same"] = gateway_mac() == gateway

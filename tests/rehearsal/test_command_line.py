@@ -90,7 +90,7 @@ def test_a_refusal_leaves_no_folder_in_the_cache(tmp_path: Path, monkeypatch: py
 def test_what_a_killed_run_left_is_removed_by_the_next_and_nothing_else_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while its world was made, when there was no warden yet to clean up behind it."""
+    """Killed while its world was made, when there was no supervisor yet to clean up behind it."""
     monkeypatch.setenv("TPU_CACHE", str(tmp_path))
     monkeypatch.setattr(command.life, "require_machine", lambda: None)
     worlds, names = tmp_path / "worlds", ("run-killed", "run-pid-reused", "run-locked", "run-up", "other")

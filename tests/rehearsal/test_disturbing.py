@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import disturbing, steps
-from rehearsal.story.bucket import ObjectFacts
-from rehearsal.story.record import Record
-from rehearsal.story.scene import Scene
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import disturbing, steps
+from rehearsal.scenario.bucket import ObjectFacts
+from rehearsal.scenario.record import Record
+from rehearsal.scenario.scene import Scene
 
 NODE, HOST, ADDRESS = "tpu-us-east5-a-2", "tpu-us-east5-a-2-w0", "10.0.0.5"
 FOLDER = "extractions/one/activations/tpu_4/"
@@ -106,21 +106,21 @@ def test_a_late_worker_whose_writes_took_no_effect_is_proof(scene: Scene, world:
 def test_a_write_that_took_effect_is_found(scene: Scene, world: World, condition: str) -> None:
     stalled(scene)
     world.woken = (request("get", LEASE, 200), request("insert", UPLOAD + condition, 200))
-    with pytest.raises(StoryFailed, match="wrote 1 objects of the run"):
+    with pytest.raises(ScenarioFailed, match="wrote 1 objects of the run"):
         woken(scene)
 
 
 def test_one_that_never_asked_for_its_lease_did_not_wake_up(scene: Scene, world: World) -> None:
     stalled(scene)
     world.woken = (request("get", LEASE, 200, "10.0.0.9"),)
-    with pytest.raises(StoryFailed, match="nothing shows that it woke up"):
+    with pytest.raises(ScenarioFailed, match="nothing shows that it woke up"):
         woken(scene)
 
 
 def test_one_that_ends_well_was_not_refused(scene: Scene, world: World) -> None:
     stalled(scene)
     world.says = ENDED.replace("Status=2", "Status=0")
-    with pytest.raises(StoryFailed, match="should have ended with 2"):
+    with pytest.raises(ScenarioFailed, match="should have ended with 2"):
         woken(scene)
 
 
@@ -128,16 +128,16 @@ def test_it_is_not_woken_before_another_is_beyond_it(scene: Scene, world: World)
     stalled(scene)
     world.commits = 0
     world.shards = dict(scene.stalled[NODE].shards)
-    with pytest.raises(StoryFailed, match="2 shards beyond worker 4: not within"):
+    with pytest.raises(ScenarioFailed, match="2 shards beyond worker 4: not within"):
         disturbing.wake(scene, steps.Wake(NODE, 2, timeout_s=0.1))
     assert not any("CONT" in line for line in world.on_host)
 
 
 def test_only_what_stands_still_in_the_middle_can_be_woken(scene: Scene, world: World) -> None:
-    with pytest.raises(StoryFailed, match="doesn't stand still"):
+    with pytest.raises(ScenarioFailed, match="doesn't stand still"):
         woken(scene)
     world.total = 3
-    with pytest.raises(StoryFailed, match="too late to stall it"):
+    with pytest.raises(ScenarioFailed, match="too late to stall it"):
         stalled(scene)
 
 
@@ -145,7 +145,7 @@ def test_a_full_disk_must_stop_no_work(scene: Scene, world: World) -> None:
     disturbing.fill(scene, steps.Fill(NODE, "one", 4))
     assert [check.claim for check in scene.record.checks] == ["a full disk stops no extraction that runs"]
     world.commits = 0
-    with pytest.raises(StoryFailed, match="3 more shards of worker 4: not within"):
+    with pytest.raises(ScenarioFailed, match="3 more shards of worker 4: not within"):
         disturbing.fill(scene, steps.Fill(NODE, "one", 4, timeout_s=0.1))
 
 
@@ -164,5 +164,5 @@ def test_a_boot_must_fail_for_the_reason_that_was_meant(scene: Scene, world: Wor
     reboot("HTTP 200\ntpu-boot: error: the boot disk is full")
     assert scene.note.text == "in stage bundle: tpu-boot: error: the boot disk is full"
     assert [boot.state for boot in scene.boots.values()] == ["failed"], "which the timeline shows"
-    with pytest.raises(StoryFailed, match="and not for 'disk is full': no token"):
+    with pytest.raises(ScenarioFailed, match="and not for 'disk is full': no token"):
         reboot("no token")

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import impostor
-from rehearsal.story.impostor_steps import Impostor, Unharmed
-from rehearsal.story.record import Record
-from rehearsal.story.scene import Scene
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import impostor
+from rehearsal.scenario.impostor_steps import Impostor, Unharmed
+from rehearsal.scenario.record import Record
+from rehearsal.scenario.scene import Scene
 
 NODE, VICTIM = "tpu-us-east5-b-0", "tpu-us-east5-b-1"
 STEP = Impostor(NODE, VICTIM)
@@ -99,26 +99,26 @@ def test_an_attempt_that_ends_otherwise_fails_the_story(
     scene: Scene, world: World, what: str, status: int
 ) -> None:
     world.tried[what] = status
-    with pytest.raises(StoryFailed, match=f"{what}: {status}, not"):
+    with pytest.raises(ScenarioFailed, match=f"{what}: {status}, not"):
         impostor.impostor(scene, STEP)
 
 
 def test_a_forgery_that_did_not_land_proves_nothing(scene: Scene, world: World) -> None:
     world.boot = {"state": "ready"}
-    with pytest.raises(StoryFailed, match="nothing was forged"):
+    with pytest.raises(ScenarioFailed, match="nothing was forged"):
         impostor.impostor(scene, STEP)
 
 
 def test_a_changed_state_is_seen_from_outside(scene: Scene, world: World) -> None:
     world.controllers[1] = {"state.json": 2}
-    with pytest.raises(StoryFailed, match="gs://b-fleet is not what it was"):
+    with pytest.raises(ScenarioFailed, match="gs://b-fleet is not what it was"):
         impostor.impostor(scene, STEP)
 
 
 @pytest.mark.parametrize("landed_on", [VICTIM, "nowhere"])
 def test_an_attribute_must_be_the_writers(scene: Scene, world: World, landed_on: str) -> None:
     world.landed_on = landed_on
-    with pytest.raises(StoryFailed, match="wrote a guest attribute"):
+    with pytest.raises(ScenarioFailed, match="wrote a guest attribute"):
         impostor.impostor(scene, STEP)
 
 
@@ -133,10 +133,10 @@ def test_an_attribute_must_be_the_writers(scene: Scene, world: World, landed_on:
 def test_a_node_that_was_replaced_or_taken_down_is_not_unharmed(
     scene: Scene, world: World, change: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(StoryFailed, match="nobody spoke"):
+    with pytest.raises(ScenarioFailed, match="nobody spoke"):
         impostor.unharmed(scene, Unharmed(VICTIM, 0.0))
     impostor.impostor(scene, STEP)
     for name, value in change.items():
         setattr(world, name, value)
-    with pytest.raises(StoryFailed, match=says):
+    with pytest.raises(ScenarioFailed, match=says):
         impostor.unharmed(scene, Unharmed(VICTIM, 0.0))

@@ -1,4 +1,4 @@
-"""A story that is asked to end twice at once: `timeout` and make each send a signal of their own."""
+"""A scenario that is asked to end twice at once: `timeout` and make each send a signal of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rehearsal.world.program import TREE
 # Both are pending before either is handled, which is when Python looks at the handlers.
 PROGRAM = """
 import signal, threading
-from rehearsal.story.__main__ import _interrupt_once
+from rehearsal.scenario.__main__ import _interrupt_once
 
 both = signal.SIGINT, signal.SIGTERM
 for number in both:

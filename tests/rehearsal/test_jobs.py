@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import jobs, jobsteps
-from rehearsal.story.bucket import ObjectFacts
-from rehearsal.story.record import Record
-from rehearsal.story.scene import Scene
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import jobs, jobsteps
+from rehearsal.scenario.bucket import ObjectFacts
+from rehearsal.scenario.record import Record
+from rehearsal.scenario.scene import Scene
 
 
 class World:
@@ -47,7 +47,7 @@ def scene(world: World) -> Scene:
         for _ in range(5):
             if answer := found():
                 return answer
-        raise StoryFailed(what)
+        raise ScenarioFailed(what)
 
     made = SimpleNamespace(
         program=None,
@@ -62,7 +62,7 @@ def scene(world: World) -> Scene:
 
 
 def test_every_workers_log_must_have_the_line(world: World, scene: Scene) -> None:
-    with pytest.raises(StoryFailed):
+    with pytest.raises(ScenarioFailed):
         jobs.logged(scene, jobsteps.Logged("tpu-dev", 2, r"step \d{2}"))
     assert scene.note.text == "1 of 2"
     world.logs[1].append("step 15")
@@ -92,7 +92,7 @@ def test_each_worker_may_say_it_at_a_time_of_its_own(world: World, scene: Scene)
     jobs.heartbeat(scene, jobsteps.Heartbeat("tpu-dev", 2, "failed", r"signal 9: step \d"))
     assert scene.note.text == "killed by signal 9: step 3"
     world.looks = 0
-    with pytest.raises(StoryFailed):
+    with pytest.raises(ScenarioFailed):
         jobs.heartbeat(scene, jobsteps.Heartbeat("tpu-dev", 2, "failed", "signal 15"))
 
 

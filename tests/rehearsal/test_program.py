@@ -14,9 +14,9 @@ import pytest
 import requests
 
 from rehearsal.errors import WorldError
+from rehearsal.scenario import steps
+from rehearsal.scenario.building import _summary, pulumi
 from rehearsal.standin.install import install, installed_version, plugin_folder
-from rehearsal.story import steps
-from rehearsal.story.building import _summary, pulumi
 from rehearsal.world import names, person
 from rehearsal.world.dial import address_of
 from rehearsal.world.layout import Layout, State, started

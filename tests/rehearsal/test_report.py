@@ -1,4 +1,4 @@
-"""The report, from the record of a run that really happened (`recorded.json`, the default story)."""
+"""The report, from the record of a run that really happened (`recorded.json`, the default scenario)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from rehearsal.story import steps
-from rehearsal.story.record import Boot, KillRecord, Price, Record, Stage
-from rehearsal.story.report import plots, write_report
-from rehearsal.story.report.facts import costs, headlines, minutes
-from rehearsal.story.report.page import page
-from rehearsal.story.report.table import print_report
+from rehearsal.scenario import steps
+from rehearsal.scenario.record import Boot, KillRecord, Price, Record, Stage
+from rehearsal.scenario.report import plots, write_report
+from rehearsal.scenario.report.facts import costs, headlines, minutes
+from rehearsal.scenario.report.page import page
+from rehearsal.scenario.report.table import print_report
 
 RECORDED = Path(__file__).with_name("recorded.json")
 
@@ -143,7 +143,7 @@ def test_a_full_disk_ends_no_boot_and_a_pulled_plug_does(record: Record) -> None
         ("stall", False),
         ("crash", False),
         ("maintenance", True),
-        ("plug", True),
+        ("power-loss", True),
         ("notice", True),
     ):
         record.kills = [KillRecord(at, boot.node, how, "texts", shards=1)]

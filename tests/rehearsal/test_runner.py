@@ -1,4 +1,4 @@
-"""The runner without a world: what fails a story, what is recorded, and that moments come from the seed."""
+"""The runner without a world: what fails a scenario, what is recorded, and that the seed draws the moments."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from google.api_core.exceptions import ServiceUnavailable
 from rich.console import Console
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import building, killing, steps, watching
-from rehearsal.story.bucket import Bucket, ObjectFacts
-from rehearsal.story.record import Price, Record
-from rehearsal.story.runner import Runner
-from rehearsal.story.scenario import Header, Scenario
-from rehearsal.story.scene import Scene
-from rehearsal.story.shell import Shell
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import building, killing, steps, watching
+from rehearsal.scenario.bucket import Bucket, ObjectFacts
+from rehearsal.scenario.record import Price, Record
+from rehearsal.scenario.runner import Runner
+from rehearsal.scenario.scenario import Header, Scenario
+from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.shell import Shell
 from rehearsal.world.console import Narrator
 
 
@@ -95,8 +95,8 @@ class FakeBucket:
         return self.finals.get(run)
 
 
-def make_runner(tmp_path: Path, *story: steps.Step, seed: int = 1) -> tuple[Runner, FakeControl, FakeBucket]:
-    scenario = Scenario(tmp_path / "test.yaml", Header("a test"), seed, story)
+def make_runner(tmp_path: Path, *listed: steps.Step, seed: int = 1) -> tuple[Runner, FakeControl, FakeBucket]:
+    scenario = Scenario(tmp_path / "test.yaml", Header("a test"), seed, listed)
     quiet = Narrator(Console(quiet=True))
     runner = Runner(scenario, tmp_path, tmp_path / "socket", tmp_path / "report", quiet)
     control, bucket = FakeControl(), FakeBucket()
@@ -161,7 +161,7 @@ def test_a_story_that_calls_too_few_methods_names_the_others(
     runner.scene.covers = covers
     record = runner.act()
     assert record.verdict == verdict
-    said = "the story called 1 of 2 methods, less than 60%; never: storage.objects.list"
+    said = "the scenario called 1 of 2 methods, less than 60%; never: storage.objects.list"
     assert record.reason == ("" if verdict == "passed" else said)
 
 
@@ -204,7 +204,7 @@ def test_ready_counts_only_new_boots(scene: Scene) -> None:
     bucket: Any = scene.bucket
     bucket.boot_statuses = [boot(0, "a"), boot(1, "b")]
     watching.ready(scene, steps.Ready("tpu-dev", timeout_s=1))
-    with pytest.raises(StoryFailed, match="0 of 2 ready"):
+    with pytest.raises(ScenarioFailed, match="0 of 2 ready"):
         watching.ready(scene, steps.Ready("tpu-dev", timeout_s=0.1))
     bucket.boot_statuses = [boot(0, "c"), boot(1, "d")]
     watching.ready(scene, steps.Ready("tpu-dev", timeout_s=1))
@@ -218,7 +218,9 @@ def test_ready_counts_only_new_boots(scene: Scene) -> None:
 def test_a_failed_boot_is_named_at_once(scene: Scene) -> None:
     bucket: Any = scene.bucket
     bucket.boot_statuses = [boot(0, "a"), boot(1, "b", "failed")]
-    with pytest.raises(StoryFailed, match=r"worker 1 of tpu-dev failed in stage locks:\n    dpkg is locked"):
+    with pytest.raises(
+        ScenarioFailed, match=r"worker 1 of tpu-dev failed in stage locks:\n    dpkg is locked"
+    ):
         watching.ready(scene, steps.Ready("tpu-dev", timeout_s=3600))
 
 
@@ -229,7 +231,7 @@ def test_a_host_without_a_number_is_named_too(scene: Scene) -> None:
     bucket.names = lambda prefix: sorted(contents)  # type: ignore[method-assign]
     bucket.json = lambda name: contents[name]  # type: ignore[method-assign]
     scene.__dict__["bucket"] = bucket
-    with pytest.raises(StoryFailed, match=r"a host without a number of tpu-dev failed in stage locks"):
+    with pytest.raises(ScenarioFailed, match=r"a host without a number of tpu-dev failed in stage locks"):
         watching.ready(scene, steps.Ready("tpu-dev", timeout_s=1))
 
 
@@ -255,25 +257,25 @@ def test_same_runs_are_the_same(scene: Scene) -> None:
 
 def test_one_bit_of_one_loss_is_a_difference(scene: Scene) -> None:
     two_runs(scene).losses_of["other"][0] = (1, 4.0, "0x1.0000000000001p+2")
-    with pytest.raises(StoryFailed, match="1 losses differ, the first at step 1"):
+    with pytest.raises(ScenarioFailed, match="1 losses differ, the first at step 1"):
         watching.same(scene, SAME)
 
 
 def test_one_bit_of_the_parameters_is_a_difference(scene: Scene) -> None:
     two_runs(scene).finals["other"]["params_sha256"] = "ac" + "ab" * 31
-    with pytest.raises(StoryFailed, match="ended as"):
+    with pytest.raises(ScenarioFailed, match="ended as"):
         watching.same(scene, SAME)
 
 
 def test_a_step_without_a_loss_is_a_difference(scene: Scene) -> None:
     two_runs(scene).losses_of["other"].pop()
-    with pytest.raises(StoryFailed, match="the first at step 2"):
+    with pytest.raises(ScenarioFailed, match="the first at step 2"):
         watching.same(scene, SAME)
 
 
 def test_a_run_that_is_not_done_is_not_the_same(scene: Scene) -> None:
     two_runs(scene).finals.pop("one")
-    with pytest.raises(StoryFailed, match=r"one has no final\.json"):
+    with pytest.raises(ScenarioFailed, match=r"one has no final\.json"):
         watching.same(scene, SAME)
 
 
@@ -283,35 +285,37 @@ def test_what_was_noted_must_survive(scene: Scene) -> None:
     watching.remember(scene, steps.Remember(("runs/",)))
     watching.survived(scene, steps.Survived())
     bucket.objects["runs/b"] = ObjectFacts(2, 10, "y")
-    with pytest.raises(StoryFailed, match="1 of 2 objects are gone or changed: runs/b"):
+    with pytest.raises(ScenarioFailed, match="1 of 2 objects are gone or changed: runs/b"):
         watching.survived(scene, steps.Survived())
 
 
 def test_nothing_noted_proves_nothing(scene: Scene) -> None:
-    with pytest.raises(StoryFailed, match="nothing was noted"):
+    with pytest.raises(ScenarioFailed, match="nothing was noted"):
         watching.survived(scene, steps.Survived())
-    with pytest.raises(StoryFailed, match="nothing below"):
+    with pytest.raises(ScenarioFailed, match="nothing below"):
         watching.remember(scene, steps.Remember(("runs/",)))
 
 
 @pytest.mark.parametrize("command", ["true", "false"])
 def test_boots_of_what_a_keeper_brought_back_are_in_the_record(tmp_path: Path, command: str) -> None:
-    runner, _, bucket = make_runner(tmp_path, steps.Strike("tpu-dev", "plug", "one"), steps.Command(command))
+    runner, _, bucket = make_runner(
+        tmp_path, steps.Preempt("tpu-dev", "power-loss", "one"), steps.Command(command)
+    )
     runner.scene.control.status = lambda: {**off, "requests": {}, "mistakes": []}  # type: ignore[method-assign]
     off = {"nodes": [{"name": "tpu-dev", "state": "PREEMPTED", "hosts": []}]}
     bucket.boot_statuses = [boot(0, "after")]
     record = runner.act()
     assert [each.boot_id for each in record.boots] == ["after"]
-    assert (record.kills[0].how, record.kills[0].shards) == ("plug", 0)
+    assert (record.kills[0].how, record.kills[0].shards) == ("power-loss", 0)
 
 
 def test_resumed_from_far_enough(scene: Scene) -> None:
     watching.resumed(scene, steps.Resumed("one", 30))
-    with pytest.raises(StoryFailed, match="expected 31 or later"):
+    with pytest.raises(ScenarioFailed, match="expected 31 or later"):
         watching.resumed(scene, steps.Resumed("one", 31))
 
 
-KILL = steps.Kill("tpu-dev", "plug", "one", (2, 9), jitter_s=0.01)
+KILL = steps.Kill("tpu-dev", "power-loss", "one", (2, 9), jitter_s=0.01)
 
 
 def struck_at(tmp_path: Path, seed: int) -> int:
@@ -332,7 +336,7 @@ def test_moments_come_from_the_seed(tmp_path: Path) -> None:
 def test_a_run_that_is_done_cannot_be_killed(scene: Scene) -> None:
     bucket: Any = scene.bucket
     bucket.state = "done"
-    with pytest.raises(StoryFailed, match="was done before it could be killed"):
+    with pytest.raises(ScenarioFailed, match="was done before it could be killed"):
         killing.kill(scene, KILL)
 
 
@@ -341,8 +345,8 @@ def test_a_run_that_ends_while_a_kill_waits_for_its_moment_proves_nothing(scene:
     running = bucket.status
     # Asked twice for the step before the pause, once after it.
     bucket.status = lambda run: {**running(run), "state": "done" if bucket.step > 3 else "running"}
-    with pytest.raises(StoryFailed, match="was done before it could be killed at step 2"):
-        killing.kill(scene, steps.Kill("tpu-dev", "plug", "one", (2, 2), jitter_s=0.01))
+    with pytest.raises(ScenarioFailed, match="was done before it could be killed at step 2"):
+        killing.kill(scene, steps.Kill("tpu-dev", "power-loss", "one", (2, 2), jitter_s=0.01))
     assert not cast(Any, scene.control).preempted
 
 

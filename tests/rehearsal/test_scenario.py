@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from rehearsal.errors import ScenarioError
-from rehearsal.story import steps
-from rehearsal.story.scenario import SCENARIOS, find, load
-from rehearsal.story.tour_steps import Request
+from rehearsal.scenario import steps
+from rehearsal.scenario.scenario import SCENARIOS, find, load
+from rehearsal.scenario.tour_steps import Request
 
-HEAD = "title: a story\n"
+HEAD = "title: a scenario\n"
 
 
 def written(folder: Path, text: str) -> Path:
-    path = folder / "story.yaml"
+    path = folder / "scenario.yaml"
     path.write_text(text)
     return path
 
@@ -28,17 +28,17 @@ def test_own_scenarios_are_good(path: Path) -> None:
 
 
 def test_the_default_story_tells_what_it_promises() -> None:
-    story = load(find("default"))
-    kills = [step for step in story.steps if isinstance(step, steps.Kill)]
-    assert [kill.how for kill in kills] == ["notice", "plug"]
-    assert {step.layer for step in story.steps if isinstance(step, steps.Up)} == {
+    scenario = load(find("default"))
+    kills = [step for step in scenario.steps if isinstance(step, steps.Kill)]
+    assert [kill.how for kill in kills] == ["notice", "power-loss"]
+    assert {step.layer for step in scenario.steps if isinstance(step, steps.Up)} == {
         "storage",
         "network",
         "data",
         "tpu",
     }
-    assert any(isinstance(step, steps.Same) for step in story.steps)
-    assert any(isinstance(step, steps.Destroy) and step.refused for step in story.steps)
+    assert any(isinstance(step, steps.Same) for step in scenario.steps)
+    assert any(isinstance(step, steps.Destroy) and step.refused for step in scenario.steps)
 
 
 def test_kills_strikes_twenty_times() -> None:
@@ -54,7 +54,7 @@ steps:
 - survived
 - settings: {tpu:slices: [], set: 3}
 - same: [one, other]
-- kill: {node: n, how: plug, run: r, between: [1, 2]}
+- kill: {node: n, how: power-loss, run: r, between: [1, 2]}
 - clock: 3
 - request: {method: pubsub.v1.projects.topics.list, arguments: {project: p}}
 """
@@ -64,7 +64,7 @@ steps:
         steps.Survived(),
         steps.Settings({"tpu:slices": [], "set": 3}),
         steps.Same(("one", "other")),
-        steps.Kill("n", "plug", "r", (1, 2)),
+        steps.Kill("n", "power-loss", "r", (1, 2)),
         steps.Clock(3.0),
         Request("pubsub.v1.projects.topics.list", {"project": "p"}),
     )
@@ -114,10 +114,10 @@ steps:
         (HEAD + "steps: [clock: -1]\n", "steps[0].clock: rate: -1 is not positive"),
         (
             HEAD + "steps: [kill: {node: n, how: gently, run: r, between: [1, 2]}]\n",
-            "steps[0].kill.how: 'gently' is none of notice, plug, crash",
+            "steps[0].kill.how: 'gently' is none of notice, power-loss, crash",
         ),
         (
-            HEAD + "steps: [kill: {node: n, how: plug, run: r, between: [9, 2]}]\n",
+            HEAD + "steps: [kill: {node: n, how: power-loss, run: r, between: [9, 2]}]\n",
             "steps[0].kill: between: 9 is greater than 2",
         ),
         (

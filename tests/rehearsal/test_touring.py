@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import touring
-from rehearsal.story.scene import Scene
-from rehearsal.story.tour import Guide
-from rehearsal.story.tour_steps import Request
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import touring
+from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.tour import Guide
+from rehearsal.scenario.tour_steps import Request
 
 TOPICS = ("pubsub.projects.topics.create", "pubsub.projects.topics.delete")
 
@@ -38,6 +38,6 @@ def test_a_request_is_sent_with_the_storys_own_words(sent: list[Any]) -> None:
     ],
 )
 def test_what_is_not_served_is_refused_with_the_nearest(sent: list[Any], method: str, said: str) -> None:
-    with pytest.raises(StoryFailed, match=said.replace("?", r"\?")):
+    with pytest.raises(ScenarioFailed, match=said.replace("?", r"\?")):
         touring.request(cast("Scene", None), Request(method))
     assert not sent

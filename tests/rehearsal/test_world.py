@@ -147,7 +147,7 @@ def test_no_way_leads_out_the_users_files_stay_and_the_exit_status_is_the_comman
     assert gone(folder) == []
 
 
-# SIGTERM and SIGINT: see the story that is interrupted.
+# SIGTERM and SIGINT: see the scenario that is interrupted.
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_the_command_that_owns_a_world_dies(folder: Path, number: signal.Signals) -> None:
     child = start_shell(folder)
@@ -202,7 +202,7 @@ def test_a_story_that_is_interrupted_still_writes_its_report(
     assert gone(folder) == []
 
 
-@pytest.mark.parametrize("victim", ["warden_pid", "init_pid"])
+@pytest.mark.parametrize("victim", ["supervisor_pid", "init_pid"])
 def test_the_kernel_ends_a_world_whose_keeper_dies(folder: Path, victim: str) -> None:
     child = start_shell(folder)
     state = State.load(Layout(folder).state)
@@ -216,7 +216,7 @@ def test_a_kept_world_that_was_killed_is_swept_by_down(folder: Path) -> None:
     assert rehearsal("up", "--dir", str(folder)).returncode == 0
     state = State.load(Layout(folder).state)
     assert state is not None
-    os.kill(state.warden_pid, signal.SIGKILL)
+    os.kill(state.supervisor_pid, signal.SIGKILL)
     status = rehearsal("status", "--dir", str(folder))
     assert status.returncode == 3
     assert "no world is up" in status.stderr

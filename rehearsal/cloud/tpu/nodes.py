@@ -178,7 +178,7 @@ class Nodes:
     async def _finish_preemption(self, node: Node, notice_s: float) -> None:
         async with node.power:
             await self._wait_off(node, notice_s)
-            await self._pull(node)
+            await self._cut_power(node)
             if node.state == "READY":
                 node.body["state"] = "PREEMPTED"
 
@@ -226,7 +226,7 @@ class Nodes:
     async def _switch_off(self, node: Node) -> None:
         await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
         await self._wait_off(node, NOTICE_S)
-        await self._pull(node)
+        await self._cut_power(node)
 
     async def _wait_off(self, node: Node, limit_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -234,8 +234,8 @@ class Nodes:
         while loop.time() < end and any(self._hosts.running(name) for name in node.host_names):
             await asyncio.sleep(_LOOK_S)
 
-    async def _pull(self, node: Node) -> None:
-        await asyncio.gather(*(self._hosts.pull(name) for name in node.host_names))
+    async def _cut_power(self, node: Node) -> None:
+        await asyncio.gather(*(self._hosts.cut_power(name) for name in node.host_names))
 
     async def _discard(self, node: Node) -> None:
         await asyncio.gather(*(self._hosts.discard(name) for name in node.host_names))

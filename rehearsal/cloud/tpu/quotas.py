@@ -16,7 +16,7 @@ from rehearsal.cloud.tpu.catalog import ZONES
 from rehearsal.cloud.tpu.node import Node
 
 SERVICE = "tpu.googleapis.com"
-# Chips of each kind in each place, unless a story says otherwise: this project's choice.
+# Chips of each kind in each place, unless a scenario says otherwise: this project's choice.
 GRANTED = 8192
 
 

@@ -339,11 +339,11 @@ class TpuService:
             raise not_found(node)
         return found
 
-    async def pull(self, host: str) -> None:
-        """Pull one host's plug; ApiError 404 if no host has this name."""
+    async def cut_power(self, host: str) -> None:
+        """Cut one host's power; ApiError 404 if no host has this name."""
         if not any(host in node.host_names for node in self._nodes.all()):
             raise not_found(host)
-        await self._hosts.pull(host)
+        await self._hosts.cut_power(host)
 
     def all(self) -> list[Node]:
         """Every node, oldest first."""

@@ -12,8 +12,8 @@ from google_auth_httplib2 import AuthorizedHttp
 from official import OWNER, PROJECT
 from services_front import Services
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story.tour import Guide, Life, lives
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario.tour import Guide, Life, lives
 
 VALUES = {
     "project": PROJECT,
@@ -72,12 +72,12 @@ def test_a_life_calls_every_method_of_its_collections_and_leaves_nothing(
     ],
 )
 def test_what_is_refused_is_named(guide: Guide, life: dict[str, Any], said: str) -> None:
-    with pytest.raises(StoryFailed, match=said):
+    with pytest.raises(ScenarioFailed, match=said):
         guide.take(Life(**life))
 
 
 def test_a_key_that_no_life_has_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tour.yaml"
     path.write_text("- {collection: pubsub.v1.projects.topics, creat: {}}")
-    with pytest.raises(StoryFailed, match=r"tour.yaml\[0\].creat: unknown key; did you mean create?"):
+    with pytest.raises(ScenarioFailed, match=r"tour.yaml\[0\].creat: unknown key; did you mean create?"):
         lives(path)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from rehearsal.story import steps
-from rehearsal.story.building import recover
-from rehearsal.story.record import KillRecord
-from rehearsal.story.scene import Scene
-from rehearsal.story.watching import at_step, settle, training
+from rehearsal.scenario import steps
+from rehearsal.scenario.building import recover
+from rehearsal.scenario.record import KillRecord
+from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.watching import at_step, settle, training
 
 # Longer than the 30 s of notice.
 OFF_TIMEOUT_S = 90.0
@@ -18,7 +18,7 @@ def kill(scene: Scene, step: steps.Kill) -> None:
     """One kill at a random moment."""
     target = scene.random.randint(*step.between)
     pause_s = scene.random.uniform(0, step.jitter_s)
-    _strike(scene, step.node, step.how, step.run, target, pause_s, step.timeout_s)
+    _interrupt(scene, step.node, step.how, step.run, target, pause_s, step.timeout_s)
 
 
 def kills(scene: Scene, step: steps.Kills) -> None:
@@ -28,18 +28,18 @@ def kills(scene: Scene, step: steps.Kills) -> None:
         target = int(part * (number + scene.random.random()))
         how = scene.random.choice(step.how)
         pause_s = scene.random.uniform(0, step.jitter_s)
-        at = _strike(scene, step.node, how, step.run, target, pause_s, step.timeout_s)
+        at = _interrupt(scene, step.node, how, step.run, target, pause_s, step.timeout_s)
         scene.say(f"      kill {number + 1} of {step.times}: {how} at step {at}")
-        if how not in steps.MENDS_ITSELF:
+        if how not in steps.RECOVERS_ITSELF:
             recover(scene, steps.Recover(step.node, step.timeout_s))
     scene.note.text = f"{step.times} kills"
 
 
-def _strike(
+def _interrupt(
     scene: Scene, node: str, how: steps.Kind, run: str, target: int, pause_s: float, timeout_s: float
 ) -> int:
-    """Wait for the moment, strike, wait until the hosts are off; the step at which it struck."""
-    since = scene.struck.get(node, 0.0)
+    """Wait for the drawn time, interrupt, wait until the hosts are off; return the step."""
+    since = scene.lost_at.get(node, 0.0)
     scene.wait_until(
         f"{run} trains at step {target}", lambda: training(scene, run, target, since), timeout_s, poll_s=0.2
     )
@@ -52,18 +52,18 @@ def _strike(
         worker = scene.random.randrange(len(hosts))
         line = "sudo systemctl kill --kill-who=main --signal=KILL tpu-job"
         scene.shell.ssh([hosts[worker]], line, timeout_s=30, prints="")
-        struck = time.time()
+        lost_at = time.time()
     else:
         scene.forget_boots(node)
-        struck = time.time()
+        lost_at = time.time()
         if how == "maintenance":
             scene.control.maintain(node, ends="READY")
         else:
             scene.control.preempt(node, notice=how == "notice")
         settle(scene, node, "REPAIRING" if how == "maintenance" else "PREEMPTED", OFF_TIMEOUT_S)
     # What the job said before it died is not news.
-    scene.struck[node] = time.time()
-    scene.record.kills.append(KillRecord(struck, node, how, run, at, worker))
+    scene.lost_at[node] = time.time()
+    scene.record.kills.append(KillRecord(lost_at, node, how, run, at, worker))
     where = f" on worker {worker}" if worker is not None else ""
     scene.note.text = f"{how}{where}, last seen at step {at} (drawn: step {target}, then {pause_s:.1f} s)"
     return at

@@ -6,14 +6,14 @@ import sys
 import time
 from collections import Counter
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import steps
-from rehearsal.story.bucket import ObjectFacts
-from rehearsal.story.building import follow_nodes
-from rehearsal.story.killing import OFF_TIMEOUT_S
-from rehearsal.story.record import Check, KillRecord
-from rehearsal.story.scene import Scene
-from rehearsal.story.watching import settle
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import steps
+from rehearsal.scenario.bucket import ObjectFacts
+from rehearsal.scenario.building import follow_nodes
+from rehearsal.scenario.killing import OFF_TIMEOUT_S
+from rehearsal.scenario.record import Check, KillRecord
+from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.watching import settle
 
 
 def monitor(scene: Scene, step: steps.Monitor) -> None:
@@ -41,20 +41,20 @@ def shards(scene: Scene, step: steps.Shards) -> None:
     scene.wait_until(f"{step.count} shards of worker {step.worker}", committed, step.timeout_s)
 
 
-def strike(scene: Scene, step: steps.Strike) -> None:
+def preempt(scene: Scene, step: steps.Preempt) -> None:
     """Take a node away now."""
-    struck = time.time()
+    lost_at = time.time()
     scene.control.preempt(step.node, notice=step.how == "notice")
     if step.how != "notice":
         settle(scene, step.node, "PREEMPTED", OFF_TIMEOUT_S)
-    scene.struck[step.node] = time.time()
-    note_strike(scene, step.node, step.how, step.run, struck)
+    scene.lost_at[step.node] = time.time()
+    record_fault(scene, step.node, step.how, step.run, lost_at)
 
 
-def note_strike(scene: Scene, node: str, how: str, run: str, struck: float) -> None:
+def record_fault(scene: Scene, node: str, how: str, run: str, lost_at: float) -> None:
     """For the report: who was struck, when, and how many shards the run had by then."""
     found = len(scene.bucket.names(f"extractions/{run}/activations/"))
-    scene.record.kills.append(KillRecord(struck, node, how, run, shards=found))
+    scene.record.kills.append(KillRecord(lost_at, node, how, run, shards=found))
 
 
 def of_worker(scene: Scene, run: str, worker: int) -> dict[str, ObjectFacts]:
@@ -89,11 +89,11 @@ def alike(scene: Scene, step: steps.Alike) -> None:
         found.append({name[len(prefix) :]: (one.size_bytes, one.crc32c) for name, one in facts.items()})
     first, second = found
     if not first:
-        raise StoryFailed(f"{step.runs[0]} left no shard")
+        raise ScenarioFailed(f"{step.runs[0]} left no shard")
     differing = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
     if differing:
         name = differing[0]
-        raise StoryFailed(
+        raise ScenarioFailed(
             f"{len(differing)} of {len(first)} shards differ, the first {name}: "
             f"{step.runs[0]} {first.get(name)}, {step.runs[1]} {second.get(name)}"
         )

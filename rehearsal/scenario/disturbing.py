@@ -6,11 +6,11 @@ import re
 import time
 from typing import Any
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import steps
-from rehearsal.story.extracting import note_strike, of_worker
-from rehearsal.story.record import Check, script_run
-from rehearsal.story.scene import Scene, Stalled
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import steps
+from rehearsal.scenario.extracting import of_worker, record_fault
+from rehearsal.scenario.record import Check, script_run
+from rehearsal.scenario.scene import Scene, Stalled
 
 _SSH_S = 120.0
 _NO_REQUEST = 10**9  # asks for none, and hears the next one's number
@@ -29,9 +29,9 @@ _GO_ON = (
 
 def fill(scene: Scene, step: steps.Fill) -> None:
     """The disk is full, as a write there says; shards are committed all the same."""
-    (host, *_), struck = scene.hosts(step.node), time.time()
+    (host, *_), lost_at = scene.hosts(step.node), time.time()
     scene.shell.ssh([host], _FILL, timeout_s=_SSH_S, prints="No space left on device")
-    note_strike(scene, step.node, "disk", step.run, struck)
+    record_fault(scene, step.node, "disk", step.run, lost_at)
     before = len(of_worker(scene, step.run, step.worker))
 
     def went_on() -> bool:
@@ -51,7 +51,7 @@ def reboot(scene: Scene, step: steps.Reboot) -> None:
     # A second later, so that the login ends before the machine does.
     line = "sudo systemd-run --quiet --on-active=1 systemctl reboot"
     scene.shell.ssh(scene.hosts(step.node)[:1], line, timeout_s=_SSH_S, prints="")
-    scene.struck[step.node] = time.time()
+    scene.lost_at[step.node] = time.time()
 
     def failed() -> dict[str, Any] | None:
         for status in scene.read_boots(step.node):
@@ -61,7 +61,7 @@ def reboot(scene: Scene, step: steps.Reboot) -> None:
 
     stage = scene.wait_until(f"a failed boot of {step.node}", failed, step.timeout_s)
     if not re.search(step.fails, stage["log_tail"]):
-        raise StoryFailed(
+        raise ScenarioFailed(
             f"{step.node} failed in {stage['name']}, and not for {step.fails!r}: {stage['log_tail']}"
         )
     scene.note.text = f"in stage {stage['name']}: {stage['log_tail'].splitlines()[-1]}"
@@ -72,16 +72,16 @@ def stall(scene: Scene, step: steps.Stall) -> None:
     scene.wait_until(
         f"a shard of worker {step.worker}", lambda: bool(of_worker(scene, step.run, step.worker)), 300.0
     )
-    struck = time.time()
+    lost_at = time.time()
     line = "sudo systemctl kill --signal=STOP tpu-job && sleep 2"  # what is on its way arrives
     scene.shell.ssh(scene.hosts(step.node)[:1], line, timeout_s=_SSH_S, prints="")
     found = of_worker(scene, step.run, step.worker)
     note = scene.bucket.json(f"extractions/{step.run}/checkpoints/checkpoint_worker_{step.worker}.json") or {}
     if len(found) >= note["shards"] - 1:
-        raise StoryFailed(
+        raise ScenarioFailed(
             f"{step.node} has {len(found)} of {note['shards']} shards: it was too late to stall it"
         )
-    note_strike(scene, step.node, "stall", step.run, struck)
+    record_fault(scene, step.node, "stall", step.run, lost_at)
     scene.stalled[step.node] = Stalled(step.run, step.worker, found)
     scene.note.text = f"at {len(found)} of {note['shards']} shards"
 
@@ -89,7 +89,7 @@ def stall(scene: Scene, step: steps.Stall) -> None:
 def wake(scene: Scene, step: steps.Wake) -> None:
     """Others are beyond the job that stood still; it goes on, finds that out, and writes nothing."""
     if step.node not in scene.stalled:
-        raise StoryFailed(f"{step.node} doesn't stand still; put a `stall` step in front")
+        raise ScenarioFailed(f"{step.node} doesn't stand still; put a `stall` step in front")
     stalled = scene.stalled.pop(step.node)
 
     def beyond() -> bool:
@@ -103,12 +103,12 @@ def wake(scene: Scene, step: steps.Wake) -> None:
     taken = f"stream {stalled.worker} of this run (over|is gone)"
     (said,) = scene.shell.ssh([host], _GO_ON, timeout_s=2 * _SSH_S, prints=taken)
     if "ExecMainStatus=2" not in said:
-        raise StoryFailed(f"the job that was woken on {host} should have ended with 2: {said}")
+        raise ScenarioFailed(f"the job that was woken on {host} should have ended with 2: {said}")
     node = scene.node(step.node) or {"hosts": []}
     (address,) = (one["address"] for one in node["hosts"] if one["name"] == host)
     asked = [one for one in scene.control.requests(since)["requests"] if one["address"] == address]
     if not any("leases%2F" in one["path"] for one in asked):
-        raise StoryFailed(f"{host} asked for no lease after it was woken: nothing shows that it woke up")
+        raise ScenarioFailed(f"{host} asked for no lease after it was woken: nothing shows that it woke up")
     # Words are of the host, not of the run; all else that it uploads is the run's.
     written = [
         one
@@ -120,7 +120,7 @@ def wake(scene: Scene, step: steps.Wake) -> None:
     now = of_worker(scene, stalled.run, stalled.worker)
     changed = [name for name, facts in before.items() if now.get(name) != facts]
     if written or changed:
-        raise StoryFailed(
+        raise ScenarioFailed(
             f"{host} wrote {len(written)} objects of the run after it was woken; changed: {changed}"
         )
     ahead = len(before) - len(stalled.shards)

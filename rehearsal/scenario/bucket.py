@@ -11,7 +11,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage import Client
 from requests.exceptions import RequestException
 
-from rehearsal.errors import StoryFailed
+from rehearsal.errors import ScenarioFailed
 
 # What Google's client raises once its own retries are spent.
 CLIENT_ERRORS = (GoogleAPIError, GoogleAuthError, RequestException)
@@ -41,11 +41,11 @@ class Bucket:
             return None
 
     def text(self, name: str) -> str:
-        """The object's text; StoryFailed if it isn't there."""
+        """The object's text; ScenarioFailed if it isn't there."""
         try:
             return str(self._bucket.blob(name).download_as_bytes(), "utf-8")
         except NotFound as missing:
-            raise StoryFailed(f"gs://{self.name}/{name} is not there") from missing
+            raise ScenarioFailed(f"gs://{self.name}/{name} is not there") from missing
 
     def names(self, prefix: str) -> list[str]:
         """Every object below a prefix, sorted."""
@@ -85,14 +85,14 @@ class Bucket:
         return sorted((event for event in found if event), key=lambda event: str(event["time"]))
 
     def losses(self, run: str) -> list[tuple[int, float, str]]:
-        """(step, loss, exact loss) of every step; StoryFailed if two segments disagree about one."""
+        """(step, loss, exact loss) of every step; ScenarioFailed if two segments disagree about one."""
         known: dict[int, tuple[int, float, str]] = {}
         for name in self.names(f"runs/{run}/metrics/"):
             for line in self.text(name).splitlines():
                 entry = json.loads(line)
                 found = (int(entry["step"]), float(entry["loss"]), str(entry["loss_hex"]))
                 if known.setdefault(found[0], found) != found:
-                    raise StoryFailed(
+                    raise ScenarioFailed(
                         f"{run}: step {found[0]} was recorded as {known[found[0]][2]} and as {found[2]}"
                     )
         return [known[step] for step in sorted(known)]

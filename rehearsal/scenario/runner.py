@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.cloud.control import Control
-from rehearsal.errors import RehearsalError, StoryFailed
-from rehearsal.story import (
+from rehearsal.errors import RehearsalError, ScenarioFailed
+from rehearsal.scenario import (
     building,
     disturbing,
     extracting,
@@ -22,13 +22,13 @@ from rehearsal.story import (
     touring,
     watching,
 )
-from rehearsal.story.bucket import CLIENT_ERRORS
-from rehearsal.story.impostor_steps import Impostor, Unharmed
-from rehearsal.story.record import Record, RunRecord, StepRecord
-from rehearsal.story.scenario import Scenario
-from rehearsal.story.scene import Scene
-from rehearsal.story.shell import Shell
-from rehearsal.story.tour_steps import Request, Tour
+from rehearsal.scenario.bucket import CLIENT_ERRORS
+from rehearsal.scenario.impostor_steps import Impostor, Unharmed
+from rehearsal.scenario.record import Record, RunRecord, StepRecord
+from rehearsal.scenario.scenario import Scenario
+from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.shell import Shell
+from rehearsal.scenario.tour_steps import Request, Tour
 from rehearsal.world.console import Narrator
 
 # One function a kind of step; each takes the scene and its own kind.
@@ -56,7 +56,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Monitor: extracting.monitor,
     steps.Unmonitor: extracting.unmonitor,
     steps.Shards: extracting.shards,
-    steps.Strike: extracting.strike,
+    steps.Preempt: extracting.preempt,
     steps.Fill: disturbing.fill,
     steps.Reboot: disturbing.reboot,
     steps.Stall: disturbing.stall,
@@ -130,22 +130,22 @@ class Runner:
             self.record.save(self._report / "record.json")
 
     def _settle(self) -> None:
-        """What fails a story although every step went well: faults nobody met, requests that were refused."""
+        """What fails a scenario whose steps all passed: faults never met, requests that were refused."""
         self._count()
         unseen = [fault["name"] for fault in self.record.faults if not fault["observed"]]
         if unseen:
-            raise StoryFailed(f"never observed: {', '.join(unseen)}; the fault proves nothing")
+            raise ScenarioFailed(f"never observed: {', '.join(unseen)}; the fault proves nothing")
         if self.record.mistakes:
-            raise StoryFailed("the emulated cloud made mistakes of its own")
+            raise ScenarioFailed("the emulated cloud made mistakes of its own")
         refused = self.record.requests.get("refused", 0)
         if refused:
             why = "refused as invalid or not emulated"
-            raise StoryFailed(f"{refused} requests were {why}: {', '.join(self._refusals())}")
+            raise ScenarioFailed(f"{refused} requests were {why}: {', '.join(self._refusals())}")
         used, served = self.record.used, self.record.served
         if len(used) < self.scene.covers * len(served):
             never = ", ".join(one for one in served if one not in used)
             part = f"{len(used)} of {len(served)} methods, less than {self.scene.covers:.0%}"
-            raise StoryFailed(f"the story called {part}; never: {never}")
+            raise ScenarioFailed(f"the scenario called {part}; never: {never}")
 
     def _count(self) -> None:
         status = self.scene.control.status()
@@ -185,7 +185,7 @@ class Runner:
 
     def _gather_boots(self) -> None:
         """Of nodes that a fleet's keeper brought back: no step waited for them."""
-        for node in self.scene.struck:
+        for node in self.scene.lost_at:
             self.scene.read_boots(node)
 
     def _gather_runs(self) -> None:

@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from typing import Any
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import steps
-from rehearsal.story.record import Check, epoch, script_run
-from rehearsal.story.scene import Scene
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import steps
+from rehearsal.scenario.record import Check, epoch, script_run
+from rehearsal.scenario.scene import Scene
 
 # So many failures of a job in one wait are no accident.
 _GIVE_UP_FAILURES = 3
@@ -23,7 +23,7 @@ def ready(scene: Scene, step: steps.Ready) -> None:
         fresh = [status for status in scene.read_boots(step.node) if script_run(status) not in scene.past]
         for status in fresh:
             if status["state"] in ("failed", "rerun-failed"):
-                raise StoryFailed(_failure(status))
+                raise ScenarioFailed(_failure(status))
         done = [status for status in fresh if status["state"] == "ready"]
         stages = Counter(str(status["stage"]) for status in fresh if status["state"] != "ready")
         behind = [f"{count} in {stage}" for stage, count in stages.most_common()]
@@ -59,11 +59,11 @@ def at_step(scene: Scene, run: str, step: int, since: float) -> int | None:
 
 
 def training(scene: Scene, run: str, step: int, since: float) -> int | None:
-    """As `at_step`, and the job is running; StoryFailed if it is done already."""
+    """As `at_step`, and the job is running; ScenarioFailed if it is done already."""
     found = at_step(scene, run, step, since)
     status = scene.bucket.status(run) if found is not None else None
     if status is not None and status["state"] == "done":
-        raise StoryFailed(f"{run} was done before it could be killed at step {step}: give it more steps")
+        raise ScenarioFailed(f"{run} was done before it could be killed at step {step}: give it more steps")
     return found if status is not None and status["state"] == "running" else None
 
 
@@ -94,13 +94,15 @@ def done(scene: Scene, step: steps.Done) -> None:
 
 
 def _require_progress(scene: Scene, run: str, since: float) -> None:
-    """StoryFailed once a job that systemd starts again and again has failed too often."""
+    """ScenarioFailed once a job that systemd starts again and again has failed too often."""
     status = scene.bucket.status(run)
     if status is None or status["state"] != "failed":
         return
     failures = [e for e in scene.bucket.events(run) if e["kind"] == "failed" and epoch(e["time"]) > since]
     if len(failures) >= _GIVE_UP_FAILURES:
-        raise StoryFailed(f"{run} failed {len(failures)} times, the last time with: {failures[-1]['reason']}")
+        raise ScenarioFailed(
+            f"{run} failed {len(failures)} times, the last time with: {failures[-1]['reason']}"
+        )
 
 
 def same(scene: Scene, step: steps.Same) -> None:
@@ -109,21 +111,21 @@ def same(scene: Scene, step: steps.Same) -> None:
     finals = [scene.bucket.final(run) for run in step.runs]
     for run, final in zip(step.runs, finals, strict=True):
         if final is None:
-            raise StoryFailed(f"{run} has no final.json: it isn't done")
+            raise ScenarioFailed(f"{run} has no final.json: it isn't done")
     if finals[0] != finals[1]:
-        raise StoryFailed(f"{first} ended as {finals[0]}\n{second} ended as {finals[1]}")
+        raise ScenarioFailed(f"{first} ended as {finals[0]}\n{second} ended as {finals[1]}")
     losses = [scene.bucket.losses(run) for run in step.runs]
     exact = [{entry[0]: entry[2] for entry in each} for each in losses]
     differing = sorted(n for n in exact[0].keys() | exact[1].keys() if exact[0].get(n) != exact[1].get(n))
     if differing:
         n = differing[0]
-        raise StoryFailed(
+        raise ScenarioFailed(
             f"{len(differing)} losses differ, the first at step {n}: "
             f"{first} {exact[0].get(n)}, {second} {exact[1].get(n)}"
         )
     final = finals[0] or {}
     if len(exact[0]) != final["step"]:
-        raise StoryFailed(f"{len(exact[0])} losses were recorded in {final['step']} steps")
+        raise ScenarioFailed(f"{len(exact[0])} losses were recorded in {final['step']} steps")
     scene.record.checks.append(
         Check(
             f"{second} ended bit for bit where {first} did",
@@ -138,7 +140,7 @@ def resumed(scene: Scene, step: steps.Resumed) -> None:
     """A run went on from a checkpoint, and not from nothing."""
     restores = [event["step"] for event in scene.bucket.events(step.run) if event["kind"] == "restore"]
     if not restores or max(restores) < step.from_step:
-        raise StoryFailed(
+        raise ScenarioFailed(
             f"{step.run} went on from steps {restores or 'none'}; expected {step.from_step} or later"
         )
     scene.note.text = f"went on from step {', '.join(map(str, restores))}"
@@ -150,7 +152,7 @@ def remember(scene: Scene, step: steps.Remember) -> None:
     for prefix in step.prefixes:
         found = scene.bucket.facts(prefix)
         if not found:
-            raise StoryFailed(f"there is nothing below gs://{scene.bucket.name}/{prefix}")
+            raise ScenarioFailed(f"there is nothing below gs://{scene.bucket.name}/{prefix}")
         scene.noted.update(found)
     scene.note.text = f"{len(scene.noted)} objects"
 
@@ -158,11 +160,11 @@ def remember(scene: Scene, step: steps.Remember) -> None:
 def survived(scene: Scene, step: steps.Survived) -> None:
     """All that was noted is there still, byte for byte."""
     if not scene.noted:
-        raise StoryFailed("nothing was noted before; put a `remember` step in front")
+        raise ScenarioFailed("nothing was noted before; put a `remember` step in front")
     now = scene.bucket.facts("")
     lost = [name for name, facts in scene.noted.items() if now.get(name) != facts]
     if lost:
-        raise StoryFailed(
+        raise ScenarioFailed(
             f"{len(lost)} of {len(scene.noted)} objects are gone or changed: {', '.join(lost[:5])}"
         )
     size_mb = sum(facts.size_bytes for facts in scene.noted.values()) / 1e6

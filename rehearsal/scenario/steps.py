@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
-from rehearsal.story.impostor_steps import Impostor, Unharmed
-from rehearsal.story.jobsteps import Heartbeat, Logged, pattern
-from rehearsal.story.tour_steps import Request, Tour
-from rehearsal.story.typed import Deployed, Typed
+from rehearsal.scenario.impostor_steps import Impostor, Unharmed
+from rehearsal.scenario.jobsteps import Heartbeat, Logged, pattern
+from rehearsal.scenario.tour_steps import Request, Tour
+from rehearsal.scenario.typed import Deployed, Typed
 from rehearsal.world.program import Layer
 
 
@@ -152,11 +152,11 @@ class Done:
         return f"wait: {self.run} done"
 
 
-Kind = Literal["notice", "plug", "crash", "maintenance"]
-MENDS_ITSELF = ("crash", "maintenance")
+Kind = Literal["notice", "power-loss", "crash", "maintenance"]
+RECOVERS_ITSELF = ("crash", "maintenance")
 _KINDS = {
     "notice": "preempted with 30 s notice",
-    "plug": "preempted without notice",
+    "power-loss": "preempted without notice",
     "crash": "one worker's job killed with SIGKILL",
     "maintenance": "under maintenance, and back with its boot disks",
 }
@@ -164,11 +164,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Kill:
-    """Strike a node at a random moment: once `run` is at a step drawn from `between`, plus up to `jitter_s`.
+    """Interrupt a node at a random time: at a step of `run` drawn from `between`, plus up to `jitter_s`.
 
-    `notice` and `plug` preempt it, with 30 s of notice and without; `crash` sends SIGKILL to the job on one
-    worker, drawn too; `maintenance` is Google's. What was preempted must be recovered by a later step; the
-    other two mend themselves.
+    `notice` and `power-loss` preempt it, with 30 s of notice and without; `crash` sends SIGKILL to the job
+    on one worker, drawn too; `maintenance` is Google's. A preempted node must be recovered by a later step;
+    the other two recover by themselves.
     """
 
     node: str
@@ -190,13 +190,13 @@ class Kill:
 
 @dataclass(frozen=True)
 class Kills:
-    """Strike and recover `times` times, each time in a way drawn from `how`, spread over a run's `steps`."""
+    """Interrupt and recover a node `times` times, each kind drawn from `how`, spread over a run's `steps`."""
 
     node: str
     run: str
     times: int
     steps: int
-    how: tuple[Kind, ...] = ("notice", "plug", "crash")
+    how: tuple[Kind, ...] = ("notice", "power-loss", "crash")
     jitter_s: float = 2.0
     timeout_s: float = 900.0
 
@@ -250,11 +250,11 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class Strike:
-    """Take a node away now: with 30 s of notice, or without. Its fleet's keeper must notice."""
+class Preempt:
+    """Preempt a node now, with 30 s of notice or without. The fleet controller must notice."""
 
     node: str
-    how: Literal["notice", "plug"]
+    how: Literal["notice", "power-loss"]
     run: str
 
     def __str__(self) -> str:
@@ -483,7 +483,7 @@ class Quota:
 
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
-    | Kill | Kills | Monitor | Unmonitor | Shards | Strike | Fill | Reboot | Stall | Wake | Extracted | Alike
+    | Kill | Kills | Monitor | Unmonitor | Shards | Preempt | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
     | Logged | Heartbeat | Tour | Request
 )  # fmt: skip
@@ -492,7 +492,7 @@ KINDS: dict[str, type[Step]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
-        *(Recover, Monitor, Unmonitor, Shards, Strike, Fill, Reboot, Stall, Wake, Extracted, Alike),
+        *(Recover, Monitor, Unmonitor, Shards, Preempt, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
         *(Logged, Heartbeat, Tour, Request),
     )

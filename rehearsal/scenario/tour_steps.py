@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 class Tour:
     """Make, read, change and delete a resource of each collection served, as the project's owner.
 
-    `covers` is the least part of the methods served that the whole story must have called at its end.
+    `covers` is the least part of the methods served that the whole scenario must have called at its end.
     """
 
     scalar: ClassVar[str] = "covers"

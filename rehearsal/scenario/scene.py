@@ -1,4 +1,4 @@
-"""What every step of a running story has at hand."""
+"""What every step of a running scenario has at hand."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rehearsal.cloud.control import Control
-from rehearsal.errors import StoryFailed
-from rehearsal.story.bucket import Bucket, ObjectFacts
-from rehearsal.story.record import Boot, Record, boot_from, script_run
-from rehearsal.story.scenario import Scenario
-from rehearsal.story.shell import Shell
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario.bucket import Bucket, ObjectFacts
+from rehearsal.scenario.record import Boot, Record, boot_from, script_run
+from rehearsal.scenario.scenario import Scenario
+from rehearsal.scenario.shell import Shell
 from rehearsal.world.console import Note
 from rehearsal.world.program import read_settings
 
@@ -33,7 +33,7 @@ class Stalled:
 
 @dataclass
 class Scene:
-    """One story in one world. `program` is the copy of the tree in which the commands run."""
+    """One scenario in one world. `program` is the copy of the tree in which the commands run."""
 
     scenario: Scenario
     program: Path
@@ -44,12 +44,12 @@ class Scene:
     say: Callable[[str], None]
     note: Note = field(default_factory=Note)
     noted: dict[str, ObjectFacts] = field(default_factory=dict)
-    struck: dict[str, float] = field(default_factory=dict)  # node → time of its newest kill
+    lost_at: dict[str, float] = field(default_factory=dict)  # node → time of its newest kill
     boots: dict[str, Boot] = field(default_factory=dict)  # by run of the boot script: the newest of it
     past: set[str] = field(default_factory=set)  # runs of it that no `ready` may count again
     stalled: dict[str, Stalled] = field(default_factory=dict)  # by node
     spoken_for: dict[str, str] = field(default_factory=dict)  # node → its id when another spoke for it
-    covers: float = 0.0  # least part of the methods served that the story must have called
+    covers: float = 0.0  # least part of the methods served that the scenario must have called
     born: dict[str, float] = field(default_factory=dict)  # node → since when it exists
 
     @property
@@ -69,10 +69,10 @@ class Scene:
         return next((node for node in nodes if node["name"] == name), None)
 
     def hosts(self, name: str) -> list[str]:
-        """Names of a node's hosts; StoryFailed if there is no such node."""
+        """Names of a node's hosts; ScenarioFailed if there is no such node."""
         node = self.node(name)
         if node is None:
-            raise StoryFailed(f"there is no node {name}")
+            raise ScenarioFailed(f"there is no node {name}")
         return [host["name"] for host in node["hosts"]]
 
     def read_boots(self, node: str) -> list[dict[str, Any]]:
@@ -90,14 +90,14 @@ class Scene:
     def wait_until(
         self, what: str, found: Callable[[], T | None], timeout_s: float, poll_s: float = 0.5
     ) -> T:
-        """The first answer that is neither None nor False; StoryFailed after `timeout_s`."""
+        """The first answer that is neither None nor False; ScenarioFailed after `timeout_s`."""
         end = time.monotonic() + timeout_s
         while True:
             answer = found()
             if answer is not None and answer is not False:
                 return answer
             if time.monotonic() > end:
-                raise StoryFailed(
+                raise ScenarioFailed(
                     f"{what}: not within {timeout_s:.0f} s; {self.note.text or 'nothing was seen'}"
                 )
             time.sleep(poll_s)

@@ -1,10 +1,10 @@
 """Stands outside of a world, starts it, and cleans up behind it however it ends.
 
-python -m rehearsal.world.warden DIR [--ephemeral]
+python -m rehearsal.world.supervisor DIR [--ephemeral]
 
 An ephemeral world lives no longer than the other end of standard input: when the command that owns it
-dies, by SIGKILL too, the pipe closes and the warden ends the world and removes its folder. Should the
-warden itself be killed, the kernel kills the world's process 1 with it (parent-death signals).
+dies, by SIGKILL too, the pipe closes and the supervisor ends the world and removes its folder. Should the
+supervisor itself be killed, the kernel kills the world's process 1 with it (parent-death signals).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rehearsal.world.layout import Layout, State, started
 from rehearsal.world.sweep import erase, sweep
 
 _STOP_TIMEOUT_S = 30.0
-# setpriv: the world dies with the warden. unshare --kill-child: process 1 dies with unshare.
+# setpriv: the world dies with the supervisor. unshare --kill-child: process 1 dies with unshare.
 _NAMESPACES = [
     "setpriv",
     "--pdeathsig",
@@ -107,7 +107,7 @@ def _end(unshare: subprocess.Popen[bytes]) -> None:
 
 def main() -> int:
     """Parse, tend, and leave the time of the end in the log."""
-    parser = argparse.ArgumentParser(prog="python -m rehearsal.world.warden")
+    parser = argparse.ArgumentParser(prog="python -m rehearsal.world.supervisor")
     parser.add_argument("dir", type=Path)
     parser.add_argument("--ephemeral", action="store_true")
     arguments = parser.parse_args()

@@ -8,11 +8,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import steps
-from rehearsal.story.record import Price
-from rehearsal.story.scene import Scene
-from rehearsal.story.watching import ready
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import steps
+from rehearsal.scenario.record import Price
+from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.watching import ready
 from rehearsal.world.program import PROJECTS, change_settings
 
 
@@ -93,7 +93,7 @@ def recover(scene: Scene, step: steps.Recover) -> None:
     follow_nodes(scene)
     node = scene.node(step.node)
     if node is None or node["state"] != "READY":
-        raise StoryFailed(f"{step.node} is {node['state'] if node else 'not there'} after the recovery")
+        raise ScenarioFailed(f"{step.node} is {node['state'] if node else 'not there'} after the recovery")
     commanded = time.time() - begun
     ready(scene, steps.Ready(step.node, step.timeout_s))
     scene.note.text = f"replaced in {commanded:.0f} s; {scene.note.text}"
@@ -123,7 +123,7 @@ def ssh(scene: Scene, step: steps.Ssh) -> None:
 
 
 def fault(scene: Scene, step: steps.Fault) -> None:
-    """Put a rule in force; the end of the story looks whether it struck."""
+    """Put a rule in force; the end of the scenario looks whether it struck."""
     identity = scene.control.add_fault(step.rule)
     scene.record.faults.append({"id": identity, "name": step.name, "observed": 0})
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from rehearsal.story.record import Record
-from rehearsal.story.report.facts import costs, headlines, minutes, struck
+from rehearsal.scenario.record import Record
+from rehearsal.scenario.report.facts import costs, headlines, lost_at, minutes
 
 _STYLE = """
 :root { --ink: #1d2733; --faint: #5d6975; --line: #e4e8ec; --ground: #f6f8fa; --ok: #2c7a4b; --bad: #c22f36 }
@@ -98,14 +98,14 @@ def _hosts(record: Record) -> str:
     said = (
         "One row a host: the stages of the production start-up script at each boot, then the time it was up."
     )
-    from rehearsal.story.report import plots  # matplotlib, a second of imports, where something is drawn
+    from rehearsal.scenario.report import plots  # matplotlib, a second of imports, where something is drawn
 
     return _section("Hosts", plots.timeline(record), said)
 
 
 def _losses(record: Record) -> list[str]:
     """The picture for every run that was killed and has an uninterrupted one to be held against."""
-    from rehearsal.story.report import plots
+    from rehearsal.scenario.report import plots
 
     killed = {kill.run for kill in record.kills}
     runs = [run for run in record.runs if run.losses]
@@ -126,7 +126,7 @@ def _faults(record: Record) -> str:
         (
             "",
             (
-                escape(f"{k.how}: {k.node}, {struck(record, k)}"),
+                escape(f"{k.how}: {k.node}, {lost_at(record, k)}"),
                 minutes(k.time - record.start),
             ),
         )

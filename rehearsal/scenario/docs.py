@@ -1,6 +1,6 @@
-"""The parts of docs/rehearsal.md that are made from the code: command line, stories, their keys and steps.
+"""The parts of docs/rehearsal.md that are made from the code: command line, scenarios, their keys and steps.
 
-python -m rehearsal.story.handbook --write   (`make docs` calls it; without --write it only compares)
+python -m rehearsal.scenario.docs --write   (`make docs` calls it; without --write it only compares)
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from unittest import mock
 
 from rehearsal.errors import RehearsalError
-from rehearsal.story.scenario import Header, load, own
-from rehearsal.story.steps import KINDS
+from rehearsal.scenario.scenario import Header, load, own
+from rehearsal.scenario.steps import KINDS
 
 _COLUMNS = "100"
 
@@ -29,9 +29,11 @@ def commands() -> str:
         return f"```text\n{build_parser().format_help().rstrip()}\n```\n"
 
 
-def stories() -> str:
+def scenarios() -> str:
     """A table of the project's own scenarios."""
-    return _table(("story", "what happens"), [(f"`{path.stem}`", load(path).header.title) for path in own()])
+    return _table(
+        ("scenario", "what happens"), [(f"`{path.stem}`", load(path).header.title) for path in own()]
+    )
 
 
 def keys() -> str:
@@ -54,7 +56,12 @@ def steps() -> str:
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rehearsal.md"
-BLOCKS = {"rehearsal commands": commands, "stories": stories, "scenario keys": keys, "scenario steps": steps}
+BLOCKS = {
+    "rehearsal commands": commands,
+    "scenarios": scenarios,
+    "scenario keys": keys,
+    "scenario steps": steps,
+}
 
 
 def written(document: str) -> str:

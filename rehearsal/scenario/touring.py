@@ -1,4 +1,4 @@
-"""The owner's steps: the tour, whose lives refer to the story's own; single requests."""
+"""The owner's steps: the tour, whose lives refer to the scenario's own; single requests."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import httplib2
 from google.oauth2.credentials import Credentials
 from google_auth_httplib2 import AuthorizedHttp
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story.reading import nearest
-from rehearsal.story.record import Check
-from rehearsal.story.scene import Scene
-from rehearsal.story.tour import Guide, lives
-from rehearsal.story.tour_steps import Request, Tour
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario.reading import nearest
+from rehearsal.scenario.record import Check
+from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.tour import Guide, lives
+from rehearsal.scenario.tour_steps import Request, Tour
 from rehearsal.world import person
 from rehearsal.world.program import read_settings
 
 
 def _guide(scene: Scene) -> Guide:
-    """The owner's, who knows the story's project and where its first slice is."""
+    """The owner's, who knows the scenario's project and where its first slice is."""
     slices = read_settings(scene.program, scene.environment)["tpu:slices"]
     assert isinstance(slices, list)
     zone = str(slices[0]["zones"][0])
@@ -33,7 +33,7 @@ def request(scene: Scene, step: Request) -> None:
     guide, method = _guide(scene), f"{api}.{rest}"
     if not guide.serves(method):
         of_the_api = sorted(one for one in guide.served if one.startswith(f"{api}."))
-        raise StoryFailed(f"{method} isn't emulated{nearest(method, of_the_api)}")
+        raise ScenarioFailed(f"{method} isn't emulated{nearest(method, of_the_api)}")
     guide.send(version, method, guide.fill(step.arguments, {}))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rehearsal.errors import StoryFailed
+from rehearsal.errors import ScenarioFailed
 from rehearsal.world import person
 
 _SHOWN_LINES = 25
@@ -38,7 +38,7 @@ class Shell:
     ) -> str:
         """Run to the end and return what it printed (both streams).
 
-        StoryFailed unless it succeeds and prints a match of `prints`; with `refused`, unless it fails and
+        ScenarioFailed unless it succeeds and prints a match of `prints`; with `refused`, unless it fails and
         prints a match of that.
         """
         child, log = self._begin(command)
@@ -53,21 +53,21 @@ class Shell:
         text = log.read_text(errors="replace")
         said = f"{_shown(command)}\n{_tail(text)}\n  (all of it: {log})"
         if status is None:
-            raise StoryFailed(f"not done within {timeout_s:.0f} s: {said}")
+            raise ScenarioFailed(f"not done within {timeout_s:.0f} s: {said}")
         if refused is None and status != 0:
-            raise StoryFailed(f"exit status {status}: {said}")
+            raise ScenarioFailed(f"exit status {status}: {said}")
         if refused is not None and status == 0:
-            raise StoryFailed(f"should have been refused, but succeeded: {said}")
+            raise ScenarioFailed(f"should have been refused, but succeeded: {said}")
         pattern = prints if refused is None else refused
         if not re.search(pattern, text, re.IGNORECASE):
-            raise StoryFailed(f"printed nothing that matches {pattern!r}: {said}")
+            raise ScenarioFailed(f"printed nothing that matches {pattern!r}: {said}")
         return text
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        """Begin a command that goes on beside the story, under a name."""
+        """Begin a command that goes on beside the scenario, under a name."""
         if name in self._running:
-            raise StoryFailed(f"{name} runs already")
-        # A story that a shell began with & ignores SIGINT, and so would all that it starts.
+            raise ScenarioFailed(f"{name} runs already")
+        # A scenario that a shell began with & ignores SIGINT, and so would all that it starts.
         self._running[name] = self._begin(
             command, before=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
         )
@@ -99,10 +99,10 @@ class Shell:
     def stop(self, name: str, *, status: int, prints: str, timeout_s: float = 120.0) -> str:
         """Send it SIGINT, as Ctrl+C does, and return what it printed.
 
-        StoryFailed unless it ends with that status and has printed a match.
+        ScenarioFailed unless it ends with that status and has printed a match.
         """
         if name not in self._running:
-            raise StoryFailed(f"{name} doesn't run: it was not begun")
+            raise ScenarioFailed(f"{name} doesn't run: it was not begun")
         child, log = self._running.pop(name)
         os.killpg(child.pid, signal.SIGINT)
         try:
@@ -114,13 +114,13 @@ class Shell:
         text = log.read_text(errors="replace")
         said = f"{name}\n{_tail(text)}\n  (all of it: {log})"
         if found != status:
-            raise StoryFailed(f"ended with {found} and not {status}: {said}")
+            raise ScenarioFailed(f"ended with {found} and not {status}: {said}")
         if not re.search(prints, text, re.IGNORECASE):
-            raise StoryFailed(f"printed nothing that matches {prints!r}: {said}")
+            raise ScenarioFailed(f"printed nothing that matches {prints!r}: {said}")
         return text
 
     def end(self) -> None:
-        """Kill what still goes on beside the story."""
+        """Kill what still goes on beside the scenario."""
         for child, _ in self._running.values():
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
@@ -142,11 +142,11 @@ class Shell:
                 check=False,
             )
             if done.returncode != 0:
-                raise StoryFailed(
+                raise ScenarioFailed(
                     f"{host}: exit status {done.returncode} of `{line}`\n{_tail(done.stdout + done.stderr)}"
                 )
             if not re.search(prints, done.stdout):
-                raise StoryFailed(
+                raise ScenarioFailed(
                     f"{host}: `{line}` printed nothing that matches {prints!r}: {done.stdout!r}"
                 )
             return done.stdout
@@ -155,7 +155,7 @@ class Shell:
             try:
                 return list(pool.map(one, hosts))
             except subprocess.TimeoutExpired as slow:
-                raise StoryFailed(f"ssh took longer than {timeout_s:.0f} s: {line}") from slow
+                raise ScenarioFailed(f"ssh took longer than {timeout_s:.0f} s: {line}") from slow
 
 
 def _slug(command: Sequence[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from rehearsal.story.record import Record
-from rehearsal.story.report.facts import costs, headlines, struck
+from rehearsal.scenario.record import Record
+from rehearsal.scenario.report.facts import costs, headlines, lost_at
 
 _COLOURS = {"passed": "green", "failed": "red", "interrupted": "yellow"}
 
@@ -24,7 +24,7 @@ def print_report(record: Record, console: Console) -> None:
         table.add_row("proved", f"{check.claim}\n[dim]{check.evidence}[/dim]")
     if 0 < len(record.kills) <= 6:
         for kill in record.kills:
-            table.add_row("kill", f"{kill.how}, {struck(record, kill)}")
+            table.add_row("kill", f"{kill.how}, {lost_at(record, kill)}")
     for fault in record.faults:
         table.add_row("fault", f"{fault['name']}: observed {fault['observed']}×")
     for cost in costs(record):

@@ -1,4 +1,4 @@
-"""What `rehearsal run` starts inside a world: python -m rehearsal.story SCENARIO --seed N --report DIR."""
+"""What `rehearsal run` starts inside a world: python -m rehearsal.scenario SCENARIO --seed N --report DIR."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from types import FrameType
 
 from rehearsal.errors import RehearsalError
-from rehearsal.story.report import write_report
-from rehearsal.story.report.table import print_report
-from rehearsal.story.runner import Runner
-from rehearsal.story.scenario import load
+from rehearsal.scenario.report import write_report
+from rehearsal.scenario.report.table import print_report
+from rehearsal.scenario.runner import Runner
+from rehearsal.scenario.scenario import load
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout
 
@@ -27,8 +27,8 @@ def _interrupt_once(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Act, report, and say where the report is; 0 if the story passed."""
-    parser = argparse.ArgumentParser(prog="python -m rehearsal.story")
+    """Act, report, and say where the report is; 0 if the scenario passed."""
+    parser = argparse.ArgumentParser(prog="python -m rehearsal.scenario")
     parser.add_argument("scenario", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--report", type=Path, required=True)

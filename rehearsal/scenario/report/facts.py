@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from rehearsal.story.record import KillRecord, Record, epoch
+from rehearsal.scenario.record import KillRecord, Record, epoch
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def costs(record: Record) -> list[Cost]:
     ]
 
 
-def struck_step(record: Record, kill: KillRecord) -> int:
+def interrupted_step(record: Record, kill: KillRecord) -> int:
     """The step that a run had reached when it was struck, as far as its own events tell.
 
     The kill's record holds what status.json said, which lags by two seconds.
@@ -48,11 +48,11 @@ def struck_step(record: Record, kill: KillRecord) -> int:
     return max([kill.step or 0, *told])
 
 
-def struck(record: Record, kill: KillRecord) -> str:
+def lost_at(record: Record, kill: KillRecord) -> str:
     """What was struck, and how far it was: `interrupted at step 12`, `extraction at 40 shards`."""
     if kill.shards is not None:
         return f"{kill.run} at {kill.shards} shards"
-    return f"{kill.run} at step {struck_step(record, kill)}"
+    return f"{kill.run} at step {interrupted_step(record, kill)}"
 
 
 def headlines(record: Record) -> list[tuple[str, str]]:

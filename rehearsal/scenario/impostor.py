@@ -13,12 +13,12 @@ from typing import Any
 import google.auth
 from google.auth.transport.requests import AuthorizedSession
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import building
-from rehearsal.story.bucket import Bucket
-from rehearsal.story.impostor_steps import Impostor, Unharmed
-from rehearsal.story.record import Check
-from rehearsal.story.scene import Scene
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import building
+from rehearsal.scenario.bucket import Bucket
+from rehearsal.scenario.impostor_steps import Impostor, Unharmed
+from rehearsal.scenario.record import Check
+from rehearsal.scenario.scene import Scene
 
 _SCRIPT = Path(__file__).with_name("impostor_on_host.py")
 _PYTHON = "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt /opt/tpu/venv/bin/python"
@@ -65,15 +65,17 @@ def impostor(scene: Scene, step: Impostor) -> None:
         if tried.get(what) not in allowed
     ]
     if wrong:
-        raise StoryFailed(f"{host} as an impostor: {'; '.join(wrong)}")
+        raise ScenarioFailed(f"{host} as an impostor: {'; '.join(wrong)}")
     for name in (f"boot/{step.victim}/worker-0.json", f"heartbeats/{step.victim}/worker-0"):
         if (scene.bucket.json(name) or {}).get("state") != "failed":
-            raise StoryFailed(f"{host} has written {name}, and it doesn't say so: nothing was forged")
+            raise ScenarioFailed(f"{host} has written {name}, and it doesn't say so: nothing was forged")
     if controllers.facts("") != before:
-        raise StoryFailed(f"gs://{controllers.name} is not what it was before {host} tried to write there")
+        raise ScenarioFailed(f"gs://{controllers.name} is not what it was before {host} tried to write there")
     own, others = (_attributes(scene, node) for node in (step.node, step.victim))
     if mark not in json.dumps(own[0]) or mark in json.dumps([*own[1:], *others]):
-        raise StoryFailed(f"{host} wrote a guest attribute: {step.node} says {own}, {step.victim} {others}")
+        raise ScenarioFailed(
+            f"{host} wrote a guest attribute: {step.node} says {own}, {step.victim} {others}"
+        )
     scene.spoken_for[step.victim] = str(other["id"])
     refused = sum(200 not in allowed and 204 not in allowed for allowed in _EXPECTED.values())
     scene.note.text = f"{refused} of {len(_EXPECTED)} attempts refused"
@@ -88,18 +90,18 @@ def impostor(scene: Scene, step: Impostor) -> None:
 def unharmed(scene: Scene, step: Unharmed) -> None:
     """The node is for all that time the one that it was when another spoke for it."""
     if step.node not in scene.spoken_for:
-        raise StoryFailed(f"nobody spoke for {step.node}; put an `impostor` step in front")
+        raise ScenarioFailed(f"nobody spoke for {step.node}; put an `impostor` step in front")
     end = time.monotonic() + step.for_s
     while True:
         found = _node(scene, step.node)
         hosts = (scene.node(step.node) or {"hosts": ()})["hosts"]
         if (found["id"], found["state"]) != (scene.spoken_for[step.node], "READY"):
-            raise StoryFailed(
+            raise ScenarioFailed(
                 f"{step.node} is {found['state']} with the id {found['id']}; when it was spoken for, "
                 f"it was READY with {scene.spoken_for[step.node]}"
             )
         if not hosts or not all(host["running"] for host in hosts):
-            raise StoryFailed(f"{step.node} has hosts that don't run")
+            raise ScenarioFailed(f"{step.node} has hosts that don't run")
         if time.monotonic() > end:
             break
         time.sleep(_LOOK_S)
@@ -116,7 +118,7 @@ def _controllers(scene: Scene) -> str:
 
 
 def _node(scene: Scene, name: str) -> dict[str, Any]:
-    """The node as the TPU API has it; StoryFailed if it has none."""
+    """The node as the TPU API has it; ScenarioFailed if it has none."""
     return _api(scene, "GET", name, "")
 
 
@@ -128,12 +130,12 @@ def _attributes(scene: Scene, name: str) -> list[dict[str, Any]]:
 def _api(scene: Scene, method: str, name: str, verb: str) -> dict[str, Any]:
     found = scene.node(name)
     if found is None:
-        raise StoryFailed(f"there is no node {name}: somebody deleted it")
+        raise ScenarioFailed(f"there is no node {name}: somebody deleted it")
     full = f"projects/{scene.bucket.project}/locations/{found['zone']}/nodes/{name}"
     credentials, _ = google.auth.default(scopes=[_SCOPE])
     url = f"https://tpu.googleapis.com/v2/{full}{verb}"
     with AuthorizedSession(credentials) as session:  # type: ignore[no-untyped-call]
         answer = session.request(method, url, timeout=_TIMEOUT_S)  # type: ignore[no-untyped-call]
     if answer.status_code != 200:
-        raise StoryFailed(f"{method} {url}: {answer.status_code} {answer.text}")
+        raise ScenarioFailed(f"{method} {url}: {answer.status_code} {answer.text}")
     return dict(answer.json())

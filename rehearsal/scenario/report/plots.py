@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from rehearsal.story.record import Boot, KillRecord, Record, RunRecord, epoch
-from rehearsal.story.report.facts import struck_step
+from rehearsal.scenario.record import Boot, KillRecord, Record, RunRecord, epoch
+from rehearsal.scenario.report.facts import interrupted_step
 
 INK, FAINT, GRID = "#1d2733", "#76828f", "#e4e8ec"
-STRIKING = "#f0b6b8"
+FAULT = "#f0b6b8"
 KILL, REFERENCE, INTERRUPTED, TRAINING = "#d1343a", "#9ec5e8", "#17406d", "#d9e4ee"
 # In the order of the boot contract; cool for waiting, warm for work, so that the long ones stand out.
 STAGES = {
@@ -51,18 +51,18 @@ STYLE: dict[Any, Any] = {
 _WIDTH_IN = 11.0
 _NAMED_KILLS = 6
 _NAMES = {
-    "notice": "preempted, 30 s notice", "plug": "plug pulled", "crash": "one job killed",
+    "notice": "preempted, 30 s notice", "power-loss": "power cut, no notice", "crash": "one job killed",
     "maintenance": "maintenance",
 }  # fmt: skip
-_ENDING = ("notice", "plug", "maintenance")  # of the machine; others leave it running
+_ENDING = ("notice", "power-loss", "maintenance")  # of the machine; others leave it running
 _BUSY_KINDS = {
     "up": "#4878a8", "destroy": "#8b5a83", "recover": "#4878a8", "publish": "#e9a23b", "done": TRAINING,
-    "reach": TRAINING, "kill": STRIKING, "kills": STRIKING, "ready": "#dd6e42",
+    "reach": TRAINING, "kill": FAULT, "kills": FAULT, "ready": "#dd6e42",
 }  # fmt: skip
 
 
 def timeline(record: Record) -> str:
-    """What each host did when: boot stages, training, and where it was killed; the story's steps on top."""
+    """What each host did when: boot stages, training, and kills; the scenario's steps on top."""
     rows = sorted({(boot.node, boot.worker) for boot in record.boots})
     if not rows:
         return ""
@@ -79,7 +79,7 @@ def timeline(record: Record) -> str:
         few = len(rows) <= 20
         axes.set_yticks(
             [*(place[row] for row in rows if few or row[1] % 8 == 0), len(rows) + 0.35],
-            [*(f"{node}-w{worker}" for node, worker in rows if few or worker % 8 == 0), "story"],
+            [*(f"{node}-w{worker}" for node, worker in rows if few or worker % 8 == 0), "scenario"],
         )
         axes.set_ylim(-0.7, len(rows) + 1.0)
         axes.set_xlim(0, max(_at(record, record.end), 0.1))
@@ -94,7 +94,7 @@ def timeline(record: Record) -> str:
         ]
         handles.append(Patch(color=TRAINING, label="up, job running"))
         if record.kills:
-            handles.append(Line2D([], [], color=KILL, marker="v", label="struck"))
+            handles.append(Line2D([], [], color=KILL, marker="v", label="interrupted"))
         figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8.5)
         return _svg(figure, "Timeline of the hosts' boot stages, with the kills")
 
@@ -136,7 +136,7 @@ def _story_lane(axes: Axes, record: Record, row: float) -> None:
         axes.barh(row, width, left=left, height=0.5, color=colour, linewidth=0.6, edgecolor="white")
         name = _short(step.text)
         if width > _at(record, record.end) * (0.008 + 0.0058 * len(name)):
-            light = colour in (TRAINING, GRID, STRIKING)
+            light = colour in (TRAINING, GRID, FAULT)
             axes.text(
                 left + width / 2, row, name, ha="center", va="center", fontsize=7,
                 color=INK if light else "white", clip_on=True,
@@ -165,7 +165,9 @@ def _kill_line(
 
 def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
     """Both runs' losses on top of each other, the kills, and their difference below."""
-    kills = [(struck_step(record, kill), kill.how) for kill in record.kills if kill.run == interrupted.name]
+    kills = [
+        (interrupted_step(record, kill), kill.how) for kill in record.kills if kill.run == interrupted.name
+    ]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(_WIDTH_IN, 4.6), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[5, 1])
@@ -236,7 +238,7 @@ def progress(record: Record, run: RunRecord) -> str:
             if kill.run == run.name:
                 at = _at(record, kill.time)
                 axes.axvline(at, color=KILL, linewidth=1.0, linestyle=(0, (4, 3)))
-                axes.plot(at, struck_step(record, kill), marker="v", color=KILL, markersize=7)
+                axes.plot(at, interrupted_step(record, kill), marker="v", color=KILL, markersize=7)
         axes.set_xlabel("minutes since the start")
         axes.set_ylabel("step")
         axes.grid(color=GRID, linewidth=0.8)
@@ -244,7 +246,7 @@ def progress(record: Record, run: RunRecord) -> str:
 
 
 def _at(record: Record, time: float) -> float:
-    """Minutes since the story began."""
+    """Minutes since the scenario began."""
     return (time - record.start) / 60
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.errors import RehearsalError
-from rehearsal.story.reading import Problems, read
+from rehearsal.scenario.reading import Problems, read
 
 VERSION = 1
 
 
 @dataclass
 class StepRecord:
-    """One step of the story. `outcome` is `ok` or `failed`; `detail` what it found out."""
+    """One step of the scenario. `outcome` is `ok` or `failed`; `detail` what it found out."""
 
     text: str
     kind: str

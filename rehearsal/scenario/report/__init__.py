@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rehearsal.story.record import Record
-from rehearsal.story.report.page import page
+from rehearsal.scenario.record import Record
+from rehearsal.scenario.report.page import page
 
 
 def write_report(record: Record, folder: Path) -> Path:

@@ -8,10 +8,10 @@ from typing import Any
 import google.auth
 from google.auth.transport.requests import AuthorizedSession
 
-from rehearsal.errors import StoryFailed
-from rehearsal.story import jobsteps
-from rehearsal.story.record import Check
-from rehearsal.story.scene import Scene
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import jobsteps
+from rehearsal.scenario.record import Check
+from rehearsal.scenario.scene import Scene
 from rehearsal.world.program import read_settings
 
 _LIST = "https://logging.googleapis.com/v2/entries:list"
@@ -60,7 +60,7 @@ def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
         while True:
             reply = session.post(_LIST, json=asked, timeout=30)
             if reply.status_code != 200:
-                raise StoryFailed(f"the log can't be read: HTTP {reply.status_code}: {reply.text}")
+                raise ScenarioFailed(f"the log can't be read: HTTP {reply.status_code}: {reply.text}")
             page = reply.json()
             lines += [str(entry.get("textPayload", "")) for entry in page.get("entries", ())]
             if not page.get("nextPageToken"):
@@ -85,5 +85,5 @@ def heartbeat(scene: Scene, step: jobsteps.Heartbeat) -> None:
 
     scene.wait_until(f"{step.node}: {step.state}", all_said, step.timeout_s)
     if step.state == "running" and scene.bucket.facts(prefix) == before:
-        raise StoryFailed(f"nobody of {step.node} has said anything since the step began")
+        raise ScenarioFailed(f"nobody of {step.node} has said anything since the step began")
     scene.note.text = "; ".join(dict.fromkeys(found.values())) or step.state

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rehearsal.errors import RehearsalError
-from rehearsal.story.handbook import BLOCKS, PAGE, main, written
-from rehearsal.story.scenario import load
-from rehearsal.story.steps import KINDS
+from rehearsal.scenario.docs import BLOCKS, PAGE, main, written
+from rehearsal.scenario.scenario import load
+from rehearsal.scenario.steps import KINDS
 
 
 def test_the_page_is_current() -> None:

@@ -13,8 +13,8 @@ import yaml
 from rehearsal.cloud.iam import TOKEN_LIFETIME_S
 from rehearsal.cloud.service import Lags
 from rehearsal.errors import ScenarioError
-from rehearsal.story.reading import Problems, convert, nearest, read
-from rehearsal.story.steps import KINDS, Step
+from rehearsal.scenario.reading import Problems, convert, nearest, read
+from rehearsal.scenario.steps import KINDS, Step
 from rehearsal.world.snapshot import Text
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
@@ -68,7 +68,7 @@ class Scenario:
 
 
 def own() -> list[Path]:
-    """The files of the stories that come with the project."""
+    """The files of the scenarios that come with the project."""
     return sorted(SCENARIOS.glob("*.yaml"))
 
 

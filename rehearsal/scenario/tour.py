@@ -21,8 +21,8 @@ from googleapiclient.errors import HttpError
 from googleapiclient.http import MediaInMemoryUpload
 
 from rehearsal.cloud import discovery
-from rehearsal.errors import StoryFailed
-from rehearsal.story.reading import Problems, read
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario.reading import Problems, read
 
 LIVES = Path(__file__).with_name("tour.yaml")
 _READS = ("get", "list", "aggregatedList", "testIamPermissions", "getIamPolicy", "setIamPolicy")
@@ -49,7 +49,7 @@ class Call:
 class Life:
     """What happens to one resource, besides what happens to all: it is read, and its policy read and set.
 
-    `$WORD` in a text is a value of the story, or a field of the resource as last read or of the last answer,
+    `$WORD` in a text is a value of the scenario, or a field of the resource or answer last read,
     by its path (`${tags.fingerprint}`). `$name` is the full name, `$around` that of the life around, and
     `$operation` the last operation's.
     """
@@ -68,7 +68,7 @@ class Life:
 
 
 def lives(path: Path = LIVES) -> tuple[Life, ...]:
-    """What the file says; StoryFailed with every problem."""
+    """What the file says; ScenarioFailed with every problem."""
     return _read(yaml.safe_load(path.read_text()), path.name)
 
 
@@ -76,7 +76,7 @@ def _read(listed: Iterable[Any], path: str) -> tuple[Life, ...]:
     problems = Problems()
     found = [read(Life, one, f"{path}[{number}]", problems) for number, one in enumerate(listed)]
     if problems.lines:
-        raise StoryFailed("; ".join(problems.lines))
+        raise ScenarioFailed("; ".join(problems.lines))
     return tuple(one for one in found if one)
 
 
@@ -94,7 +94,7 @@ class Guide:
         self._clients: dict[tuple[str, str], Any] = {}
 
     def take(self, life: Life, parent: str = "") -> None:
-        """One life and those within it. StoryFailed names the first request that was refused."""
+        """One life and those within it. ScenarioFailed names the first request that was refused."""
         _Resource(self, life, parent).live()
 
     def serves(self, method_id: str) -> bool:
@@ -102,7 +102,7 @@ class Guide:
         return method_id in self.served
 
     def send(self, version: str, method_id: str, arguments: JsonObject) -> JsonObject:
-        """One request's answer; asks again for what is on its way. StoryFailed if it is refused."""
+        """One request's answer; asks again for what is on its way. ScenarioFailed if it is refused."""
         collection, _, verb = method_id.rpartition(".")
         api, *words = _PATHS.get(collection, collection).split(".")
         if (api, version) not in self._clients:
@@ -118,11 +118,11 @@ class Guide:
                 # An API that has just been enabled, an account that has just been made.
                 late = b"SERVICE_DISABLED" in refused.content or b"Unknown service account" in refused.content
                 if not late or time.monotonic() > until:
-                    raise StoryFailed(f"{method_id}: {refused.status_code} {refused.reason}") from refused
+                    raise ScenarioFailed(f"{method_id}: {refused.status_code} {refused.reason}") from refused
                 time.sleep(_POLL_S)
                 continue
             except TypeError as missing:  # what the client says of a parameter
-                raise StoryFailed(f"{method_id}: {missing}") from missing
+                raise ScenarioFailed(f"{method_id}: {missing}") from missing
             self.called.append(method_id)
             return answer if isinstance(answer, dict) else {}
 
@@ -133,12 +133,12 @@ class Guide:
         return build(api, version, http=self._http(), static_discovery=True, client_options=options)
 
     def fill(self, value: Any, known: Mapping[str, str]) -> Any:
-        """A copy in which each `$WORD` has its value; StoryFailed for one that nobody knows."""
+        """A copy in which each `$WORD` has its value; ScenarioFailed for one that nobody knows."""
         if isinstance(value, str):
             try:
                 return _Dotted(value).substitute({**self.values, **known})
             except KeyError as unknown:
-                raise StoryFailed(f"nobody knows ${unknown.args[0]} of {value!r}") from None
+                raise ScenarioFailed(f"nobody knows ${unknown.args[0]} of {value!r}") from None
         if isinstance(value, Mapping):
             return {key: self.fill(one, known) for key, one in value.items()}
         return [self.fill(one, known) for one in value] if isinstance(value, list) else value
@@ -274,10 +274,10 @@ class _Resource:
             if answer.get("done") or answer.get("status") == "DONE":
                 break
             if time.monotonic() > until:
-                raise StoryFailed(f"{name} takes longer than {_PATIENCE_S:g} s")
+                raise ScenarioFailed(f"{name} takes longer than {_PATIENCE_S:g} s")
             time.sleep(_POLL_S)
         if "error" in answer:
-            raise StoryFailed(f"{name}: {answer['error']}")
+            raise ScenarioFailed(f"{name}: {answer['error']}")
         for verb in _OF_OPERATIONS:
             method_id = f"{collection}.{verb}"
             if self._guide.serves(method_id) and method_id not in self._guide.called:
