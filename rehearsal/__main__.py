@@ -1,5 +1,8 @@
-"""`python -m rehearsal`: the commands. Exit status: 0 passed · 1 the scenario failed · 2 usage or scenario error ·
-3 the world can't be made or entered · 130 interrupted."""
+"""`python -m rehearsal`: the commands.
+
+Exit status: 0 passed · 1 the scenario failed · 2 usage or scenario error · 3 the world can't be made or
+entered · 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ FAILED, USAGE, NO_WORLD, INTERRUPTED = 1, 2, 3, 130
 
 _EXAMPLES = """examples:
   python -m rehearsal run                     the default scenario: four stacks, four hosts, two preemptions
-  python -m rehearsal run kills --seed 7      another scenario; the seed repeats an earlier run's random moments
+  python -m rehearsal run kills --seed 7      another scenario, with an earlier run's seed
   python -m rehearsal run my.yaml --keep      one of your own; afterwards the world stays up for a look around
   python -m rehearsal shell                   a shell in the world that is up, or in a fresh one
   python -m rehearsal shell -c 'pulumi preview -s dev'

@@ -1,4 +1,4 @@
-"""The runner without a world: what fails a scenario, what is recorded, and that the seed draws the moments."""
+"""The runner without a world: what fails a scenario, what is recorded, and what the seed draws."""
 
 from __future__ import annotations
 
