@@ -55,7 +55,7 @@ rehearse: setup ## run the whole scenario on this machine against an emulated Go
 	python -m rehearsal run $(SCENARIO)
 
 preview: setup ## the plan and the price of all stacks of ENV, before anything exists
-	python -m infra preview $(ENV)
+	python -m infra plan $(ENV)
 
 preflight: setup ## whether CONFIG fits SLICE, how fast, at what price; no TPU is needed
 	python -m workload preflight $(CONFIG) --slice $(SLICE)
@@ -69,13 +69,13 @@ up: setup ## bring up storage, publish if nothing is published yet, then the oth
 	python -m infra up $(ENV) --after storage $(if $(YES),--yes)
 
 destroy: setup ## take the slices of ENV down, and nothing else (LAYER=NAME: that layer; asks; YES=1: doesn't)
-	python -m infra destroy $(ENV) $(LAYER) $(if $(YES),--yes)
+	python -m infra down $(ENV) $(LAYER) $(if $(YES),--yes)
 
 settle: setup ## after a killed pulumi: put its lock aside and take in what it made, in all layers of ENV
 	python -m infra settle $(ENV)
 
 recover: setup ## bring back what Google took away of ENV, and nothing else
-	python -m fleet recreate-preempted $(ENV)
+	python -m fleet recover $(ENV)
 
 lock: setup ## resolve pyproject.toml again into the hash-locked requirement files
 	tools/lock.sh

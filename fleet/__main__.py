@@ -10,25 +10,22 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
 from typing import TextIO, TypeVar
 
 from fleet import deploy as plans
 from fleet import doctor as fleets
-from fleet import remote_exec, show
+from fleet import hosts, show
 from fleet.arguments import parser
 from fleet.controller import Controller, Observation, ZoneTimeouts, busy_s
 from fleet.dashboard import Dashboard, serve
 from fleet.environment import AdHoc, Environment, described, followed, from_flags, google_of, opened
 from fleet.errors import FleetError
-from fleet.members import placed
 from fleet.model import Action, Cause, Decision, ObservedNode, View
 from fleet.show import Rates
 from fleet.store import RENEW_S, BucketStore
 from fleet.unit import unit
 from infra import names, prices
-from infra.cli import run
+from infra.cli import confirm, run
 from infra.doctor.checks import Target, checks
 from infra.doctor.report import healthy, run_checks, told
 from infra.errors import InfraError
@@ -84,7 +81,7 @@ def create(options: argparse.Namespace) -> int:
     return _mend(options, "create", lambda one, _: _absent(one))
 
 
-def recreate_preempted(options: argparse.Namespace) -> int:
+def recover(options: argparse.Namespace) -> int:
     """Bring back what Google took away, and nothing else."""
     return _mend(options, "bring back", _was_there, updates=False)
 
@@ -121,7 +118,7 @@ def delete(options: argparse.Namespace) -> int:
     nothing = "neither the stack nor Google has any of them: nothing to delete"
     if not _is_to_do(options, shown, shown, nothing):
         return max(silent, _done(options, "deleted", meant, None))
-    _confirm(f"Delete {len(meant)} slice(s)?", options.yes)
+    confirm(f"Delete {len(meant)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
     state = store.read()  # refuses beside a monitor, which would bring them back
     state.deleted([one.key for one in there])
@@ -190,7 +187,7 @@ def take_over(options: argparse.Namespace) -> int:
     ]
     if not _is_to_do(options, shown, meant, "none is of another stack"):
         return _done(options, "taken", meant, None)
-    _confirm(f"Take over {len(meant)} slice(s)? Whoever keeps them now must have stopped.", options.yes)
+    confirm(f"Take over {len(meant)} slice(s)? Whoever keeps them now must have stopped.", options.yes)
     ours = {**fleet.labels, "stack": fleet.stack.id}
     failed = _each(
         meant, lambda one: fleet.google.update(one.zone, one.name, {"labels": {**one.labels, **ours}})
@@ -316,30 +313,6 @@ def _followed(options: argparse.Namespace, fleet: Environment, controller: Contr
     return new
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Run a command on every worker at once, or on none; keep what each says, and name who failed first."""
-    command = remote_exec.one_line(options.rest)
-    fleet = opened(options)
-    run = remote_exec.RemoteExec(fleet.settings, Path(options.logs), options.parallel)
-    say = partial(print, file=_out(options), flush=True)
-    view = fleet.google.observe(
-        sorted({zone for one in fleet.members for zone in (*one.places, *one.spread)})
-    )
-    members, begun_s = placed(fleet.members, view, fleet.owner, {}), time.time()
-    left_out, reports = run.on_all(view, members, command, options.timeout_s, options.partial, say)
-    if options.json:
-        print(json.dumps(remote_exec.as_json(run.folder, left_out, reports)))
-    for name, why in left_out.items():
-        print(f"left out: {name}: {why}", file=sys.stderr)
-    problems = [failed] if (failed := remote_exec.first_failure(reports)) else []
-    if not problems:
-        say(f"{len(reports)} of {len(reports)} ok")
-        problems = remote_exec.failed_boots(fleet.google.observe(()), members, begun_s)
-    for line in problems:
-        print(f"error: {line}", file=sys.stderr)
-    return 1 if problems else 0
-
-
 def doctor(options: argparse.Namespace) -> int:
     """Say what would keep the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
     settings, meant = from_flags(options)
@@ -383,7 +356,7 @@ def _mend(
         raise FleetError("\n    fix: ".join(missing))
     within_budget(fleet.settings)
     if meant:
-        _confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
+        confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
     controller = fleet.controller(updates)
     controller.state.retry_now()
     if item := described(options):
@@ -457,16 +430,6 @@ def _complain(observation: Observation) -> int:
     return 1 if silent else 0
 
 
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise FleetError(f"{question} There is no terminal to ask at\n    fix: --yes")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise FleetError("nothing was changed")
-
-
 def print_unit(options: argparse.Namespace) -> int:
     """Print a systemd unit that keeps a controller up on a machine with a checkout."""
     settings = from_file(options.environment)
@@ -482,11 +445,13 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
     "delete": (delete, "dev --slice extract --yes"),
     "status": (status, "dev --json"),
     "list": (list_nodes, "dev"),
-    "recreate-preempted": (recreate_preempted, "dev --yes"),
+    "recover": (recover, "dev --yes"),
     "take-over": (take_over, "dev --slice extract"),
     "deploy": (deploy, "dev --slice extract --source prompts.jsonl --create-tpus --monitor -- --id id"),
     "monitor": (monitor, "dev --monitor-interval 30 --port 8899"),
-    "exec": (execute, "dev --slice extract -- sudo systemctl restart google-startup-scripts"),
+    "exec": (hosts.execute, "dev --slice extract -- sudo systemctl restart google-startup-scripts"),
+    "restart": (hosts.restart, "dev --slice extract"),
+    "ssh": (hosts.login, "dev tpu-us-east5-a-0 --worker 1"),
     "doctor": (doctor, "dev"),
     "unit": (print_unit, "dev"),
 }

@@ -25,6 +25,8 @@ def parser(does_what: Commands) -> argparse.ArgumentParser:
         command.add_argument(
             "environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml"
         )
+        if name in _OF_A_NODE:
+            command.add_argument("node", metavar="NODE", nargs="?", help="a node, or a slice with one node")
         for flag, of, about, more in _FLAGS:
             if not of or name in of.split():
                 command.add_argument(flag, help=about, **(more or {"action": "store_true"}))
@@ -56,7 +58,9 @@ _MORE = {
     "deploy": " (after --: more for `workload data streams`)",
     "exec": " (behind --: words as they are, or a single one as a line of shell)",
 }
-_CHANGE = "create delete recreate-preempted take-over deploy"
+_CHANGE = "create delete recover take-over deploy"
+_REMOTE = "exec restart"
+_OF_A_NODE = ("ssh",)
 # Flag, the commands that have it (none: all), its help, and what argparse is told (nothing: a switch).
 _FLAGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("--slice", "", "only this item of tpu:slices (again for more)",
@@ -69,8 +73,8 @@ _FLAGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("--on-demand", "create deploy", "with --tpu-type: not spot", {}),
     ("--run", "create deploy", "with --tpu-type: what hosts run", {"dest": "run_command", "metavar": "LINE"}),
     ("--orphans", "delete", "what no setting asks for, too", {}),
-    ("--json", "create delete status list recreate-preempted take-over exec doctor", "for programs", {}),
-    ("--yes", _CHANGE, "don't ask", {}),
+    ("--json", "create delete status list recover take-over exec restart doctor", "for programs", {}),
+    ("--yes", f"{_CHANGE} restart", "don't ask", {}),
     ("--dry-run", _CHANGE, "say what would be done, and stop", {}),
     ("--source", "deploy", "samples: files, folders", {"nargs": "+", "metavar": "PATH"}),
     ("--max-samples", "deploy", "of each stream, for a trial", _count()),
@@ -79,11 +83,12 @@ _FLAGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("--skip-launch", "deploy", "prepare and publish only", {}),
     ("--monitor", "deploy", "watch over the fleet afterwards", {}),
     ("--timeout-s", "deploy", "until all must work (3600)", _seconds(3600)),
-    ("--partial", "exec", "leave out what isn't READY or can't be reached, and go on", {}),
-    ("--timeout-s", "exec", "after which a host ends the command (600)", _seconds(600)),
-    ("--parallel", "exec", "connections at a time (32)", _count(32)),
-    ("--logs", "exec", "where a folder with each worker's log is made",
+    ("--partial", _REMOTE, "leave out what isn't READY or can't be reached, and go on", {}),
+    ("--timeout-s", _REMOTE, "after which a host ends the command (600)", _seconds(600)),
+    ("--parallel", _REMOTE, "connections at a time (32)", _count(32)),
+    ("--logs", _REMOTE, "where a folder with each worker's log is made",
      {"default": "fleet-logs", "metavar": "DIR"}),
+    ("--worker", "ssh", "which host (0)", {"type": int, "default": 0, "metavar": "N"}),
     ("--watch", "monitor deploy", "only look; bring nothing back", {}),
     ("--monitor-interval", "monitor deploy", "seconds between looks (60)", _seconds(60)),
     ("--port", "monitor deploy", "the same as a page on this machine; 0: any free one",

@@ -30,7 +30,7 @@ def _controller(environment: str, google: Google, what: str) -> Iterator[Finding
     yield Finding(what, OK, leader or "none at work")
     for name, refusal in sorted(state.refusals.items()):
         if refusal.stopped:
-            fix = f"mend that, then python -m fleet recreate-preempted {environment}"
+            fix = f"mend that, then python -m fleet recover {environment}"
             yield Finding(f"held {name}", MISSING, refusal.why, fix)
 
 

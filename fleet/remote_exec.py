@@ -27,16 +27,16 @@ _PROBES, _PAUSE_S = 3, 2.0
 _SHOWN_LINES, _SHOWN_CHARACTERS = 10, 60
 
 
-def one_line(statuses: Sequence[str]) -> str:
+def one_line(words: Sequence[str]) -> str:
     """What a host's shell is given: several words as they are, a single one as a line of its own.
 
     Raises:
         FleetError: there are no words.
     """
-    if not statuses:
+    if not words:
         fix = "python -m fleet exec dev -- hostname"
         raise FleetError(f"no command: it stands behind --\n    fix: {fix}")
-    return statuses[0] if len(statuses) == 1 else shlex.join(statuses)
+    return words[0] if len(words) == 1 else shlex.join(words)
 
 
 def standing(view: View, members: Sequence[Node]) -> tuple[list[Node], dict[str, str], dict[str, str]]:

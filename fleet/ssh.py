@@ -110,6 +110,13 @@ class Ssh:
         place["login"] = self._login
         return [word.format(**place, worker=worker.number, command=there) for word in self._words]
 
+    def interactive(self, worker: Worker, command: Sequence[str] = ()) -> list[str]:
+        """A login with this terminal, or with `command` that command and its own output."""
+        place = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
+        place |= {"login": self._login, "command": shlex.join(command)}
+        words = [word for word in self._words if command or "{command}" not in word]
+        return [word.format(**place, worker=worker.number) for word in words]
+
     def run(self, worker: Worker, command: str, timeout_s: int, log: Path) -> Report:
         """To its end, or until the host has had `timeout_s` and said nothing.
 

@@ -1,12 +1,13 @@
 """The commands of `python -m infra`."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
-from infra import grants, layers, stacks
+from infra import grants, layers, plan, stacks
 from infra.cli import run
-from infra.preview import preview
+from infra.errors import CommandError
 from infra.prices import show
 from infra.settings.sources import ROOT
 
@@ -20,9 +21,8 @@ def _run(arguments: list[str] | None, root: Path) -> int:
     every = ", ".join(layer.name for layer in layers.layers())
     parser = argparse.ArgumentParser(
         prog="python -m infra",
-        description="The layers of an environment: their plan and price, up, down, and out of an "
-        "interruption.",
-        epilog="example: python -m infra preview dev",
+        description="The layers of an environment: plan, price, up, down, and recovery from an interruption.",
+        epilog="example: python -m infra plan dev",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -31,7 +31,10 @@ def _run(arguments: list[str] | None, root: Path) -> int:
         one.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
         return one
 
-    command("preview", "check the settings, show prices, and preview every layer")
+    planning = command("plan", "check the settings, show prices, and preview every layer")
+    planning.add_argument("--json", action="store_true", help="for programs")
+    planning.add_argument("--format", choices=("text", "markdown"), default="text", help="markdown: for CI")
+    planning.add_argument("--full", action="store_true", help="all that Pulumi prints")
     command("prices", "what the layers cost").add_argument("--json", action="store_true", help="for programs")
     command("roles", "the commands that grant each account its roles").add_argument(
         "--json", action="store_true", help="for programs"
@@ -39,7 +42,7 @@ def _run(arguments: list[str] | None, root: Path) -> int:
     settling = command("settle", "after a killed pulumi: put its lock aside, take in what it made")
     changing = [
         command("up", "settle, then pulumi up of each layer, in their order"),
-        command("destroy", "settle, then pulumi destroy of each layer, the last one first"),
+        command("down", "settle, then pulumi destroy of each layer, the last one first"),
     ]
     for one, number in ((settling, "*"), (changing[0], "*"), (changing[1], "+")):
         some = "without any, all that are on in ENV" if number == "*" else "at least one"
@@ -60,10 +63,23 @@ def _run(arguments: list[str] | None, root: Path) -> int:
             return stacks.settle_layers(environment, parsed.layers, root)
         case "up":
             return stacks.up(environment, parsed.layers, root, options, parsed.after)
-        case "destroy":
-            return stacks.destroy(environment, parsed.layers, root, options)
+        case "down":
+            return stacks.down(environment, parsed.layers, root, options)
         case _:
-            return preview(environment, root)
+            return _plan(parsed, root)
+
+
+def _plan(parsed: argparse.Namespace, root: Path) -> int:
+    found = plan.plan(parsed.environment, root)
+    if parsed.json:
+        print(json.dumps(plan.as_json(found)))
+    else:
+        print(plan.markdown(found) if parsed.format == "markdown" else plan.text(found, parsed.full))
+    if found.failed:
+        raise CommandError(f"`pulumi preview` of {', '.join(found.failed)} failed; see the output above")
+    if not parsed.json:
+        print(f"\nNext: {found.next_command}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ NO_LOGIN = (
 )
 # What the official provider writes around its sentence, as recorded with 9.35.0.
 _FRAME = re.compile(r"sdk-v2/\S+\.go:\d+: (?:sdk\.\w+: )?|: provider=google(?:-beta)?@[\d.]+\d")
+_COLOUR = re.compile(r"<\{%[a-z0-9 -]*%\}>")  # in the messages of an event log
 _SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)\S")
 NO_PASSPHRASE = (
     "no passphrase for the stacks' secrets: this backend wants one, though our stacks hold no secret\n"
@@ -96,13 +97,20 @@ class Pulumi:
             raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said}")
         return answer.stdout
 
-    def hear(self, layer: str, *arguments: str) -> tuple[bool, str]:
-        """Whether a command went well, and all that it printed, for when several run at once."""
-        call = self._call(layer, *arguments, "--color", "always" if sys.stdout.isatty() else "never")
-        done = subprocess.run(
-            call, env=self.variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
-        return done.returncode == 0, _FRAME.sub("", done.stdout)
+    def capture(self, layer: str, *arguments: str) -> tuple[bool, str, list[dict[str, Any]]]:
+        """Whether a command succeeded, its output and its events, for when several run at once."""
+        with tempfile.NamedTemporaryFile(prefix="events-") as events:
+            call = self._call(layer, *arguments, "--color", "never", "--event-log", events.name)
+            done = subprocess.run(
+                call,
+                env={**self.variables, "PULUMI_DEBUG_COMMANDS": "true"},  # which --event-log wants
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            logged = [json.loads(line) for line in events.read().decode().splitlines()]
+        return done.returncode == 0, sentence(done.stdout), logged
 
     def stacks(self, layer: str) -> set[str]:
         """Names of a layer's stacks in the backend that is logged in."""
@@ -145,11 +153,27 @@ class Pulumi:
             raise CommandError(NO_PASSPHRASE)
 
 
+def sentence(said: str) -> str:
+    """A message without the frame that the official provider writes around it, and without colours."""
+    return _COLOUR.sub("", _FRAME.sub("", said)).strip("\n")
+
+
 def _lacking(events: str) -> Iterator[str]:
     """Which role to ask for, of the errors in an event log of Pulumi's that name a permission."""
     said = [json.loads(line).get("diagnosticEvent", {}) for line in events.splitlines()]
     errors = [classify(one["message"]) for one in said if one.get("severity") == "error"]
     return iter(dict.fromkeys(one.fix for one in errors if one.kind is Kind.PERMISSION))
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on the terminal, unless `yes`. Raises CommandError without one, or at any answer but yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question} There is no terminal to ask at\n    fix: --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was changed")
 
 
 def run(command: Callable[[], int]) -> int:

@@ -1,4 +1,4 @@
-"""`up` and `destroy` of layers: what a killed `pulumi` left is settled first, then Pulumi does the work.
+"""`up` and `down` of layers: what a killed `pulumi` left is settled first, then Pulumi does the work.
 
 A layer's stack is made where there is none. The settings' file keeps its text whatever Pulumi writes into it.
 """
@@ -45,7 +45,7 @@ def up(
     return 0
 
 
-def destroy(environment: str, layers: Sequence[str], root: Path = ROOT, options: Sequence[str] = ()) -> int:
+def down(environment: str, layers: Sequence[str], root: Path = ROOT, options: Sequence[str] = ()) -> int:
     """Take layers down, the last one first.
 
     `options` go to each `pulumi destroy`. Raises InfraError where one fails; nothing after it was begun then.

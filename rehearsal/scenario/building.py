@@ -18,7 +18,7 @@ from rehearsal.world.program import PROJECTS, change_settings
 
 def preview(scene: Scene, step: steps.Preview) -> None:
     """The plan of all, and the prices, which the report keeps."""
-    scene.shell.run([sys.executable, "-m", "infra", "preview", scene.environment])
+    scene.shell.run([sys.executable, "-m", "infra", "plan", scene.environment])
     scene.record.prices = prices(scene)
     scene.note.text = ", ".join(f"{price.node} ${price.usd_hour:.2f}/h" for price in scene.record.prices)
 
@@ -88,7 +88,7 @@ def recover(scene: Scene, step: steps.Recover) -> None:
     begun = time.time()
     scene.forget_boots(step.node)
     scene.shell.run(
-        [sys.executable, "-m", "fleet", "recreate-preempted", scene.environment, "--yes"], timeout_s=1800
+        [sys.executable, "-m", "fleet", "recover", scene.environment, "--yes"], timeout_s=1800
     )
     follow_nodes(scene)
     node = scene.node(step.node)

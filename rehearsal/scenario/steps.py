@@ -106,7 +106,7 @@ class Fleet(Typed):
 
 @dataclass(frozen=True)
 class Recover(Typed):
-    """Bring slices back with `python -m fleet recreate-preempted`, and wait until the hosts are ready."""
+    """Bring slices back with `python -m fleet recover`, and wait until the hosts are ready."""
 
     scalar: ClassVar[str] = "node"
     node: str

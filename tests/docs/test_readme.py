@@ -22,13 +22,13 @@ RUN_HERE = {"make help", "make doctor"}
 RUN_BY_CI = {"make test", "make rehearse"}
 # The scenario types what these targets type; a target that isn't here is run by nobody.
 RUN_BY_THE_STORY = {
-    "make preview ENV=dev": "preview",
+    "make plan ENV=dev": "preview",
     "make up ENV=dev": "up",
     "make publish ENV=dev": "publish",
     "make recover ENV=dev": "recover",
     "pulumi -C infra/storage up -s dev": "up",
     "pulumi up -s dev": "up",
-    "make destroy ENV=dev": "destroy",
+    "make down ENV=dev": "destroy",
 }
 # The same updates by our own command: tests/infra/test_kills.py runs it on the real CLI.
 RUN_BY_A_TEST = {"python -m infra up dev storage", "python -m infra up dev --after storage"}

@@ -37,7 +37,7 @@ def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.Captur
     assert {*MADE} < {row["node"] for row in told["members"]}
     assert told["orphans"] == []
     world.states[MADE[0]] = "PREEMPTED"
-    assert command.main(["recreate-preempted", "dev", "--slice", "adhoc", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--slice", "adhoc", "--yes"]) == 0
     assert world.asked[4:] == [("delete", MADE[0]), ("create", MADE[0])]
     assert command.main([*CREATE, "--yes"]) == 0
     assert len(world.asked) == 6, "the same again is nothing to do"

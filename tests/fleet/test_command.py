@@ -73,7 +73,7 @@ def test_only_what_is_gone_is_brought_back(world: Cloud, capsys: pytest.CaptureF
     cloud.states |= {
         "train": "PREEMPTED", "tpu-us-east5-a-0": "REPAIRING", "tpu-us-east5-b-1": "", "tpu-us-east5-a-1": "",
     }  # fmt: skip
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--yes"]) == 0
     assert cloud.asked == [("delete", "train"), ("up", "train")], "the others were never there, or live"
     said = capsys.readouterr().out
     assert "train: created" in said
@@ -90,7 +90,7 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
     said = capsys.readouterr().out
     assert "train: a node of this name is there, and your stack doesn't hold it" in said
     assert "fix: if an update of yours was killed: python -m infra settle dev tpu" in said
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--yes"]) == 0
     assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert not world.asked
 
@@ -104,7 +104,7 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
         world.labels[name] = {**found, "stack": "lost"} if "fleet" in found else found
     for line in (
         "create dev --yes",
-        "recreate-preempted dev --yes",
+        "recover dev --yes",
         "delete dev --slice extract --yes --orphans",
     ):
         assert command.main(line.split()) == 0
@@ -121,17 +121,17 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
     assert sorted(world.updated) == sorted(name for name in world.states if name != "train")
     assert {found["stack"] for found in world.labels.values()} == {OWNER.stack}
     assert {*world.labels["tpu-us-east5-b-0"]} > {"fleet", "member", "bundle"}, "the others stay"
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--yes"]) == 0
     assert world.asked == [("delete", lost), ("create", lost)]
 
 
 @pytest.mark.parametrize("name", ["train", "tpu-us-east5-b-1"])
 def test_what_was_lost_and_could_not_be_made_again_is_brought_back_too(name: str, world: Cloud) -> None:
     world.states[name], world.dry = "PREEMPTED", {"us-east5-b"}
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 1
+    assert command.main(["recover", "dev", "--yes"]) == 1
     assert not world.states[name]
     world.dry = set()
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--yes"]) == 0
     assert world.states[name] == "READY"
 
 
@@ -162,13 +162,13 @@ def test_a_recovery_that_was_killed_goes_on_and_rents_nothing_that_was_never_the
     before = signal.signal(signal.SIGUSR1, kill)
     try:
         with pytest.raises(Killed):
-            command.main(["recreate-preempted", "dev", "--yes"])
+            command.main(["recover", "dev", "--yes"])
     finally:
         signal.signal(signal.SIGUSR1, before)
     time.sleep(0.3)  # what was on its way to Google
     assert json.loads(world.kept or "")["attempts"][-1]["cause"] == "preemption"
     expire(world)
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--yes"]) == 0
     assert (world.states[name], world.states["tpu-us-east5-a-1"]) == ("READY", "")
     assert world.asked.count(("create", name)) == 1
 
@@ -196,7 +196,7 @@ def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recoveri
     assert command.main(["delete", "dev", "--zones", "us-east5-b", "--yes"]) == 0
     world.stack.held.clear()  # a refresh
     capsys.readouterr()
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--yes"]) == 0
     assert "nothing to bring back" in capsys.readouterr().out
     assert command.main(["create", "dev", "--yes"]) == 0
     assert world.states[name] == "READY"
@@ -289,7 +289,7 @@ def test_who_asks_for_a_member_gets_it_in_the_first_zone_that_has_chips(
     assert "error: extract/0: stock-out: none in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["create", "recreate-preempted", "delete"])
+@pytest.mark.parametrize("name", ["create", "recover", "delete"])
 def test_a_dry_run_changes_nothing(name: str, world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     cloud = world
     cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-b-1": ""}
@@ -301,7 +301,7 @@ def test_a_dry_run_changes_nothing(name: str, world: Cloud, capsys: pytest.Captu
     assert "train" in said or name == "create"
 
 
-@pytest.mark.parametrize("name", ["create", "recreate-preempted", "delete"])
+@pytest.mark.parametrize("name", ["create", "recover", "delete"])
 def test_without_a_terminal_and_yes_nothing_is_changed(
     name: str, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -317,7 +317,7 @@ def test_delete_takes_what_was_named(world: Cloud) -> None:
     assert world.asked == [("delete", "tpu-us-east5-b-0"), ("delete", "tpu-us-east5-b-1")]
 
 
-@pytest.mark.parametrize("line", ["recreate-preempted dev --yes", "delete dev --yes", "monitor dev"])
+@pytest.mark.parametrize("line", ["recover dev --yes", "delete dev --yes", "monitor dev"])
 def test_beside_another_controller_nothing_is_done(
     line: str, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -401,7 +401,7 @@ def test_other_fleets_are_no_orphans_where_a_command_is_narrowed(
     assert command.main(["status", "dev", "--slice", "train"]) == 0
     assert "orphan" not in capsys.readouterr().out
     world.states["train"] = "PREEMPTED"
-    assert command.main(["recreate-preempted", "dev", "--slice", "train", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--slice", "train", "--yes"]) == 0
     assert world.asked == [("delete", "train"), ("up", "train")]
 
 
@@ -412,7 +412,7 @@ def test_leftovers_are_swept_and_healthy_orphans_are_not(world: Cloud) -> None:
     world.stray("tpu-us-east5-b-8", "us-east5-b", "READY")
     world.stray("somebody-elses", "us-east5-b", "PREEMPTED", {"environment": "dev"})
     world.stray("another-stacks", "us-east5-b", "PREEMPTED", {**OURS, "stack": "another"})
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--yes"]) == 0
     assert set(cloud.asked) == {("delete", "tpu-us-east5-b-7"), ("delete", "train"), ("up", "train")}
 
 

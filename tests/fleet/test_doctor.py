@@ -383,7 +383,7 @@ def test_a_layer_that_is_off_is_not_mentioned(clinic: Clinic, monkeypatch: pytes
 
 def test_what_is_left_of_a_layer_that_was_turned_off_is_named(clinic: Clinic) -> None:
     (one,) = of(clinic.look(settings(**{"data:snapshot": ""})), "stack data")
-    assert (one.state, one.fix.rpartition(": ")[2]) == (OPTIONAL, "python -m infra destroy dev data")
+    assert (one.state, one.fix.rpartition(": ")[2]) == (OPTIONAL, "python -m infra down dev data")
     assert one.found.startswith("holds ")
 
 

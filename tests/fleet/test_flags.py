@@ -138,7 +138,7 @@ def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
 def test_recovering_gives_no_living_node_new_settings_and_creating_does(world: Cloud) -> None:
     world.states["tpu-us-east5-b-1"] = "PREEMPTED"
     world.labels["tpu-us-east5-a-0"] = {**world.labels["tpu-us-east5-a-0"], "spec": "of-before"}
-    assert command.main(["recreate-preempted", "dev", "--yes"]) == 0
+    assert command.main(["recover", "dev", "--yes"]) == 0
     assert ("create", "tpu-us-east5-b-1") in world.asked
     assert not world.updated
     assert command.main(["create", "dev", "--yes"]) == 0

@@ -79,12 +79,12 @@ def of_members(lab: Lab) -> dict[str, list[dict[str, Any]]]:
 
 
 def brought_back_if_asked(one: Environment) -> set[str]:
-    """The members that `recreate-preempted` means, and shows the price of."""
+    """The members that `recover` means, and shows the price of."""
     with (
         mock.patch.object(command, "opened", return_value=one),
         mock.patch.object(command.prices, "rows", return_value=[]) as rows,
     ):
-        assert command.main(["recreate-preempted", "dev", "--dry-run"]) == 0
+        assert command.main(["recover", "dev", "--dry-run"]) == 0
     return {member.key for call in rows.call_args_list for member in call.args[0]}
 
 

@@ -50,7 +50,7 @@ def test_a_killed_up_is_taken_in_and_a_killed_destroy_is_ended(lab: Lab) -> None
     assert lab.infra("settle", "dev", "data") == "data: nothing to settle\n"
 
     assert lab.killed(lab.line("data", *DESTROY), 4)
-    said = lab.infra("destroy", "dev", "data", *WITHOUT_ASKING)
+    said = lab.infra("down", "dev", "data", *WITHOUT_ASKING)
     assert "data: destroyed; its settings stay in Pulumi.dev.yaml" in said
     assert "stack rm" not in said, "it would delete the settings of all layers"
     assert lab.living() == set()
@@ -73,10 +73,10 @@ def test_bare_commands_after_a_kill_name_the_one_that_helps_and_lose_nothing(lab
     # It calls deleted what it doesn't know, and only warns; its record of that stays.
     assert "interrupted while creating" in lab.pulumi("data", *DESTROY)
     assert lab.living() == made
-    said = lab.infra("destroy", "dev", "data", *WITHOUT_ASKING)
+    said = lab.infra("down", "dev", "data", *WITHOUT_ASKING)
     assert said.count("made, and taken in") == len(made)
     assert lab.living() == set()
-    assert "data: nothing is up" in lab.infra("destroy", "dev", "data", *WITHOUT_ASKING)
+    assert "data: nothing is up" in lab.infra("down", "dev", "data", *WITHOUT_ASKING)
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_the_lock_of_somebody_who_may_live_stays(lab: Lab, host: str) -> None:
     lock = {"pid": os.getpid(), "username": "ann", "hostname": host, "timestamp": now}
     path.write_text(json.dumps(lock))
     before = stored(lab)
-    for command in ("settle", "up", "destroy"):
+    for command in ("settle", "up", "down"):
         options = WITHOUT_ASKING if command != "settle" else ()
         said = lab.infra(command, "dev", "data", *options, fine=False)
         assert f"error: data is being worked on: locked by ann@{host} (pid {os.getpid()})" in said
@@ -127,7 +127,7 @@ def test_without_a_passphrase_every_command_says_so_once_and_what_to_do(
     try:
         lab.pulumi("data", "stack", "init", "dev")
         del lab.environment["PULUMI_CONFIG_PASSPHRASE"]
-        for command in (("settle", "dev"), ("up", "dev", "--yes"), ("destroy", "dev", "data", "--yes")):
+        for command in (("settle", "dev"), ("up", "dev", "--yes"), ("down", "dev", "data", "--yes")):
             said = lab.infra(*command, fine=False)
             assert said.startswith("error: no passphrase for the stacks' secrets")
             assert "fix: export PULUMI_CONFIG_PASSPHRASE=" in said

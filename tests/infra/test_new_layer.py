@@ -94,7 +94,7 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     assert NETWORK in lab.living()
     outputs = json.loads(lab.pulumi("notes", "stack", "output", "--json", "-s", "dev"))
     assert outputs == {"notesId": NETWORK}
-    lab.infra("destroy", "dev", "notes", "--yes", "--skip-preview")
+    lab.infra("down", "dev", "notes", "--yes", "--skip-preview")
     assert NETWORK not in lab.living()
     status = subprocess.run(
         ["git", "status", "--porcelain"], cwd=lab.tree, capture_output=True, text=True, check=True

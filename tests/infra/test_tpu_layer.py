@@ -212,7 +212,7 @@ def test_outputs() -> None:
         " --format='value(timestamp,textPayload)'",
         "bootStatus": "gcloud storage cat 'gs://bucket-that-is-up/boot/train/worker-*.json'",
         "describe": "gcloud compute tpus tpu-vm describe train --project=my-project --zone=us-east5-b",
-        "recover": "python -m fleet recreate-preempted dev",
+        "recover": "python -m fleet recover dev",
         "delete": "gcloud compute tpus tpu-vm delete train --project=my-project --zone=us-east5-b",
     }
 

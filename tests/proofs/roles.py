@@ -30,8 +30,8 @@ CONDITIONAL = "  storage:controllerAccountId: tpu-fleet\n  storage:stateKeyRing:
 DIAL = f"{sys.executable} -m rehearsal.world.dial {{node}}-w{{worker}} 22 {{command}}"
 # What an ML engineer types, by the role that it needs.
 TYPED = {
-    "roles/tpu.admin": ("recreate-preempted", "dev", "--yes"),
-    "roles/iam.serviceAccountUser": ("recreate-preempted", "dev", "--yes"),
+    "roles/tpu.admin": ("recover", "dev", "--yes"),
+    "roles/iam.serviceAccountUser": ("recover", "dev", "--yes"),
     "roles/logging.viewer": ("doctor", "dev"),
     "roles/compute.osAdminLogin": ("exec", "dev", "--partial", "--", "true"),
     "roles/iap.tunnelResourceAccessor": ("exec", "dev", "--partial", "--", "true"),

@@ -92,7 +92,7 @@ class Updates:
         if then == "destroy" and self.layer == "storage":
             said = self.lab.infra("settle", "dev", self.layer)
             self._unprotect()
-            said += self.lab.infra("destroy", "dev", self.layer, *_WITHOUT_ASKING)
+            said += self.lab.infra("down", "dev", self.layer, *_WITHOUT_ASKING)
         else:
             said = self.lab.infra(then, "dev", self.layer, *_WITHOUT_ASKING)
         took_s = round(time.monotonic() - begun, 1)

@@ -109,10 +109,10 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
     ("line", "said"),
     [
         ("up nowhere", "Pulumi.nowhere.yaml does not exist"),
-        ("destroy nowhere tpu", "Pulumi.nowhere.yaml does not exist"),
+        ("down nowhere tpu", "Pulumi.nowhere.yaml does not exist"),
         ("settle nowhere", "Pulumi.nowhere.yaml does not exist"),
         ("up dev tpus", "no layer tpus\n    fix: one of storage, data, network, tpu"),
-        ("destroy dev tpus", "no layer tpus"),
+        ("down dev tpus", "no layer tpus"),
         ("settle dev tpus", "no layer tpus"),
     ],
 )

@@ -1,0 +1,294 @@
+"""The plan of an environment: what each layer would change, and what it costs.
+
+Layers that are up are compared with their state. The others are planned against an empty
+state in a temporary folder, so a plan writes nothing to anybody's backend and
+needs no login to one.
+"""
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra import layers, prices, settings
+from infra.cli import Pulumi, sentence
+from infra.errors import CommandError
+from infra.settings import Settings, yaml_file
+from infra.settings.record import formatting_kept
+from infra.settings.sources import ROOT
+
+SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
+"""What Pulumi writes before a resource that it creates, updates, replaces or deletes."""
+
+_STACK = "pulumi:pulumi:Stack"
+_LONGEST_KEYS = 60
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource that an update would touch.
+
+    Attributes:
+        operation: a key of `SIGNS`.
+        kind: the resource's type, e.g. "gcp:storage/bucket:Bucket".
+        name: its name in the program.
+        keys: inputs that differ, of an update or a replacement.
+    """
+
+    operation: str
+    kind: str
+    name: str
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        keys = ", ".join(self.keys)
+        keys = keys if len(keys) <= _LONGEST_KEYS else f"{keys[:_LONGEST_KEYS]}…"
+        return f"{SIGNS[self.operation]:<2} {self.kind}  {self.name}{f'  [{keys}]' if keys else ''}"
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What `pulumi preview` says of one layer.
+
+    Attributes:
+        layer: its name.
+        up: whether it was compared with the state of its stack; else planned from nothing.
+        changes: in Pulumi's order.
+        warnings: each once.
+        hourly: US dollars per hour once it is up; None if a price is unknown.
+        failed: whether the preview failed.
+        output: all that Pulumi printed.
+    """
+
+    layer: str
+    up: bool
+    changes: tuple[Change, ...]
+    warnings: tuple[str, ...]
+    hourly: float | None
+    failed: bool
+    output: str
+
+    def count(self, operation: str) -> int:
+        """How many resources it would create, update, replace or delete."""
+        return sum(one.operation == operation for one in self.changes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of all layers of an environment that are on, in their order."""
+
+    environment: str
+    layers: tuple[LayerPlan, ...]
+    costs: tuple[prices.Row, ...]
+
+    @property
+    def failed(self) -> list[str]:
+        """Layers whose preview failed."""
+        return [one.layer for one in self.layers if one.failed]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing would change."""
+        return not any(one.changes or one.failed for one in self.layers)
+
+    @property
+    def hourly(self) -> float | None:
+        """US dollars per hour with everything up; None if a price is unknown."""
+        known = [one.hourly for one in self.layers if one.hourly is not None]
+        return sum(known) if len(known) == len(self.layers) else None
+
+    @property
+    def next_command(self) -> str:
+        """What brings the first layer up that isn't."""
+        names = [one.layer for one in self.layers]
+        first = next((one.layer for one in self.layers if not one.up), names[-1])
+        return layers.up_command(first, self.environment)
+
+
+def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
+    """Preview every layer that is on, all at once; `only` some of them, if given.
+
+    Raises InfraError: wrong settings, more than the budget, or Pulumi can't be run. A layer whose preview
+    fails is in the plan, with `failed`.
+    """
+    checked = settings.from_file(environment, root)
+    prices.within_budget(checked)
+    names = [layer.name for layer in layers.on(checked) if not only or layer.name in only]
+    real = Pulumi(environment, root)
+    # No layer's plan needs another's, and each spends its seconds on starting up.
+    with (
+        formatting_kept(environment, root),
+        empty_state(environment, names, root) as empty,
+        ThreadPoolExecutor(max(1, len(names))) as pool,
+    ):
+        up, why_not = _up(real, names, pool)
+        if up:
+            real.require_passphrase()
+
+        def one(layer: str) -> LayerPlan:
+            pulumi = real if layer in up else empty
+            if pulumi is empty:
+                empty.ask(layer, "stack", "init", environment)
+            fine, output, events = pulumi.capture(
+                layer, "preview", "--stack", environment, "--non-interactive"
+            )
+            found = [
+                _change(event["resourcePreEvent"]["metadata"])
+                for event in events
+                if "resourcePreEvent" in event
+            ]
+            said = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
+            warnings = [sentence(each["message"]) for each in said if each.get("severity") == "warning"]
+            return LayerPlan(
+                layer,
+                layer in up,
+                tuple(change for change in found if change),
+                tuple(dict.fromkeys([*why_not, *warnings])),
+                _hourly(checked, layer),
+                not fine,
+                output.rstrip(),
+            )
+
+        return Plan(environment, tuple(pool.map(one, names)), tuple(prices.of(checked)))
+
+
+def text(found: Plan, full: bool = False) -> str:
+    """For a terminal: prices, what changes (with `full` all that Pulumi printed), and a table."""
+    parts = [prices.table(found.costs), ""]
+    for one in found.layers:
+        against = "compared with its stack" if one.up else "no stack known, planned from nothing"
+        parts.append(f"== {one.layer}: {against} ==")
+        if full or one.failed:
+            parts.append(one.output)
+        else:
+            parts += [f"  {change}" for change in one.changes] or ["  no changes"]
+        parts.append("")
+    warnings = dict.fromkeys(warning for one in found.layers for warning in one.warnings)
+    parts += [f"warning: {warning}" for warning in warnings]
+    return "\n".join([*parts, *([""] if warnings else []), summary(found)])
+
+
+def summary(found: Plan) -> str:
+    """A line for each layer: +, ~, +-, -, and its price."""
+    rows = _rows(found)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = (
+        [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        for row in rows
+    )
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def markdown(found: Plan) -> str:
+    """As a comment on a pull request."""
+    head, *rows = _rows(found)
+    lines = [
+        f"### Plan of `{found.environment}`",
+        "",
+        f"| {' | '.join(head)} |",
+        f"| --- |{' ---: |' * (len(head) - 1)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+    ]
+    for one in found.layers:
+        shown = [one.output] if one.failed else [str(change) for change in one.changes]
+        if shown:
+            counted = "failed" if one.failed else f"{len(one.changes)} changes"
+            lines += [
+                f"<details><summary>{one.layer}: {counted}</summary>", "", "```text", *shown, "```", "",
+                "</details>", "",
+            ]  # fmt: skip
+    lines += [f"> {line}" for line in dict.fromkeys(row.source for row in found.costs)]
+    return "\n".join(lines).rstrip()
+
+
+def as_json(found: Plan) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "environment": found.environment,
+        "layers": [
+            {key: value for key, value in asdict(one).items() if key != "output"} for one in found.layers
+        ],
+        "hourly": found.hourly,
+        "prices": [asdict(row) for row in found.costs],
+    }
+
+
+def _rows(found: Plan) -> list[tuple[str, ...]]:
+    def row(name: str, counts: Mapping[str, int], hourly: float | None, failed: bool) -> tuple[str, ...]:
+        shown = ["failed", "", "", ""] if failed else [str(counts[one]) for one in SIGNS]
+        daily = prices.dollars(hourly, prices.HOURS_PER_DAY)
+        return (name, *shown, prices.dollars(hourly), daily)
+
+    total: Counter[str] = Counter()
+    rows = [("layer", *SIGNS.values(), "$/hour", "$/day")]
+    for one in found.layers:
+        counts = Counter(change.operation for change in one.changes)
+        total += counts
+        rows.append(row(one.layer, counts, one.hourly, one.failed))
+    rows.append(row("sum", total, found.hourly, False))
+    return rows
+
+
+def _change(metadata: Mapping[str, Any]) -> Change | None:
+    """An event's resource, if it would be touched; a replacement is told in two or three steps."""
+    if metadata["op"] not in SIGNS or metadata["type"] == _STACK:
+        return None
+    keys = tuple(metadata.get("detailedDiff") or metadata.get("diffs") or ())
+    return Change(metadata["op"], metadata["type"], metadata["urn"].rpartition("::")[2], keys)
+
+
+def _hourly(checked: Settings, layer: str) -> float | None:
+    declared = layers.named(layer)
+    assert declared is not None
+    each = [row.hourly for row in declared.prices(checked)]
+    return None if None in each else sum(price for price in each if price is not None)
+
+
+def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str], list[str]]:
+    """The layers with a stack of this environment. Where no backend answers: none, and a line on why."""
+    try:
+        stacks = zip(names, pool.map(pulumi.stacks, names), strict=True)
+        return {layer for layer, known in stacks if pulumi.environment in known}, []
+    except CommandError as error:
+        return set(), [f"no Pulumi state to compare with (`pulumi login` chooses one): {error}"]
+
+
+@contextmanager
+def empty_state(environment: str, names: Sequence[str], root: Path) -> Iterator[Pulumi]:
+    """The same projects on a backend of their own that is thrown away.
+
+    Stack files are copied without the keys of the real backend's secrets, one for each layer: making a stack
+    writes its file, and all are made at once.
+    """
+    with tempfile.TemporaryDirectory(prefix="plan-") as name:
+        folder = Path(name)
+        stack = yaml_file.load((root / f"Pulumi.{environment}.yaml").read_text(encoding="utf-8"))
+        # JSON is YAML in which no text can be taken for a number.
+        settings_text = json.dumps({"config": stack["config"]}, ensure_ascii=False)
+        for layer in names:
+            place = folder / layers.directory(layer, root)
+            place.mkdir(parents=True, exist_ok=True)
+            project = yaml.safe_load((root / layers.directory(layer, root) / "Pulumi.yaml").read_text())
+            project |= {"main": str(root), "stackConfigDir": "."}
+            (place / f"Pulumi.{environment}.yaml").write_text(settings_text, encoding="utf-8")
+            (place / "Pulumi.yaml").write_text(yaml.safe_dump(project), encoding="utf-8")
+        (folder / "state").mkdir()
+        yield Pulumi(
+            environment,
+            folder,
+            variables={
+                "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+                "PULUMI_CONFIG_PASSPHRASE": "for a state that is thrown away",
+            },
+        )
