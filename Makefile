@@ -16,20 +16,21 @@ export PULUMI_SKIP_UPDATE_CHECK := true
 export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tpu-pulumi)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup test prove lint rehearse preview preflight publish up destroy settle recover lock docs
+.PHONY: help doctor setup test prove lint rehearse plan preflight publish up down settle recover lock docs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo "  variables: ENV=dev|prod (Pulumi.<env>.yaml)   SCENARIO=$(subst $(space),|,$(SCENARIOS))   CONFIG=tiny.toml   SLICE=v6e-16   LAYER=$(subst $(space),|,$(sort tpu $(patsubst infra/%/Pulumi.yaml,%,$(wildcard infra/*/Pulumi.yaml))))   YES=1   PYTHON=python3.12"
 
-doctor: ## say what is here and what is missing, with a fix for each miss
+doctor: ## what is here and what is missing, with a fix for each miss
 	@$(PYTHON) tools/doctor.py
 
 setup: ## install all that the other targets need (they call it themselves)
 	@tools/setup.sh
 
 test: setup lint ## run every test (no cloud account; some need root)
-	@tools/setup.sh parity >&2 # not within the time that a test has
+	@tools/setup.sh parity >&2 # not within the time that a test has; nor is the hosts' image
+	@[ "$$(id -u)" -ne 0 ] || python -c "from rehearsal.hosts.image import ensure_image as f; from rehearsal.world.layout import cache_dir as c; f(c(), print)" >&2
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, all scenarios (python -m tests.proofs -h: each, with its time)
@@ -54,28 +55,26 @@ lint: setup ## ruff, mypy --strict, shellcheck, and that the locks are current
 rehearse: setup ## run the whole scenario on this machine against an emulated Google Cloud (root)
 	python -m rehearsal run $(SCENARIO)
 
-preview: setup ## the plan and the price of all stacks of ENV, before anything exists
-	python -m infra plan $(ENV)
+plan: setup ## what each stack of ENV would change, and what it costs; nothing is created
+	tpu plan $(ENV)
 
 preflight: setup ## whether CONFIG fits SLICE, how fast, at what price; no TPU is needed
-	python -m workload preflight $(CONFIG) --slice $(SLICE)
+	tpu preflight $(CONFIG) --slice $(SLICE)
 
 publish: setup ## build the bundle that hosts install and put it into the bucket of ENV
-	python -m infra.publish $(ENV)
+	tpu publish $(ENV)
 
-up: setup ## bring up storage, publish if nothing is published yet, then the other layers of ENV (asks before each; YES=1: never)
-	python -m infra up $(ENV) storage $(if $(YES),--yes)
-	grep -q '^ *tpu:bundle:' Pulumi.$(ENV).yaml || python -m infra.publish $(ENV)
-	python -m infra up $(ENV) --after storage $(if $(YES),--yes)
+up: setup ## bring ENV up: stacks, the first bundle, slices (asks once; YES=1: never)
+	tpu up $(ENV) $(if $(YES),--yes)
 
-destroy: setup ## take the slices of ENV down, and nothing else (LAYER=NAME: that layer; asks; YES=1: doesn't)
-	python -m infra down $(ENV) $(LAYER) $(if $(YES),--yes)
+down: setup ## take the slices of ENV down, and nothing else (LAYER=NAME: that layer; asks once; YES=1: never)
+	tpu down $(ENV) $(LAYER) $(if $(YES),--yes)
 
-settle: setup ## after a killed pulumi: put its lock aside and take in what it made, in all layers of ENV
-	python -m infra settle $(ENV)
+settle: setup ## after a killed pulumi: put its lock aside and import what it made, in all layers of ENV
+	tpu infra settle $(ENV)
 
-recover: setup ## bring back what Google took away of ENV, and nothing else
-	python -m fleet recover $(ENV)
+recover: setup ## recreate what Google preempted of ENV, and nothing else (asks; YES=1: never)
+	tpu recover $(ENV) $(if $(YES),--yes)
 
 lock: setup ## resolve pyproject.toml again into the hash-locked requirement files
 	tools/lock.sh

@@ -1,4 +1,4 @@
-"""How long `python -m fleet status` takes as a whole, from a cold interpreter to its last line.
+"""How long `tpu status` takes as a whole, from a cold interpreter to its last line.
 
 A thousand nodes, each with a word of its boot and one of its work, in the emulated cloud; the command is
 the user's own, in a copy of the tree with an environment's file, and asks by Google's own names, with TLS.

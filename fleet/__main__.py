@@ -1,4 +1,4 @@
-"""python -m fleet: create slices, look at them, bring back what Google took away, watch over them."""
+"""tpu fleet: create slices, look at them, bring back what Google took away, watch over them."""
 
 import argparse
 import json
@@ -248,7 +248,7 @@ def deploy(options: argparse.Namespace) -> int:
         return create(options) if options.create_tpus else 0
     plans.prepare(lines)
     if options.skip_launch:
-        print(f"prepared; to create the slices: python -m fleet create {options.environment}")
+        print(f"prepared; to create the slices: tpu fleet create {options.environment}")
         return 0
     if options.create_tpus and (code := create(options)):
         return code
@@ -369,11 +369,11 @@ def _mend(
     if options.json:
         _told(observation, as_json=True)
     elif not failures:
-        print(f"done; their hosts boot now: python -m fleet monitor {options.environment}")
+        print(f"done; their hosts boot now: tpu fleet monitor {options.environment}")
     for key, failure in failures.items():
         print(f"error: {key}: {failure}", file=sys.stderr)
     if failures:
-        print(f"next: the same again, or python -m fleet monitor {options.environment}", file=sys.stderr)
+        print(f"next: the same again, or tpu fleet monitor {options.environment}", file=sys.stderr)
     return 1 if failures else 0
 
 
@@ -462,17 +462,17 @@ def _end(*_: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, prog: str = "tpu fleet") -> int:
     """Read the command line and run the command; the exit status."""
     line = sys.argv[1:] if arguments is None else arguments
     mine, rest = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
-    options = parser(COMMANDS).parse_args(mine)
+    options = parser(COMMANDS, prog).parse_args(mine)
     options.rest = rest
     signal.signal(signal.SIGTERM, _end)  # as service managers end a monitor
     code = run(lambda: int(options.run(options)))
     if code == 130 and options.command == "monitor":
         print(
-            f"the fleet is as it was; to come back: python -m fleet monitor {options.environment}",
+            f"the fleet is as it was; to come back: tpu fleet monitor {options.environment}",
             file=sys.stderr,
         )
     return code

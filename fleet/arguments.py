@@ -1,4 +1,4 @@
-"""The command line of `python -m fleet`."""
+"""The command line of `tpu fleet`."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -8,17 +8,17 @@ Commands = Mapping[str, tuple[Callable[[argparse.Namespace], int], str]]
 """What each command does, which says so in its docstring, and an example."""
 
 
-def parser(does_what: Commands) -> argparse.ArgumentParser:
-    """All commands with their flags."""
+def parser(does_what: Commands, prog: str = "tpu fleet") -> argparse.ArgumentParser:
+    """All commands with their flags; `prog`: what the usage calls them."""
     top = argparse.ArgumentParser(
-        prog="python -m fleet",
+        prog=prog,
         description="Keeps the slices of an environment working; Pulumi.ENV.yaml says which there are.",
-        epilog="example: python -m fleet monitor dev",
+        epilog="example: tpu fleet monitor dev",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (does, example) in does_what.items():
         about = (does.__doc__ or "").strip().rstrip(".")
-        epilog = f"example: python -m fleet {name} {example}{_MORE.get(name, '')}"
+        epilog = f"example: {prog} {name} {example}{_MORE.get(name, '')}"
         command = commands.add_parser(
             name, help=about[0].lower() + about[1:], description=f"{about}.", epilog=epilog
         )

@@ -121,17 +121,17 @@ def _foreign(member: Node, observed: ObservedNode | None, owner: Owner) -> str:
     if observed is None or observed.state in GOING or owner.has(member, observed):
         return ""
     if member.member is None:
-        settle = f"python -m infra settle {owner.labels.get('environment')} tpu"
+        settle = f"tpu infra settle {owner.labels.get('environment')} tpu"
         fix = f"if an update of yours was killed: {settle}; else rename the slice, or pulumi import"
         return f"a node of this name is there, and your stack doesn't hold it\n    fix: {fix}"
     if owner.labels.items() <= observed.labels.items():
-        fix = "if nobody else keeps it: python -m fleet take-over; else rename the fleet"
+        fix = "if nobody else keeps it: tpu fleet take-over; else rename the fleet"
         return f"it is of another stack, {observed.labels.get('stack') or 'without an id'}\n    fix: {fix}"
     return "a node of this name is there without our labels\n    fix: delete it manually, or rename the fleet"
 
 
 def _left_behind(member: Node, owner: Owner) -> str:
-    fix = f"python -m fleet delete {owner.labels.get('environment')} --slice {member.slice}"
+    fix = f"tpu fleet delete {owner.labels.get('environment')} --slice {member.slice}"
     why = f"{member.zone} is a zone of its fleet no more: it stays there until it is lost"
     return f"{why}\n    fix: {fix} --zones {member.zone}, or nothing"
 

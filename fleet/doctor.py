@@ -30,7 +30,7 @@ def _controller(environment: str, google: Google, what: str) -> Iterator[Finding
     yield Finding(what, OK, leader or "none at work")
     for name, refusal in sorted(state.refusals.items()):
         if refusal.stopped:
-            fix = f"mend that, then python -m fleet recover {environment}"
+            fix = f"mend that, then tpu recover {environment}"
             yield Finding(f"held {name}", MISSING, refusal.why, fix)
 
 
@@ -45,13 +45,13 @@ def _orphans(settings: Settings, google: Google, what: str) -> Iterator[Finding]
     owner = Owner(labels, stack.id)
     members = placed(nodes(settings), view, owner, {})
     saved = AdHoc(google, stack.id).read()
-    delete = f"python -m fleet delete {settings.environment} --orphans"
+    delete = f"tpu fleet delete {settings.environment} --orphans"
     found = [
         (observed, "asked for by nobody, and paid for", delete)
         for observed in orphans(members, view, owner)
         if observed.labels.get("fleet") not in saved
     ]
-    leave = "leave it to whose it is; python -m fleet take-over, if nobody's"
+    leave = "leave it to whose it is; tpu fleet take-over, if nobody's"
     found += [
         (observed, f"of another stack, {observed.labels.get('stack', 'none')}", leave)
         for observed in there

@@ -163,7 +163,7 @@ def opened(options: argparse.Namespace) -> Environment:
     found = saved.read()
     if flags := described(options):
         if (old := found.get(flags["name"], flags)) != flags:
-            fix = f"python -m fleet delete {options.environment} --slice {flags['name']}, or --slice ANOTHER"
+            fix = f"tpu fleet delete {options.environment} --slice {flags['name']}, or --slice ANOTHER"
             raise FleetError(f"{flags['name']} is a fleet already, of {_shown(old)}\n    fix: {fix}")
         found = {**found, flags["name"]: flags}
     return restricted(options, settings, google, stack, list(found.values()))

@@ -34,7 +34,7 @@ def one_line(words: Sequence[str]) -> str:
         FleetError: there are no words.
     """
     if not words:
-        fix = "python -m fleet exec dev -- hostname"
+        fix = "tpu fleet exec dev -- hostname"
         raise FleetError(f"no command: it stands behind --\n    fix: {fix}")
     return words[0] if len(words) == 1 else shlex.join(words)
 
@@ -122,7 +122,7 @@ class RemoteExec:
 
     def _partial(self, what: str, why: dict[str, str], total: int) -> FleetError:
         lines = [f"  {name}: {reason}" for name, reason in why.items()]
-        fix = f"python -m fleet status {self._environment}; how workers are reached is the setting fleet:ssh"
+        fix = f"tpu status {self._environment}; how workers are reached is the setting fleet:ssh"
         fix += "; --partial goes on without them" if len(why) < total else ""
         head = f"{len(why)} of {total} {what}; the command was run nowhere"
         return FleetError("\n".join([head, *lines, f"    fix: {fix}"]))

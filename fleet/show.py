@@ -193,7 +193,7 @@ def remarks(observation: Observation) -> list[str]:
     without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
     said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
     if observation.decisions and all(one.condition is Condition.DONE for one in observation.decisions):
-        said.append("all are done, and paid for until they are deleted: python -m fleet delete")
+        said.append("all are done, and paid for until they are deleted: tpu fleet delete")
     return said
 
 

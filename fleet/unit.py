@@ -1,4 +1,4 @@
-"""A systemd unit that keeps a controller up: `python -m fleet unit dev`."""
+"""A systemd unit that keeps a controller up: `tpu fleet unit dev`."""
 
 import sys
 from pathlib import Path

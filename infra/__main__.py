@@ -1,4 +1,4 @@
-"""The commands of `python -m infra`."""
+"""The commands of `tpu infra`."""
 
 import argparse
 import json
@@ -20,9 +20,9 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
 def _run(arguments: list[str] | None, root: Path) -> int:
     every = ", ".join(layer.name for layer in layers.layers())
     parser = argparse.ArgumentParser(
-        prog="python -m infra",
+        prog="tpu infra",
         description="The layers of an environment: plan, price, up, down, and recovery from an interruption.",
-        epilog="example: python -m infra plan dev",
+        epilog="example: tpu plan dev",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -77,7 +77,7 @@ def _plan(parsed: argparse.Namespace, root: Path) -> int:
         print(plan.markdown(found) if parsed.format == "markdown" else plan.text(found, parsed.full))
     if found.failed:
         raise CommandError(f"`pulumi preview` of {', '.join(found.failed)} failed; see the output above")
-    if not parsed.json:
+    if not parsed.json and parsed.format == "text":
         print(f"\nNext: {found.next_command}")
     return 0
 

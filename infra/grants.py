@@ -1,4 +1,4 @@
-"""`python -m infra roles ENV`: the commands that grant each account what it asks for.
+"""`tpu infra roles ENV`: the commands that grant each account what it asks for.
 
 `--json` is for programs: account → [[role, resource], …], resources as IAM names them.
 """

@@ -83,5 +83,5 @@ def refuse(project: str, environment: str, labels: dict[str, str]) -> None:
         raise LivingMembersError(f"{why}\n    fix: {fix}") from None
     if living:
         some = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
-        fix = f"python -m fleet delete {environment} --orphans, which ends them; then again"
+        fix = f"tpu fleet delete {environment} --orphans, which ends them; then again"
         raise LivingMembersError(f"{len(living)} members of fleets stand on this: {some}\n    fix: {fix}")

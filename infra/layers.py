@@ -153,7 +153,7 @@ def off(name: str, environment: str) -> str:
     return (
         f"{name} is off in {environment}: Pulumi.{environment}.yaml has no setting {name}:…\n"
         "    fix: write one (docs/settings.md), or end what is up: "
-        f"python -m infra down {environment} {name}"
+        f"tpu down {environment} {name}"
     )
 
 

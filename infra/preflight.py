@@ -42,7 +42,7 @@ def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
     asked = [asks.config, "--slice", accelerator_type, *several, *(f"--set={one}" for one in asks.changes)]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
     line = [sys.executable, "-m", "workload", "preflight", *asked, "--kept", "--json"]
-    command = f"python -m workload preflight {shlex.join(asked)}"
+    command = f"tpu preflight {shlex.join(asked)}"
     try:
         answer = subprocess.run(
             line, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False

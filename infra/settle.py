@@ -84,7 +84,7 @@ def unsettled(environment: str, layer: str, root: Path = ROOT) -> list[str]:
 
 def settle_command(layer: str, environment: str) -> str:
     """The command that settles a layer."""
-    return f"python -m infra settle {environment} {layer}"
+    return f"tpu infra settle {environment} {layer}"
 
 
 def _put_locks_aside(pulumi: Pulumi, layer: str) -> list[str]:

@@ -23,6 +23,7 @@ def up(
     root: Path = ROOT,
     options: Sequence[str] = (),
     after: str | None = None,
+    output: int | None = None,
 ) -> int:
     """Bring layers up in their order; without `layers` all that are on, or those behind `after`.
 
@@ -31,7 +32,7 @@ def up(
     checked = from_file(environment, root)
     prices.within_budget(checked)
     on = [layer.name for layer in declared.on(checked)]
-    ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root)
+    ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root, output)
     if not layers:
         ordered = on[on.index(after) + 1 if after in on else 0 :]
     if off := [name for name in ordered if name not in on]:
@@ -45,12 +46,18 @@ def up(
     return 0
 
 
-def down(environment: str, layers: Sequence[str], root: Path = ROOT, options: Sequence[str] = ()) -> int:
+def down(
+    environment: str,
+    layers: Sequence[str],
+    root: Path = ROOT,
+    options: Sequence[str] = (),
+    output: int | None = None,
+) -> int:
     """Take layers down, the last one first.
 
     `options` go to each `pulumi destroy`. Raises InfraError where one fails; nothing after it was begun then.
     """
-    ordered, pulumi = _ready(environment, layers, root)
+    ordered, pulumi = _ready(environment, layers, root, output)
     for layer in reversed(ordered):
         with formatting_kept(environment, root):
             _settle(environment, layer, root, until_made=False)
@@ -86,7 +93,7 @@ def refuse_interrupted(environment: str, layer: str) -> None:
         return
     left = interrupted(state["deployment"]) if state else []
     if left:
-        raise CommandError(f"{'; '.join(left)}\n    fix: python -m infra settle {environment} {layer}")
+        raise CommandError(f"{'; '.join(left)}\n    fix: tpu infra settle {environment} {layer}")
 
 
 def _settle(environment: str, layer: str, root: Path, until_made: bool = True) -> list[str]:
@@ -96,13 +103,15 @@ def _settle(environment: str, layer: str, root: Path, until_made: bool = True) -
     return lines
 
 
-def _ready(environment: str, layers: Sequence[str], root: Path) -> tuple[list[str], Pulumi]:
+def _ready(
+    environment: str, layers: Sequence[str], root: Path, output: int | None = None
+) -> tuple[list[str], Pulumi]:
     """Some layers in their order, and Pulumi. Raises InfraError, before Pulumi is asked where it can."""
     known = [layer.name for layer in declared.layers()]
     if unknown := sorted(set(layers) - set(known)):
         raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
     path_of(environment, root)
-    pulumi = Pulumi(environment, root)
+    pulumi = Pulumi(environment, root, output=output)
     pulumi.require_passphrase()
     return [name for name in known if name in layers], pulumi
 

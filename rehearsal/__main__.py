@@ -1,4 +1,4 @@
-"""`python -m rehearsal`: the commands.
+"""`tpu rehearsal`: the commands.
 
 Exit status: 0 passed · 1 the scenario failed · 2 usage or scenario error · 3 the world can't be made or
 entered · 130 interrupted.
@@ -29,12 +29,12 @@ from rehearsal.world.layout import Layout, State, cache_dir
 FAILED, USAGE, NO_WORLD, INTERRUPTED = 1, 2, 3, 130
 
 _EXAMPLES = """examples:
-  python -m rehearsal run                     the default scenario: four stacks, four hosts, two preemptions
-  python -m rehearsal run kills --seed 7      another scenario, with an earlier run's seed
-  python -m rehearsal run my.yaml --keep      one of your own; afterwards the world stays up for a look around
-  python -m rehearsal shell                   a shell in the world that is up, or in a fresh one
-  python -m rehearsal shell -c 'pulumi preview -s dev'
-  python -m rehearsal up; python -m rehearsal status; python -m rehearsal down
+  tpu rehearsal run                     the default scenario: four stacks, four hosts, two preemptions
+  tpu rehearsal run kills --seed 7      another scenario, with an earlier run's seed
+  tpu rehearsal run my.yaml --keep      one of your own; afterwards the world stays up for a look around
+  tpu rehearsal shell                   a shell in the world that is up, or in a fresh one
+  tpu rehearsal shell -c 'pulumi preview -s dev'
+  tpu rehearsal up; tpu rehearsal status; tpu rehearsal down
 
 exit status:
   0 passed   1 the scenario failed   2 wrong command line or scenario   3 no world   130 interrupted
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line; docs/rehearsal.md shows its help."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog="python -m rehearsal",
+        prog="tpu rehearsal",
         description="An emulated Google Cloud on this machine, with hosts that boot. Needs root.",
         epilog=_EXAMPLES,
         formatter_class=raw,
@@ -186,14 +186,14 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
             return life.run_inside(layout, state, command, owns_interrupts=False)
         finally:
             if arguments.keep:
-                narrator.line(f"the world is still up: python -m rehearsal shell --dir {layout.root}")
+                narrator.line(f"the world is still up: tpu rehearsal shell --dir {layout.root}")
 
 
 def _up(arguments: argparse.Namespace, narrator: Narrator) -> int:
     layout = _kept(arguments)
     with _world(layout, _plan(arguments), narrator, keep=True):
         where = f" --dir {layout.root}" if arguments.dir else ""
-        narrator.line(f"up in {layout.root}\nnext: python -m rehearsal shell{where}   (and, one day, down)")
+        narrator.line(f"up in {layout.root}\nnext: tpu rehearsal shell{where}   (and, one day, down)")
     return 0
 
 
@@ -218,7 +218,7 @@ def _shell(arguments: argparse.Namespace, narrator: Narrator) -> int:
 _HINTS = """\
 Google's host names lead to the emulated cloud here, and nothing leads out. Try
   pulumi -C infra/storage up -s {env}          then infra/network, infra/data
-  python -m infra.publish {env}                then `pulumi up -s {env}` at the root
+  tpu publish {env}                then `pulumi up -s {env}` at the root
   ssh tpu-{env}-w0                             once the slice is up, in `shell --as ml-engineer`
   gcloud storage ls, curl, any Google client; `exit` leaves"""
 
@@ -254,7 +254,7 @@ def _status(arguments: argparse.Namespace, narrator: Narrator) -> int:
 def _list(arguments: argparse.Namespace, narrator: Narrator) -> int:
     for path in scenarios.own():
         narrator.line(f"  {path.stem:<12} {scenarios.load(path).header.title}")
-    narrator.line("next: python -m rehearsal run NAME")
+    narrator.line("next: tpu rehearsal run NAME")
     return 0
 
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from infra.publish.wheels import cache_dir
@@ -29,6 +30,11 @@ def compiled_folder() -> Path:
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled_folder())
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(1 << 30)
+
+
+# How long an example may take says how busy the machine is, and nothing of the code.
+hypothesis.settings.register_profile("project", deadline=None)
+hypothesis.settings.load_profile("project")
 
 
 # Each of xdist's workers collects all tests: a million objects, none of them garbage. Python's collector

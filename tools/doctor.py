@@ -8,6 +8,7 @@ missing. What only a real cloud needs (a login, official plug-ins) never fails t
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -256,8 +257,13 @@ def catalog() -> Finding:
     )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; 1 if something that a test or a rehearsal needs is missing."""
+    parser = argparse.ArgumentParser(
+        prog="tpu doctor", description="What is missing on this machine, with a fix each."
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(arguments)
     findings = [
         python(),
         packages(),
@@ -269,8 +275,11 @@ def main() -> int:
         login(),
         catalog(),
     ]
-    print(table(findings))
     missing = [finding.what for finding in findings if finding.state == MISSING]
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in findings]))
+        return 1 if missing else 0
+    print(table(findings))
     print(f"\n{len(missing)} missing: {', '.join(missing)}" if missing else "\nall here; next: make rehearse")
     return 1 if missing else 0
 

@@ -1,4 +1,4 @@
-"""`python -m infra.publish ENV`: build the bundle, upload it, record its id."""
+"""`tpu publish ENV`: build the bundle, upload it, record its id."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m infra.publish",
+        prog="tpu publish",
         description="Put what the hosts of ENV install into its bucket, by content hash.",
-        epilog="example: python -m infra.publish dev",
+        epilog="example: tpu publish dev",
     )
     parser.add_argument("environment", metavar="ENV", help="the environment, as in Pulumi.<ENV>.yaml")
     parser.add_argument(

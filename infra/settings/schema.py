@@ -70,7 +70,7 @@ class GcpSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSettings:
-    """How far `python -m fleet` goes by itself when slices are lost."""
+    """How far `tpu fleet` goes by itself when slices are lost."""
 
     dollars_per_hour: int | None = setting(
         "what all slices may cost together, by the catalog; more, or a price that it lacks, is refused by "

@@ -62,7 +62,7 @@ def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
     for one in settings[TpuSettings].slices:
         members = [node for node in wanted if node.slice == one.name and node.member is not None]
         if members:
-            command = f"python -m fleet create {settings.environment} --slice {one.name}"
+            command = f"tpu fleet create {settings.environment} --slice {one.name}"
             zones = ", ".join(sorted({node.zone for node in members}))
             what = f"{len(members)} x {members[0].kind.name} in {zones}"
             pulumi.log.info(f"fleet {one.name}: {what} are not Pulumi's: `{command}` makes and keeps them")

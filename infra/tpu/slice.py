@@ -68,6 +68,6 @@ def useful_commands(node: Node, project: str, bucket: str, environment: str) -> 
         " --format='value(timestamp,textPayload)'",
         "bootStatus": f"gcloud storage cat 'gs://{bucket}/boot/{node.name}/worker-*.json'",
         "describe": f"gcloud compute tpus tpu-vm describe {where}",
-        "recover": f"python -m fleet recover {environment}",
+        "recover": f"tpu recover {environment}",
         "delete": f"gcloud compute tpus tpu-vm delete {where}",
     }

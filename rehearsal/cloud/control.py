@@ -262,7 +262,7 @@ class Control:
             response = connection.getresponse()
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
-            fix = "python -m rehearsal status says whether the world is up"
+            fix = "tpu rehearsal status says whether the world is up"
             raise ControlError(f"no emulated cloud answers on {self._path}: {error}", fix) from None
         finally:
             connection.close()

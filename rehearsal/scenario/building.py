@@ -87,9 +87,7 @@ def recover(scene: Scene, step: steps.Recover) -> None:
     """Bring a preempted node back and wait for its hosts."""
     begun = time.time()
     scene.forget_boots(step.node)
-    scene.shell.run(
-        [sys.executable, "-m", "fleet", "recover", scene.environment, "--yes"], timeout_s=1800
-    )
+    scene.shell.run([sys.executable, "-m", "fleet", "recover", scene.environment, "--yes"], timeout_s=1800)
     follow_nodes(scene)
     node = scene.node(step.node)
     if node is None or node["state"] != "READY":

@@ -77,14 +77,12 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or "/" in name:
         if not path.is_file():
-            raise ScenarioError(f"there is no file {path}", "python -m rehearsal list")
+            raise ScenarioError(f"there is no file {path}", "tpu rehearsal list")
         return path
     ours = SCENARIOS / f"{name}.yaml"
     if not ours.is_file():
         known = [each.stem for each in own()]
-        raise ScenarioError(
-            f"there is no scenario {name!r}{nearest(name, known)}", "python -m rehearsal list"
-        )
+        raise ScenarioError(f"there is no scenario {name!r}{nearest(name, known)}", "tpu rehearsal list")
     return ours
 
 

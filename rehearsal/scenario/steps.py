@@ -95,18 +95,18 @@ class Settings:
 
 @dataclass(frozen=True)
 class Fleet(Typed):
-    """Create or delete the members of fleets with `python -m fleet`, or update what their hosts are told."""
+    """Create or delete the members of fleets with `tpu fleet`, or update what their hosts are told."""
 
     scalar: ClassVar[str] = "verb"
     verb: Literal["create", "delete"]
 
     def __str__(self) -> str:
-        return f"python -m fleet {self.verb}"
+        return f"tpu fleet {self.verb}"
 
 
 @dataclass(frozen=True)
 class Recover(Typed):
-    """Bring slices back with `python -m fleet recover`, and wait until the hosts are ready."""
+    """Bring slices back with `tpu recover`, and wait until the hosts are ready."""
 
     scalar: ClassVar[str] = "node"
     node: str
@@ -213,12 +213,12 @@ class Kills:
 
 @dataclass(frozen=True)
 class Monitor(Typed):
-    """Start `python -m fleet monitor`, which brings back what is lost, until `unmonitor`."""
+    """Start `tpu fleet monitor`, which brings back what is lost, until `unmonitor`."""
 
     interval_s: int = 5
 
     def __str__(self) -> str:
-        return "python -m fleet monitor, from here on"
+        return "tpu fleet monitor, from here on"
 
 
 @dataclass(frozen=True)

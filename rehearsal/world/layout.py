@@ -151,7 +151,7 @@ class State:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as broken:
-            fix = f"python -m rehearsal down --dir {path.parent}"
+            fix = f"tpu rehearsal down --dir {path.parent}"
             raise WorldError(f"{path} is not the state of a world: {broken}", fix) from broken
 
     @property

@@ -61,7 +61,7 @@ def require_free(layout: Layout) -> None:
     if state and state.alive:
         raise WorldError(
             f"a world is up in {layout.root} already",
-            f"python -m rehearsal down --dir {layout.root}, or shell to enter it",
+            f"tpu rehearsal down --dir {layout.root}, or shell to enter it",
         )
     layout.claim()
     if any(layout.root.iterdir()):
@@ -166,7 +166,7 @@ def require_up(layout: Layout) -> State:
     """The state of the world that is up in this folder."""
     state = State.load(layout.state)
     if state is None or not state.alive:
-        raise WorldError(f"no world is up in {layout.root}", "python -m rehearsal up")
+        raise WorldError(f"no world is up in {layout.root}", "tpu rehearsal up")
     return state
 
 

@@ -133,6 +133,11 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
     # Of the boot alone; the job's heartbeat lies beside it.
     host.lab.front.on_status = lambda one: said.append(one["state"]) if "stages" in one else None
     ready(host)
+    unit = ("systemctl", "is-active", "google-startup-scripts.service")
+    deadline = time.monotonic() + 20
+    while host.run(*unit, check=False).strip() == "activating":  # else a start would join this one
+        assert time.monotonic() < deadline, host.log()
+        time.sleep(0.05)
     running = ("systemctl", "show", "--property=MainPID", "tpu-job.service", "tpu-checkpoints.service")
     deadline = time.monotonic() + 20
     while "=0" in (pids := host.run(*running)):

@@ -180,4 +180,4 @@ def test_an_unknown_call_is_refused(control: Socket) -> None:
 def test_nobody_at_the_socket_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ControlError, match="no emulated cloud answers") as caught:
         Control(tmp_path / "none.sock").status()
-    assert "python -m rehearsal status" in caught.value.fix
+    assert "tpu rehearsal status" in caught.value.fix

@@ -31,11 +31,11 @@ RUN_BY_THE_STORY = {
     "make down ENV=dev": "destroy",
 }
 # The same updates by our own command: tests/infra/test_kills.py runs it on the real CLI.
-RUN_BY_A_TEST = {"python -m infra up dev storage", "python -m infra up dev --after storage"}
+RUN_BY_A_TEST = {"tpu up dev storage", "tpu up dev --after storage"}
 # A person's own login to a real cloud.
 NOT_RUN = {"gcloud auth application-default login", "pulumi login", "pulumi login --local"}
 # 20 minutes, which CI doesn't have; that the command starts this scenario is looked at here.
-TOO_LONG = {"make rehearse SCENARIO=kills": "python -m rehearsal run kills"}
+TOO_LONG = {"make rehearse SCENARIO=kills": "tpu rehearsal run kills"}
 # 5 to 15 minutes on two cores; the small one beside it is run, and the config is loaded by its tests.
 COMPILES_LONG = {"make preflight CONFIG=llama-3.1-8b-v6e-256.toml SLICE=v6e-256"}
 PREFLIGHT = "make preflight CONFIG=tiny.toml SLICE=v6e-16"
@@ -103,9 +103,7 @@ def test_make_up_types_the_commands_of_the_readme_and_publishes_only_at_first(
     block = next(
         text for text in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) if "infra up dev" in text
     )
-    wanted = [
-        line.replace("make publish ENV=dev", "python -m infra.publish dev") for line in block.splitlines()
-    ]
+    wanted = [line.replace("make publish ENV=dev", "tpu publish dev") for line in block.splitlines()]
     assert [f"ran {line}" for line in wanted if not (published and "publish" in line)] == [
         line for line in done.stdout.splitlines() if line.startswith("ran ")
     ]

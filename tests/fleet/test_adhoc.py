@@ -52,7 +52,7 @@ def test_one_of_its_name_with_other_values_is_refused(
     assert command.main([*CREATE, *more, "--yes"]) == 1
     said = capsys.readouterr().err
     assert "adhoc is a fleet already, of 4 x v6e-8 in us-east5-a, us-east5-b" in said
-    assert "fix: python -m fleet delete dev --slice adhoc, or --slice ANOTHER" in said
+    assert "fix: tpu fleet delete dev --slice adhoc, or --slice ANOTHER" in said
     assert world.objects == before
     assert command.main([*CREATE, *more, "--slice", "mine", "--yes"]) == 0
 

@@ -89,7 +89,7 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
     assert command.main(["status", "dev"]) == 0
     said = capsys.readouterr().out
     assert "train: a node of this name is there, and your stack doesn't hold it" in said
-    assert "fix: if an update of yours was killed: python -m infra settle dev tpu" in said
+    assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in said
     assert command.main(["recover", "dev", "--yes"]) == 0
     assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert not world.asked
@@ -222,7 +222,7 @@ def test_create_ends_where_a_zone_stays_silent_and_names_it(
     assert ("create", "tpu-us-east5-b-1") in world.asked if begun else world.asked == []
     assert len(world.looked) > 60, "a zone that answers again is waited for"
     assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in said.err
-    assert "next: the same again, or python -m fleet monitor dev" in said.err
+    assert "next: the same again, or tpu fleet monitor dev" in said.err
     assert ("extract/0" in said.err) == (not begun), "it may live in the silent one"
     assert "done" not in said.out
 
@@ -425,7 +425,7 @@ def test_a_budget_refuses_before_anything_is_created() -> None:
 
 
 def test_every_command_of_the_page_is_one() -> None:
-    lines = re.findall(r"^    python -m fleet (.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
+    lines = re.findall(r"^    tpu fleet (.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
     assert {line.split()[0] for line in lines} == set(command.COMMANDS)
     for line in lines:
         command.parser(command.COMMANDS).parse_args(shlex.split(line.partition(" -- ")[0]))

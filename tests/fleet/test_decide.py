@@ -292,7 +292,7 @@ def test_a_node_of_another_stack_is_left_alone_whatever_its_state() -> None:
         statuses = {member.name: [WorkerStatus(NOW_S - 5, "failed", "bundle")]}
         found = one(0, view(theirs, statuses=statuses))
         assert (found.action, found.condition) == (Action.HOLD, Condition.UNKNOWN)
-        assert "python -m fleet take-over" in found.why
+        assert "tpu fleet take-over" in found.why
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_a_member_in_a_zone_that_its_fleet_left_stays_and_says_how_to_go() -> No
     (found,) = decide([member], View(NOW_S, zones, statuses), ControllerState(), Limits(), OWNER)
     assert (found.action, found.condition) == (Action.LEAVE, Condition.WORKING)
     assert "us-south1-ai1b is a zone of its fleet no more: it stays" in found.why
-    assert "fix: python -m fleet delete dev --slice extract --zones us-south1-ai1b" in found.why
+    assert "fix: tpu fleet delete dev --slice extract --zones us-south1-ai1b" in found.why
     gone = {**zones, member.zone: ZoneView({node.name: replace(node, state="PREEMPTED")})}
     (found,) = decide([member], View(NOW_S, gone, statuses), ControllerState(), Limits(), OWNER)
     assert (found.action, found.cause) == (Action.REPLACE, Cause.PREEMPTION), "it is kept"

@@ -353,7 +353,7 @@ def test_what_a_killed_pulumi_left_is_named_with_the_command(
     found = clinic.look()
     assert states(found) == {"stack network": MISSING}
     (one,) = of(found, "stack network")
-    assert (one.found, one.fix) == (left, "python -m infra settle dev network")
+    assert (one.found, one.fix) == (left, "tpu infra settle dev network")
 
 
 def test_what_is_at_google_without_the_stack_is_named(
@@ -383,7 +383,7 @@ def test_a_layer_that_is_off_is_not_mentioned(clinic: Clinic, monkeypatch: pytes
 
 def test_what_is_left_of_a_layer_that_was_turned_off_is_named(clinic: Clinic) -> None:
     (one,) = of(clinic.look(settings(**{"data:snapshot": ""})), "stack data")
-    assert (one.state, one.fix.rpartition(": ")[2]) == (OPTIONAL, "python -m infra down dev data")
+    assert (one.state, one.fix.rpartition(": ")[2]) == (OPTIONAL, "tpu down dev data")
     assert one.found.startswith("holds ")
 
 
@@ -415,7 +415,7 @@ def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
     ours, theirs = of(clinic.look(), "orphans")
     assert (ours.state, theirs.state) == (OPTIONAL, OPTIONAL)
     assert "n-0 in us-east1-d, READY: asked for by nobody, and paid for" in ours.found
-    assert ours.fix == "python -m fleet delete dev --orphans"
+    assert ours.fix == "tpu fleet delete dev --orphans"
     assert "n-1 in us-east1-d, READY: of another stack, another" in theirs.found
 
     def unreached(_: Google) -> list[ObservedNode]:

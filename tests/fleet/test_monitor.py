@@ -38,7 +38,7 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     assert cloud.asked == [("delete", "train"), ("up", "train")]
     assert "train: replace (Google says PREEMPTED)" in said.out
     assert "train: created" in said.out
-    assert "to come back: python -m fleet monitor dev" in said.err
+    assert "to come back: tpu fleet monitor dev" in said.err
 
 
 def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(

@@ -142,7 +142,7 @@ def test_killed_during_the_creation_what_was_made_is_taken_in_by_the_next(lab: S
     keeper.leave()
     (one,) = [one for one in observation.decisions if one.node == "train"]
     assert one.action is Action.HOLD
-    assert "fix: if an update of yours was killed: python -m infra settle dev tpu" in one.why
+    assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in one.why
     assert create("dev", ["train"], lab.root) == {"train": None}
     assert "train" in (lab.read().held or {})
     assert (lab.node("train") or {})["id"] == made

@@ -66,8 +66,8 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
             said.append(capsys.readouterr().out)
     assert [bool(one) for one in said] == [True, False, True, False, False, True, True, False]
     assert "it rains" in said[2]
-    assert "python -m fleet delete" in said[6]
-    assert "python -m fleet delete" not in said[0]
+    assert "tpu fleet delete" in said[6]
+    assert "tpu fleet delete" not in said[0]
 
 
 def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:

@@ -16,6 +16,8 @@ directory, arguments = sys.argv[2], sys.argv[3:]
 with (home / "calls").open("a") as log:
     log.write(json.dumps([directory, arguments, os.environ.get("PULUMI_BACKEND_URL", "")]) + "\\n")
 answers = json.loads((home / "answers").read_text())
+if "--event-log" in arguments and (home / "events").exists():
+    pathlib.Path(arguments[arguments.index("--event-log") + 1]).write_text((home / "events").read_text())
 for begin, (status, out, err) in answers.items():
     if " ".join(arguments).startswith(begin):
         print(out)
@@ -38,6 +40,10 @@ class FakePulumi:
         """Answer commands that begin so; `out` is printed as JSON if it isn't text."""
         self.answers[begin] = (status, out if isinstance(out, str) else json.dumps(out), err)
         self._write()
+
+    def log(self, *events: dict[str, Any]) -> None:
+        """What commands with an event log write there."""
+        (self.home / "events").write_text("".join(f"{json.dumps(event)}\n" for event in events))
 
     def _write(self) -> None:
         (self.home / "answers").write_text(json.dumps(self.answers))

@@ -1,6 +1,6 @@
 """All layers on an emulated Google Cloud, by the real Pulumi CLI, that can be killed at any request.
 
-Real are the program, the CLI, the commands of `python -m infra`, the plug-in (the stand-in) and the front
+Real are the program, the CLI, the commands of `tpu infra`, the plug-in (the stand-in) and the front
 door. What isn't: machines do nothing, and Google's clock runs 200 times as fast.
 """
 
@@ -132,7 +132,7 @@ class Lab:
         return ["pulumi", "-C", place, "--non-interactive", *arguments]
 
     def infra(self, *arguments: str, fine: bool = True) -> str:
-        """What `python -m infra` prints, in the lab's project."""
+        """What `tpu infra` prints, in the lab's project."""
         return self.run(sys.executable, "-m", "tests.infra.lab", str(self.root), *arguments, fine=fine)
 
     def state(self, layer: str) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def kill_tree(pid: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m infra` for another project folder than the one it lies in."""
+    """`tpu infra` for another project folder than the one it lies in."""
     from infra import settle, stacks
     from infra.__main__ import main as infra
 

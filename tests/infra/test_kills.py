@@ -68,7 +68,7 @@ def test_bare_commands_after_a_kill_name_the_one_that_helps_and_lose_nothing(lab
     lab.pulumi("data", "cancel", "--yes", "-s", "dev")
     said = lab.pulumi("data", *UP, fine=False)
     assert "a `pulumi` was killed while creating Disk us-east5-a" in said
-    assert "fix: python -m infra settle dev data" in said
+    assert "fix: tpu infra settle dev data" in said
     assert "Traceback" not in said
     # It calls deleted what it doesn't know, and only warns; its record of that stays.
     assert "interrupted while creating" in lab.pulumi("data", *DESTROY)
@@ -93,7 +93,7 @@ def test_the_lock_of_somebody_who_may_live_stays(lab: Lab, host: str) -> None:
         options = WITHOUT_ASKING if command != "settle" else ()
         said = lab.infra(command, "dev", "data", *options, fine=False)
         assert f"error: data is being worked on: locked by ann@{host} (pid {os.getpid()})" in said
-        assert "pulumi -C infra/data cancel -s dev --yes, and then python -m infra settle dev data" in said
+        assert "pulumi -C infra/data cancel -s dev --yes, and then tpu infra settle dev data" in said
     assert (stored(lab), path.exists()) == (before, True)
 
 

@@ -152,9 +152,7 @@ def test_a_layer_that_is_off_has_no_settings_and_no_program() -> None:
     assert data not in layers.on(off)
     with pytest.raises(InfraError, match="DataSettings isn't set in dev: its layer is off there"):
         off[data.settings]
-    with pytest.raises(
-        pulumi.RunError, match=r"data is off in dev: .*\n    fix: .*python -m infra down dev data"
-    ):
+    with pytest.raises(pulumi.RunError, match=r"data is off in dev: .*\n    fix: .*tpu down dev data"):
         run("data", {"data:snapshot": None})
     assert not [call for call in run("tpu", {"data:snapshot": None}).calls if "/data/" in str(call)]
 

@@ -1,5 +1,6 @@
 """Price and plan before anything exists."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from infra.cli import Pulumi
 from infra.errors import CommandError, InfraError
 from infra.layers import layers
 from infra.nodes import nodes
-from infra.preview import empty_state, preview
+from infra.plan import empty_state, plan
 from infra.prices import of, rows, table
 from infra.settings import parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
@@ -26,7 +27,7 @@ def test_before_anything_exists_nothing_is_written_anywhere(
 ) -> None:
     pulumi_cli.answer("stack ls", [])
     before = {path: path.read_bytes() for path in ROOT.glob("Pulumi*.yaml")}
-    assert main(["preview", "dev"]) == 0
+    assert main(["plan", "dev"]) == 0
     previews = [
         (folder, backend) for folder, arguments, backend in pulumi_cli.calls if arguments[0] == "preview"
     ]
@@ -46,6 +47,74 @@ def test_before_anything_exists_nothing_is_written_anywhere(
     assert said.splitlines()[-1] == "Next: pulumi -C infra/storage up -s dev"
 
 
+def event(op: str, urn: str, **more: object) -> dict[str, object]:
+    kind = urn.split("::")[2].rpartition("$")[2]
+    return {"resourcePreEvent": {"metadata": {"op": op, "urn": urn, "type": kind, **more}, "planning": True}}
+
+
+def warning(message: str) -> dict[str, object]:
+    return {"diagnosticEvent": {"severity": "warning", "message": f"<{{%reset%}}>{message}<{{%reset%}}>\n"}}
+
+
+STACK = "urn:pulumi:dev::data"
+EVENTS = (
+    event("same", f"{STACK}::pulumi:pulumi:Stack::data-dev"),
+    event("create", f"{STACK}::tpu:data:Disk$gcp:compute/disk:Disk::corpus-a"),
+    event("update", f"{STACK}::gcp:compute/disk:Disk::corpus-b", diffs=["labels"]),
+    event("create-replacement", f"{STACK}::gcp:compute/disk:Disk::corpus-c"),
+    event("replace", f"{STACK}::gcp:compute/disk:Disk::corpus-c", detailedDiff={"snapshot": {}, "size": {}}),
+    event("delete-replaced", f"{STACK}::gcp:compute/disk:Disk::corpus-c"),
+    event("delete", f"{STACK}::gcp:compute/disk:Disk::corpus-d"),
+    warning("the provider is old"),
+    warning("the provider is old"),
+)
+
+
+def test_a_plan_names_each_change_once_and_counts_them(
+    pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack ls", [{"name": "dev"}])
+    pulumi_cli.log(*EVENTS)
+    assert main(["plan", "dev"]) == 0
+    said = capfd.readouterr().out
+    shown = said[said.index("== network: compared with its stack ==\n") :].splitlines()[1:5]
+    assert [line.split() for line in shown] == [
+        ["+", "gcp:compute/disk:Disk", "corpus-a"],
+        ["~", "gcp:compute/disk:Disk", "corpus-b", "[labels]"],
+        ["+-", "gcp:compute/disk:Disk", "corpus-c", "[snapshot,", "size]"],
+        ["-", "gcp:compute/disk:Disk", "corpus-d"],
+    ]
+    assert said.count("warning: the provider is old") == 1
+    rows = [line.split() for line in said.splitlines()]
+    assert ["layer", "+", "~", "+-", "-", "$/hour", "$/day"] in rows
+    assert ["network", "1", "1", "1", "1", "0.00", "0.00"] in rows
+    assert ["sum", "4", "4", "4", "4", "22.45", "538.87"] in rows
+    assert "plan of" not in said, "what Pulumi prints is for --full"
+    assert main(["plan", "dev", "--full"]) == 0
+    assert capfd.readouterr().out.count("plan of") == 4
+
+
+def test_a_plan_as_json_and_as_a_comment_for_ci(
+    pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack ls", [{"name": "dev"}])
+    pulumi_cli.log(*EVENTS)
+    assert main(["plan", "dev", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [one["layer"] for one in found["layers"]] == LAYERS
+    assert found["layers"][0]["changes"][1] == {
+        "operation": "update", "kind": "gcp:compute/disk:Disk", "name": "corpus-b", "keys": ["labels"]
+    }  # fmt: skip
+    assert found["hourly"] == pytest.approx(22.4528)
+    assert main(["plan", "dev", "--format", "markdown"]) == 0
+    comment = capfd.readouterr().out
+    assert "| layer | + | ~ | +- | - | $/hour | $/day |\n| --- | ---: |" in comment
+    assert comment.count("<details><summary>") == comment.count("</details>") == 4
+    details = "<details><summary>tpu: 4 changes</summary>\n\n```text\n+  gcp:compute/disk:Disk  corpus-a"
+    assert details in comment
+    assert "Next:" not in comment
+
+
 def test_of_the_official_providers_errors_only_the_sentence_is_shown(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,7 +123,7 @@ def test_of_the_official_providers_errors_only_the_sentence_is_shown(
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     for command in ("preview", "refresh"):
         pulumi_cli.answer(command, framed, status=255)
-    assert main(["preview", "dev"]) == 1
+    assert main(["plan", "dev"]) == 1
     assert f"\nerror:   {sentence}\n" in capfd.readouterr().out
     with pytest.raises(CommandError) as caught:
         Pulumi("dev").ask("network", "refresh")
@@ -65,7 +134,7 @@ def test_what_is_up_is_compared_with_its_state(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
-    assert main(["preview", "dev"]) == 0
+    assert main(["plan", "dev"]) == 0
     previews = [
         (folder, backend) for folder, arguments, backend in pulumi_cli.calls if arguments[0] == "preview"
     ]
@@ -78,9 +147,9 @@ def test_without_a_login_it_is_said_and_works(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi_cli.answer("stack ls", status=255, err="error: PULUMI_ACCESS_TOKEN must be set")
-    assert main(["preview", "prod"]) == 0
+    assert main(["plan", "prod"]) == 0
     said = capfd.readouterr().out
-    assert said.count("No Pulumi state to compare with (`pulumi login` chooses one): `pulumi stack` of ") == 1
+    assert said.count("no Pulumi state to compare with (`pulumi login` chooses one): `pulumi stack` of ") == 1
     assert "storage failed: pulumi isn't logged in\n" in said
     assert "691.20" in said
 
@@ -90,17 +159,17 @@ def test_all_plans_are_shown_before_the_failed_ones_are_named(
 ) -> None:
     pulumi_cli.answer("stack ls", [])
     pulumi_cli.answer("preview", status=255, err="error: no plugin")
-    assert main(["preview", "dev"]) == 1
+    assert main(["plan", "dev"]) == 1
     said = capfd.readouterr()
     assert said.err.splitlines()[-1] == (
-        "error: `pulumi preview` of storage, data, network, tpu failed; what it said is above"
+        "error: `pulumi preview` of storage, data, network, tpu failed; see the output above"
     )
     assert said.out.count("error: no plugin") == pulumi_cli.commands().count("preview") == 4
     assert "Next:" not in said.out
 
 
 def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["preview", "nowhere"]) == 1
+    assert main(["plan", "nowhere"]) == 1
     assert capfd.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")
     assert pulumi_cli.calls == []
 
@@ -148,14 +217,13 @@ def test_the_empty_state_has_the_same_projects_and_settings(tmp_path: Path, pulu
             assert project["stackConfigDir"] == "."
 
 
-def test_a_budget_refuses_a_preview_and_an_up_before_pulumi_is_asked(
+def test_a_budget_refuses_a_plan_and_an_up_before_pulumi_is_asked(
     pulumi_cli: FakePulumi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = {"config": {**BASE, "fleet:dollarsPerHour": 5}}
     (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump(settings))
     with pytest.raises(InfraError, match=r"\$22.45 an hour, fleet:dollarsPerHour allows \$5"):
-        preview("dev", tmp_path)
-    assert "$/hour" in capfd.readouterr().out, "the prices come first"
+        plan("dev", tmp_path)
     assert main(["up", "dev", "--yes"], tmp_path) == 1
     assert "fix: fewer slices, or a larger fleet:dollarsPerHour" in capfd.readouterr().err
     assert pulumi_cli.calls == []

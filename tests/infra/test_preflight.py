@@ -43,7 +43,7 @@ def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:
     assert said is not None
     assert said.warn
     assert said.line.endswith(
-        "python -m workload preflight tiny.toml --slice v6e-16 --set=train.steps=20 --set=model.layers=3"
+        "tpu preflight tiny.toml --slice v6e-16 --set=train.steps=20 --set=model.layers=3"
     )
 
 

@@ -139,7 +139,7 @@ MEMBERS = {
 def test_a_fleet_is_not_pulumis_and_its_command_is_said(preview: bool) -> None:
     recording = run("tpu", only_slice(**MEMBERS), preview=preview)
     assert not recording.of(NODE)
-    create = "python -m fleet create dev --slice extract"
+    create = "tpu fleet create dev --slice extract"
     assert recording.exports["fleets"] == [{"name": "extract", "count": 3, "create": create}]
     assert recording.exports["slices"] == []
     assert any(create in line and "3 x v6e-8 in us-east5-b" in line for line in recording.log)
@@ -212,7 +212,7 @@ def test_outputs() -> None:
         " --format='value(timestamp,textPayload)'",
         "bootStatus": "gcloud storage cat 'gs://bucket-that-is-up/boot/train/worker-*.json'",
         "describe": "gcloud compute tpus tpu-vm describe train --project=my-project --zone=us-east5-b",
-        "recover": "python -m fleet recover dev",
+        "recover": "tpu recover dev",
         "delete": "gcloud compute tpus tpu-vm delete train --project=my-project --zone=us-east5-b",
     }
 

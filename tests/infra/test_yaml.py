@@ -11,7 +11,7 @@ import yaml
 
 from infra.data.settings import DataSettings
 from infra.errors import SettingsError
-from infra.preview import empty_state
+from infra.plan import empty_state
 from infra.settings import from_file
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.settings.yaml_file import load

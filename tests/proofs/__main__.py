@@ -10,7 +10,7 @@
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
     python -m pytest -m prove               what `make test` leaves out of its matrices: 8 min
-    python -m rehearsal run NAME            each scenario but the default one: 1 h
+    tpu rehearsal run NAME            each scenario but the default one: 1 h
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
 every run, and goes on from there when it is called again.

@@ -71,7 +71,7 @@ class Office:
         self._tree = folder / "tree"
 
     def infra(self, account: str, *words: str, fine: bool = True) -> str:
-        """What `python -m infra` prints, typed by an account."""
+        """What `tpu infra` prints, typed by an account."""
         token = self.lab.cloud.iam.mint(person.PEOPLE[account], lifetime_s=1e9).value
         self.lab.environment = {**self._owner, "GOOGLE_OAUTH_ACCESS_TOKEN": token}
         try:
@@ -80,7 +80,7 @@ class Office:
             self.lab.environment = self._owner
 
     def fleet(self, *words: str, fine: bool | None = True) -> str:
-        """What `python -m fleet` prints, typed by an ML engineer in a tree with the lab's settings."""
+        """What `tpu fleet` prints, typed by an ML engineer in a tree with the lab's settings."""
         if not self._tree.exists():
             copy_program(self._tree)
         (self._tree / "Pulumi.dev.yaml").write_text(self.lab.settings.read_text())

@@ -19,7 +19,7 @@ def test_a_scenario_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["run", "defualt"]) == 2
     said = capsys.readouterr().err
     assert "did you mean default" in said
-    assert "fix: python -m rehearsal list" in said
+    assert "fix: tpu rehearsal list" in said
 
 
 def test_a_broken_scenario_makes_no_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ def test_status_without_a_world(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["status", "--dir", str(tmp_path)]) == 3
     said = capsys.readouterr().err
     assert "no world is up" in said
-    assert "python -m rehearsal up" in said
+    assert "tpu rehearsal up" in said
 
 
 def test_down_without_a_world_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

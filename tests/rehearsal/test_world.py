@@ -229,7 +229,7 @@ def test_down_ends_a_world_whose_state_cannot_be_read(folder: Path) -> None:
     Layout(folder).state.write_text("[")
     status = rehearsal("status", "--dir", str(folder))
     assert status.returncode == 3
-    assert f"fix: python -m rehearsal down --dir {folder}" in status.stderr
+    assert f"fix: tpu rehearsal down --dir {folder}" in status.stderr
     assert rehearsal("down", "--dir", str(folder)).returncode == 0
     assert gone(folder) == []
 

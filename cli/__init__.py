@@ -1,0 +1,1 @@
+"""The `tpu` command: one way in to the stacks, the fleet, the workload and the rehearsal."""
