@@ -22,6 +22,7 @@ from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioError
 from rehearsal.scenario import scenario as scenarios
 from rehearsal.scenario.steps import Publish
+from rehearsal.scenario.tour_steps import Guide
 from rehearsal.world import life, making, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, State, cache_dir
@@ -125,6 +126,14 @@ def _as_interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _locks(steps: Sequence[object]) -> tuple[str, ...]:
+    """Of the bundles that a scenario publishes; a guide's command takes the hosts' default."""
+    locks = [
+        "cpu" if isinstance(one, Guide) else one.lock for one in steps if isinstance(one, Publish | Guide)
+    ]
+    return tuple(dict.fromkeys(locks))
+
+
 def _kept(arguments: argparse.Namespace) -> Layout:
     """The one world that `up` makes, unless --dir names another."""
     return Layout((arguments.dir or cache_dir() / "world").resolve())
@@ -174,7 +183,7 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
         plugins=arguments.plugins,
         text=scenario.header.text,
         settings=scenario.header.settings,
-        locks=tuple(step.lock for step in scenario.steps if isinstance(step, Publish)),
+        locks=_locks(scenario.steps),
     )
     report = arguments.report.resolve()
     report.mkdir(parents=True, exist_ok=True)

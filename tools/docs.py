@@ -15,17 +15,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from cli.__main__ import COMMANDS, SUBCOMMANDS  # noqa: E402
 from infra.catalog import CATALOG, SliceType  # noqa: E402
-from infra.layers import layers, section_classes  # noqa: E402
+from infra.layers import layers  # noqa: E402
 from infra.outputs import declared  # noqa: E402
-from infra.settings.rules import Rule  # noqa: E402
-from infra.settings.schema import keys_of, records  # noqa: E402
-from infra.settings.table import default_of, tables  # noqa: E402
+from infra.settings.table import tables  # noqa: E402
 from rehearsal.standin import document  # noqa: E402
 from tools import role_tables, update_kills  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 
-README, DOCS = ROOT / "README.md", ROOT / "docs"
+DOCS = ROOT / "docs"
 OTHERS = (
     "tools.config_tables",
     "benchmarks.page",
@@ -56,16 +55,10 @@ def prices() -> str:
     return "\n".join([*lines, "", source])
 
 
-def settings() -> str:
-    """Every setting with its default; docs/settings.md has types, meanings and rules."""
-    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    sections = section_classes()
-    items = {f"{key}[].": item for kind in sections.values() for key, item in records(kind).items()}
-    for prefix, kind in ({f"{name}:": kind for name, kind in sections.items()} | items).items():
-        for key, item in keys_of(kind).items():
-            rule: Rule | None = item.metadata["rule"]
-            about = item.metadata["about"] + (f" ({rule.text})" if rule and len(rule.text) < 40 else "")
-            lines.append(f"| `{prefix}{key}` | {default_of(item)} | {about} |".replace("\n", " "))
+def commands() -> str:
+    """Every command of `tpu`."""
+    lines = ["| command | what it does |", "| --- | --- |"]
+    lines += [f"| `tpu {name} …` | {about} |" for name, (_, about) in {**COMMANDS, **SUBCOMMANDS}.items()]
     return "\n".join(lines)
 
 
@@ -79,7 +72,8 @@ def outputs() -> str:
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {"prices": prices, "settings": settings},
+    DOCS / "cli.md": {"commands": commands},
+    DOCS / "guides" / "infrastructure.md": {"prices": prices},
     DOCS / "architecture.md": {"outputs": outputs},
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},

@@ -14,6 +14,7 @@ from rehearsal.scenario import (
     building,
     disturbing,
     extracting,
+    guides,
     impostor,
     jobs,
     jobsteps,
@@ -28,7 +29,7 @@ from rehearsal.scenario.record import Record, RunRecord, StepRecord
 from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.shell import Shell
-from rehearsal.scenario.tour_steps import Request, Tour
+from rehearsal.scenario.tour_steps import Guide, Request, Tour
 from rehearsal.world.console import Narrator
 
 # One function a kind of step; each takes the scene and its own kind.
@@ -57,6 +58,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Unmonitor: extracting.unmonitor,
     steps.Shards: extracting.shards,
     steps.Preempt: extracting.preempt,
+    Guide: guides.guide,
     steps.Fill: disturbing.fill,
     steps.Reboot: disturbing.reboot,
     steps.Stall: disturbing.stall,

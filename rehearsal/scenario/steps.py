@@ -15,7 +15,7 @@ from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.scenario.impostor_steps import Impostor, Unharmed
 from rehearsal.scenario.jobsteps import Heartbeat, Logged, pattern
-from rehearsal.scenario.tour_steps import Request, Tour
+from rehearsal.scenario.tour_steps import Guide, Request, Tour
 from rehearsal.scenario.typed import Deployed, Typed
 from rehearsal.world.program import Layer
 
@@ -485,7 +485,7 @@ Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Monitor | Unmonitor | Shards | Preempt | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
-    | Logged | Heartbeat | Tour | Request
+    | Logged | Heartbeat | Tour | Request | Guide
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -494,6 +494,6 @@ KINDS: dict[str, type[Step]] = {
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
         *(Recover, Monitor, Unmonitor, Shards, Preempt, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
-        *(Logged, Heartbeat, Tour, Request),
+        *(Logged, Heartbeat, Tour, Request, Guide),
     )
 }

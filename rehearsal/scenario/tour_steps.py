@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rehearsal.scenario.typed import Deployed
+
 
 @dataclass(frozen=True)
 class Tour:
@@ -43,3 +45,15 @@ class Request:
         """An API, a version, and what is in between them and the verb."""
         if self.method.count(".") < 3:
             yield f"method: {self.method!r} isn't API.VERSION.COLLECTION.VERB"
+
+
+@dataclass(frozen=True)
+class Guide(Deployed):
+    """Run the commands of a guide as it prints them, section by section; each question is answered with y."""
+
+    page: str
+    sections: tuple[str, ...]
+    timeout_s: float = 1800.0
+
+    def __str__(self) -> str:
+        return f"{self.page}: {', '.join(self.sections)}"

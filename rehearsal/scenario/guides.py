@@ -1,0 +1,35 @@
+"""Runs a page's commands as they are printed there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario.building import follow_nodes
+from rehearsal.scenario.scene import Scene
+from rehearsal.scenario.tour_steps import Guide
+
+_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> dict[str, str]:
+    """The commands of each section of a page, by its heading; sections without commands are left out."""
+    sections = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = {one.partition("\n")[0]: "".join(_BLOCK.findall(one)) for one in sections}
+    return {heading: lines for heading, lines in found.items() if lines}
+
+
+def guide(scene: Scene, step: Guide) -> None:
+    """On a terminal, in one shell for each section, up to the first command that fails."""
+    found = commands(scene.program / step.page)
+    for section in step.sections:
+        if section not in found:
+            raise ScenarioFailed(f"{step.page} has no section {section!r} with commands: {', '.join(found)}")
+        lines = f"set -e\nstty -echo\n{found[section]}"
+        # A terminal, since a question needs one; `yes` stands for whoever answers.
+        typed = shlex.join(["script", "--quiet", "--return", "--command", shlex.join(["bash", "-c", lines])])
+        scene.shell.run(["bash", "-c", f"yes | {typed} /dev/null"], timeout_s=step.timeout_s)
+    follow_nodes(scene)
+    scene.note.text = f"{sum(len(found[one].splitlines()) for one in step.sections)} commands"
