@@ -73,9 +73,11 @@ class Entries:
             begin = _text(datetime.fromisoformat(newest) - timedelta(seconds=_LATE_S))
             self._shown = {name: at for name, at in self._shown.items() if at >= begin}
             for entry in self._list(f' AND timestamp>="{begin}"', "timestamp asc", sys.maxsize):
-                if self._shown.setdefault(entry["insertId"], entry["timestamp"]) is entry["timestamp"]:
-                    newest = max(newest, entry["timestamp"])
-                    yield entry
+                if entry["insertId"] in self._shown:
+                    continue
+                self._shown[entry["insertId"]] = entry["timestamp"]
+                newest = max(newest, entry["timestamp"])
+                yield entry
 
     def _list(self, more: str, order: str, count: int) -> Iterator[dict[str, Any]]:
         token = ""

@@ -1,5 +1,6 @@
 """Where settings come from: Pulumi, when it runs the program, or the file itself."""
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,8 +28,11 @@ def path_of(environment: str, root: Path = ROOT) -> Path:
     path = root / f"Pulumi.{environment}.yaml"
     if not path.exists():
         known = sorted(each.name.split(".")[1] for each in root.glob("Pulumi.*.yaml"))
-        start = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else "write it: see docs/settings.md"
-        raise InfraError(f"{path.name} does not exist (environments: {', '.join(known) or 'none'}): {start}")
+        fix = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else "write it: see docs/settings.md"
+        if near := difflib.get_close_matches(environment, known, 1):
+            fix = f"perhaps {near[0]} was meant; else {fix}"
+        listed = ", ".join(known) or "none"
+        raise InfraError(f"{path.name} does not exist (environments: {listed})\n    fix: {fix}")
     return path
 
 

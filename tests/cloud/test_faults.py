@@ -116,7 +116,7 @@ def test_the_log_names_the_rule(cloud: CloudFront) -> None:
 
 
 @pytest.mark.parametrize(
-    ("match", "struck"),
+    ("match", "injected"),
     [
         ({"method": "tpu.*.nodes.*"}, True),
         ({"method": "compute.*"}, False),

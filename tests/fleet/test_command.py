@@ -425,7 +425,7 @@ def test_a_budget_refuses_before_anything_is_created() -> None:
 
 
 def test_every_command_of_the_page_is_one() -> None:
-    lines = re.findall(r"^    tpu fleet (.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
+    lines = re.findall(r"^    tpu (?:fleet )?(.+?)(?:  .*)?$", (DOCS / "fleet.md").read_text(), re.MULTILINE)
     assert {line.split()[0] for line in lines} == set(command.COMMANDS)
     for line in lines:
         command.parser(command.COMMANDS).parse_args(shlex.split(line.partition(" -- ")[0]))

@@ -84,11 +84,12 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     assert "| `notes:mtu` | whole number | `1460` | largest note, bytes |" in lab.run(
         sys.executable, "-m", "infra.settings.table"
     )
-    said = lab.infra("preview", "dev")
+    said = lab.infra("plan", "dev")
     assert "minutes" in said.partition("== ")[0], "priced"
     assert "Notes: 25 cents an hour." in said
     assert "== notes: no stack known, planned from nothing ==" in said
-    assert re.search(r"compute:Network +notes +create", said.partition("== notes")[2])
+    assert re.search(r"\+ +gcp:compute/network:Network +notes", said.partition("== notes")[2])
+    assert re.search(r"notes +\d +0 +0 +0 +0\.25 +6\.00", said), "a row of the summary"
 
     lab.infra("up", "dev", "notes", "--yes", "--skip-preview")
     assert NETWORK in lab.living()

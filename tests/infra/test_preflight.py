@@ -95,4 +95,4 @@ def test_an_answer_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -
     said = preflight.said(RUN, "v6e-16")
     assert said is not None
     assert said.warn
-    assert said.line.startswith(f"`{RUN}` isn't checked: no answer within 0.01 s; ask it: python -m workload")
+    assert said.line.startswith(f"`{RUN}` isn't checked: no answer within 0.01 s; ask it: tpu preflight ")

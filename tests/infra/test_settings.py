@@ -124,13 +124,14 @@ def test_an_environment_that_does_not_exist() -> None:
     with pytest.raises(InfraError) as caught:
         from_file("stage")
     assert str(caught.value) == (
-        "Pulumi.stage.yaml does not exist (environments: dev, prod): copy Pulumi.dev.yaml to it and edit"
+        "Pulumi.stage.yaml does not exist (environments: dev, prod)\n"
+        "    fix: copy Pulumi.dev.yaml to it and edit"
     )
 
 
 def test_the_first_file_is_not_copied_from_itself(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.prod.yaml").touch()
-    with pytest.raises(InfraError, match=r"\(environments: prod\): copy Pulumi\.prod\.yaml to it and edit$"):
+    with pytest.raises(InfraError, match=r"\n    fix: copy Pulumi\.prod\.yaml to it and edit$"):
         from_file("dev", tmp_path)
 
 

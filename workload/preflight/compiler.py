@@ -99,7 +99,8 @@ def key(config: Config, slices: Slices) -> str:
     """What an answer depends on: the step, the slice, the compiler, our own program."""
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
-    for name in ("step.py", "sharding.py", "optimizer.py", "flags.py", "model", "preflight/program.py"):
+    step = (f"train/{name}.py" for name in ("step", "sharding", "optimizer", "flags"))
+    for name in (*step, "model", "preflight/program.py"):
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             source.update(file.read_bytes())

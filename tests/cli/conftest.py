@@ -1,0 +1,3 @@
+from tests.infra.conftest import pulumi_cli
+
+__all__ = ["pulumi_cli"]

@@ -1,0 +1,120 @@
+"""The command line of `tpu`: what there is, what isn't, and how it ends."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.__main__ import COMMANDS, SUBCOMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+TPU = ROOT / ".venv" / "bin" / "tpu"
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("preview dev", "tpu plan"),
+        ("destroy dev", "tpu down"),
+        ("recreate-preempted dev", "tpu recover"),
+        ("monitor dev", "tpu status ENV --watch"),
+        ("train tiny.toml", "tpu workload train"),
+        ("settle dev", "tpu infra settle"),
+        ("statsu dev", "tpu status"),
+        ("xyzzy", "tpu --help lists them"),
+    ],
+)
+def test_a_command_of_before_or_with_a_typo_names_the_right_one(
+    line: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    said = capsys.readouterr()
+    assert said.err == f"error: no command {line.split()[0]}\n    fix: {fix}\n"
+    assert said.out == ""
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (main(["--help"]), main([])) == (0, 2)
+    said = capsys.readouterr().out
+    assert all(f"\n  {name} " in said for name in {**COMMANDS, **SUBCOMMANDS})
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "preflight"])
+def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: tpu {name} ")
+    assert f"tpu {name} " in said.partition("usage")[2], "an example"
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("preflight", "doctor")])
+def test_an_environment_that_is_not_there_names_the_nearest(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = {"ssh": ["node"]}.get(name, [])
+    assert main([name, "dve", *more]) == 1
+    said = capsys.readouterr().err
+    assert "Pulumi.dve.yaml does not exist (environments: dev, prod)" in said
+    assert "fix: perhaps dev was meant" in said
+    assert "Traceback" not in said
+
+
+def run(line: list[str], **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, **more
+    )
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    done = run(["bash", "-c", f"{TPU} infra prices prod | true; echo ${{PIPESTATUS[0]}}"])
+    assert done.stderr == ""
+    assert int(done.stdout.split()[-1]) in (0, 141), "it may have been done before"
+
+
+def test_it_works_from_any_folder_and_on_the_checkout_around_it(tmp_path: Path) -> None:
+    inside = run([str(TPU), "infra", "prices", "dev"])
+    outside = subprocess.run(
+        [str(TPU), "infra", "prices", "dev"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (inside.returncode, inside.stdout) == (0, outside.stdout)
+    other = tmp_path / "other"
+    (other / "cli").mkdir(parents=True)
+    (other / "cli" / "__main__.py").write_text("def entry():\n    print('the other one')\n")
+    nested = other / "a" / "b"
+    nested.mkdir(parents=True)
+    done = subprocess.run([str(TPU)], cwd=nested, capture_output=True, text=True, check=False)
+    assert done.stdout == "the other one\n"
+
+
+def test_a_narrow_terminal_and_no_colour() -> None:
+    environment = {**os.environ, "COLUMNS": "40", "NO_COLOR": "1", "TERM": "xterm-256color"}
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [str(TPU), "plan", "--help"], cwd=ROOT, env=environment, stdout=child, stderr=child, stdin=child
+    )
+    os.close(child)
+    said = b""
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        said += part
+    assert process.wait(30) == 0
+    assert b"\x1b" not in said
+    assert max(map(len, said.decode().splitlines())) <= 42, (
+        "argparse keeps 11 columns for what an option does"
+    )
+
+
+def test_importing_the_command_line_waits_for_no_library() -> None:
+    slow = {"jax", "pulumi", "matplotlib", "google.cloud"}
+    code = f"import sys, cli.__main__; print(sorted({slow} & set(sys.modules)))"
+    assert run([sys.executable, "-c", code]).stdout == "[]\n"

@@ -1,0 +1,122 @@
+"""`tpu logs` on the emulated Cloud Logging: which entries, in which order, each once."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cli import logs
+from infra.errors import InfraError
+
+BEGAN = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+class Logging:
+    """`entries.list` as https://cloud.google.com/logging/docs/reference/v2/rest/v2/entries/list says."""
+
+    def __init__(self, *entries: dict[str, Any], page: int = 1000) -> None:
+        self.entries, self.page = list(entries), page
+        self.asked: list[dict[str, Any]] = []
+
+    def json(self, method: str, url: str, query: object = None, body: Any = None) -> dict[str, Any]:
+        assert (method, url) == ("POST", "https://logging.googleapis.com/v2/entries:list")
+        self.asked.append(body)
+        wanted = dict(part.split("=", 1) for part in body["filter"].split(" AND ") if ">=" not in part)
+        since = body["filter"].partition('timestamp>="')[2].rstrip('"')
+        found = [
+            entry
+            for entry in self.entries
+            if entry["timestamp"] >= since
+            and all(
+                entry["labels"][key.removeprefix("labels.")] == value.strip('"')
+                for key, value in wanted.items()
+                if key.startswith("labels.")
+            )
+        ]
+        found.sort(key=lambda one: str(one["timestamp"]), reverse=body["orderBy"].endswith("desc"))
+        begin = int(body.get("pageToken", 0))
+        size = min(self.page, body["pageSize"])
+        more = {"nextPageToken": str(begin + size)} if begin + size < len(found) else {}
+        return {"entries": found[begin : begin + size], **more}
+
+
+def entry(number: int, worker: int = 0) -> dict[str, Any]:
+    at = (BEGAN + timedelta(seconds=number)).isoformat().replace("+00:00", "Z")
+    labels = {"node": "tpu-dev", "slice": "tpu-dev", "worker": str(worker), "unit": "tpu-job.service"}
+    about = {"timestamp": at, "insertId": f"tpu-dev-{worker}-{number}"}
+    return {**about, "textPayload": f"step {number}", "labels": labels}
+
+
+def shown(cloud: Logging, *arguments: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert logs.main(["dev", *arguments], client=cloud) == 0  # type: ignore[arg-type]
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_newest_lines_come_last_and_say_where_they_are_from(capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = Logging(*(entry(number, worker=number % 2) for number in range(10)), page=3)
+    lines = shown(cloud, "--lines", "4", capsys=capsys)
+    assert [line.split(" ", 2)[2] for line in lines] == [
+        "tpu-dev-w0 step 6", "tpu-dev-w1 step 7", "tpu-dev-w0 step 8", "tpu-dev-w1 step 9",
+    ]  # fmt: skip
+    assert [ask["pageSize"] for ask in cloud.asked] == [4, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["tpu-dev"], 'labels.slice="tpu-dev"'),
+        (["tpu-us-east5-b-0"], 'labels.node="tpu-us-east5-b-0"'),
+        (["--worker", "3"], 'labels.worker="3"'),
+        (["--unit", "boot"], 'labels.unit="google-startup-scripts.service"'),
+    ],
+)
+def test_a_node_a_slice_a_worker_or_a_unit_narrows_it_down(
+    arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud = Logging()
+    assert shown(cloud, *arguments, capsys=capsys) == []
+    assert cloud.asked[0]["filter"] == f'logName="projects/my-project/logs/tpu-host" AND {part}'
+
+
+def test_an_age_is_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    cloud = Logging()
+    shown(cloud, "--since", "2h", capsys=capsys)
+    since = datetime.fromisoformat(cloud.asked[0]["filter"].partition('timestamp>="')[2][:-1])
+    assert abs(datetime.now(UTC) - since - timedelta(hours=2)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--since", "soon"], ["--since", "0m"], ["--lines", "0"], ["--lines", "-3"], ["--unit", "x"]],
+)
+def test_wrong_options_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        logs.main(["dev", *arguments], client=Logging())  # type: ignore[arg-type]
+    assert ended.value.code == 2
+
+
+def test_a_name_that_would_leave_its_quotes_is_refused() -> None:
+    with pytest.raises(InfraError, match="is no name of a node or slice"):
+        logs.main(["dev", 'x" OR labels.node="y'], client=Logging())  # type: ignore[arg-type]
+
+
+def test_json_is_one_entry_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(Logging(entry(1), entry(2)), "--json", capsys=capsys)
+    assert [json.loads(line)["insertId"] for line in lines] == ["tpu-dev-0-1", "tpu-dev-0-2"]
+
+
+def test_following_shows_each_entry_once_late_ones_too() -> None:
+    cloud = Logging(entry(1), entry(5))
+    arrivals: Iterator[list[dict[str, Any]]] = iter([[], [entry(6), entry(3)], [], [entry(7)]])
+
+    def arrive(_: float) -> None:
+        cloud.entries += next(arrivals)
+
+    found = logs.Entries(cloud, "my-project", 'logName="x"', arrive)  # type: ignore[arg-type]
+    newest = found.newest(10)
+    assert [one["textPayload"] for one in newest] == ["step 1", "step 5"]
+    more = itertools.islice(found.following(newest[-1]["timestamp"]), 3)
+    assert [one["textPayload"] for one in more] == ["step 3", "step 6", "step 7"]

@@ -1,0 +1,148 @@
+"""`tpu plan`, `up` and `down`: one question, and nothing without a yes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli import updates
+from cli.__main__ import main
+from infra.layers import layers
+from infra.settings.sources import ROOT
+from tests.infra.conftest import FakePulumi
+from tests.infra.engine import BASE
+from tests.infra.test_plan import EVENTS
+
+LAYERS = [layer.name for layer in layers()]
+PUBLISHED = {"tpu:bundle": "ab" * 32}
+
+
+@pytest.fixture
+def root(tmp_path: Path, pulumi_cli: FakePulumi) -> Path:
+    folder = tmp_path / "project"
+    for layer in layers():
+        (folder / layer.directory).mkdir(parents=True, exist_ok=True)
+        (folder / layer.directory / "Pulumi.yaml").write_text(
+            (ROOT / layer.directory / "Pulumi.yaml").read_text()
+        )
+    (folder / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": {**BASE, **PUBLISHED}}))
+    pulumi_cli.answer("stack ls", [{"name": "dev"}])
+    pulumi_cli.answer("stack export", {"deployment": {}})
+    pulumi_cli.answer("whoami", {"url": "https://example.com/me"})
+    pulumi_cli.log(*EVENTS)
+    return folder
+
+
+def updated(pulumi: FakePulumi, verb: str) -> list[str]:
+    return [folder for folder, arguments, _ in pulumi.calls if arguments[0] == verb]
+
+
+def test_up_without_a_terminal_changes_nothing_and_says_how(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Exception, match="There is no terminal to ask at\n    fix: --yes"):
+        updates.up(["dev"], root)
+    assert updated(pulumi_cli, "preview")
+    assert not updated(pulumi_cli, "up")
+
+
+def test_up_shows_the_plan_and_brings_all_layers_up_in_their_order(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert updates.up(["dev", "--yes"], root) == 0
+    assert updated(pulumi_cli, "up") == [str(root / layer.directory) for layer in layers()]
+    said = capfd.readouterr().out
+    assert said.index("$/hour") < said.index("== storage ==") < said.index("== tpu ==")
+    assert said.splitlines()[-1] == "up; next: tpu status dev"
+    ups = [arguments for _, arguments, _ in pulumi_cli.calls if arguments[0] == "up"]
+    assert all({"--yes", "--skip-preview"} <= set(one) for one in ups), "one question, which was answered"
+
+
+def test_up_of_some_layers_touches_no_other(root: Path, pulumi_cli: FakePulumi) -> None:
+    assert updates.up(["dev", "network", "storage", "--yes"], root) == 0
+    assert updated(pulumi_cli, "up") == [str(root / "infra/storage"), str(root / "infra/network")]
+    assert sorted(updated(pulumi_cli, "preview")) == sorted(updated(pulumi_cli, "up"))
+
+
+def test_up_with_nothing_to_change_asks_nothing(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.log(EVENTS[0])
+    assert updates.up(["dev"], root) == 0
+    assert not updated(pulumi_cli, "up")
+    assert capfd.readouterr().out.splitlines()[-1] == "no changes"
+
+
+def test_up_publishes_the_first_bundle_before_the_slices(
+    root: Path, pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {key: value for key, value in BASE.items() if key != "tpu:bundle"}
+    (root / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": config}))
+    before: list[list[str]] = []
+    monkeypatch.setattr(updates, "_publish", lambda environment: before.append(updated(pulumi_cli, "up")))
+    assert updates.up(["dev", "--yes"], root) == 0
+    assert before == [[str(root / f"infra/{name}") for name in LAYERS[:-1]]]
+
+
+def test_a_plan_that_failed_is_not_applied(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("preview", "error: no plugin", status=255)
+    with pytest.raises(Exception, match="`pulumi preview` of storage, data, network, tpu failed"):
+        updates.up(["dev", "--yes"], root)
+    assert not updated(pulumi_cli, "up")
+    assert capfd.readouterr().out.count("error: no plugin") == 4
+
+
+def test_json_is_all_of_standard_output(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert updates.up(["dev", "--yes", "--json"], root) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["applied"]
+    assert [one["layer"] for one in found["layers"]] == LAYERS
+    assert updates.plan(["dev", "--json"], root) == 0
+    assert json.loads(capfd.readouterr().out)["layers"][0]["changes"]
+
+
+def resources(*names: str) -> dict[str, object]:
+    stack = {"urn": "urn:pulumi:dev::tpu::pulumi:pulumi:Stack::tpu-dev", "type": "pulumi:pulumi:Stack"}
+    real = [
+        {
+            "urn": f"urn:pulumi:dev::tpu::gcp:tpu/v2Vm:V2Vm::{name}",
+            "type": "gcp:tpu/v2Vm:V2Vm",
+            "custom": True,
+        }
+        for name in names
+    ]
+    return {"deployment": {"resources": [stack, *real]}}
+
+
+def test_down_lists_what_goes_asks_once_and_takes_the_slices_alone(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack export", resources("train", "extract"))
+    with pytest.raises(Exception, match="Take them down in dev\\? There is no terminal"):
+        updates.down(["dev"], root)
+    assert not updated(pulumi_cli, "destroy")
+    assert updates.down(["dev", "--yes"], root) == 0
+    assert updated(pulumi_cli, "destroy") == [str(root)]
+    said = capfd.readouterr().out
+    assert "  - gcp:tpu/v2Vm:V2Vm  extract\n  - gcp:tpu/v2Vm:V2Vm  train\ntpu: 2 resources\n" in said
+
+
+def test_down_where_nothing_is_up_says_so(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert updates.down(["dev"], root) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "nothing is up"
+
+
+@pytest.mark.parametrize("verb", ["plan", "up", "down"])
+def test_a_layer_that_is_not_there_is_said_before_pulumi_is_asked(
+    verb: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "dev", "tpus"]) == 1
+    assert "error: no layer tpus\n    fix: one of storage, data, network, tpu" in capfd.readouterr().err
+    assert pulumi_cli.calls == []
