@@ -1,4 +1,4 @@
-"""E1 to E4, E7, E8: what capture, overlap, files, padding and random access cost, and the ancestor's files.
+"""E1 to E4, E7, E8: the cost of capture, overlap, files, padding and random access; activation-extract's files.
 
 The model is Qwen2.5-0.5B at its true size, on the CPUs at hand. Forward passes are timed in float32, which
 a CPU computes as it is; runs and files are of bfloat16, as packaged.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks import qwen
 from benchmarks.machine import described, spread
-from benchmarks.peers import ancestor
+from benchmarks.peers import activation_extract
 from workload.activations import shard
 from workload.activations.reader import Activations
 from workload.activations.statistics import Moments
@@ -106,7 +106,7 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
 def storing(
     root: Path, values: dict[str, NDArray[np.float32]], lengths: Sequence[int], rounds: int
 ) -> dict[str, Any]:
-    """E8: a shard by the ancestor's design and by ours, of the same float32 arrays; ours of bfloat16 too."""
+    """E8: a shard by activation-extract's design and by ours, of equal float32 arrays; ours of bfloat16 too."""
     layers = {int(name.rpartition(".")[2]): value for name, value in values.items()}
     halves = {name: value.astype(ml_dtypes.bfloat16) for name, value in values.items()}
     moments = {name: Moments.none(value.shape[1:]) for name, value in values.items()}
@@ -123,7 +123,9 @@ def storing(
         assert store.create(name, shard.pack(about, content))
 
     writers: dict[str, Callable[[], None]] = {
-        "ancestor": lambda: ancestor.write(root / "storing" / "ancestor", layers, lengths),
+        "activation_extract": lambda: activation_extract.write(
+            root / "storing" / "activation_extract", layers, lengths
+        ),
         "ours, float32": lambda: ours("ours, float32", dict(values)),
         "ours, bfloat16": lambda: ours("ours, bfloat16", dict(halves)),
     }
@@ -138,7 +140,7 @@ def storing(
         "seconds": {name: spread(some) for name, some in seconds.items()},
         "bytes": {name: (root / "storing" / name).stat().st_size for name in writers},
         "times_faster": {
-            name: median(seconds["ancestor"]) / median(seconds[name]) for name in list(writers)[1:]
+            name: median(seconds["activation_extract"]) / median(seconds[name]) for name in list(writers)[1:]
         },
     }
 

@@ -193,7 +193,7 @@ def _extraction(result: Result) -> list[str]:
     ]
 
 
-def _ancestor(result: Result) -> list[str]:
+def _activation_extract(result: Result) -> list[str]:
     stored = result["E8"]
     return [
         f"| {stored['array_bytes'] / 1e6:.0f} MB of float32 arrays, written as | seconds, median | range | MB"
@@ -237,7 +237,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
         *_fleet_requests(result),
         *_status(result),
     ],
-    "extraction": lambda result: [*_extraction(result), "", *_ancestor(result)],
+    "extraction": lambda result: [*_extraction(result), "", *_activation_extract(result)],
     "capture": _capture,
 }
 

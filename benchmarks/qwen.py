@@ -35,7 +35,7 @@ ARCH = Architecture(
     qkv_bias=True,
     tie_embeddings=True,
 )
-MOST_TOKENS = 2048  # of a document: longer ones are left out
+MAX_TOKENS = 2048  # of a document: longer ones are left out
 SEED = 5
 
 
@@ -60,7 +60,7 @@ def documents() -> list[NDArray[np.int32]]:
     """All of them, shuffled."""
     library = Path(os.__file__).parent
     texts = sorted({text for path in sorted(library.glob("*.py")) for text in _definitions(path)})
-    tokens = [found.astype(np.int32) for found in Bytes().encode_alone(texts) if len(found) <= MOST_TOKENS]
+    tokens = [found.astype(np.int32) for found in Bytes().encode_alone(texts) if len(found) <= MAX_TOKENS]
     order = np.random.default_rng(SEED).permutation(len(tokens))
     return [tokens[n] for n in order]
 

@@ -85,7 +85,7 @@ class Week:
         """A new process's controller: it has read what the last one left behind."""
         # What is asked again at once takes no time here: a pause of seconds between looks a minute apart.
         google = Google(PROJECT, BUCKET, session=self.cloud.session, now=self.unix_s, sleep=lambda _: None)
-        zones = Zones(_Mortal(google, self), OWNER, body, self.unix_s, Limits().silence_s)
+        zones = Zones(_Mortal(google, self), OWNER, body, self.unix_s, Limits().heartbeat_timeout_s)
         store = BucketStore(google, STACK, now=self.unix_s)
         remote_exec = {zone for one in self.members for zone in one.places}
         controller = Controller(

@@ -381,7 +381,7 @@ def _brought(
     controller: Controller, due: Collection[str], may: Collection[Cause], tries: int, as_json: bool
 ) -> tuple[Observation, dict[str, Failure]]:
     """Steps until each member that is due is there, refused in all its zones, or long unknown; those, why."""
-    silence, failures = ZoneTimeouts(), dict[str, Failure]()
+    timeouts, failures = ZoneTimeouts(), dict[str, Failure]()
     refused: dict[str, int] = {}
     while True:
         left = {key for key in due if refused.get(key, 0) < tries}
@@ -393,7 +393,7 @@ def _brought(
             failures[key] = failure
         by_key = {one.member.key: one for one in observation.decisions}
         held = {key: by_key[key].why for key in left if by_key[key].action is Action.HOLD}
-        held |= silence.lost(observation, left)
+        held |= timeouts.lost(observation, left)
         there = {key for key in due if by_key[key].action is Action.LEAVE}
         failures = {key: failure for key, failure in failures.items() if key not in there}
         if left | {*controller.under_way} <= there | held.keys() and not (

@@ -41,15 +41,15 @@ class Limits:
     Attributes:
         preemptions_a_day: of all members together, that are followed by a new node; 0 for any number.
         failures_a_day: of one member, that are.
-        silence_s: without a word of workers that had spoken, while others' do, until that is a failure; of
-            a bucket that doesn't answer, until a preempted member with a command is made again.
+        heartbeat_timeout_s: without heartbeats of workers that had reported, while others report, until that is
+            a failure; of a bucket that doesn't answer, until a preempted member with a command is recreated.
         churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour,
             unless a person asks for it.
     """
 
     preemptions_a_day: int = 0
     failures_a_day: int = 3
-    silence_s: float = 1800.0
+    heartbeat_timeout_s: float = 1800.0
     churn_s: float = 600.0
 
 
@@ -161,7 +161,7 @@ def _desired(
         return _of(member, Action.LEAVE, Condition.UNKNOWN, f"Google says {observed.state or 'nothing'}")
     if status is None:
         since_min = (now_s - observed.created_s) / 60
-        if 0 < observed.created_s < now_s - limits.silence_s:
+        if 0 < observed.created_s < now_s - limits.heartbeat_timeout_s:
             why = f"READY for {since_min:.0f} min, but no heartbeat: see its boot log"
             return _of(member, Action.LEAVE, Condition.UNKNOWN, why)
         return _of(member, Action.LEAVE, Condition.STARTING, "no heartbeat yet")
@@ -196,7 +196,7 @@ def _of_status(
     if status.boot == "failed":
         why = f"its boot failed at {status.stage}{f': {status.why}' if status.why else ''}"
         return _claimed(member, Claim.BOOT_FAILED, why)
-    if now_s - status.at_s > limits.silence_s and (status.worked_s or status.boot == "booting"):
+    if now_s - status.at_s > limits.heartbeat_timeout_s and (status.worked_s or status.boot == "booting"):
         why = f"READY, but no heartbeat for {(now_s - status.at_s) / 60:.0f} min{f'; {full}' if full else ''}"
         if not reporting - {member.name}:
             return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}; no other slice reports either")
@@ -236,10 +236,10 @@ def _allowed(
     # What Google took away is deleted at once: its name and its quota are of use to the next.
     gone = desired.action is Action.REPLACE and desired.claim is Claim.NONE
     silent_s = view.at_s - state.listed_s
-    unlisted = view.statuses is None and silent_s < limits.silence_s
+    unlisted = view.statuses is None and silent_s < limits.heartbeat_timeout_s
     if gone and unlisted and member.run and not state.open(member.key):
         why = f"{desired.why}; whether its work is done isn't known: the bucket didn't answer for"
-        why = f"{why} {silent_s / 60:.0f} min, made again after {limits.silence_s / 60:.0f}"
+        why = f"{why} {silent_s / 60:.0f} min, made again after {limits.heartbeat_timeout_s / 60:.0f}"
         return replace(desired, action=Action.HOLD, condition=Condition.UNKNOWN, why=why)
     refusal = Refusal() if gone else state.refusal(member.key, desired.zone)
     if refusal.holds(now_s):

@@ -56,7 +56,7 @@ class Environment:
     def limits(self) -> Limits:
         """As the settings say."""
         fleet = self.settings[FleetSettings]
-        return Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.silence_s)
+        return Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.heartbeat_timeout_s)
 
     @property
     def bundle(self) -> str:
@@ -124,7 +124,7 @@ class _Both:
         self.environment = environment  # whose settings new nodes are made by
         self._zones = Zones(
             environment.google, environment.owner, lambda node: self.environment.body(node), time.time,
-            environment.settings[FleetSettings].silence_s,
+            environment.settings[FleetSettings].heartbeat_timeout_s,
         )  # fmt: skip
         self._named = NamedSlices(environment.settings.environment)
 

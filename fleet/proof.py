@@ -31,7 +31,9 @@ class Attested:
     job_s: float = 0.0
 
 
-def objection(claim: Claim, workers: Sequence[Attested], health: str, now_s: float, silence_s: float) -> str:
+def objection(
+    claim: Claim, workers: Sequence[Attested], health: str, now_s: float, heartbeat_timeout_s: float
+) -> str:
     """Why the node stays; empty where the claim is proven.
 
     Args:
@@ -39,7 +41,7 @@ def objection(claim: Claim, workers: Sequence[Attested], health: str, now_s: flo
         workers: what its workers attest.
         health: what Google says of its machines.
         now_s: the present.
-        silence_s: after which a worker that had spoken counts as silent.
+        heartbeat_timeout_s: after which a worker that had spoken counts as silent.
     """
     newest_s = max((one.job_s for one in workers if one.job == "running"), default=0.0)
     if newest_s > now_s - 2 * HEARTBEAT_S:
@@ -51,7 +53,7 @@ def objection(claim: Claim, workers: Sequence[Attested], health: str, now_s: flo
             proven = any(one.job == "failed" for one in workers)
         case Claim.SILENT:
             spoken = [max(one.boot_s, one.job_s) for one in workers]
-            proven = health in _UNWELL or (bool(spoken) and 0 < max(spoken) < now_s - silence_s)
+            proven = health in _UNWELL or (bool(spoken) and 0 < max(spoken) < now_s - heartbeat_timeout_s)
         case Claim.NONE:
             return "nothing is claimed of it, and it lives"
     return "" if proven else f"nothing but an object in the bucket says so ({claim})"

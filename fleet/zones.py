@@ -103,11 +103,11 @@ class Zones:
         owner: Owner,
         body: Callable[[Node], Mapping[str, Any]],
         now: Callable[[], float],
-        silence_s: float,
+        heartbeat_timeout_s: float,
     ):
         """`body` renders what a node is created from."""
         self._api, self._owner, self._body = api, owner, body
-        self._now, self._silence_s = now, silence_s
+        self._now, self._heartbeat_timeout_s = now, heartbeat_timeout_s
         self._workers: dict[str, ThreadPoolExecutor] = {}
         self._running: list[Future[Answer]] = []
 
@@ -170,7 +170,7 @@ class Zones:
         )  # they are of the node whose id stands on both sides
         if again is None or again.instance != request.instance:
             return "it was made since that was decided"
-        return objection(request.claim, workers, observed.health, self._now(), self._silence_s)
+        return objection(request.claim, workers, observed.health, self._now(), self._heartbeat_timeout_s)
 
     def _create(self, request: Request) -> Answer:
         node, body = request.node, dict(self._body(request.node))

@@ -2,7 +2,7 @@
 
 A backend that Pulumi keeps by itself (a folder, a bucket) holds a lock as an object
 `.pulumi/locks/organization/PROJECT/STACK/ID.json`, which tells user, host, process and time
-(backend/diy/lock.go of Pulumi 3.220). A killed process leaves its lock for ever. Pulumi Cloud has no such
+(backend/diy/lock.go of Pulumi 3.220). A killed process leaves its lock permanently. Pulumi Cloud has no such
 objects; there a lock ends by itself, or by `pulumi cancel`.
 """
 

@@ -72,7 +72,7 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
                 zone=zone,
                 home=zone,
                 spread=one.zones if one.count else (),
-                others=tuple(other for other in one.other_zones if other != zone),
+                others=tuple(other for other in one.fallback_zones if other != zone),
                 kind=kind,
                 spot=one.spot,
                 reserved=one.reserved,
@@ -90,7 +90,7 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
 def zones(settings: Settings) -> tuple[str, ...]:
     """Zones in use, or that slices may be moved to, sorted."""
     return tuple(
-        sorted({zone for one in settings[TpuSettings].slices for zone in (*one.zones, *one.other_zones)})
+        sorted({zone for one in settings[TpuSettings].slices for zone in (*one.zones, *one.fallback_zones)})
     )
 
 

@@ -28,6 +28,7 @@ SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
 """What Pulumi writes before a resource that it creates, updates, replaces or deletes."""
 
 _STACK = "pulumi:pulumi:Stack"
+_FROM_PATH = "using pulumi-language-"  # which set-up put there
 _LONGEST_KEYS = 60
 
 
@@ -146,6 +147,7 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
             ]
             said = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
             warnings = [sentence(each["message"]) for each in said if each.get("severity") == "warning"]
+            warnings = [one for one in warnings if not one.startswith(_FROM_PATH)]
             return LayerPlan(
                 layer,
                 layer in up,

@@ -213,14 +213,14 @@ def _train(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> int:
     from workload.data.prepare import prepare, say_on_terminal
-    from workload.data.sources import SET_ASIDE
+    from workload.data.sources import REJECTED
     from workload.data.tokenizers import open_tokenizer
 
     tokenizer = open_tokenizer(options.tokenizer, options.end)
     following = command("train", "tiny.toml", "--dir", "/tmp/training")
     summary = prepare(options.source, options.out, tokenizer, options.field, say=say_on_terminal)
-    if summary.set_aside:
-        print(f"set aside: {summary.told()}; {options.out / SET_ASIDE} names each")
+    if summary.rejected:
+        print(f"rejected: {summary.told()}; {options.out / REJECTED} names each")
     for sample in summary.passed_over:
         print(f"  {sample.where}: {sample.problem}")
     print(

@@ -180,7 +180,7 @@ def _unheld(target: Target, layer: layers.Layer, what: str) -> Iterator[Finding]
     for id_ in found:
         fix = "ask who else has a stack of it; where nobody has, delete it at Google"
         if id_ == target.settings[StorageSettings].bucket_name:
-            fix = f"storage:adoptBucket: true, then {target.up(layer.name)}"
+            fix = f"storage:importBucket: true, then {target.up(layer.name)}"
         said = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
         yield Finding(what, MISSING, said, fix)
     if not found:

@@ -68,7 +68,7 @@ _LACKED = (
 _OF_SSH = {"4033": "iap.tunnelInstances.accessViaIAP", "(publickey": "compute.instances.osLogin"}
 _NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: _LACKED}
 _FIXES = {
-    Kind.STOCK_OUT: "nothing: it is retried, with backoff. `otherZones` in a fleet, or another zone, helps",
+    Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones` in a fleet, or another zone, helps",
     Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas, service Cloud TPU API), or lower count",
     Kind.PERMISSION: "grant the account that you are logged in as a role that holds the permission",
     Kind.LOGIN: "gcloud auth application-default login",

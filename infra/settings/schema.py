@@ -88,7 +88,7 @@ class FleetSettings:
         default=3,
         rule=rules.between(0, 100),
     )
-    silence_s: int = setting(
+    heartbeat_timeout_s: int = setting(
         "how long a slice's workers may report nothing, while others report, until it counts as failed",
         default=1800,
         rule=rules.between(300, 86400, "s"),

@@ -42,13 +42,15 @@ class ProtectedBucket(pulumi.ComponentResource):
         kept: StorageSettings,
         opts: pulumi.ResourceOptions | None = None,
         *,
-        adopt: bool = False,
+        import_existing: bool = False,
     ):
         """`kept`: how it keeps its objects."""
         super().__init__("tpu:storage:ProtectedBucket", name, None, opts)
         # retain_on_delete: even unprotected, or removed from the program, the bucket stays and only leaves
         # Pulumi's state. import_ is the way back; where it is in the state already, it changes nothing.
-        ours = pulumi.ResourceOptions(parent=self, retain_on_delete=True, import_=name if adopt else None)
+        ours = pulumi.ResourceOptions(
+            parent=self, retain_on_delete=True, import_=name if import_existing else None
+        )
         self.bucket = _declared(
             name,
             kept,
@@ -81,9 +83,9 @@ def _lifecycle(kept: StorageSettings) -> list[gcp.storage.BucketLifecycleRuleArg
     }
     if kept.hierarchical_namespace:
         return [unfinished]
-    # Without versioning, too: versions from before it was switched off would stay, and be billed, for ever.
+    # Without versioning, too: versions from before it was switched off would stay, and be billed.
     # By time and not by number of newer versions: a checkpoint that the trainer deletes is never
-    # written again, so it never gets a newer version and would be kept, and billed, for ever.
+    # written again, so it never gets a newer version and would be kept, and billed.
     noncurrent: gcp.storage.BucketLifecycleRuleArgsDict = {
         "action": {"type": "Delete"},
         "condition": {"days_since_noncurrent_time": kept.noncurrent_version_days, "with_state": "ARCHIVED"},

@@ -15,7 +15,7 @@ from infra.storage.services import ProjectServices
 from infra.storage.settings import StorageSettings
 from infra.storage.state import StateKey
 
-# Pulumi writes a stack's state anew on each change; old ones are of use for days, not for ever.
+# Pulumi writes a stack's state anew on each change; old ones are of use for days, not permanently.
 STATE_VERSION_DAYS = 90
 
 
@@ -26,11 +26,13 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
     plain = replace(wanted, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
-    bucket = ProtectedBucket(wanted.bucket_name, wanted, opts, adopt=wanted.adopt_bucket).bucket
+    bucket = ProtectedBucket(wanted.bucket_name, wanted, opts, import_existing=wanted.import_bucket).bucket
     # Where running jobs save, every few minutes, and remove what is too old: kept for three weeks, that
     # would be hundreds of terabytes. STANDARD, because other classes bill an object for a month at least.
     gone = replace(plain, noncurrent_version_days=1, unfinished_upload_days=1, soft_delete_days=0)
-    steps = ProtectedBucket(names.steps_bucket(settings), gone, opts, adopt=wanted.adopt_steps_bucket).bucket
+    steps = ProtectedBucket(
+        names.steps_bucket(settings), gone, opts, import_existing=wanted.import_steps_bucket
+    ).bucket
     identity = TrainingIdentity(settings, {"": bucket, "-steps": steps}, opts)
     controllers = ControllerBucket(names.controller_bucket(settings), plain, opts).bucket
     account = state = key = None

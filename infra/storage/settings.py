@@ -17,11 +17,11 @@ class StorageSettings:
         rule=rules.BUCKET_NAME,
         example="my-project-checkpoints",
     )
-    adopt_bucket: bool = setting(
+    import_bucket: bool = setting(
         "take over a bucket of that name that exists already, such as one that a destroyed stack left",
         default=False,
     )
-    adopt_steps_bucket: bool = setting(
+    import_steps_bucket: bool = setting(
         "likewise of the bucket beside it, bucketName-steps, where running jobs save", default=False
     )
     location: str = setting("the bucket's region", rule=rules.REGION, example="us-east5")

@@ -55,15 +55,15 @@ def _within(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]
             "only members of a fleet have worker ids",
             "remove it, or set count",
         )
-    if fine("count") and one.count is None and one.other_zones:
+    if fine("count") and one.count is None and one.fallback_zones:
         yield Problem(
-            f"{path}.otherZones",
-            f"{len(one.other_zones)} zones",
+            f"{path}.fallbackZones",
+            f"{len(one.fallback_zones)} zones",
             "only members of a fleet are made elsewhere; Pulumi makes a named slice, where it is named",
             "remove it, or set count",
         )
-    if fine("zones", "otherZones"):
-        yield from _other_zones(path, one)
+    if fine("zones", "fallbackZones"):
+        yield from _fallback_zones(path, one)
     if one.multislice and fine("count", "zones"):
         yield from _together(path, one)
     try:
@@ -105,25 +105,25 @@ def _size(path: str, one: SliceSettings, type_known: bool) -> Iterator[Problem]:
         )
 
 
-def _other_zones(path: str, one: SliceSettings) -> Iterator[Problem]:
-    if len(one.zones) == 1 and one.zones[0] in one.other_zones:
+def _fallback_zones(path: str, one: SliceSettings) -> Iterator[Problem]:
+    if len(one.zones) == 1 and one.zones[0] in one.fallback_zones:
         yield Problem(
-            f"{path}.otherZones",
+            f"{path}.fallbackZones",
             f'"{one.zones[0]}"',
             "zones besides the slices' only one",
             "write another zone, or remove it",
         )
-    if one.other_zones and one.multislice:
+    if one.fallback_zones and one.multislice:
         yield Problem(
-            f"{path}.otherZones",
-            f"{len(one.other_zones)} beside multislice: true",
+            f"{path}.fallbackZones",
+            f"{len(one.fallback_zones)} beside multislice: true",
             "the slices of one job talk at every step, so they are in one zone",
             "remove one of the two",
         )
-    if one.other_zones and one.reserved:
+    if one.fallback_zones and one.reserved:
         yield Problem(
-            f"{path}.otherZones",
-            f"{len(one.other_zones)} beside reserved: true",
+            f"{path}.fallbackZones",
+            f"{len(one.fallback_zones)} beside reserved: true",
             "a reservation is of one zone",
             "remove one of the two",
         )

@@ -28,7 +28,10 @@ def _location(settings: Settings, given: set[str]) -> Iterator[Problem]:
         if region != location:
             stand, fix = "stand in", f"write storage:location: {region}, or storage:allowCrossRegion: true"
             if region not in homes:
-                stand, fix = "may be moved to", "take it out of otherZones, or storage:allowCrossRegion: true"
+                stand, fix = (
+                    "may be moved to",
+                    "take it out of fallbackZones, or storage:allowCrossRegion: true",
+                )
             yield Problem(
                 "storage:location",
                 f'"{location}"',
@@ -140,11 +143,14 @@ def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    silence_s, barrier_s = settings[FleetSettings].silence_s, settings[TpuSettings].barrier_timeout_s
-    if silence_s <= barrier_s:
+    heartbeat_timeout_s, barrier_s = (
+        settings[FleetSettings].heartbeat_timeout_s,
+        settings[TpuSettings].barrier_timeout_s,
+    )
+    if heartbeat_timeout_s <= barrier_s:
         yield Problem(
-            "fleet:silenceS",
-            f"{silence_s} beside tpu:barrierTimeoutS {barrier_s}",
+            "fleet:heartbeatTimeoutS",
+            f"{heartbeat_timeout_s} beside tpu:barrierTimeoutS {barrier_s}",
             "a host says nothing while it waits for the others, and isn't to be taken for dead",
             f"write more than {barrier_s}, or lower tpu:barrierTimeoutS",
         )
@@ -159,5 +165,5 @@ RULES: tuple[Relation, ...] = (
     (("tpu:barrierTimeoutS",), _barrier),
     (HOSTS, _together),
     (("tpu:code",), _own_code),
-    (("fleet:silenceS", "tpu:barrierTimeoutS"), _silence),
+    (("fleet:heartbeatTimeoutS", "tpu:barrierTimeoutS"), _silence),
 )

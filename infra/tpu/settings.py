@@ -28,7 +28,7 @@ class SliceSettings:
     zones: tuple[str, ...] = setting(
         "zones; a fleet's members are spread over them in turn", rule=rules.ZONE, example="[us-east5-b]"
     )
-    other_zones: tuple[str, ...] = setting(
+    fallback_zones: tuple[str, ...] = setting(
         "zones for a member whose own zone has no chips: the one with the fewest refusals, then in this "
         "order; network and data cover them too",
         default=(),

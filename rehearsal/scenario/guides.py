@@ -11,6 +11,7 @@ from rehearsal.scenario.building import follow_nodes
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.tour_steps import Guide
 
+_ANSWERS = r"y\n" * 9
 _BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -28,8 +29,8 @@ def guide(scene: Scene, step: Guide) -> None:
         if section not in found:
             raise ScenarioFailed(f"{step.page} has no section {section!r} with commands: {', '.join(found)}")
         lines = f"set -e\nstty -echo\n{found[section]}"
-        # A terminal, since a question needs one; `yes` stands for whoever answers.
+        # A terminal, since a question needs one. Few answers: `script` keeps in memory what nobody reads.
         typed = shlex.join(["script", "--quiet", "--return", "--command", shlex.join(["bash", "-c", lines])])
-        scene.shell.run(["bash", "-c", f"yes | {typed} /dev/null"], timeout_s=step.timeout_s)
+        scene.shell.run(["bash", "-c", f"printf '{_ANSWERS}' | {typed} /dev/null"], timeout_s=step.timeout_s)
     follow_nodes(scene)
     scene.note.text = f"{sum(len(found[one].splitlines()) for one in step.sections)} commands"

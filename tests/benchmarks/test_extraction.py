@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import extraction, qwen
-from benchmarks.peers import ancestor
+from benchmarks.peers import activation_extract
 from tests.workload.extracting import ARCH, CONFIG, extract, in_many_shards, make_stream, save_weights
 from workload.activations.reader import Activations
 from workload.data.stream import read
@@ -24,13 +24,13 @@ def test_documents_are_the_same_each_time_and_no_longer_than_the_limit() -> None
     some, again = qwen.some(20_000), qwen.some(20_000)
     assert sum(map(len, some)) >= 20_000
     assert all((one == other).all() for one, other in zip(some, again, strict=True))
-    assert 0 < min(map(len, some)) <= max(map(len, some)) <= qwen.MOST_TOKENS
+    assert 0 < min(map(len, some)) <= max(map(len, some)) <= qwen.MAX_TOKENS
 
 
-def test_the_ancestors_file_holds_every_sample_at_every_layer(tmp_path: Path) -> None:
+def test_activation_extracts_file_holds_every_sample_at_every_layer(tmp_path: Path) -> None:
     lengths = [3, 1, 4]
     values = {layer: np.full((8, 5), layer, np.float32) + np.arange(8)[:, None] for layer in (2, 7)}
-    ancestor.write(tmp_path / "shard.pkl.gz", values, lengths)
+    activation_extract.write(tmp_path / "shard.pkl.gz", values, lengths)
     with gzip.open(tmp_path / "shard.pkl.gz") as file:
         shard = pickle.load(file)
     for layer, value in values.items():

@@ -13,26 +13,26 @@ from workload.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "extraction.md").read_text(encoding="utf-8")
-DEFECTS, SCRIPTS_DEFECTS = 12, 11  # of the ancestor
+DEFECTS, SCRIPTS_DEFECTS = 12, 11  # of activation-extract
 
 
-def test_every_defect_of_the_ancestor_has_a_check_that_exists() -> None:
+def test_every_defect_of_activation_extract_has_a_check_that_exists() -> None:
     rows = re.findall(r"^\| (\d+) \| .+ \| (`test_.+`) \|$", PAGE, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, DEFECTS + 1))
     named = [name for _, names in rows for name in re.findall(r"`(\w+)`", names)]
-    written = (ROOT / "tests/workload/test_ancestor.py").read_text(encoding="utf-8")
+    written = (ROOT / "tests/workload/test_activation_extract.py").read_text(encoding="utf-8")
     assert set(named) == set(re.findall(r"^def (test_\w+)", written, re.MULTILINE))
     assert len(named) == len(set(named))
 
 
-def test_every_defect_of_the_ancestors_scripts_has_a_check_that_exists() -> None:
+def test_every_defect_of_activation_extracts_scripts_has_a_check_that_exists() -> None:
     page = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| .+ \| (`test_.+`) \|$", page, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, SCRIPTS_DEFECTS + 1))
     named = {name for _, names in rows for name in re.findall(r"`(\w+)`", names)}
     everywhere = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "fleet").glob("*.py"))
     assert named <= set(re.findall(r"^def (test_\w+)", everywhere, re.MULTILINE))
-    written = (ROOT / "tests/fleet/test_ancestor.py").read_text(encoding="utf-8")
+    written = (ROOT / "tests/fleet/test_activation_extract.py").read_text(encoding="utf-8")
     assert set(re.findall(r"^def (test_\w+)", written, re.MULTILINE)) <= named
 
 

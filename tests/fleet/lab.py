@@ -303,7 +303,7 @@ class Lab:
         self, one: Environment, members: Collection[Node] = (), after_a_kill: bool = True
     ) -> Controller:
         """One that may act, by Google's clock. After a kill the lease before counts for nothing."""
-        actor = Zones(one.google, one.owner, one.body, self.now_s, one.limits.silence_s)
+        actor = Zones(one.google, one.owner, one.body, self.now_s, one.limits.heartbeat_timeout_s)
         with mock.patch.object(store, "runs", return_value=not after_a_kill):
             return Controller(
                 list(members or one.members), one.google, actor,

@@ -125,7 +125,7 @@ class Here:
 
     def __init__(self, lab: StackLab, one: Environment) -> None:
         self._root = lab.root
-        self._zones = Zones(one.google, one.owner, one.body, lab.now_s, one.limits.silence_s)
+        self._zones = Zones(one.google, one.owner, one.body, lab.now_s, one.limits.heartbeat_timeout_s)
         self._named: list[Answer] = []
 
     def begin(self, request: Request) -> None:

@@ -272,7 +272,7 @@ def test_who_asks_for_a_member_gets_it_in_the_first_zone_that_has_chips(
     world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slices = [{"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "count": 1,
-               "otherZones": ["us-east1-d", "us-east5-a"]}]  # fmt: skip
+               "fallbackZones": ["us-east1-d", "us-east5-a"]}]  # fmt: skip
     meant = settings(slices, **{"storage:allowCrossRegion": "true"})
     cloud = Cloud(meant)
     enter(monkeypatch, cloud, meant)

@@ -62,7 +62,7 @@ def test_what_is_taken_away_comes_back_and_is_an_event() -> None:
 
 
 def test_a_zone_without_chips_is_asked_later_each_time_and_keeps_no_other_waiting() -> None:
-    """The ancestor's serial loop stood before the first zone that had none."""
+    """activation-extract's serial loop stood before the first zone that had none."""
     cloud = VirtualCloud(fleet(8), CALM, 4 * HOUR_S, seed=1)
     cloud._dry[HOME] = [(0.0, 3 * HOUR_S)]
     for key in list(cloud.nodes):

@@ -126,7 +126,7 @@ def test_the_words_of_the_node_before_it_say_nothing_of_a_new_one() -> None:
 
 @pytest.mark.parametrize("work", ["done", "failed"])
 def test_ended_work_is_not_started_again(work: str) -> None:
-    """The ancestor relaunched finished jobs for ever."""
+    """activation-extract relaunched finished jobs permanently."""
     statuses = {fleet(4)[0].name: [WorkerStatus(NOW_S - 90_000, boot="ready", work=work)]}
     others = {fleet(4)[1].name: [WorkerStatus(NOW_S - 1, work="running")]}
     assert one(0, view(observed(0, age_s=99_000), statuses=statuses | others)).action is Action.LEAVE
@@ -201,7 +201,7 @@ def test_a_list_from_before_a_creation_says_nothing_of_what_was_created() -> Non
 
 
 def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> None:
-    """The ancestor's finished jobs: done stays done for the same command, and for no other."""
+    """activation-extract's finished jobs: done stays done for the same command, and for no other."""
     node, now = fleet(4)[0], command_id("extract tiny.toml")
     old = "0" * 12
     cases = [("done", now, "its work is done"), ("done", "", "its work is done")]

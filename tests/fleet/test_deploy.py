@@ -62,7 +62,7 @@ def test_a_member_that_was_made_in_another_zone_is_waited_for_there(
     world: Cloud, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = [{"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a"], "count": 2,
-             "otherZones": ["us-east5-b"],
+             "fallbackZones": ["us-east5-b"],
              "run": "extract qwen2.5-0.5b.toml --stream gs://b/streams"}]  # fmt: skip
     cloud = Cloud(settings(home))
     enter(monkeypatch, cloud, settings(home))

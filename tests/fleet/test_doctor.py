@@ -307,7 +307,7 @@ def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
             "acceleratorType": "v6e-16",
             "zones": ["us-east5-a"],
             "count": 1,
-            "otherZones": ["us-east1-d"],
+            "fallbackZones": ["us-east1-d"],
         }
     ]
     clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
@@ -368,7 +368,7 @@ def test_what_is_at_google_without_the_stack_is_named(
     named = [one.found.partition(" ")[0] for one in unheld]
     assert named[0] == BUCKET
     assert [one.rpartition("/")[2].partition("@")[0] for one in named[1:]] == ["tpu-training"] * 2
-    assert "storage:adoptBucket: true" in of(found, "unheld storage")[0].fix
+    assert "storage:importBucket: true" in of(found, "unheld storage")[0].fix
     assert all(one.fix for one in found if one.state == MISSING)
 
 

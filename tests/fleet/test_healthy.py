@@ -20,7 +20,7 @@ from infra.gcp.failures import Failure, Kind
 from tests.fleet.conftest import OWNER, ZONES, fleet, labels
 
 MEMBERS = fleet(4, zones=2, others=ZONES[:3])
-SILENCE_S = 1800.0
+HEARTBEAT_TIMEOUT_S = 1800.0
 STATES = ["REPAIRING", "RESTARTING", "STOPPED", "HIDDEN", "", "NEW"]
 
 
@@ -110,7 +110,7 @@ class Truth:
         one = self.nodes.get((zone, name))
         if one and one.observed.state != "DELETING":
             self.deleted += 1
-            silent = self.now_s - max(one.attested.boot_s, one.attested.job_s) > SILENCE_S
+            silent = self.now_s - max(one.attested.boot_s, one.attested.job_s) > HEARTBEAT_TIMEOUT_S
             useless = one.observed.state in TAKEN_AWAY or (
                 one.observed.state == "READY"
                 and (one.attested.boot == "failed" or one.attested.job == "failed" or silent)
@@ -160,7 +160,9 @@ class Later(Zones):
     """Carries requests out at some later time, when things are no longer as they were decided about."""
 
     def __init__(self, truth: Truth):
-        super().__init__(truth, OWNER, lambda one: {"labels": labels(one)}, lambda: truth.now_s, SILENCE_S)
+        super().__init__(
+            truth, OWNER, lambda one: {"labels": labels(one)}, lambda: truth.now_s, HEARTBEAT_TIMEOUT_S
+        )
         self._truth, self._queue, self._done = truth, list[Request](), list[Answer]()
 
     def begin(self, request: Request) -> None:

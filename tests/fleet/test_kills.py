@@ -59,7 +59,7 @@ def one_failed(lab: Lab, members: Sequence[Node]) -> Sequence[Node]:
 SCENARIOS = {
     "8 from nothing": Scenario(settings(), nothing),
     "3 preempted, one without chips": Scenario(
-        settings({**FLEET, "otherZones": [SPARE]}), three_lost, DRY, requests=7
+        settings({**FLEET, "fallbackZones": [SPARE]}), three_lost, DRY, requests=7
     ),
     "1 whose boot failed": Scenario(
         settings({**FLEET, "zones": list(ZONES[:3]), "count": 3}),

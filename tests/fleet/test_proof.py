@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from fleet.model import Claim
 from fleet.proof import Attested, objection
 
-NOW_S, SILENCE_S = 1e6, 1800.0
+NOW_S, HEARTBEAT_TIMEOUT_S = 1e6, 1800.0
 CLAIMS = [Claim.BOOT_FAILED, Claim.WORK_FAILED, Claim.SILENT]
 OLD_S = NOW_S - 4000
 
 
 def why(claim: Claim, *workers: Attested, health: str = "HEALTHY") -> str:
-    return objection(claim, workers, health, NOW_S, SILENCE_S)
+    return objection(claim, workers, health, NOW_S, HEARTBEAT_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -58,7 +58,7 @@ def test_whose_job_reports_is_not_replaced_whatever_else_is_attested() -> None:
 
 def test_workers_that_never_spoke_have_not_fallen_silent() -> None:
     assert why(Claim.SILENT, Attested())
-    assert why(Claim.SILENT, Attested("ready", NOW_S - SILENCE_S))
+    assert why(Claim.SILENT, Attested("ready", NOW_S - HEARTBEAT_TIMEOUT_S))
     assert why(Claim.SILENT, Attested("booting", NOW_S - 60), Attested("ready", OLD_S))
 
 
@@ -77,4 +77,4 @@ def test_workers_that_never_spoke_have_not_fallen_silent() -> None:
 def test_nothing_but_failure_or_silence_is_ever_proof(workers: list[Attested], claim: Claim) -> None:
     if not why(claim, *workers):
         assert claim is Claim.SILENT
-        assert 0 < max(max(one.boot_s, one.job_s) for one in workers) < NOW_S - SILENCE_S
+        assert 0 < max(max(one.boot_s, one.job_s) for one in workers) < NOW_S - HEARTBEAT_TIMEOUT_S

@@ -35,7 +35,7 @@ FLEET = [
     {"name": "one", "topology": "2x4", "zones": ["us-east5-a"], "reserved": False, "labels": {"who": "ml"}},
     {
         "name": "many", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
-        "otherZones": ["us-east5-b"], "firstWorkerId": 3, "spot": True, "run": "extract qwen2.5-0.5b.toml",
+        "fallbackZones": ["us-east5-b"], "firstWorkerId": 3, "spot": True, "run": "extract qwen2.5-0.5b.toml",
         "runtimeVersion": "v2-alpha-tpuv6e",
     },
     {"name": "job", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "count": 2, "multislice": True,
@@ -52,7 +52,7 @@ FULL: Values = {
     "tpu:runtimeVersion": "v2-alpha-tpuv6e", "tpu:metadataTimeoutS": 3600,
     "tpu:barrierTimeoutS": 900, "tpu:osLogin": True, "tpu:secureBoot": False, "tpu:additionalZones": [],
     "fleet:dollarsPerHour": 1000, "fleet:preemptionsPerDay": 10, "fleet:failuresPerDay": 3,
-    "fleet:silenceS": 1800,
+    "fleet:heartbeatTimeoutS": 1800,
 }  # fmt: skip
 WRONG_TYPES: dict[Any, list[Any]] = {
     str: [["x"], {"a": "b"}],

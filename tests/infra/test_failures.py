@@ -98,7 +98,7 @@ def test_a_permission_names_the_role(said: str, role: str) -> None:
 
 
 def test_only_a_404_is_missing() -> None:
-    """The ancestor took every failed `describe` for NOT_FOUND, and deleted what was alive."""
+    """activation-extract took every failed `describe` for NOT_FOUND, and deleted what was alive."""
     for status in (*range(400, 404), *range(405, 600), None):
         assert classify("The node can't be shown: not found in cache", status).kind is not Kind.MISSING
     assert classify("whatever", 404).kind is Kind.MISSING

@@ -54,15 +54,15 @@ def test_where_jobs_save_nothing_is_kept_that_they_remove(preview: bool) -> None
         assert steps.inputs[key] == run("storage", preview=preview).named(BUCKET, NAME).inputs[key]
     assert (steps.options["protect"], steps.options["retainOnDelete"]) == (True, True)
     assert not steps.options.get("importId")
-    adopted = run("storage", {"storage:adoptStepsBucket": True}, preview=preview)
-    assert adopted.named(BUCKET, STEPS).options["importId"] == STEPS
-    assert not adopted.named(BUCKET, NAME).options.get("importId")
+    imported = run("storage", {"storage:importStepsBucket": True}, preview=preview)
+    assert imported.named(BUCKET, STEPS).options["importId"] == STEPS
+    assert not imported.named(BUCKET, NAME).options.get("importId")
 
 
 def test_a_bucket_that_was_left_behind_is_taken_over_and_only_when_told() -> None:
-    adopted = checkpoints({"storage:adoptBucket": True})
-    assert adopted.options["importId"] == "my-project-checkpoints"
-    assert (adopted.options["protect"], adopted.options["retainOnDelete"]) == (True, True)
+    imported = checkpoints({"storage:importBucket": True})
+    assert imported.options["importId"] == "my-project-checkpoints"
+    assert (imported.options["protect"], imported.options["retainOnDelete"]) == (True, True)
     assert not checkpoints().options.get("importId")
 
 

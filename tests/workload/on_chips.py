@@ -1,4 +1,4 @@
-"""Extracts on eight devices, by our design and by the ancestor's, and writes down who saw what.
+"""Extracts on eight devices, by our design and by activation-extract's, and writes down who saw what.
 
 python -m tests.workload.on_chips FOLDER
 """
@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import load_file
 
-from tests.workload import ancestor
+from tests.workload import activation_extract
 from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
 from workload.activations.reader import Activations
 from workload.data import stream as streams
@@ -39,11 +39,11 @@ def main(root: Path) -> None:
     right = [np.array_equal(one["resid_pre.0"], embed_VxD[one.tokens]) for one in documents]
     named = [np.array_equal(one.tokens, stream.document(stream.ids.index(one.id))) for one in documents]
     rows = [len(one["resid_pre.0"]) for one in documents]
-    labels = ancestor.labelled(range(30), a_batch=32, hosts=4)
+    labels = activation_extract.labelled(range(30), a_batch=32, hosts=4)
 
     forward = Forward(ARCH, [Wanted(0, "resid_pre")], Shape(8, 128), "float32")
     tokens, _ = forward.place((((0,), (1,), (2,))), stream)
-    theirs = ancestor.on_one_chip(np.zeros((8, 128), np.int32))
+    theirs = activation_extract.on_one_chip(np.zeros((8, 128), np.int32))
 
     mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
     copied = jax.device_put(np.zeros((8, 16), np.float32), NamedSharding(mesh, PartitionSpec("data")))
@@ -59,7 +59,7 @@ def main(root: Path) -> None:
             "lost": 30 - len(labels),
             "wrong": sum(name != sample for name, sample in labels),
             "chips": len(theirs.sharding.device_set),
-            "rows too many": len(ancestor.gathered(copied)) - 8,
+            "rows too many": len(activation_extract.gathered(copied)) - 8,
         },
     }
     (root / "found.json").write_text(json.dumps(found))

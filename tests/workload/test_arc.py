@@ -1,4 +1,4 @@
-"""ARC tasks become prompts that are functions of their names; what is no task is set aside by name."""
+"""ARC tasks become prompts that are functions of their names; what is no task is rejected by name."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def prompts(source: Path, *arguments: Any) -> dict[str, str]:
 def streamed(source: Path, out: Path, *options: str) -> tuple[streams.Stream, list[dict[str, Any]]]:
     arguments = ["--source", str(source), "--out", str(out), "--arc", *options]
     assert main(["data", "streams", *arguments]) == 0
-    aside = [json.loads(line) for line in (out / "set-aside.jsonl").read_text().splitlines()]
+    aside = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     return streams.read(str(out / "stream_000.safetensors")), aside
 
 
@@ -229,7 +229,7 @@ def test_a_prompt_never_changes_from_one_version_to_the_next() -> None:
         ({"test": [{"input": [["1"]]}]}, "has a str in row 0, not a colour from 0 to 9"),
     ],
 )
-def test_a_malformed_task_is_set_aside_and_says_where(
+def test_a_malformed_task_is_rejected_and_says_where(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     source = write(tmp_path / "many.json", {"good": TASK, "bad": {**TASK, **change}, "fine": TASK})
@@ -243,7 +243,7 @@ def test_a_malformed_task_is_set_aside_and_says_where(
     assert said in one["reason"]
 
 
-def test_files_that_hold_no_tasks_are_set_aside(tmp_path: Path) -> None:
+def test_files_that_hold_no_tasks_are_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "arc"
     write(folder / "a.json", TASK)
     write(folder / "b" / "a.json", TASK)
@@ -278,7 +278,7 @@ def test_files_that_hold_no_tasks_are_set_aside(tmp_path: Path) -> None:
 def test_a_task_too_long_is_named(tmp_path: Path) -> None:
     large = {**TASK, "test": [{"input": [[0] * 30] * 30}, {"input": [[0]]}]}
     source = write(tmp_path / "many.json", {"large": large})
-    found, aside = streamed(source, tmp_path / "out", "--augmentations", "0", "--most-tokens", "900")
+    found, aside = streamed(source, tmp_path / "out", "--augmentations", "0", "--max-tokens", "900")
     assert found.ids == ("large/1",)
     assert aside[0]["where"] == f"{source}: large/0"
     assert aside[0]["reason"] == f"has {len(AS_IT_STANDS) - 6 + 930} tokens, more than 900"

@@ -1,4 +1,4 @@
-"""Chat templates say what they say in transformers; what can't be said is set aside by name."""
+"""Chat templates say what they say in transformers; what can't be said is rejected by name."""
 
 import json
 import subprocess
@@ -104,11 +104,11 @@ def lines(path: Path, *entries: Any) -> Path:
 def streamed(source: Path, out: Path, *options: str) -> tuple[streams.Stream, list[dict[str, Any]]]:
     arguments = ["--source", str(source), "--out", str(out), *options]
     assert main(["data", "streams", *arguments]) == 0
-    aside = [json.loads(line) for line in (out / "set-aside.jsonl").read_text().splitlines()]
+    aside = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     return streams.read(str(out / "stream_000.safetensors")), aside
 
 
-def test_what_is_no_conversation_is_set_aside_by_name(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_what_is_no_conversation_is_rejected_by_name(folders: dict[str, Path], tmp_path: Path) -> None:
     source = lines(
         tmp_path / "s.jsonl",
         {"id": "list", "messages": HELLO},

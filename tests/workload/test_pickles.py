@@ -1,4 +1,4 @@
-"""An extraction in the ancestor's layout, as its readers take it: every sample once, the same bytes."""
+"""An extraction in activation-extract's layout, as its readers take it: every sample once, the same bytes."""
 
 import gzip
 import json

@@ -56,7 +56,7 @@ def test_gzip_is_read_whatever_is_inside_as_c4_is_distributed(tmp_path: Path) ->
         (source / name).write_bytes(gzip.compress(content.encode()))
     (source / "DATA.JSONL").write_text('{"text": "five"}\n')
     assert sorted(Sources([source]).documents()) == ["five", "four", "one", "three", "two"]
-    assert prepare([source], tmp_path / "out").set_aside == {}
+    assert prepare([source], tmp_path / "out").rejected == {}
 
 
 @pytest.mark.parametrize("damage", ["no gzip", "cut short", "changed"])
@@ -69,7 +69,7 @@ def test_a_damaged_gzip_is_named(tmp_path: Path, damage: str) -> None:
         prepare([tmp_path / "text"], tmp_path / "out")
 
 
-def test_every_file_passed_over_and_every_row_set_aside_is_counted_and_named(
+def test_every_file_passed_over_and_every_row_rejected_is_counted_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "mixed"
@@ -81,7 +81,7 @@ def test_every_file_passed_over_and_every_row_set_aside_is_counted_and_named(
     (source / "to-nothing").symlink_to(source / "gone")
     assert main(["data", "prepare", "--source", str(source), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
-    named = [json.loads(line) for line in (tmp_path / "out" / "set-aside.jsonl").read_text().splitlines()]
+    named = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
     assert {entry["where"].removeprefix(f"{source}/"): entry["reason"] for entry in named} == {
         "nothing.jsonl": "is an empty file",
         "picture.png": "is no UTF-8 text",

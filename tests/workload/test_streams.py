@@ -1,4 +1,4 @@
-"""Samples are dealt out to streams: each once, the unusable set aside by name, the same bytes each time."""
+"""Samples are dealt out to streams: each once, the unusable rejected by name, the same bytes each time."""
 
 import json
 from pathlib import Path
@@ -32,8 +32,8 @@ def dealt(
     source: Path, out: Path, id_field: str = "", **wish: Any
 ) -> tuple[dict[str, int], list[streams.Stream], list[dict[str, Any]]]:
     found = deal(Sources([source], id_field=id_field), FolderStore(out), Bytes(), Wish(**wish))
-    aside = [json.loads(line) for line in (out / "set-aside.jsonl").read_text().splitlines()]
-    return found.set_aside, [streams.read(str(out / name)) for name in found.streams], aside
+    aside = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+    return found.rejected, [streams.read(str(out / name)) for name in found.streams], aside
 
 
 def test_every_sample_is_in_one_stream_under_its_number(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_every_sample_is_in_one_stream_under_its_number(tmp_path: Path) -> None:
     assert [one.about.number for one in found] == [0, 1, 2]
 
 
-def test_what_cant_be_used_is_set_aside_by_name(tmp_path: Path) -> None:
+def test_what_cant_be_used_is_rejected_by_name(tmp_path: Path) -> None:
     source = lines(
         tmp_path / "s.jsonl",
         {"id": "a", "text": "fine"},
@@ -61,7 +61,7 @@ def test_what_cant_be_used_is_set_aside_by_name(tmp_path: Path) -> None:
         b"",
         {"id": "g", "text": "fine too"},
     )  # fmt: skip
-    aside, (found,), named = dealt(source, tmp_path / "out", id_field="id", most_tokens=100)
+    aside, (found,), named = dealt(source, tmp_path / "out", id_field="id", max_tokens=100)
     assert found.ids == ("a", "g")
     assert found.samples_N.tolist() == [0, 8]  # an empty line is no sample
     assert {one["where"]: one["reason"].split(":")[0] for one in named} == {
@@ -75,7 +75,7 @@ def test_what_cant_be_used_is_set_aside_by_name(tmp_path: Path) -> None:
     }
     assert [one["sample"] for one in named] == [1, 2, 3, 4, 5, 6, 7]
     assert sum(aside.values()) == 7
-    assert found.about.set_aside == 7
+    assert found.about.rejected == 7
 
 
 def test_nothing_is_cut_short_unless_asked(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_nothing_is_cut_short_unless_asked(tmp_path: Path) -> None:
     assert len(found.document(0)) > 1_000_000
 
 
-def test_a_file_that_is_no_text_and_a_name_that_cant_be_printed_are_set_aside(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_and_a_name_that_cant_be_printed_are_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     contents = {"a.txt": b"a", "b.txt": b"caf\xe9", "c.txt": b"", "d.txt": b"\0", "e\n.txt": b"e"}

@@ -31,7 +31,7 @@ def text(tmp_path: Path) -> Path:
 def test_prepare_packs_documents_in_the_order_of_their_paths(text: Path, tmp_path: Path) -> None:
     summary = prepare([text], tmp_path / "out")
     assert (summary.documents, summary.repeated) == (2, 1)
-    assert summary.set_aside == {"is no UTF-8 text": 1}
+    assert summary.rejected == {"is no UTF-8 text": 1}
     expected = [*"grüße".encode(), Bytes.end_of_document, *b"abc", Bytes.end_of_document]
     assert np.fromfile(tmp_path / "out" / "tokens-00000.bin", "<u2").tolist() == expected
     assert summary.tokens == len(expected)
@@ -41,7 +41,7 @@ def test_prepare_is_deterministic_and_says_what_it_wrote(text: Path, tmp_path: P
     for out in ("one", "two"):
         prepare([text], tmp_path / out, shard_tokens=4)
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert names == ["manifest.json", "set-aside.jsonl", *(f"tokens-0000{n}.bin" for n in range(3))]
+    assert names == ["manifest.json", "rejected.jsonl", *(f"tokens-0000{n}.bin" for n in range(3))]
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())

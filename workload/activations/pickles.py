@@ -28,7 +28,7 @@ from workload.runs.store import Store
 
 FORMAT = "pkl.gz"
 METADATA, SOURCE = "metadata.json", "source.json"
-_PROTOCOL = 4  # what the ancestor's Python writes
+_PROTOCOL = 4  # what activation-extract's Python writes
 # Of normals in bfloat16, 9, as there, took 40 times as long for 15 % less.
 _LEVEL = 1
 _PREVIEW = 200  # characters

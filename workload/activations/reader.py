@@ -98,7 +98,7 @@ class Activations:
             DataError: no committed shard holds it.
         """
         if id not in self._where:
-            fix = "wait until it is extracted, or see set-aside.jsonl beside the streams"
+            fix = "wait until it is extracted, or see rejected.jsonl beside the streams"
             raise DataError(f"{self._store.url}: holds no document {id!r}\n    fix: {fix}")
         name, place = self._where[id]
         return Document(self.open(name), place)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "of JSON lines and Parquet, what names a sample (default: its place; of ARC lines, task_id)"
     parser.add_argument("--id", default="", metavar="NAME", help=text)
     text = "set longer samples aside (default: any length)"
-    parser.add_argument("--most-tokens", type=int, default=0, metavar="N", help=text)
+    parser.add_argument("--max-tokens", type=int, default=0, metavar="N", help=text)
     parser.add_argument("--max-samples", type=int, default=0, metavar="N", help="of a stream, for a trial")
     chat = parser.add_argument_group("conversations")
     text = "samples are lists of messages, or what a user says: write them by the tokenizer's chat template"
@@ -64,13 +64,13 @@ def main(options: argparse.Namespace) -> int:
         template = Template(Path(options.tokenizer))
         reading = Conversations(reading, template, options.system or "", not options.no_generation_prompt)
     out = open_store(options.out)
-    wish = Wish(options.streams, options.most_tokens, options.max_samples)
+    wish = Wish(options.streams, options.max_tokens, options.max_samples)
     done = deal(reading, out, tokenizer, wish, say_on_terminal)
     following = command("extract", "CONFIG", "--stream", f"{out.url}/{done.streams[0]}", "--dir", "DIR")
-    aside = ", ".join(f"{count} {reason}" for reason, count in done.set_aside.items())
+    aside = ", ".join(f"{count} {reason}" for reason, count in done.rejected.items())
     print(
         f"{out.url}: {done.samples} samples, {done.tokens} tokens in {len(done.streams)} streams"
-        + (f"; set aside: {aside} (set-aside.jsonl names them)" if aside else "")
+        + (f"; rejected: {aside} (rejected.jsonl names them)" if aside else "")
         + f"\nnext: {following}"
     )
     return 0
@@ -81,7 +81,7 @@ def _problems(options: argparse.Namespace) -> list[Problem]:
     problems = []
     for name, low, high in (
         ("streams", 1, 9999),
-        ("most_tokens", 0, 2**31),
+        ("max_tokens", 0, 2**31),
         ("max_samples", 0, 2**31),
         ("augmentations", 0, 10**6),
     ):

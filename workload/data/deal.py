@@ -2,8 +2,8 @@
 
     workload data streams --source prompts.jsonl --tokenizer Qwen2.5-0.5B/ --streams 8 --out streams/
 
-Sample k goes to stream k mod N, and keeps its number. A sample that can't be used is set aside: it is
-in no stream, and `set-aside.jsonl` says which, where it stands and why. Nothing is cut short.
+Sample k goes to stream k mod N, and keeps its number. A sample that can't be used is rejected: it is
+in no stream, and `rejected.jsonl` says which, where it stands and why. Nothing is cut short.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.data import stream as streams
-from workload.data.sources import SET_ASIDE, Reading, Sample
+from workload.data.sources import REJECTED, Reading, Sample
 from workload.data.stream import About
 from workload.data.tokenizers import Tokenizer
 from workload.errors import DataError
@@ -36,12 +36,12 @@ class Wish:
 
     Attributes:
         streams: how many.
-        most_tokens: of a sample; longer ones are set aside; 0 for any.
+        max_tokens: of a sample; longer ones are rejected; 0 for any.
         most_samples: of a stream; 0 for all.
     """
 
     streams: int = 1
-    most_tokens: int = 0
+    max_tokens: int = 0
     most_samples: int = 0
 
 
@@ -62,19 +62,19 @@ class Dealt:
         samples: in streams.
         tokens: of them.
         streams: their files' names.
-        set_aside: how many, by reason.
+        rejected: how many, by reason.
     """
 
     samples: int
     tokens: int
     streams: tuple[str, ...]
-    set_aside: dict[str, int]
+    rejected: dict[str, int]
 
 
 def deal(
     reading: Reading, out: Store, tokenizer: Tokenizer, wish: Wish, say: Callable[[str], None] | None = None
 ) -> Dealt:
-    """Writes `stream_000.safetensors` and so on, `set-aside.jsonl`, and `streams.json` last of all.
+    """Writes `stream_000.safetensors` and so on, `rejected.jsonl`, and `streams.json` last of all.
 
     The same call makes the same bytes; a stream that is there already with other ones is left alone.
 
@@ -84,7 +84,7 @@ def deal(
     hands = [_Hand() for _ in range(wish.streams)]
     aside: list[dict[str, str | int]] = []
     reasons: Counter[str] = Counter()
-    fix = ""  # of the first that was set aside
+    fix = ""  # of the first that was rejected
     seen: set[str] = set()
 
     def put_aside(number: int, sample: Sample, reason: str, kind: str = "") -> None:
@@ -104,8 +104,8 @@ def deal(
         elif sample.name in seen:
             reason = f"is named {sample.name!r} like one before it"
             put_aside(number, sample, reason, "is named like another")
-        elif wish.most_tokens and len(tokens) > wish.most_tokens:
-            reason = f"has {len(tokens)} tokens, more than {wish.most_tokens}"
+        elif wish.max_tokens and len(tokens) > wish.max_tokens:
+            reason = f"has {len(tokens)} tokens, more than {wish.max_tokens}"
             put_aside(number, sample, reason, "is too long")
         else:
             seen.add(sample.name)
@@ -114,7 +114,7 @@ def deal(
             hand.ids.append(sample.name)
         if say and time.monotonic() > told + 2:
             told = time.monotonic()
-            say(f"{number + 1} samples, {len(aside)} set aside")
+            say(f"{number + 1} samples, {len(aside)} rejected")
     if not seen:
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
         fix = fix or "name other sources"
@@ -135,18 +135,18 @@ def deal(
         )
         for number, hand in enumerate(hands)
     }
-    files[SET_ASIDE] = "".join(json.dumps(one) + "\n" for one in aside).encode()
+    files[REJECTED] = "".join(json.dumps(one) + "\n" for one in aside).encode()
     counted = sum(len(tokens) for hand in hands for tokens in hand.tokens)
     index = {
         "source_sha256": about.source_sha256,
         "samples": len(seen),
         "tokens": counted,
-        "set_aside": dict(reasons),
+        "rejected": dict(reasons),
         "sha256": {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()},
     }
     _put_all(out, files, say)
     _put(out, INDEX, (json.dumps(index, indent=2) + "\n").encode())
-    return Dealt(len(seen), counted, tuple(sorted(files.keys() - {SET_ASIDE})), dict(reasons))
+    return Dealt(len(seen), counted, tuple(sorted(files.keys() - {REJECTED})), dict(reasons))
 
 
 def _tokenized(

@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.data.sources import LINES, PARQUET, SET_ASIDE, Sample, Sources
+from workload.data.sources import LINES, PARQUET, REJECTED, Sample, Sources
 from workload.data.tokenizers import Bytes, Tokenizer
 from workload.data.tokens import MANIFEST, VERSION, Shard, token_dtype
 from workload.errors import DataError
@@ -41,19 +41,19 @@ class Summary:
         documents: in the token files.
         tokens: of them.
         repeated: documents left out because they were there before.
-        set_aside: how many files and rows are none, by reason; `set-aside.jsonl` names each.
+        rejected: how many files and rows are none, by reason; `rejected.jsonl` names each.
         passed_over: the files among them, the first of many.
     """
 
     documents: int
     tokens: int
     repeated: int
-    set_aside: dict[str, int]
+    rejected: dict[str, int]
     passed_over: tuple[Sample, ...]
 
     def told(self) -> str:
-        """What was set aside, for people; empty where nothing was."""
-        return "; ".join(f"{count} × {reason}" for reason, count in self.set_aside.items())
+        """What was rejected, for people; empty where nothing was."""
+        return "; ".join(f"{count} × {reason}" for reason, count in self.rejected.items())
 
 
 @dataclass
@@ -109,7 +109,7 @@ def prepare(
         done = _begin(out, key)
     if say and done.shards:
         say(f"goes on after {len(done.shards)} shards, {done.documents} documents")
-    aside = _Aside(out / SET_ASIDE)
+    aside = _Aside(out / REJECTED)
     unique = _Unique(reading.documents(aside.take))
     writer = _Writer(out, key, done, shard_tokens, token_dtype(tokenizer.vocab_size))
     told = time.monotonic()
@@ -126,9 +126,9 @@ def prepare(
     summary = Summary(writer.documents, writer.tokens, unique.repeated, counts, passed_over)
     if not summary.documents:
         (out / PROGRESS).unlink(missing_ok=True)
-        (out / SET_ASIDE).unlink(missing_ok=True)
+        (out / REJECTED).unlink(missing_ok=True)
         names = ", ".join(map(str, sources))
-        of = f"in {len(files)} files{': ' + summary.told() if summary.set_aside else ''}"
+        of = f"in {len(files)} files{': ' + summary.told() if summary.rejected else ''}"
         fix = f"name text, {' '.join(LINES)} or {' '.join(PARQUET)}; of compressed ones .gz is read"
         raise DataError(f"--source {names}: holds no UTF-8 text {of}\n    fix: {fix}")
     manifest = {

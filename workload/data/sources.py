@@ -12,7 +12,7 @@ from typing import IO, Any, Protocol, cast
 from workload.errors import DataError
 
 LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
-SET_ASIDE = "set-aside.jsonl"  # names what of the sources couldn't be used, with the reason
+REJECTED = "rejected.jsonl"  # names what of the sources couldn't be used, with the reason
 UNREADABLE = (OSError, EOFError, zlib.error)  # of a file, compressed or not
 
 

@@ -46,7 +46,7 @@ class About:
         tokenizer: its name.
         tokenizer_sha256: of tokenizer.json, or the word bytes.
         vocab_size: that a model must have at least.
-        set_aside: samples of the whole source that are in no stream; `set-aside.jsonl` names them.
+        rejected: samples of the whole source that are in no stream; `rejected.jsonl` names them.
     """
 
     number: int
@@ -56,7 +56,7 @@ class About:
     tokenizer: str
     tokenizer_sha256: str
     vocab_size: int
-    set_aside: int = 0
+    rejected: int = 0
     version: int = VERSION
 
 

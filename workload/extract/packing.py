@@ -3,7 +3,7 @@
 A batch is some rows of equal length; a row holds documents back to back, each with a segment of
 its own, so that padding is what is left at a row's end. Documents are looked at through a window
 over the stream and packed best fit, longest first (Johnson, 1973); the oldest one always
-comes along, so that none waits for ever.
+comes along, so that none waits permanently.
 """
 
 import bisect

@@ -159,7 +159,7 @@ class Extraction:
         if rows and longest > rows:
             worst = stream.ids[self._lengths.index(longest)]
             rule = f"is less than the longest document, {worst!r} of {longest} tokens; none is cut short"
-            fix = f"{longest} or more, 0 to have it chosen, or set long documents aside: --most-tokens {rows}"
+            fix = f"{longest} or more, 0 to have it chosen, or set long documents aside: --max-tokens {rows}"
             problems.append(Problem("extract.row_tokens", str(rows), rule, fix))
         if stream.about.vocab_size > self._arch.vocab_size:
             known = f"{self._weights.name} knows {self._arch.vocab_size}"

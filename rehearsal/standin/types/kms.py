@@ -16,7 +16,7 @@ _ROTATION = {"updateMask": "rotationPeriod,nextRotationTime"}
 
 
 class KeyRing(Resource):
-    """A key ring: it stays for ever, so destroying it sends nothing."""
+    """A key ring: it stays permanently, so destroying it sends nothing."""
 
     def remove(self, context: Context, known: Mapping[str, Any]) -> None:
         """Forget the ring."""

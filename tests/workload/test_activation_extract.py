@@ -1,6 +1,6 @@
 """What kathir-ks/activation-extract gets wrong: each check passes on ours and fails on its design.
 
-docs/extraction.md lists the twelve; `ancestor.py` has the least of its design that shows them.
+docs/extraction.md lists the twelve; `activation_extract.py` has the least of its design that shows them.
 """
 
 import ast
@@ -26,8 +26,8 @@ import numpy as np
 import pytest
 
 import workload
-from tests.workload import ancestor
-from tests.workload.ancestor import KilledError
+from tests.workload import activation_extract
+from tests.workload.activation_extract import KilledError
 from tests.workload.extracting import (
     ARCH,
     CONFIG,
@@ -58,7 +58,7 @@ NOTE = "checkpoints/checkpoint_worker_3.json"
 
 
 class Ours:
-    """The same things done to ours as to `ancestor.Worker`."""
+    """The same things done to ours as to `activation_extract.Worker`."""
 
     def __init__(self, root: Path, weights: Path):
         (root / "stream_003.safetensors").write_bytes(make_stream(LENGTHS))
@@ -103,7 +103,7 @@ def test_a_restart_overwrites_no_shard(ours: Ours) -> None:
         return [name for name, raw in before.items() if design.shards()[name] != raw]
 
     assert overwritten(ours) == []
-    assert overwritten(ancestor.Worker(range(SAMPLES))) != []
+    assert overwritten(activation_extract.Worker(range(SAMPLES))) != []
 
 
 def test_a_restart_loses_no_sample_and_makes_none_twice(ours: Ours) -> None:
@@ -113,7 +113,7 @@ def test_a_restart_loses_no_sample_and_makes_none_twice(ours: Ours) -> None:
         return bool(design.found() == list(design.samples))
 
     assert everything_once(ours)
-    assert not everything_once(ancestor.Worker(range(SAMPLES), goes_on_numbering=True))
+    assert not everything_once(activation_extract.Worker(range(SAMPLES), goes_on_numbering=True))
 
 
 def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(ours: Ours) -> None:
@@ -123,7 +123,7 @@ def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(ours: Ours) -> N
     assert (said["total_shards"], said["status"]) == (2, "in_progress")
     ours.start()
     assert ours.found() == list(ours.samples)
-    theirs = ancestor.Worker(range(SAMPLES), goes_on_numbering=True)
+    theirs = activation_extract.Worker(range(SAMPLES), goes_on_numbering=True)
     theirs.start(refused=2)  # tells nobody
     theirs.start()
     assert theirs.found() != list(theirs.samples)
@@ -136,7 +136,7 @@ def test_a_lost_machine_costs_no_work_that_was_committed(ours: Ours) -> None:
     summary = ours.start()
     assert summary.made == summary.shards - committed
     assert json.loads(ours.store.read(NOTE))["status"] == "completed"
-    theirs = ancestor.Worker(range(SAMPLES))
+    theirs = activation_extract.Worker(range(SAMPLES))
     killed(theirs, 2)
     before, at_first = dict(theirs.disk), theirs.computed
     theirs.disk.clear()
@@ -156,7 +156,7 @@ def test_only_real_tokens_are_stored_and_all_of_them(weights: Path, tmp_path: Pa
     for n, length in enumerate(lengths):
         assert len(kept[f"doc-{n}"]["resid_post.0"]) == len(kept[f"doc-{n}"].tokens) == length
         assert kept[f"doc-{n}"].tokens.tolist() == stream.document(n).tolist()
-    theirs = ancestor.padded([stream.document(n).tolist() for n in range(4)], most=128)
+    theirs = activation_extract.padded([stream.document(n).tolist() for n in range(4)], most=128)
     assert [len(row) for row in theirs] == [128] * 4 != lengths
 
 
@@ -215,7 +215,7 @@ def test_the_next_batch_is_computed_while_one_is_written() -> None:
         pipeline.run(items, [stage(work) for work in works])
 
     assert overlaps(in_stages, wait_s=60)
-    assert not overlaps(ancestor.one_after_another, wait_s=0.2)
+    assert not overlaps(activation_extract.one_after_another, wait_s=0.2)
 
 
 def test_storing_costs_next_to_nothing_in_time_and_room() -> None:
@@ -236,7 +236,7 @@ def test_storing_costs_next_to_nothing_in_time_and_room() -> None:
 
     about = About(0, 1, 1, "", "", ("resid_post.0",))
     ours_s, size = min(timed(lambda: shard.pack(about, content)) for _ in range(3))
-    eighth_s, _ = timed(lambda: ancestor.stored(values_TxD[: 2048 // 8].astype(np.float32)))
+    eighth_s, _ = timed(lambda: activation_extract.stored(values_TxD[: 2048 // 8].astype(np.float32)))
     assert size <= 1.02 * values_TxD.nbytes  # E3
     assert 8 * eighth_s >= 10 * ours_s  # E8
 
@@ -263,7 +263,7 @@ def test_attention_holds_no_square_of_scores_and_layers_are_one_program() -> Non
 
     ours = program(attention.splash, 3)
     assert squares(ours) == []
-    assert squares(program(ancestor.attention, 3))
+    assert squares(program(activation_extract.attention, 3))
     assert program(attention.splash, 9).count("dot_general") == ours.count("dot_general")
     assert f"tensor<1x1x{L}x4x128xbf16>" in ours  # the queries, turned
 
@@ -283,7 +283,7 @@ def test_reading_a_shard_runs_nothing_and_a_restart_tokenizes_nothing(
     ran: list[str] = []
     monkeypatch.setattr(sys, "ran_by_a_shard", ran, raising=False)
     poisoned = gzip.compress(pickle.dumps(_Poison()))
-    ancestor.read(poisoned)
+    activation_extract.read(poisoned)
     assert ran == ["code"]
     FolderStore(tmp_path).write(shard.name(3, 1), poisoned)
     with pytest.raises(DataError, match="is no shard, or damaged"):

@@ -1,4 +1,4 @@
-"""What the ancestor's fleet scripts got wrong: the least of their design fails, ours doesn't."""
+"""What activation-extract's fleet scripts got wrong: the least of their design fails, ours doesn't."""
 
 import random
 
@@ -15,7 +15,7 @@ from infra.catalog import CATALOG
 from infra.errors import SettingsError
 from infra.nodes import Node
 from infra.tpu.settings import TpuSettings
-from tests.fleet.ancestor import RUNTIME, Launcher, Loop, bring_back
+from tests.fleet.activation_extract import RUNTIME, Launcher, Loop, bring_back
 from tests.fleet.conftest import OWNER, fleet, labels
 from tests.fleet.world import SLICES, Cloud, settings
 
@@ -138,14 +138,14 @@ def test_a_look_costs_as_many_requests_however_many_there_are() -> None:
 
 
 def test_what_is_lost_comes_back_with_nobody_there() -> None:
-    """The ancestor's auto_recover waits for a node that nobody creates."""
+    """activation-extract's auto_recover waits for a node that nobody creates."""
     members, cloud = cloud_of(2, lost=OTHER)
     watched(controller(members, cloud), cloud, HOUR_S)
     assert all(node.state == "READY" for node in cloud.nodes.values())
 
 
 def test_hosts_times_their_chips_are_a_slices_chips() -> None:
-    """The ancestor's notes say that four hosts of eight chips are a slice of 64."""
+    """activation-extract's notes say that four hosts of eight chips are a slice of 64."""
     assert 4 * 8 != 64
     for kind in CATALOG.types:
         assert kind.hosts * kind.chips_per_host == kind.chips == int(kind.name.removeprefix("v6e-"))
