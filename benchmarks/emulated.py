@@ -232,7 +232,7 @@ async def serve(folder: Path, durations: Durations) -> None:
 async def _proxied(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext, port: int
 ) -> None:
-    """One CONNECT: TLS ends here, in Google's name, and goes on to the front door."""
+    """One CONNECT: TLS ends here, in Google's name, and continues to the front door."""
     with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")

@@ -1,4 +1,4 @@
-"""E1 to E4, E7, E8: the cost of capture, overlap, files, padding and random access; activation-extract's files.
+"""E1 to E4, E7, E8: cost of capture, overlap, files, padding and random access; activation-extract's files.
 
 The model is Qwen2.5-0.5B at its true size, on the CPUs at hand. Forward passes are timed in float32, which
 a CPU computes as it is; runs and files are of bfloat16, as packaged.
@@ -106,7 +106,7 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
 def storing(
     root: Path, values: dict[str, NDArray[np.float32]], lengths: Sequence[int], rounds: int
 ) -> dict[str, Any]:
-    """E8: a shard by activation-extract's design and by ours, of equal float32 arrays; ours of bfloat16 too."""
+    """E8: a shard by activation-extract's design and by ours, of equal float32 arrays; ours in bfloat16."""
     layers = {int(name.rpartition(".")[2]): value for name, value in values.items()}
     halves = {name: value.astype(ml_dtypes.bfloat16) for name, value in values.items()}
     moments = {name: Moments.none(value.shape[1:]) for name, value in values.items()}

@@ -1,7 +1,7 @@
 """A thousand slices in eight zones: made from nothing, kept for a week of preemptions; and `fleet status`.
 
 What happens is drawn from a seed before anything runs; the controller is killed in the middle of its requests
-as often as `KILLS` says, and another goes on.
+as often as `KILLS` says, and another continues.
 """
 
 import sys

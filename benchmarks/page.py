@@ -1,6 +1,6 @@
 """The tables of docs/benchmarks.md from results/*.json, and the picture of the side by side.
 
-`python -m benchmarks page` writes them; the words between the tables are written by hand.
+`python -m benchmarks page` writes them; the words between the tables are written manually.
 """
 
 import json

@@ -118,7 +118,7 @@ def restarts(rounds: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"without": [], "with": []}
     compiles: dict[str, list[float]] = {"without": [], "with": []}
     with bench() as here:
-        _first_step_s(here)  # leaves the checkpoint that the others go on from
+        _first_step_s(here)  # leaves the checkpoint that the others resume from
         for number in range(rounds):
             for kind in seconds:
                 if kind == "without":

@@ -332,7 +332,7 @@ def _mend(
 ) -> int:
     fleet = opened(options)
     before = fleet.watcher(updates)
-    before.state.retry_now()  # a person asks: zones that refused are tried again
+    before.state.retry_now()  # a person asks: zones that refused are retried
     observation = before.step(may=())
     due = {
         one.member.key
@@ -406,7 +406,7 @@ def _brought(
 
 
 def _left(controller: Controller) -> None:
-    """Gives the lease up; says what goes on without it."""
+    """Gives the lease up; says what continues without it."""
     if controller.busy:
         nodes = ", ".join(controller.under_way)
         print(f"{nodes}: operations continue; see fleet status", file=sys.stderr)

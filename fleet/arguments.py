@@ -83,7 +83,7 @@ _FLAGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("--skip-launch", "deploy", "prepare and publish only", {}),
     ("--monitor", "deploy", "watch over the fleet afterwards", {}),
     ("--timeout-s", "deploy", "until all must work (3600)", _seconds(3600)),
-    ("--partial", _REMOTE, "leave out what isn't READY or can't be reached, and go on", {}),
+    ("--partial", _REMOTE, "leave out what isn't READY or can't be reached, and continue", {}),
     ("--timeout-s", _REMOTE, "after which a host ends the command (600)", _seconds(600)),
     ("--parallel", _REMOTE, "connections at a time (32)", _count(32)),
     ("--logs", _REMOTE, "where a folder with each worker's log is made",

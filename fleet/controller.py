@@ -5,7 +5,7 @@
 
 A step waits for no operation: what a request began is seen by a later step, in the nodes themselves. What is
 to be done is written down before it begins, and what is there says how far it came: a controller that is
-killed at any moment is followed by one that goes on.
+killed at any moment is followed by one that continues.
 """
 
 import random
@@ -154,7 +154,7 @@ class Controller:
             store: what is remembered.
             limits: what may be done.
             owner: whose nodes are ours.
-            dice: for pauses.
+            rng: for pauses.
             everyone: all that the settings ask for.
             bundle: label of the bundle that new nodes install.
             zones: further ones to look into.

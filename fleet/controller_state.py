@@ -110,7 +110,7 @@ class ControllerState:
         return bool(last and (not instance or last.instance == instance))
 
     def begin_attempt(self, key: str, cause: Cause, now_s: float, instance: str = "") -> None:
-        """Opens an attempt, or goes on with the one that is open; forgets what is older than a day.
+        """Opens an attempt, or continues with the one that is open; forgets what is older than a day.
 
         `instance` is that of a node that is to be deleted first: the creation after it is the same attempt.
         """
@@ -194,7 +194,7 @@ class ControllerState:
         self.bundles.setdefault(bundle, why)
 
     def retry_now(self) -> None:
-        """A person asks: all are tried again at once. Budgets stay spent."""
+        """A person asks: all are retried at once. Budgets stay spent."""
         self.refusals.clear()
         self.manual = True
 

@@ -41,8 +41,9 @@ class Limits:
     Attributes:
         preemptions_a_day: of all members together, that are followed by a new node; 0 for any number.
         failures_a_day: of one member, that are.
-        heartbeat_timeout_s: without heartbeats of workers that had reported, while others report, until that is
-            a failure; of a bucket that doesn't answer, until a preempted member with a command is recreated.
+        heartbeat_timeout_s: without heartbeats of workers that had reported, while others report, until that
+            is a failure; of a bucket that doesn't answer, until a preempted member with a command is
+            recreated.
         churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour,
             unless a person asks for it.
     """
@@ -226,7 +227,7 @@ def _stale(observed: ObservedNode | None, back: Attempt, now_s: float) -> bool:
 def _allowed(
     desired: Decision, member: Node, view: View, state: ControllerState, limits: Limits, bundle: str
 ) -> Decision:
-    """The wish, or why it has to wait: its zones, its own failures, its bundle, or that it doesn't last."""
+    """The desired action, or why it waits: its zones, its own failures, its bundle, or lost too often."""
     if desired.action not in (Action.CREATE, Action.REPLACE):
         return desired
     now_s = view.at_s

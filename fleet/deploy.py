@@ -1,4 +1,4 @@
-"""From samples to a fleet at work: deal out, publish, create, wait until every member's workers have spoken.
+"""From samples to a fleet at work: split samples, publish, create, wait until all workers report.
 
 Each step is a command that a person can type, is shown, and can be repeated: what is there already is left
 as it is.

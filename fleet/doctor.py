@@ -47,7 +47,7 @@ def _orphans(settings: Settings, google: Google, what: str) -> Iterator[Finding]
     saved = AdHoc(google, stack.id).read()
     delete = f"tpu fleet delete {settings.environment} --orphans"
     found = [
-        (observed, "asked for by nobody, and paid for", delete)
+        (observed, "orphaned, and billed", delete)
         for observed in orphans(members, view, owner)
         if observed.labels.get("fleet") not in saved
     ]

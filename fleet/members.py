@@ -28,7 +28,7 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) 
     there = _by_member(view, owner)
     taken = {(observed.zone, observed.name) for observed in view.all()} | {*asked.values()}
     found: list[Node] = []
-    dealt = dict(asked)
+    requested = dict(asked)
     for node in wanted:
         if node.member is None or node.together:
             found.append(node)
@@ -38,9 +38,9 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, asked: Placements) 
             found.append(_at(node, *asked[node.key]))
         else:
             if (node.zone, node.name) in taken:
-                node = in_zone(node, node.zone, view, wanted, dealt)
+                node = in_zone(node, node.zone, view, wanted, requested)
             found.append(node)
-            dealt[node.key] = node.zone, node.name
+            requested[node.key] = node.zone, node.name
     return found
 
 

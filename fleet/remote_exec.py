@@ -123,7 +123,7 @@ class RemoteExec:
     def _partial(self, what: str, why: dict[str, str], total: int) -> FleetError:
         lines = [f"  {name}: {reason}" for name, reason in why.items()]
         fix = f"tpu status {self._environment}; how workers are reached is the setting fleet:ssh"
-        fix += "; --partial goes on without them" if len(why) < total else ""
+        fix += "; --partial continues without them" if len(why) < total else ""
         head = f"{len(why)} of {total} {what}; the command was run nowhere"
         return FleetError("\n".join([head, *lines, f"    fix: {fix}"]))
 
@@ -152,7 +152,7 @@ class RemoteExec:
                     yield future.result()
             except BaseException:
                 if left := self._ssh.stop():
-                    print(f"{left} connections cut; what hosts have begun may go on there", file=sys.stderr)
+                    print(f"{left} connections cut; commands that began may continue there", file=sys.stderr)
                 raise
 
 

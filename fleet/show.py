@@ -188,7 +188,7 @@ def remarks(observation: Observation) -> list[str]:
     said = remedies(observation)
     if observation.orphans:
         orphans = ", ".join(f"{one.name} ({one.zone}, {one.state})" for one in observation.orphans)
-        said.append(f"orphans, asked for by nobody: {orphans}")
+        said.append(f"orphans: {orphans}")
     dollars, unknown = price_so_far(observation)
     without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
     said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")

@@ -45,7 +45,7 @@ class Worker:
 
 
 class Ending(StrEnum):
-    """How it went on one worker."""
+    """How it continued one worker."""
 
     OK = "ok"
     FAILED = "failed"  # the command's own failure
@@ -152,7 +152,7 @@ class Ssh:
         return Report(worker, ending, status, why, took_s, ended_s, log)
 
     def stop(self) -> int:
-        """Ends every connection, and begins none any more; how many there were. Hosts may go on."""
+        """Ends every connection, and begins none any more; how many there were. Hosts may continue."""
         with self._lock:
             self._stopped = True
             for child in self._running:
@@ -173,7 +173,7 @@ class Ssh:
         else:
             carrier = f"{self._words[0]} ended with {code}"
         if begun:
-            return Ending.LOST, None, f"{carrier}; it began there, and may go on"
+            return Ending.LOST, None, f"{carrier}; it began there, and may continue"
         return Ending.UNREACHED, None, f"{carrier}, without a sign that it began"
 
     def _marks(self, log: Path) -> tuple[bool, int | None]:

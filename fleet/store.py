@@ -53,7 +53,7 @@ class BucketStore:
         return state
 
     def write(self, state: ControllerState, renew: bool = True) -> None:
-        """Remembers, with a sign of life.
+        """Writes the state and renews the lease.
 
         Args:
             memory: all of it.

@@ -119,7 +119,7 @@ def _parse(text: bytes) -> Lock:
 
 
 def _state(pid: int) -> tuple[str, float]:
-    """A process's state letter (Z: dead, and nobody has asked how it ended) and when it began, in seconds
+    """A process's state letter (Z: dead, and not reaped yet) and when it began, in seconds
     since the epoch; "" and 0 where this system doesn't tell (proc(5)).
     """
     try:

@@ -13,7 +13,7 @@ from functools import cache
 from infra.settings.commands import training
 from infra.settings.sources import ROOT
 
-_NOTHING_KEPT = 4  # `workload preflight --kept`: nobody has asked yet
+_NO_CACHED_RESULT = 4  # `workload preflight --cached`: no cached result
 TIMEOUT_S = 60.0  # to read an answer that was kept
 _WORDS = {"yes": "fits", "no": "does not fit", "uncertain": "may not fit"}
 
@@ -41,7 +41,7 @@ def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
     several = ["--slices", str(slices)] if slices > 1 else []
     asked = [asks.config, "--slice", accelerator_type, *several, *(f"--set={one}" for one in asks.changes)]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
-    line = [sys.executable, "-m", "workload", "preflight", *asked, "--kept", "--json"]
+    line = [sys.executable, "-m", "workload", "preflight", *asked, "--cached", "--json"]
     command = f"tpu preflight {shlex.join(asked)}"
     try:
         answer = subprocess.run(
@@ -49,7 +49,7 @@ def said(run: str, accelerator_type: str, slices: int = 1) -> Said | None:
         )
     except subprocess.TimeoutExpired:
         return Said(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; ask it: {command}", warn=True)
-    if answer.returncode == _NOTHING_KEPT:
+    if answer.returncode == _NO_CACHED_RESULT:
         return Said(f"no preflight of `{run}` on {where} yet; ask it: {command}", warn=True)
     try:
         found = json.loads(answer.stdout)

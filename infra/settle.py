@@ -73,7 +73,7 @@ def settle(
 
 
 def unsettled(environment: str, layer: str, root: Path = ROOT) -> list[str]:
-    """What `settle` would deal with, in words; nothing is changed."""
+    """What `settle` would do, in words; nothing is changed."""
     pulumi = Pulumi(environment, root)
     state = pulumi.export(layer)
     if state is None:

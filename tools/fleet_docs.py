@@ -55,7 +55,7 @@ def outcomes() -> str:
     for words, kinds in sorted(found.items()):
         lines.append(f"| {' | '.join(words)} | {kinds.total()} | {', '.join(sorted(kinds))} |")
     fine = len(_cells()) - sum(kinds.total() for kinds in found.values())
-    return "\n".join([*lines, f"| goes on | nothing to mend | | {fine} | all others |"])
+    return "\n".join([*lines, f"| continues | nothing to mend | | {fine} | all others |"])
 
 
 def _cells() -> list[dict[str, Any]]:

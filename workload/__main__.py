@@ -35,7 +35,7 @@ _EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns its exit status: 0 fine, 1 failed, 2 wrongly asked, 130 Ctrl-C.
+    """Runs a command line; returns its exit status: 0 fine, 1 failed, 2 usage error, 130 Ctrl-C.
 
     And 75 where a job of several workers saved because another one goes away.
     """
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"workload: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
-        print("workload: broken off; the same command begins again, or goes on", file=sys.stderr, flush=True)
+        print("workload: interrupted; run the same command again to resume", file=sys.stderr, flush=True)
         return 130
     except MemoryError as error:
         fix = "a machine with more, more workers, or a smaller model"
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     example = "DATA_DIR=/tmp/tokens workload train tiny.toml --dir /tmp/training --set train.steps=20"
-    train = add(commands, "train", "Train, or go on training, from the newest complete checkpoint.", example)
+    train = add(commands, "train", "Train, or resume training, from the newest complete checkpoint.", example)
     train.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (tiny.toml)")
     add_set(train)
     train.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
@@ -135,9 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     text = "the token that ends a document, where its name isn't one of the usual"
     prepare.add_argument("--end", default="", metavar="TOKEN", help=text)
     prepare.set_defaults(command=_prepare)
-    dealt = add(data, "streams", streams.DESCRIPTION, streams.EXAMPLES)
-    streams.add_arguments(dealt)
-    dealt.set_defaults(command=streams.main)
+    split_streams = add(data, "streams", streams.DESCRIPTION, streams.EXAMPLES)
+    streams.add_arguments(split_streams)
+    split_streams.set_defaults(command=streams.main)
 
     text = "Look at a run's checkpoints."
     checkpoints = add(commands, "checkpoints", text).add_subparsers(required=True, metavar="COMMAND")
@@ -256,7 +256,7 @@ def _verify(options: argparse.Namespace) -> int:
 
     checked = verify(open_run(options.run), options.step)
     for one in checked:
-        found = "right, as the run ended" if one.as_ended else "readable, all of it numbers"
+        found = "right, as the run ended" if one.as_ended else "readable, all values finite"
         print(f"{one.step:>8}  {one.problem or found}  {one.digests.get('params_sha256', '')[:12]}")
     if not checked:
         print(f"{options.run}: no complete checkpoint")
@@ -320,7 +320,7 @@ def _host(arguments: Sequence[str]) -> int:
     return host(arguments)
 
 
-# Rooms with a parser of their own.
+# Packages with a parser of their own.
 _OTHERS = {"preflight": _preflight, "extract": _extract, "activations": _activations}
 
 

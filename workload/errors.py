@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class WorkloadError(Exception):
-    """The command can't go on; the text says why and what to do."""
+    """The command can't continue; the text says why and what to do."""
 
     exit_code = 1
 

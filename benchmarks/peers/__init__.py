@@ -15,7 +15,7 @@ from workload.preflight.compiler import cache_folder
 PINS = {
     # Python 3.12, 2.9 GB. It would bring libtpu 0.0.51, which now and then can't read JAX 0.12's kernels.
     "maxtext": "maxtext[tpu]==0.2.5 libtpu==0.0.50.1",
-    "levanter": "marin-levanter==0.2.227.dev40316220070",  # where its authors go on with it; 1.6 GB
+    "levanter": "marin-levanter==0.2.227.dev40316220070",  # where its authors continue with it; 1.6 GB
     # With the torch and transformers of `tools/setup.sh parity`; 5.7 GB, which the two share by hard links.
     "transformer-lens": "transformer-lens==4.3.0 torch==2.15.0 transformers==5.23.0",
     "nnsight": "nnsight==0.8.1 torch==2.15.0 transformers==5.23.0",

@@ -122,7 +122,7 @@ class Client:
             if attempt:
                 pause_s = failure.retry_after_s or _PAUSE_S * 2**attempt
                 if pause_s > _LONGEST_PAUSE_S:
-                    break  # a controller asks later, and goes on with the rest until then
+                    break  # a controller asks later, and continues with the rest until then
                 self._sleep(pause_s)
             try:
                 answer = self._session.request(

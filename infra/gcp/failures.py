@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 # The numbers that operations end with: google.rpc.Code. 9, FAILED_PRECONDITION, and 10, ABORTED, have no
-# meaning of their own: something else goes on with the node, and it is looked at again.
+# meaning of their own: something else continues with the node, and it is looked at again.
 _HTTP_OF_RPC = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401}
 _OF_STATUS = {
     400: Kind.INVALID, 401: Kind.LOGIN, 403: Kind.PERMISSION, 404: Kind.MISSING, 409: Kind.TRANSIENT,
@@ -50,7 +50,7 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
     (r"quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
     (r"already exists", Kind.EXISTS),
-    # Something else goes on with the node, such as the deletion whose answer was lost.
+    # Something else continues with the node, such as the deletion whose answer was lost.
     (r"failedPrecondition|FAILED_PRECONDITION|\bis (DELETING|CREATING|STOPPING|STARTING)", Kind.TRANSIENT),
     (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
     (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),
@@ -68,7 +68,7 @@ _LACKED = (
 _OF_SSH = {"4033": "iap.tunnelInstances.accessViaIAP", "(publickey": "compute.instances.osLogin"}
 _NAMED = {Kind.QUOTA: r"quota (?:limit )?'([^']+)'", Kind.PERMISSION: _LACKED}
 _FIXES = {
-    Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones` in a fleet, or another zone, helps",
+    Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones`, or another zone, helps",
     Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas, service Cloud TPU API), or lower count",
     Kind.PERMISSION: "grant the account that you are logged in as a role that holds the permission",
     Kind.LOGIN: "gcloud auth application-default login",

@@ -14,7 +14,7 @@ _MISSING = re.compile(r"\b(404|notFound)\b|No such object")
 
 
 def require(settings: Settings, bucket: str | None, provider: pulumi.ProviderResource) -> None:
-    """Refuse to go on without a published bundle in `bucket` (None: a preview before there is one).
+    """Refuse to continue without a published bundle in `bucket` (None: a preview before there is one).
 
     A preview only says what is missing: it shows the plan before anything exists.
     """

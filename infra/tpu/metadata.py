@@ -23,7 +23,7 @@ def metadata(
         "tpu-workers": str(node.kind.hosts),
         "tpu-bucket": bucket,
         "tpu-steps-bucket": steps_bucket,
-        "tpu-bundle": settings[TpuSettings].bundle,  # None only in a preview: an update refuses to go on
+        "tpu-bundle": settings[TpuSettings].bundle,  # None only in a preview: an update refuses to continue
         "tpu-data-disk": data_disk,
         "tpu-run": node.run,
         "tpu-member": None if node.member is None else str(node.member),

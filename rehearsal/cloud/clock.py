@@ -12,7 +12,7 @@ import itertools
 import time
 from datetime import UTC, datetime
 
-# Turns of the event loop that whoever has slept gets before a jump goes on: enough to change a node's state.
+# Event loop iterations for sleepers that woke, before a jump continues: enough to change a node's state.
 _TURNS = 20
 
 

@@ -81,7 +81,7 @@ def claim(image: Path) -> int:
 def prune(cache: Path) -> None:
     """Remove all images but the two newest (built or used) and those that a world uses: each is 200 MB.
 
-    And what builds that were broken off have left; nobody may be building one.
+    And what interrupted builds left; no build may be running.
     """
     for partial in cache.glob("image-*.partial"):
         shutil.rmtree(partial)

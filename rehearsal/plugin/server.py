@@ -203,7 +203,7 @@ def serve(provider: Provider) -> None:
         os.write(sys.stdout.fileno(), f"{port}\n".encode())
     while server.wait_for_termination(timeout=1.0) and not _unread(sys.stdout.fileno()):
         pass  # an engine that was killed tells nobody
-    provider.cancel()  # what is under way would go on trying for minutes, for nobody
+    provider.cancel()  # what is under way would continue trying for minutes, for nobody
 
 
 def _unread(stream: int) -> bool:

@@ -87,7 +87,7 @@ def stall(scene: Scene, step: steps.Stall) -> None:
 
 
 def wake(scene: Scene, step: steps.Wake) -> None:
-    """Others are beyond the job that stood still; it goes on, finds that out, and writes nothing."""
+    """Others are beyond the job that stood still; it continues, finds that out, and writes nothing."""
     if step.node not in scene.stalled:
         raise ScenarioFailed(f"{step.node} doesn't stand still; put a `stall` step in front")
     stalled = scene.stalled.pop(step.node)

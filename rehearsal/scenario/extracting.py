@@ -17,7 +17,7 @@ from rehearsal.scenario.watching import settle
 
 
 def monitor(scene: Scene, step: steps.Monitor) -> None:
-    """Start a fleet's keeper; it goes on until `unmonitor`."""
+    """Start a fleet's keeper; it continues until `unmonitor`."""
     words = [sys.executable, "-u", "-m", "fleet", "monitor", scene.environment]
     scene.shell.start("monitor", [*words, "--monitor-interval", str(step.interval_s)])
 

@@ -64,7 +64,7 @@ class Shell:
         return text
 
     def start(self, name: str, command: Sequence[str]) -> None:
-        """Begin a command that goes on beside the scenario, under a name."""
+        """Begin a command that continues beside the scenario, under a name."""
         if name in self._running:
             raise ScenarioFailed(f"{name} runs already")
         # A scenario that a shell began with & ignores SIGINT, and so would all that it starts.
@@ -120,7 +120,7 @@ class Shell:
         return text
 
     def end(self) -> None:
-        """Kill what still goes on beside the scenario."""
+        """Kill what still continues beside the scenario."""
         for child, _ in self._running.values():
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)

@@ -263,7 +263,7 @@ class Preempt:
 
 @dataclass(frozen=True)
 class Fill:
-    """Fill the boot disk of a node's first host: a write must fail there, and its worker must go on."""
+    """Fill the boot disk of a node's first host: a write must fail there, and its worker must continue."""
 
     node: str
     run: str
@@ -305,7 +305,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Wake:
-    """Let a stalled job go on once others are so many shards beyond it; it must write nothing, and end."""
+    """Let a stalled job continue once others are so many shards beyond it; it must write nothing, and end."""
 
     scalar: ClassVar[str] = "node"
     node: str
@@ -313,7 +313,7 @@ class Wake:
     timeout_s: float = 300.0
 
     def __str__(self) -> str:
-        return f"{self.node}: its job goes on once others are {self.beyond} shards beyond it"
+        return f"{self.node}: its job continues once others are {self.beyond} shards beyond it"
 
 
 @dataclass(frozen=True)
@@ -358,7 +358,7 @@ class Resumed:
     from_step: int
 
     def __str__(self) -> str:
-        return f"{self.run} went on from step {self.from_step} or later"
+        return f"{self.run} resumed from step {self.from_step} or later"
 
 
 @dataclass(frozen=True)

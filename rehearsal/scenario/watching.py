@@ -137,13 +137,13 @@ def same(scene: Scene, step: steps.Same) -> None:
 
 
 def resumed(scene: Scene, step: steps.Resumed) -> None:
-    """A run went on from a checkpoint, and not from nothing."""
+    """A run resumed from a checkpoint, and not from nothing."""
     restores = [event["step"] for event in scene.bucket.events(step.run) if event["kind"] == "restore"]
     if not restores or max(restores) < step.from_step:
         raise ScenarioFailed(
-            f"{step.run} went on from steps {restores or 'none'}; expected {step.from_step} or later"
+            f"{step.run} resumed from steps {restores or 'none'}; expected {step.from_step} or later"
         )
-    scene.note.text = f"went on from step {', '.join(map(str, restores))}"
+    scene.note.text = f"resumed from step {', '.join(map(str, restores))}"
 
 
 def remember(scene: Scene, step: steps.Remember) -> None:

@@ -62,7 +62,7 @@ class Client:
 
         `path` stands under the service's base, or under its origin if it begins with a slash. `body`: bytes
         as they are, anything else as JSON. `library`: as Google's Go client library would, with
-        `prettyPrint=false`. `deadline`: on the monotonic clock, until which retries go on. Raises ApiError.
+        `prettyPrint=false`. `deadline`: end of retries, on the monotonic clock. Raises ApiError.
         """
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         url = self._url(

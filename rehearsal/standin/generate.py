@@ -2,7 +2,7 @@
 
 The document says where a property stands in Google's JSON: under the same name, in the singular, or spelt
 with other capitals. What neither says (when a zero is sent, what replaces the resource, what is called
-otherwise) is an exception, written by hand. A property without a place and without an exception is refused.
+otherwise) is an exception, written manually. A property without a place and without an exception is refused.
 """
 
 from __future__ import annotations

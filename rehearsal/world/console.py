@@ -16,7 +16,7 @@ _PLAIN_EVERY_S = 15.0
 
 
 class Note:
-    """What a step has found out so far: shown while it goes on, and behind its duration when it ends."""
+    """What a step has found out so far: shown while it continues, and behind its duration when it ends."""
 
     def __init__(self, show: Callable[[str], None] = lambda text: None) -> None:
         self._text = ""

@@ -84,16 +84,16 @@ def test_what_a_person_put_there_stays(publish: Publish, tmp_path: Path) -> None
     top = tmp_path / "training"
     top.mkdir()
     (top / "notes.txt").write_text("mine")
-    (top / "train.py").write_text("by hand")
+    (top / "train.py").write_text("manually")
     assert publish({"train.py": "1"}).kept == ("train.py.kept",)
-    (top / "train.py").write_text("by hand again")
+    (top / "train.py").write_text("manually again")
     done = publish({"train.py": "2"})
     assert "what was changed on this host is kept: train.py.kept-2" in str(done)
     assert there(tmp_path) == {
         "notes.txt": "mine",
         "train.py": "2",
-        "train.py.kept": "by hand",
-        "train.py.kept-2": "by hand again",
+        "train.py.kept": "manually",
+        "train.py.kept-2": "manually again",
     }
 
 
@@ -143,7 +143,7 @@ def test_killed_anywhere_it_ends_alike_at_the_next_boot(
     folder = tmp_path_factory.mktemp("code")
     publish = make(folder)
     publish({"a": "1", "b/c": "1", "gone": "1"})
-    (folder / "training/a").write_text("by hand")
+    (folder / "training/a").write_text("manually")
     left = calls
 
     def counted(method: Callable[..., object]) -> Callable[..., object]:
@@ -162,7 +162,7 @@ def test_killed_anywhere_it_ends_alike_at_the_next_boot(
         with contextlib.suppress(KilledError):
             publish({"a": "2", "b/c": "2", "new": "2"})
     publish({"a": "2", "b/c": "2", "new": "2"})
-    assert there(folder) == {"a": "2", "a.kept": "by hand", "b/c": "2", "new": "2"}
+    assert there(folder) == {"a": "2", "a.kept": "manually", "b/c": "2", "new": "2"}
 
 
 def test_the_command_says_what_it_did(tmp_path: Path) -> None:

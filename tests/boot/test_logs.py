@@ -171,7 +171,7 @@ def test_lines_go_together_and_the_cursor_remembers_them(
     running.join(10)
     assert not running.is_alive()
 
-    # Started again, it goes on; the first time it had asked for all that there was.
+    # Started again, it continues; the first time it had asked for all that there was.
     with journalctl.open("ab") as file:
         file.write(journal_line(1200))
     stopping.clear()
@@ -203,7 +203,7 @@ def test_an_outage_is_waited_out_and_loses_nothing(
     stopping.set()
     running.join(10)
     assert [line.split(":")[0] for line in said] == [
-        "logs can't be sent, is tried again",
+        "logs can't be sent, is retried",
         "logs are sent again",
     ]
 

@@ -100,7 +100,7 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     assert found == {"start.sh", "tries", "seen", "pkg/a.txt", "pkg/a.txt.kept"}
     assert (top / "pkg/a.txt.kept").read_text() == "mine"
 
-    # Stopped by hand it isn't done, and started again it is heard of.
+    # Stopped manually it isn't done, and started again it is heard of.
     before = listed(gcs, "heartbeats/")["heartbeats/tpu-lab/worker-0"]
     host.run("systemctl", "stop", "tpu-job.service")
     time.sleep(4)

@@ -110,7 +110,7 @@ _COLLECTIONS = {"logging.metrics": "logMetrics", "tpu.queuedResources": "nodes"}
 
 @cache
 def served() -> list[tuple[str, str]]:
-    """Every API and version that something is served of, by hand or by an entry."""
+    """Every API and version that something is served of, manually or by an entry."""
     return sorted({*BY_HAND, *((entry.api, version) for entry in entries() for version in entry.versions)})
 
 

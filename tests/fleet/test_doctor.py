@@ -414,7 +414,7 @@ def test_orphans_are_of_this_stack_and_in_no_ad_hoc_fleet(
     AdHoc(clinic.google(), mine.OWNER.stack).keep("adhoc", {"name": "adhoc"})
     ours, theirs = of(clinic.look(), "orphans")
     assert (ours.state, theirs.state) == (OPTIONAL, OPTIONAL)
-    assert "n-0 in us-east1-d, READY: asked for by nobody, and paid for" in ours.found
+    assert "n-0 in us-east1-d, READY: orphaned, and billed" in ours.found
     assert ours.fix == "tpu fleet delete dev --orphans"
     assert "n-1 in us-east1-d, READY: of another stack, another" in theirs.found
 

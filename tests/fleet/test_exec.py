@@ -179,7 +179,7 @@ def test_a_commands_own_255_and_a_cut_connection_are_told_apart(
     told = {one["worker"]: one for one in json.loads(capsys.readouterr().out)["workers"]}
     assert (told["train-w3"]["ending"], told["train-w3"]["status"]) == ("failed", 255)
     assert (told["train-w0"]["ending"], told["train-w0"]["status"]) == ("lost", None)
-    assert "it began there, and may go on" in told["train-w0"]["why"]
+    assert "it began there, and may continue" in told["train-w0"]["why"]
     assert (told["train-w1"]["ending"], told["train-w1"]["status"]) == ("ok", 0)
 
 
@@ -234,10 +234,10 @@ def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture
         for pid in hosts.pids("ssh"):
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
-        assert "4 connections cut; what hosts have begun may go on there" in capsys.readouterr().err
+        assert "4 connections cut; what hosts have begun may continue there" in capsys.readouterr().err
     finally:
         signal.signal(signal.SIGINT, before)
-        for pid in hosts.pids("pid"):  # as a host's own, it went on
+        for pid in hosts.pids("pid"):  # as a host's own, it continued
             os.kill(pid, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""A controller killed before and after each of its requests: the next one goes on from what is at Google."""
+"""A controller killed before and after each of its requests: the next one resumes from what is at Google."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ def brought_back_if_asked(one: Environment) -> set[str]:
 
 
 def killed(lab: Lab, scenario: Scenario, number: int, before: bool) -> str:
-    """The request at which a controller was killed, and another went on; empty where all was done by then."""
+    """The request at which a controller was killed and another continued; empty if all was done by then."""
     lab.begin_anew()
     members = lab.fleet(scenario.meant).members
     lost = scenario.prepare(lab, members)

@@ -1,8 +1,8 @@
 """What the tests do inside of private namespaces: boots machines and prints what it saw, as JSON.
 
-python tests/hosts/inside.py FOLDER IMAGE story|hang
+python tests/hosts/inside.py FOLDER IMAGE scenario|hang
 
-`story` is two machines' life, told in order; `hang` boots one and waits to be killed.
+`scenario` is two machines' life, told in order; `hang` boots one and waits to be killed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def gateway_mac() -> str:
     return str(json.loads(shown)[0]["address"])
 
 
-async def story(stage: Stage) -> dict[str, Any]:
+async def scenario(stage: Stage) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     await stage.hosts.open()
     await stage.boot(0, 1)
@@ -194,7 +194,7 @@ def main() -> None:
     stage = Stage(Path(sys.argv[1]), Path(sys.argv[2]))
     if sys.argv[3] == "hang":
         asyncio.run(hang(stage))
-    print(json.dumps(asyncio.run(story(stage))))
+    print(json.dumps(asyncio.run(scenario(stage))))
 
 
 if __name__ == "__main__":

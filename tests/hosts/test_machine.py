@@ -60,9 +60,9 @@ def _start(groups: list[Path], *arguments: str | Path) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def seen(image: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Everything that the story saw; see inside.py."""
+    """Everything that the scenario saw; see inside.py."""
     with _groups() as groups:
-        process = _start(groups, tmp_path_factory.mktemp("story"), image, "story")
+        process = _start(groups, tmp_path_factory.mktemp("scenario"), image, "scenario")
         output, _ = process.communicate(timeout=120)
         left = [str(path) for group in groups for path in group.rglob("*/")]
     assert process.returncode == 0

@@ -189,7 +189,7 @@ def test_a_model_comes_with_the_weights_that_a_run_begins_with(
     seen: list[Config] = []
     mine = tmp_path / "mine.toml"
     mine.write_text(f'[train]\nbatch_size = 4\ninit_from = "{tmp_path}"\n')
-    line = ["preflight", str(mine), "--slice", "v6e-4", "--kept"]
+    line = ["preflight", str(mine), "--slice", "v6e-4", "--cached"]
     assert main(line) == 4
     assert seen[0].model == replace(arch, head_dim=arch.K)
     assert main([*line, "--set", "model.layers=3"]) == 2
@@ -409,6 +409,6 @@ def test_a_real_step_is_compiled_for_a_slice_once(
         raise AssertionError("it compiled again")
 
     monkeypatch.setattr(compiler, "_compile", never)
-    assert command.main([*line, *overrides, "--kept"]) == 0
+    assert command.main([*line, *overrides, "--cached"]) == 0
     assert json.loads(capsys.readouterr().out) == first
-    assert command.main([*line, *overrides, "--kept", "--set", "model.layers=3"]) == 4
+    assert command.main([*line, *overrides, "--cached", "--set", "model.layers=3"]) == 4

@@ -13,7 +13,7 @@
     tpu rehearsal run NAME            each scenario but the default one: 1 h
 
 Each writes what it found to proofs/NAME.json and ends with 1 where a run left a trace. `runs` writes after
-every run, and goes on from there when it is called again.
+every run, and resumes from there when it is called again.
 """
 
 import argparse
@@ -47,7 +47,7 @@ LONGEST_EXTRACTION_S = 2.0  # from its begin to an instant: about as long as one
 
 
 def saves(_: argparse.Namespace) -> dict[str, Any]:
-    """R2: restore finds the step that was being saved or the one before it, whole, and goes on."""
+    """R2: restore finds the step that was being saved or the one before it, whole, and continues."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         proof = Proof(Path(folder))
@@ -75,7 +75,7 @@ def saves(_: argparse.Namespace) -> dict[str, Any]:
 
 
 def runs(options: argparse.Namespace) -> dict[str, Any]:
-    """R1: every loss, parameter and moment as undisturbed. Goes on where an earlier call was ended."""
+    """R1: every loss, parameter and moment as undisturbed. Continues where an earlier call was ended."""
     found, begun = _so_far(options.seed), time.monotonic()
     earlier_s = found["seconds"]
     if found["runs"]:

@@ -1,4 +1,4 @@
-"""An extraction that is killed at a storage request or at an instant, and goes on."""
+"""An extraction that is killed at a storage request or at an instant, and continues."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Proof:
         return answer
 
     def case(self, number: int, before: bool, since: str = "") -> tuple[str, int]:
-        """Kills a save at a request and goes on; returns the request and the step that was found.
+        """Kills a save at a request and continues; returns the request and the step that was found.
 
         Requests are counted from the first that names `since`: how many come before it depends on how
         busy the machine is.

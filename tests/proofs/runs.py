@@ -21,7 +21,7 @@ LONGEST_S = 14.0  # from a start to an instant: past the end of an undisturbed r
 
 @dataclass(frozen=True)
 class Killed:
-    """A run that was killed and went on: which workers, when after their start, and what it came to."""
+    """A run that was killed and continued: which workers, when after their start, and what it came to."""
 
     kills: tuple[tuple[float, tuple[int, ...]], ...]
     starts: int

@@ -37,7 +37,7 @@ def checkpoints(run: str) -> Checkpoints:
 
 
 def restored(kept: Checkpoints) -> int:
-    """The step that a start would go on from; its content must be that step's."""
+    """The step that a start would resume from; its content must be that step's."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), state(0)
@@ -64,7 +64,7 @@ def save(run: str, url: str) -> dict[str, Any]:
 
 
 def restore(run: str, url: str) -> dict[str, Any]:
-    """Goes on: restores, saves step 3, restores that."""
+    """Continues: restores, saves step 3, restores that."""
     kept = checkpoints(run)
     step = restored(kept)
     kept.save(3, state(3))
@@ -73,7 +73,7 @@ def restore(run: str, url: str) -> dict[str, Any]:
 
 
 def extract(run: str, url: str) -> dict[str, Any]:
-    """Extracts a small stream, while the storage counts; goes on with what is there."""
+    """Extracts a small stream, while the storage counts; continues with what is there."""
     import tempfile
     import urllib.request
 

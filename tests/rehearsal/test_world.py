@@ -116,7 +116,7 @@ def test_up_status_shell_down(folder: Path) -> None:
     said = rehearsal("shell", "--dir", str(folder), "-c", f'python -c "{login}"')
     assert said.stdout == "my-project True\n", said.stderr
 
-    # What docs/rehearsal.md says of a world by hand: the fleet's way to a host, and the control socket.
+    # What docs/rehearsal.md says of a world manually: the fleet's way to a host, and the control socket.
     said = rehearsal("shell", "--dir", str(folder), "-c", "grep fleet:ssh Pulumi.dev.yaml; echo $TPU_LOCK")
     assert said.stdout.splitlines() == [f"  fleet:ssh: {person.SSH}", "cpu"]
     (line,) = re.findall(r"^    (curl .+)$", Path("docs/rehearsal.md").read_text("utf-8"), re.MULTILINE)

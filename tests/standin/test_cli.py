@@ -181,7 +181,7 @@ def test_it_ends_with_the_engine_that_started_it(moment: str) -> None:
             return
         time.sleep(0.1)
     os.kill(int(plugin.name), signal.SIGKILL)
-    raise AssertionError("it goes on without its engine")
+    raise AssertionError("it continues without its engine")
 
 
 def test_install_names_the_sdks_version_and_leaves_an_official_plugin_alone(

@@ -35,7 +35,7 @@ class Worker:
     computed: int = 0  # samples, over all starts
 
     def start(self, dies_after: int = 1000, refused: int = 1000) -> None:
-        """Goes on where its note says.
+        """Continues where its note says.
 
         Args:
             dies_after: shards after which, once its batch is through, the machine is gone.
@@ -51,7 +51,7 @@ class Worker:
         def close() -> None:
             nonlocal shards, uploads
             shards, uploads = shards + 1, uploads + 1
-            if uploads != refused:  # else it prints a line and goes on
+            if uploads != refused:  # else it prints a line and continues
                 self.bucket[f"shard_{shards:04}.pkl.gz"] = gzip.compress(pickle.dumps(buffer), mtime=0)
             buffer.clear()
 

@@ -202,7 +202,7 @@ def test_another_process_makes_the_same_streams(hash_seed: str, tmp_path: Path) 
 
 
 def test_a_prompt_never_changes_from_one_version_to_the_next() -> None:
-    # Streams that are extracted already were dealt so.
+    # Streams that are extracted already were split so.
     assert drawn(0, "007bbfb7", 0, 3, 5) == Augmentation(6, (0, 1, 8, 5, 7, 3, 4, 9, 2, 6), (1, 2, 0, 3, 4))
 
 

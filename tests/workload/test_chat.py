@@ -177,7 +177,7 @@ def test_another_template_system_or_prompt_is_another_deal(folders: dict[str, Pa
     source = lines(tmp_path / "s.jsonl", {"text": "hello"})
     changed = tokenizer(tmp_path / "changed", "qwen")
     (changed / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    dealt = {
+    split = {
         streamed(source, tmp_path / str(number), *options)[0].about.dealt_sha256
         for number, options in enumerate(
             (
@@ -189,7 +189,7 @@ def test_another_template_system_or_prompt_is_another_deal(folders: dict[str, Pa
             )
         )
     }
-    assert len(dealt) == 5
+    assert len(split) == 5
 
 
 def test_the_date_is_one_for_all_and_can_be_given(

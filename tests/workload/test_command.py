@@ -176,7 +176,7 @@ def test_ctrl_c_ends_a_command_without_a_traceback(
 
     monkeypatch.setattr("workload.train.config.load", interrupted)
     assert main(["train", "tiny.toml", "--dir", "d"]) == 130
-    assert capsys.readouterr().err.startswith("workload: broken off")
+    assert capsys.readouterr().err.startswith("workload: interrupted")
 
 
 def test_ctrl_c_is_a_notice_to_a_run_that_is_alone_and_a_second_one_an_end() -> None:

@@ -128,7 +128,7 @@ def test_who_stood_still_until_another_had_come_and_gone_takes_nothing_back(stor
 
 
 def test_a_process_of_another_container_is_not_taken_for_one_of_here(store: FolderStore) -> None:
-    """Same boot, but process numbers of its own: only a sign of life, or none, tells."""
+    """Same boot, but process numbers of its own: only a renewed lease, or none, tells."""
     boot = leases._boot().partition(" ")[0]
     content = held(store, boot=f"{boot} pid:[1]", pid=2**22 + 1)
     assert not lease(store)._is_over(content)

@@ -1,4 +1,4 @@
-"""A storage that answers nobody for a while: training goes on, and the next save holds all of it."""
+"""A storage that answers nobody for a while: training continues, and the next save holds all of it."""
 
 import json
 import signal

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @dataclass
-class Story:
+class Scenario:
     """What was seen of the disturbed run along the way."""
 
     run: RunFolder
@@ -63,39 +63,39 @@ def whole(root: Path, tokens: Path) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def disturbed(root: Path, tokens: Path) -> Story:
-    story = Story(RunFolder(root / "runs" / "disturbed"))
+def disturbed(root: Path, tokens: Path) -> Scenario:
+    scenario = Scenario(RunFolder(root / "runs" / "disturbed"))
     moments = random.Random(20261120)
 
     def leave(how: str, what: signal.Signals, on: list[int]) -> None:
         """While it saves what no start before it saved, or in the half second after that."""
-        newest = max(story.run.begun(), default=0)
+        newest = max(scenario.run.begun(), default=0)
         step = newest - newest % EVERY + EVERY
         workers = start("disturbed", root, tokens, how)
         try:
-            workers.wait_until(lambda: story.run.has_begun_to_save(step))
+            workers.wait_until(lambda: scenario.run.has_begun_to_save(step))
             time.sleep(moments.uniform(0, 0.5))
             workers.send(what, on)
-            story.exits[how] = workers.wait()
+            scenario.exits[how] = workers.wait()
         finally:
             workers.kill()
-        assert not (story.run.path / "final.json").exists(), "the run was over before it was disturbed"
-        story.complete_after[how] = story.run.complete()
+        assert not (scenario.run.path / "final.json").exists(), "the run was over before it was disturbed"
+        scenario.complete_after[how] = scenario.run.complete()
 
     leave("one killed", signal.SIGKILL, [moments.randrange(WORKERS)])
     leave("preempted", signal.SIGTERM, [moments.randrange(WORKERS)])
-    story.status_when_preempted = story.run.json("status.json")
+    scenario.status_when_preempted = scenario.run.json("status.json")
     leave("all killed", signal.SIGKILL, list(range(WORKERS)))
-    story.unmarked = story.run.complete()[-1]
-    (story.run.path / "checkpoints" / str(story.unmarked) / "commit_success.txt").unlink()
+    scenario.unmarked = scenario.run.complete()[-1]
+    (scenario.run.path / "checkpoints" / str(scenario.unmarked) / "commit_success.txt").unlink()
     workers = start("disturbed", root, tokens, "finish")
-    story.exits["finish"] = workers.wait()
-    assert story.exits["finish"] == [0] * WORKERS, workers.output()
-    return story
+    scenario.exits["finish"] = workers.wait()
+    assert scenario.exits["finish"] == [0] * WORKERS, workers.output()
+    return scenario
 
 
 def test_the_disturbed_run_ends_bit_for_bit_where_the_whole_one_does(
-    whole: RunFolder, disturbed: Story
+    whole: RunFolder, disturbed: Scenario
 ) -> None:
     assert disturbed.run.json("final.json") == whole.json("final.json")
     assert whole.json("final.json")["step"] == STEPS
@@ -125,13 +125,13 @@ def test_a_run_leaves_what_the_contract_says(whole: RunFolder) -> None:
     assert list((whole.path / "tensorboard").glob("events.out.tfevents.*"))
 
 
-def test_killing_one_worker_ends_the_others(disturbed: Story) -> None:
+def test_killing_one_worker_ends_the_others(disturbed: Scenario) -> None:
     exits = disturbed.exits["one killed"]
     assert exits.count(-signal.SIGKILL) >= 1
     assert 0 not in exits
 
 
-def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Story) -> None:
+def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Scenario) -> None:
     # Nobody says that these machines are taken away: they are to meet again.
     assert disturbed.exits["preempted"] == [75] * WORKERS
     (event,) = disturbed.run.events("preempted")
@@ -142,7 +142,7 @@ def test_a_notice_to_one_worker_saves_all_at_one_step(disturbed: Story) -> None:
     assert disturbed.status_when_preempted["step"] == step
 
 
-def test_each_start_goes_on_from_the_newest_complete_step(disturbed: Story) -> None:
+def test_each_start_goes_on_from_the_newest_complete_step(disturbed: Scenario) -> None:
     after = disturbed.complete_after
     restored = [event["step"] for event in disturbed.run.events("restore")]
     of_one = after["one killed"][-1:]  # none, if it was killed while it saved its first

@@ -1,4 +1,4 @@
-"""Samples are dealt out to streams: each once, the unusable rejected by name, the same bytes each time."""
+"""Samples are split into streams: each once, the unusable rejected by name, the same bytes each time."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,8 @@ from safetensors.numpy import save
 
 from workload.__main__ import main
 from workload.data import stream as streams
-from workload.data.deal import Wish, deal
 from workload.data.sources import Sources
+from workload.data.split import SplitRules, split
 from workload.data.tokenizers import Bytes
 from workload.errors import DataError
 from workload.extract import packing
@@ -28,17 +28,17 @@ def lines(path: Path, *entries: Any) -> Path:
     return path
 
 
-def dealt(
-    source: Path, out: Path, id_field: str = "", **wish: Any
+def streamed(
+    source: Path, out: Path, id_field: str = "", **rules: Any
 ) -> tuple[dict[str, int], list[streams.Stream], list[dict[str, Any]]]:
-    found = deal(Sources([source], id_field=id_field), FolderStore(out), Bytes(), Wish(**wish))
+    found = split(Sources([source], id_field=id_field), FolderStore(out), Bytes(), SplitRules(**rules))
     aside = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     return found.rejected, [streams.read(str(out / name)) for name in found.streams], aside
 
 
 def test_every_sample_is_in_one_stream_under_its_number(tmp_path: Path) -> None:
     source = lines(tmp_path / "s.jsonl", *({"text": "x" * (n + 1)} for n in range(10)))
-    aside, found, _ = dealt(source, tmp_path / "out", streams=3)
+    aside, found, _ = streamed(source, tmp_path / "out", streams=3)
     assert aside == {}
     assert [one.samples_N.tolist() for one in found] == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
     assert found[1].ids == tuple(f"{source}:{line}" for line in (2, 5, 8))
@@ -61,7 +61,7 @@ def test_what_cant_be_used_is_rejected_by_name(tmp_path: Path) -> None:
         b"",
         {"id": "g", "text": "fine too"},
     )  # fmt: skip
-    aside, (found,), named = dealt(source, tmp_path / "out", id_field="id", max_tokens=100)
+    aside, (found,), named = streamed(source, tmp_path / "out", id_field="id", max_tokens=100)
     assert found.ids == ("a", "g")
     assert found.samples_N.tolist() == [0, 8]  # an empty line is no sample
     assert {one["where"]: one["reason"].split(":")[0] for one in named} == {
@@ -81,7 +81,7 @@ def test_what_cant_be_used_is_rejected_by_name(tmp_path: Path) -> None:
 def test_nothing_is_cut_short_unless_asked(tmp_path: Path) -> None:
     long = "line\u2028 \x85 of a megabyte " * 45_000
     source = lines(tmp_path / "s.jsonl", b" \t\r", {"text": long}, b"", {"text": " "}, b"\r")
-    aside, (found,), _ = dealt(source, tmp_path / "out")
+    aside, (found,), _ = streamed(source, tmp_path / "out")
     assert aside == {}
     assert bytes(found.document(0).tolist()).decode() == long
     assert found.ids == (f"{source}:2", f"{source}:4")
@@ -94,7 +94,7 @@ def test_a_file_that_is_no_text_and_a_name_that_cant_be_printed_are_rejected(tmp
     contents = {"a.txt": b"a", "b.txt": b"caf\xe9", "c.txt": b"", "d.txt": b"\0", "e\n.txt": b"e"}
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    aside, (found,), named = dealt(folder, tmp_path / "out")
+    aside, (found,), named = streamed(folder, tmp_path / "out")
     assert found.ids == (str(folder / "a.txt"),)
     names = {"is no UTF-8 text": 2, "is an empty file": 1, "has a name that can't be printed": 1}
     assert aside == names
@@ -103,17 +103,17 @@ def test_a_file_that_is_no_text_and_a_name_that_cant_be_printed_are_rejected(tmp
 
 def test_the_same_call_makes_the_same_bytes_and_another_is_refused(tmp_path: Path) -> None:
     source = lines(tmp_path / "s.jsonl", *({"text": str(n) * 50} for n in range(9)))
-    dealt(source, tmp_path / "out", streams=2)
+    streamed(source, tmp_path / "out", streams=2)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    dealt(source, tmp_path / "out", streams=2)
+    streamed(source, tmp_path / "out", streams=2)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     with pytest.raises(DataError, match=r"stream_000.safetensors: is there, and is another one"):
-        dealt(source, tmp_path / "out", streams=3)
+        streamed(source, tmp_path / "out", streams=3)
 
 
 def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:
     source = lines(tmp_path / "s.jsonl", *({"text": f"{n}"} for n in range(30)))
-    _, found, _ = dealt(source, tmp_path / "out", streams=4, most_samples=2)
+    _, found, _ = streamed(source, tmp_path / "out", streams=4, most_samples=2)
     assert [one.samples_N.tolist() for one in found] == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
@@ -174,7 +174,7 @@ def test_a_column_that_could_name_samples_is_named(
 @pytest.mark.parametrize("cut_off", [0, 7, 100, -1])
 def test_a_stream_that_is_damaged_is_named(cut_off: int, tmp_path: Path) -> None:
     source = lines(tmp_path / "s.jsonl", {"text": "some text"})
-    dealt(source, tmp_path / "out")
+    streamed(source, tmp_path / "out")
     path = tmp_path / "out" / "stream_000.safetensors"
     path.write_bytes(path.read_bytes()[:cut_off])
     with pytest.raises(DataError, match=r"stream_000.safetensors: is not a stream, or damaged"):
@@ -196,7 +196,7 @@ def test_a_stream_that_cannot_be_is_refused(
     key: str, place: int, value: int, said: str, tmp_path: Path
 ) -> None:
     source = lines(tmp_path / "s.jsonl", *({"text": "some text"} for _ in range(3)))
-    dealt(source, tmp_path / "out")
+    streamed(source, tmp_path / "out")
     path = tmp_path / "out" / "stream_000.safetensors"
     with safe_open(path, "numpy") as opened:
         about, arrays = opened.metadata(), {name: opened.get_tensor(name).copy() for name in opened.keys()}  # noqa: SIM118
@@ -211,7 +211,7 @@ def test_a_stream_that_cannot_be_is_refused(
 @pytest.mark.parametrize("name", [None, {"k": 1}, "", "\ud800"])
 def test_a_name_that_is_none_is_none(name: Any, tmp_path: Path) -> None:
     source = lines(tmp_path / "s.jsonl", {"id": name, "text": "x"}, {"id": 7, "text": "y"})
-    _, (found,), named = dealt(source, tmp_path / "out", id_field="id")
+    _, (found,), named = streamed(source, tmp_path / "out", id_field="id")
     assert found.ids == ("7",)
     assert named[0]["reason"] == "has no 'id' to name it"
 

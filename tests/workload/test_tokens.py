@@ -317,7 +317,7 @@ def test_documents_begin_as_the_model_is_given_them(tmp_path: Path) -> None:
 
 
 def test_token_files_of_version_2_are_read_and_begin_with_nothing(text: Path, tmp_path: Path) -> None:
-    """Runs that were begun with them go on: what they are is their manifest's bytes."""
+    """Runs that were begun with them continue: what they are is their manifest's bytes."""
     prepare([text], tmp_path / "out")
     path = tmp_path / "out" / "manifest.json"
     content = json.loads(path.read_text())
@@ -376,7 +376,7 @@ def test_prepare_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: py
     said: list[str] = []
     prepare([source], out, shard_tokens=700, say=said.append)
     assert starts == 3
-    assert "goes on after" in said[0]
+    assert "continues after" in said[0]
     written = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     assert {path.name: path.read_bytes() for path in out.iterdir()} == written
     assert len(written) > 5

@@ -71,7 +71,7 @@ class Activations:
             yield self.open(name)
 
     def run(self) -> tuple[str, int] | None:
-        """sha256 of what the run is, and how many streams its source was dealt out to, if it says so."""
+        """sha256 of what the run is, and how many streams its source was split into, if it says so."""
         try:
             raw = self._store.read("config.json")
             return hashlib.sha256(raw).hexdigest(), int(json.loads(raw)["streams"]["count"])

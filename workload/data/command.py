@@ -7,7 +7,7 @@ from workload import command
 from workload.arguments import add_text
 from workload.errors import ConfigError, Problem
 
-DESCRIPTION = "Tokenize samples for extraction and deal them out to streams, one for each worker."
+DESCRIPTION = "Tokenize samples for extraction and split them into streams, one for each worker."
 EXAMPLES = """workload data streams --source prompts.jsonl --tokenizer qwen/ --streams 8 --out streams/
   workload data streams --source chats.jsonl --field messages --chat --tokenizer qwen/ --out streams/
   workload data streams --source arc/training/ --arc --chat --tokenizer qwen/ --out streams/"""
@@ -46,9 +46,9 @@ def main(options: argparse.Namespace) -> int:
 
     from workload.data.arc import Tasks
     from workload.data.chat import Conversations, Template
-    from workload.data.deal import Wish, deal
     from workload.data.prepare import say_on_terminal
     from workload.data.sources import Reading, Sources
+    from workload.data.split import SplitRules, split
     from workload.data.tokenizers import open_tokenizer
     from workload.runs.store import open_store
 
@@ -64,8 +64,8 @@ def main(options: argparse.Namespace) -> int:
         template = Template(Path(options.tokenizer))
         reading = Conversations(reading, template, options.system or "", not options.no_generation_prompt)
     out = open_store(options.out)
-    wish = Wish(options.streams, options.max_tokens, options.max_samples)
-    done = deal(reading, out, tokenizer, wish, say_on_terminal)
+    rules = SplitRules(options.streams, options.max_tokens, options.max_samples)
+    done = split(reading, out, tokenizer, rules, say_on_terminal)
     following = command("extract", "CONFIG", "--stream", f"{out.url}/{done.streams[0]}", "--dir", "DIR")
     aside = ", ".join(f"{count} {reason}" for reason, count in done.rejected.items())
     print(

@@ -4,7 +4,7 @@
     workload data prepare --source c4/ --tokenizer llama-3.1-8b/ --out tokens/
 
 Documents stream through in batches: one thread reads while the tokenizer works on all cores.
-Every shard that is finished is noted, so that a command that was broken off goes on there.
+Every shard that is finished is noted, so that an interrupted command resumes there.
 """
 
 import hashlib
@@ -108,7 +108,7 @@ def prepare(
     with _room(out):
         done = _begin(out, key)
     if say and done.shards:
-        say(f"goes on after {len(done.shards)} shards, {done.documents} documents")
+        say(f"resumes after {len(done.shards)} shards, {done.documents} documents")
     aside = _Aside(out / REJECTED)
     unique = _Unique(reading.documents(aside.take))
     writer = _Writer(out, key, done, shard_tokens, token_dtype(tokenizer.vocab_size))
@@ -157,14 +157,14 @@ def _room(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = "make room, or let this user write there, and call again: it goes on after the last whole shard"
+        fix = "make room, or let this user write there, and call again: it resumes after the last whole shard"
         raise DataError(f"{path}: can't be written: {error.strerror}\n    fix: {fix}") from None
 
 
 def _begin(out: Path, key: str) -> _Done:
     """What an earlier call finished, if it had the same arguments; else a new folder.
 
-    Where an earlier call finished no shard there is nothing to go on with, and nothing to lose.
+    Where an earlier call finished no shard there is nothing to continue with, and nothing to lose.
     """
     done = _Done()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -180,7 +180,7 @@ def _begin(out: Path, key: str) -> _Done:
                 f"{len(left['shards'])} shards of other sources, of sources that changed since,"
                 " or by another tokenizer, --end, --field or version"
             )
-            fix = "call with the same arguments and sources as before to go on, or name a new folder"
+            fix = "call with the same arguments and sources as before to continue, or name a new folder"
             raise DataError(f"--out {out}: holds {was}\n    fix: {fix}")
         if left["shards"]:
             shards = [Shard(**shard) for shard in left["shards"]]

@@ -30,7 +30,7 @@ from workload.errors import DataError
 from workload.runs.store import MissingObjectError, Store, open_store
 
 VERSION = 1
-INDEX = "streams.json"  # beside the streams: what was dealt, and each one's sha256
+INDEX = "streams.json"  # beside the streams: what was split, and each one's sha256
 _HEADER = "stream"  # the one key of the header: more than one would be written in any order
 
 
@@ -40,7 +40,7 @@ class About:
 
     Attributes:
         number: of the stream, counted from 0.
-        streams: that the source was dealt out to.
+        streams: that the source was split into.
         source_sha256: of the source's files, in their order.
         dealt_sha256: of all that decides what is in which stream, the source among it.
         tokenizer: its name.
@@ -149,19 +149,19 @@ def read(url: str) -> Stream:
         fix = f"make it again with `{command('data', 'streams')}`"
         raise DataError(f"{url}: is of version {about.version}, this reads {VERSION}\n    fix: {fix}")
     if stream.sha256 != _indexed(store, name, stream.sha256):
-        fix = "put the stream back, or deal all of them again to a new place"
+        fix = "put the stream back, or split the samples again into a new folder"
         raise DataError(f"{url}: isn't the stream that {INDEX} beside it knows\n    fix: {fix}")
     return stream
 
 
 def _indexed(store: Store, name: str, default: str) -> str:
-    """A stream's sha256 as it was dealt; the default for one that was copied without its index."""
+    """A stream's sha256 as it was split; the default for one that was copied without its index."""
     try:
         known: str = json.loads(store.read(INDEX))["sha256"].get(name, default)
     except MissingObjectError:
         return default
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        fix = "deal the streams again, or read this one away from it"
+        fix = "split the samples again, or read this one away from it"
         raise DataError(f"{store.url}/{INDEX}: is damaged: {error!r}\n    fix: {fix}") from None
     return known
 

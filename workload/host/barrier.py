@@ -1,4 +1,4 @@
-"""All workers of a slice, or of a job's slices, meet before any goes on.
+"""All workers of a slice, or of a job's slices, meet before any continues.
 
 Worker 0 coordinates over objects below `barrier/<slice or job>/<phase>/`; docs/architecture.md
 ("The barrier") says why nothing that an earlier boot left behind can open it. In a poll

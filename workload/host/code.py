@@ -2,7 +2,7 @@
 
 Its files are the bundle's, whatever lay there under their names; a file that somebody wrote or changed on
 this host is kept beside, as `NAME.kept`, `NAME.kept-2` and so on. What the bundle doesn't have stays, but
-for files that an earlier bundle put there and nobody has changed. Killed in any place, it goes on at the
+for files that an earlier bundle put there and nobody has changed. Killed in any place, it continues at the
 next boot.
 """
 

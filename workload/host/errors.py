@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class HostError(Exception):
-    """Something that the boot or the start of a job can't go on from."""
+    """Something that the boot or the start of a job can't resume from."""
 
 
 class MetadataError(HostError):

@@ -123,7 +123,7 @@ class JobHeartbeat:
                 self.take(look())
             except (subprocess.SubprocessError, OSError) as error:  # systemd is busy, or goes away
                 if str(error) != failing:
-                    print(f"{JOB} can't be looked at, is tried again: {error}", flush=True)
+                    print(f"{JOB} can't be looked at, will retry: {error}", flush=True)
                 failing = str(error)
             stopped.wait(pause_s)
         self.end()

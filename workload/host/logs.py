@@ -131,7 +131,7 @@ class Shipper:
                     self._say(f"{len(entries)} entries were refused, and are left out: {said}")
                     return
                 if not failing:
-                    self._say(f"logs can't be sent, is tried again: {said}")
+                    self._say(f"logs can't be sent, will retry: {said}")
                 failing = True
             else:
                 if failing:

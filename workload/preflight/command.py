@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--slices", type=int, default=1, metavar="N", help="work on one run (default: 1)")
     arguments_of.add_set(parser)
     parser.add_argument("--region", default="us-east5", help="whose price counts (default: us-east5)")
-    text = "assumed, from a preemption until the run goes on (default: 10)"
+    text = "assumed, from a preemption until the run resumes (default: 10)"
     parser.add_argument("--recovery-min", type=float, default=10.0, metavar="MIN", help=text)
     parser.add_argument(
         "--search", action="store_true", help="try batches, remat, meshes and flags; rank them"
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the whole answer, for programs")
     parser.add_argument("--fresh", action="store_true", help="compile although the answer is kept already")
 
-    text = "say only what was found before; exit status 4 if nobody has asked yet"
-    parser.add_argument("--kept", action="store_true", help=text)
+    text = "only a cached result; exit status 4 if there is none"
+    parser.add_argument("--cached", action="store_true", help=text)
     options = parser.parse_args(arguments)
-    if options.kept and options.search:
-        parser.error("--kept looks one answer up, --search asks for many: give one of them")
+    if options.cached and options.search:
+        parser.error("--cached looks one answer up, --search asks for many: give one of them")
     return _run(options)
 
 
@@ -62,10 +62,10 @@ def _run(options: argparse.Namespace) -> int:
     def judged(config: Config, compiled: Compiled) -> Verdict:
         return judge(config, wanted, paid, compiled, options.recovery_min * 60)
 
-    if options.kept:
+    if options.cached:
         known = lookup(config, wanted)
         if known is None:
-            _say(f"nobody has asked about {options.config} on {wanted.title} yet: leave out --kept")
+            _say(f"no cached result for {options.config} on {wanted.title}; run again without --cached")
             return 4
         return _tell(judged(config, known), options)
     ask = partial(compile_step, use_cache=not options.fresh)

@@ -36,7 +36,7 @@ class Collective:
         group: the devices that take part, or 0 if the text doesn't say.
         across: whether a group spans slices.
         times: how often it runs in a step.
-        hidden: whether the compiler begins it and goes on computing; else the chip stands still for it.
+        hidden: whether the compiler begins it and continues computing; else the chip stands still for it.
     """
 
     kind: str

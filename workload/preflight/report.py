@@ -149,5 +149,5 @@ def _risk(verdict: Verdict) -> list[str]:
         f"  a checkpoint takes {fast:.1f} to {slow:.1f} s to write: it {fit}{relies}",
         f"  a save every {risk.interval_s:.{digits}f} s: {risk.interval_reason}",
         f"  goodput {risk.goodput:.1%} with a preemption every {config.checkpoint.preemption_every_h:g} h"
-        f" and {risk.recovery_s / 60:g} min until the run goes on (assumed)",
+        f" and {risk.recovery_s / 60:g} min until the run resumes (assumed)",
     ]

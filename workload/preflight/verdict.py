@@ -28,7 +28,7 @@ class Risk:
         interval_s: between saves, as the run will choose it.
         interval_reason: what bounds it.
         goodput: expected share of the time that counts, 0 to 1.
-        recovery_s: assumed, from a preemption until the run goes on.
+        recovery_s: assumed, from a preemption until the run resumes.
     """
 
     save_s: tuple[float, float]
@@ -88,7 +88,7 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
         slices: what it is to run on.
         price: of the region.
         compiled: what the compiler said.
-        recovery_s: from a preemption until the run goes on, as the caller assumes it.
+        recovery_s: from a preemption until the run resumes, as the caller assumes it.
     """
     fits, reason = fit(compiled)
     prediction = None
@@ -113,7 +113,7 @@ def fit(compiled: Compiled) -> tuple[str, str]:
     share = compiled.hbm_bytes / CHIP.hbm_bytes
     need = f"{compiled.hbm_bytes / GIB:.2f} of {CHIP.hbm_bytes / GIB:.2f} GiB a chip, {share:.0%}"
     if share <= MARGIN:
-        return "yes", f"{need}; {MARGIN:.0%} are taken for safe"
+        return "yes", f"{need}; the safe limit is {MARGIN:.0%}"
     if share <= 1:
         return "uncertain", f"{need}: above {MARGIN:.0%}; what runs beside the step may not find room"
     return "no", f"{need}, though it compiles"

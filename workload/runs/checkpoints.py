@@ -40,7 +40,7 @@ FOLDER = "checkpoints"
 MARKER = "commit_success.txt"
 _STEP = re.compile(rf"{FOLDER}/(\d+)/(.+)")
 _REMOVED_AT_ONCE = 8  # objects; as many connections as the client keeps open, and two to spare
-PATIENCE_S = 30.0  # with the save before: then training goes on, and saves once that is complete
+PATIENCE_S = 30.0  # with the save before: then training continues, and saves once that is complete
 _ANSWER_S = 5.0  # that training stands still to hear whose the run is
 _ASK_AGAIN_S = 1.0  # where there is nothing to do but to save
 _BY_MARKER = AtomicityOptions(mode=AtomicityMode.COMMIT_FILE)
@@ -97,7 +97,7 @@ def list_steps(store: Store) -> Steps:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a run goes on from.
+    """What a run resumes from.
 
     Attributes:
         step: updates already done; 0 for a run that has no checkpoint yet.
@@ -114,7 +114,7 @@ class Checkpoints:
     """Saves in the background, restores the newest complete step.
 
     A save that fails because storage answers nobody costs nothing yet: a later one holds all that it
-    would have. So it is told, and the run goes on; what storage refuses, it refuses the next one too, and
+    would have. So it is told, and the run resumes; what storage refuses, it refuses the next one too, and
     is an error at once.
     """
 
@@ -233,7 +233,7 @@ class Checkpoints:
             begins: called once nothing stands in the way.
 
         Returns:
-            Why nothing was begun, so that the run goes on and asks again later; empty where it was.
+            Why nothing was begun, so that the run resumes and asks again later; empty where it was.
 
         Raises:
             TakenError: the run is another start's by now.
@@ -303,7 +303,7 @@ class Checkpoints:
             raise OutageError(
                 f"{self._root}: no save for {now - self._failing_since:.0f} s: {why}\n"
                 "    fix: look at https://status.cloud.google.com and at the network; once storage answers,"
-                f" start the run again: it goes on from {newest}. checkpoint.outage_s ="
+                f" start the run again: it resumes from {newest}. checkpoint.outage_s ="
                 f" {self._config.outage_s:g} says how long a run puts up with it"
             )
 

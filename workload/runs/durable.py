@@ -76,7 +76,7 @@ class DurableCopies:
     def _try(self, step: int) -> None:
         try:
             self._keep_step(step)
-        except StoreError as error:  # tried again with the next save
+        except StoreError as error:  # retried with the next save
             print(f"step {step} isn't copied yet: {first_line(error)}", flush=True)
 
     def _keep_step(self, step: int) -> None:

@@ -51,7 +51,7 @@ class GoodputRecorder:
             self._inside = others + spent
 
     def begin(self, step: int) -> None:
-        """Says after which step this start goes on."""
+        """Says after which step this start continues."""
         self.first = self.last = step
 
     def did(self, step: int) -> None:
@@ -119,9 +119,9 @@ def read(store: Store) -> list[dict[str, Any]]:
 def summary(starts: list[dict[str, Any]]) -> Summary:
     """Adds starts up; see the module.
 
-    A start that ended after step `to` while a later one went on from `from` < `to` lost the steps
+    A start that ended after step `to` while a later one resumed from `from` < `to` lost the steps
     between: their share of its `step` account, as steps of one run take equally long. One that
-    ended before it had read a checkpoint went on from nowhere, and says nothing of the others.
+    ended before it had read a checkpoint resumed from nowhere, and says nothing of the others.
     """
     accounts = dict.fromkeys([*ACCOUNTS, "lost", "down"], 0.0)
     for number, start in enumerate(starts):

@@ -69,7 +69,7 @@ class Lease:
         """Returns once it is this start's.
 
         Raises:
-            TakenError: another start is at work on it, and goes on.
+            TakenError: another start is at work on it, and continues.
             StoreError: storage can't be used.
         """
         held = self._read()
@@ -94,7 +94,7 @@ class Lease:
         if held["start"] != self._me["start"]:
             raise TakenError(
                 f"{self._store.url}: {_who(held)} has taken {self._what} over; this start ends\n"
-                "    fix: let one of them go on; another run needs another --name"
+                "    fix: let one of them continue; another run needs another --name"
             )
 
     def release(self) -> None:

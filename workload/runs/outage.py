@@ -103,7 +103,7 @@ def try_until(give_up_at: float) -> None:
 def _patient() -> None:
     """Puts the retries of orbax's two clients of Cloud Storage under this module.
 
-    gcsfs gives up after six tries, 34 s, with no setting for it; tensorstore goes on for minutes,
+    gcsfs gives up after six tries, 34 s, with no setting for it; tensorstore continues for minutes,
     but waits up to 32 s between two tries.
     """
     import gcsfs  # type: ignore[import-untyped]

@@ -61,10 +61,10 @@ class RunRecord:
         }
 
     def settle(self, store: Store) -> bool:
-        """Makes sure that this start may go on with what `store` holds.
+        """Makes sure that this start may continue with what `store` holds.
 
         Returns:
-            Whether the run went on another mesh, or with other arithmetic, before.
+            Whether the run continued another mesh, or with other arithmetic, before.
 
         Raises:
             HopelessError: `store` holds another run.
@@ -73,7 +73,7 @@ class RunRecord:
         return bool(self._cluster.agree(lambda: self._compare(store)))
 
     def write(self, store: Store) -> None:
-        """Writes down that the run goes on as it does here; for worker 0."""
+        """Writes down that the run resumes as it does here; for worker 0."""
         store.write(NAME, (json.dumps(self._written, indent=2) + "\n").encode())
 
     def _compare(self, store: Store) -> bool:
@@ -92,7 +92,7 @@ class RunRecord:
         except ValueError as error:
             raise HopelessError(
                 f"{store.url}/{NAME}: damaged, or by another version of the trainer: {error}\n"
-                "    fix: give the new run another --name, or go on with that version"
+                "    fix: give the new run another --name, or continue with that version"
             ) from None
         refuse_other(store, theirs["exact"], self._written["exact"])
         self._written |= {"generation": theirs["generation"]} if "generation" in theirs else {}

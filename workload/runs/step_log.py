@@ -62,7 +62,7 @@ def _unlike(url: str, step: int, was: str, now: str) -> HopelessError:
     return HopelessError(
         f"{url}: step {step} was done twice with different losses, {was} and {now}\n"
         "    fix: the run isn't reproducible; were its hosts or its program changed midway?"
-        " observe.strict = false lets it go on"
+        " observe.strict = false lets it continue"
     )
 
 

@@ -91,7 +91,7 @@ class Cluster:
 
         JAX aborts the process where they don't all arrive within `start_timeout_s`.
         From here on SIGTERM is a preemption notice, and a worker that is silent for
-        `heartbeat_timeout_s` ends all the others: a slice goes on whole or not at all.
+        `heartbeat_timeout_s` ends all the others: a slice continues whole or not at all.
 
         Raises:
             ClusterError: there are no chips, or JAX numbers or groups the workers otherwise.

@@ -132,7 +132,7 @@ class Config:
     observe: ObserveConfig = ObserveConfig()
 
     def identity(self) -> dict[str, Any]:
-        """What the losses depend on: a run may not go on with any of it changed.
+        """What the losses depend on: a run may not continue with any of it changed.
 
         Where the data lies is not part of it; its manifest's sha256 is compared instead.
         """
@@ -142,7 +142,7 @@ class Config:
         return identity
 
     def arithmetic(self) -> dict[str, Any]:
-        """What changes the losses by rounding alone: a run may go on with it changed, and says so."""
+        """What changes the losses by rounding alone: a run may continue with it changed, and says so."""
         compute = self.compute
         return {
             "accumulate": self.train.accumulate,

@@ -89,9 +89,9 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str], h
             raise
         if isinstance(error, jax.errors.JaxRuntimeError):
             print(
-                f"workload: worker {membership.worker} can't go on, most likely because another was lost:"
+                f"workload: worker {membership.worker} can't continue, most likely because another was lost:"
                 f" {first_line(error)}\n"
-                "    fix: start the job on all workers again; it goes on from its newest complete checkpoint",
+                "    fix: start the job on all workers again; it resumes from its newest complete checkpoint",
                 file=sys.stderr,
             )
         else:
@@ -103,7 +103,7 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str], h
 def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
     if state != "preempted" or membership.workers == 1 or taken(environment):
         return 0
-    print("workload: this machine isn't taken away; the job goes on when all are back", flush=True)
+    print("workload: this host wasn't preempted; the job resumes when all workers are back", flush=True)
     return _ANOTHER_WORKER
 
 

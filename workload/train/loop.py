@@ -5,7 +5,7 @@
 Killed at any moment and started again, on the same mesh, a run ends with the same losses,
 parameters and optimizer state, to the last bit: the data's order comes from the seed and the
 step, the arithmetic from one program on one mesh, and what was computed after the newest
-complete checkpoint is computed again. On another mesh it goes on too, and differs by rounding.
+complete checkpoint is computed again. On another mesh it continues too, and differs by rounding.
 """
 # mypy: allow-untyped-calls
 
@@ -142,7 +142,7 @@ class Run:
             profiler.after(step, self._metrics.get(step))
             stop = preemption.reached(step)
             due = interval.due(step)
-            # After the last step there is nothing to go on from: it is saved, and the run is done.
+            # After the last step there is nothing to resume from: it is saved, and the run is done.
             if step == config.train.steps:
                 self._save(step, state, interval, math.inf)
             elif stop:
@@ -283,7 +283,7 @@ class Run:
             if within_s:
                 self._checkpoints.save_surely(step, state, within_s, begins)
                 return
-            # Put off once, it waits for nobody: training goes on, and asks again after each step.
+            # Put off once, it waits for nobody: training continues, and asks again after each step.
             why = self._checkpoints.save(step, state, 0.0 if put_off else PATIENCE_S, begins)
         if why and not put_off:
             self._event("save-put-off", step=step, reason=why)

@@ -1,4 +1,4 @@
-"""What people watch while a run goes on: speed, share of the peak, time left."""
+"""What people watch while a run continues: speed, share of the peak, time left."""
 
 import time
 from collections import deque

@@ -39,7 +39,7 @@ def by_slice(devices: Sequence[Any], slices: int = 1) -> list[list[Any]]:
     """The devices of each slice, slices in their order.
 
     Chips know their slice, if the TPU runtimes of several were told of one another. CPU devices
-    don't: they are dealt out in their order, which is that of the workers.
+    don't: they are assigned in their order, which is that of the workers.
 
     Args:
         devices: all of them, in JAX's order.

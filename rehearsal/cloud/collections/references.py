@@ -11,7 +11,7 @@ from rehearsal.cloud.collections.shape import values
 from rehearsal.cloud.service import JsonObject, World
 
 LINK = re.compile(r"(?:https?:)?//[\w.-]+\.googleapis\.com/(?:compute/)?(?:(?:v\d\w*|beta|alpha)/)?")
-# Collections that are served by hand: what their resources name.
+# Collections that are served manually: what their resources name.
 _NODE = Collection(
     "tpu.projects.locations.nodes",
     references=(

@@ -180,7 +180,7 @@ class Objects:
         finally:
             for source in sources:
                 self._store.blobs.release(source.blob)
-        try:  # again: the world went on while the content was put together
+        try:  # again: the world continued while the content was put together
             self._store.require_write(call.principal, bucket, name)
             conditions.check(self._store.objects(bucket).live(name))
         except ApiError:

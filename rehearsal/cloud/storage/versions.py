@@ -231,7 +231,7 @@ class Objects:
         """Names from `start` on with this prefix, in order, each with its generations, oldest first; those of
         folders, where they are wanted, with none.
 
-        A consumer may `send` a name to go on from there instead of the next one.
+        A consumer may `send` a name to resume from there instead of the next one.
         """
         if soft:
             self._expire()

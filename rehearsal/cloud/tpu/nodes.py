@@ -52,7 +52,7 @@ class Nodes:
 
     def __init__(self, world: World, hosts: Hosts, durations: Durations, seed: int) -> None:
         self.deleted: Counter[str] = Counter()  # by the state in which a request for it found the node
-        self._dice = random.Random(0)
+        self._rng = random.Random(0)
         self._late_dice = random.Random(seed)
         self._world = world
         self._hosts = hosts
@@ -108,7 +108,7 @@ class Nodes:
 
     async def bring_up(self, node: Node, state: str = "CREATING") -> JsonObject:
         """READY some time after every machine's init runs; ApiError if the node is deleted meanwhile."""
-        await self._world.clock.sleep(self._durations.create * self._dice.uniform(*self._durations.spread))
+        await self._world.clock.sleep(self._durations.create * self._rng.uniform(*self._durations.spread))
         async with node.power:
             still(node, state)
             node.untold = {(worker, key) for worker in range(node.slice.hosts) for key in LATE_KEYS}

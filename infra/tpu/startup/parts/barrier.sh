@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # barrier: every worker of the slice has come this far. Once a boot: whoever runs the
-# script again later doesn't wait for workers that went on long ago.
+# script again later doesn't wait for workers that continued long ago.
 
 stage_barrier() {
   # A worker that restarts alone meets the others where their job waits, at the job's own barrier.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The order, and for how long each stage may be tried again, in seconds. Grants of a
+# The order, and for how long each stage may be retried, in seconds. Grants of a
 # new service account can take minutes to hold, hence the patience with the bucket.
 
 # The script is of the bundle that it installs, and the loader, which found it there, says which that is.

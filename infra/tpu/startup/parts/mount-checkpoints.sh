@@ -62,7 +62,7 @@ stage_mount_checkpoints() {
   until mountpoint --quiet /mnt/checkpoints && try_as_nobody; do
     if ((SECONDS >= deadline)); then
       journalctl --unit=tpu-checkpoints.service --lines=5 --no-pager --output=cat || true
-      # A grant takes minutes to reach every server; the service goes on trying meanwhile.
+      # A grant takes minutes to reach every server; the service continues trying meanwhile.
       try_again "/mnt/checkpoints can't be written, read and renamed in yet"
     fi
     sleep 0.5

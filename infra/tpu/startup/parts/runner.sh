@@ -3,7 +3,7 @@
 
 declare -a FINISHED=()
 STAGE=''
-# How often a stage that goes on is told again.
+# How often a stage that continues is told again.
 TOLD_EACH_S=10
 
 # record STATE STAGE ENTRY...: the status as a file on the host, as a guest attribute and as the object.
@@ -23,12 +23,12 @@ learn() {
   [[ ! -f $RUN/node ]] || . "$RUN/node"
 }
 
-# tell_running NAME ATTEMPT START BEGAN_MS: that a stage goes on.
+# tell_running NAME ATTEMPT START BEGAN_MS: that a stage continues.
 tell_running() {
   record booting "$1" "${FINISHED[@]}" "$(stage_json "$1" running "$2" "$3" '' $(($(now_ms) - $4)) "$RUN/$1.log")"
 }
 
-# run_stage NAME PATIENCE_S: runs stage_NAME; where it asks to be tried again, does so
+# run_stage NAME PATIENCE_S: runs stage_NAME; where it asks to be retried, does so
 # until PATIENCE_S have passed. Ends the boot when the stage fails.
 run_stage() {
   local name=$1 deadline=$((SECONDS + $2)) stage_log=$RUN/$1.log

@@ -46,7 +46,7 @@ status_json() {
 }
 
 # state_of booting|failed|ready: how a state is told. Once this boot of the machine was ready, a later run of the
-# script is no boot: while it goes on, and where it fails, what the boot started still runs.
+# script is no boot: while it continues, and where it fails, what the boot started still runs.
 state_of() {
   case $1-$([[ ! -f $RUN/ready ]] || echo again) in
     booting-again) echo rerunning ;;

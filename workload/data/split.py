@@ -1,4 +1,4 @@
-"""Deals the samples of some sources out to streams, one for each worker of a fleet.
+"""Splits the samples of some sources into streams, one for each worker of a fleet.
 
     workload data streams --source prompts.jsonl --tokenizer Qwen2.5-0.5B/ --streams 8 --out streams/
 
@@ -31,8 +31,8 @@ _BATCH = 1024  # samples that are tokenized at once, on all cores
 
 
 @dataclass(frozen=True)
-class Wish:
-    """How to deal.
+class SplitRules:
+    """How to split.
 
     Attributes:
         streams: how many.
@@ -46,7 +46,7 @@ class Wish:
 
 
 @dataclass
-class _Hand:
+class _Stream:
     """What one stream has got."""
 
     tokens: list[NDArray[np.int32]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Hand:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class Split:
     """What became of the sources.
 
     Attributes:
@@ -71,9 +71,13 @@ class Dealt:
     rejected: dict[str, int]
 
 
-def deal(
-    reading: Reading, out: Store, tokenizer: Tokenizer, wish: Wish, say: Callable[[str], None] | None = None
-) -> Dealt:
+def split(
+    reading: Reading,
+    out: Store,
+    tokenizer: Tokenizer,
+    rules: SplitRules,
+    say: Callable[[str], None] | None = None,
+) -> Split:
     """Writes `stream_000.safetensors` and so on, `rejected.jsonl`, and `streams.json` last of all.
 
     The same call makes the same bytes; a stream that is there already with other ones is left alone.
@@ -81,7 +85,7 @@ def deal(
     Raises:
         DataError: no source, no usable sample, or `out` holds other streams.
     """
-    hands = [_Hand() for _ in range(wish.streams)]
+    parts = [_Stream() for _ in range(rules.streams)]
     aside: list[dict[str, str | int]] = []
     reasons: Counter[str] = Counter()
     fix = ""  # of the first that was rejected
@@ -92,8 +96,8 @@ def deal(
         reasons[kind or reason.partition(":")[0]] += 1
 
     told = time.monotonic()
-    for number, sample, tokens in _tokenized(reading, tokenizer, wish):
-        hand = hands[number % wish.streams]
+    for number, sample, tokens in _tokenized(reading, tokenizer, rules):
+        part = parts[number % rules.streams]
         if sample.problem:
             fix = fix if aside else sample.fix
             put_aside(number, sample, sample.problem)
@@ -104,14 +108,14 @@ def deal(
         elif sample.name in seen:
             reason = f"is named {sample.name!r} like one before it"
             put_aside(number, sample, reason, "is named like another")
-        elif wish.max_tokens and len(tokens) > wish.max_tokens:
-            reason = f"has {len(tokens)} tokens, more than {wish.max_tokens}"
+        elif rules.max_tokens and len(tokens) > rules.max_tokens:
+            reason = f"has {len(tokens)} tokens, more than {rules.max_tokens}"
             put_aside(number, sample, reason, "is too long")
         else:
             seen.add(sample.name)
-            hand.tokens.append(tokens.astype(np.int32))
-            hand.samples.append(number)
-            hand.ids.append(sample.name)
+            part.tokens.append(tokens.astype(np.int32))
+            part.samples.append(number)
+            part.ids.append(sample.name)
         if say and time.monotonic() > told + 2:
             told = time.monotonic()
             say(f"{number + 1} samples, {len(aside)} rejected")
@@ -119,24 +123,24 @@ def deal(
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
         fix = fix or "name other sources"
         raise DataError(f"{_named(reading)}: no sample that can be used{first}\n    fix: {fix}")
-    if empty := [n for n, hand in enumerate(hands) if not hand.samples]:
+    if empty := [n for n, part in enumerate(parts) if not part.samples]:
         left = f"{len(seen)} samples leave stream {empty[0]} empty"
-        fix = f"fewer --streams than {wish.streams}: sample k goes to stream k mod their number"
+        fix = f"fewer --streams than {rules.streams}: sample k goes to stream k mod their number"
         raise DataError(f"{_named(reading)}: {left}\n    fix: {fix}")
     source = _digest(reading.files())
-    decides = json.dumps([source, tokenizer.identity, reading.decides, asdict(wish)])
-    dealt = hashlib.sha256(decides.encode()).hexdigest()
+    decides = json.dumps([source, tokenizer.identity, reading.decides, asdict(rules)])
+    digest = hashlib.sha256(decides.encode()).hexdigest()
     about = About(
-        0, wish.streams, source, dealt, tokenizer.name, tokenizer.identity, tokenizer.vocab_size, len(aside)
+        0, rules.streams, source, digest, tokenizer.name, tokenizer.identity, tokenizer.vocab_size, len(aside)
     )
     files = {
         f"stream_{number:03}.safetensors": streams.pack(
-            replace(about, number=number), hand.tokens, hand.samples, hand.ids
+            replace(about, number=number), part.tokens, part.samples, part.ids
         )
-        for number, hand in enumerate(hands)
+        for number, part in enumerate(parts)
     }
     files[REJECTED] = "".join(json.dumps(one) + "\n" for one in aside).encode()
-    counted = sum(len(tokens) for hand in hands for tokens in hand.tokens)
+    counted = sum(len(tokens) for part in parts for tokens in part.tokens)
     index = {
         "source_sha256": about.source_sha256,
         "samples": len(seen),
@@ -146,15 +150,15 @@ def deal(
     }
     _put_all(out, files, say)
     _put(out, INDEX, (json.dumps(index, indent=2) + "\n").encode())
-    return Dealt(len(seen), counted, tuple(sorted(files.keys() - {REJECTED})), dict(reasons))
+    return Split(len(seen), counted, tuple(sorted(files.keys() - {REJECTED})), dict(reasons))
 
 
 def _tokenized(
-    reading: Reading, tokenizer: Tokenizer, wish: Wish
+    reading: Reading, tokenizer: Tokenizer, rules: SplitRules
 ) -> Iterator[tuple[int, Sample, NDArray[np.uint32]]]:
     batch: list[tuple[int, Sample]] = []
     for number, sample in enumerate(reading.samples()):
-        if wish.most_samples and number >= wish.most_samples * wish.streams:
+        if rules.most_samples and number >= rules.most_samples * rules.streams:
             break
         batch.append((number, sample))
         if len(batch) == _BATCH:
