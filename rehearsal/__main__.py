@@ -21,6 +21,8 @@ from types import FrameType
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioError
 from rehearsal.scenario import scenario as scenarios
+from rehearsal.scenario.record import Record
+from rehearsal.scenario.report import write_picture
 from rehearsal.scenario.steps import Publish
 from rehearsal.scenario.tour_steps import Guide
 from rehearsal.world import life, making, person
@@ -75,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     for each in (run, up, shell):
         each.add_argument(
-            "--plugins", type=Path, metavar="DIR", help="folder with the official gcp provider plug-in"
+            "--plugins", type=Path, metavar="DIR", help="folder with the official gcp provider plugin"
         )
     for each in (up, shell):
         each.add_argument("--env", default="dev", help="environment of a fresh world (default: dev)")
@@ -87,6 +89,9 @@ def build_parser() -> argparse.ArgumentParser:
     for each in (run, up, shell, down, status):
         each.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
     commands.add_parser("list", help="the scenarios that come with the project")
+    picture = commands.add_parser("picture", help="draw the losses of a report as an SVG file")
+    picture.add_argument("record", type=Path, help="record.json of a report")
+    picture.add_argument("--out", type=Path, default=Path("docs/pictures/loss.svg"), help="(%(default)s)")
     return parser
 
 
@@ -103,7 +108,8 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(words)
     narrator = Narrator()
     command = {
-        "run": _run, "up": _up, "shell": _shell, "down": _down, "status": _status, "list": _list
+        "run": _run, "up": _up, "shell": _shell, "down": _down, "status": _status, "list": _list,
+        "picture": _picture,
     }[arguments.command]  # fmt: skip
     signal.signal(signal.SIGTERM, _as_interrupt)
     signal.signal(signal.SIGHUP, _as_interrupt)
@@ -257,6 +263,12 @@ def _status(arguments: argparse.Namespace, narrator: Narrator) -> int:
     layout = _kept(arguments)
     life.require_up(layout)
     narrator.status(layout.root, Control(layout.control).status())
+    return 0
+
+
+def _picture(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    write_picture(Record.load(arguments.record), arguments.out)
+    narrator.line(f"{arguments.out}")
     return 0
 
 

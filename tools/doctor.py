@@ -3,7 +3,7 @@
 make doctor
 
 Exit status 0: both `make test` and `make rehearse` can run here. 1: something that they need is
-missing. What only a real cloud needs (a login, official plug-ins) never fails the doctor.
+missing. What only a real cloud needs (a login, official plugins) never fails the doctor.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def programs() -> Iterator[Finding]:
 
 
 def plugins() -> Finding:
-    """The official gcp provider plug-in, if somebody installed it."""
+    """The official gcp provider plugin, if somebody installed it."""
     home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
     locked = re.search(r"^pulumi-gcp==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     version = locked.group(1) if locked else ""
-    # The CLI takes a plug-in of exactly the version that the program's SDK has.
+    # The CLI takes a plugin of exactly the version that the program's SDK has.
     executable = home / "plugins" / f"resource-gcp-v{version}" / "pulumi-resource-gcp"
     fix = f"for the real cloud: pulumi plugin install resource gcp {version}"
     if not executable.is_file():
@@ -130,12 +130,12 @@ def plugins() -> Finding:
         found = f"not v{version}" + (
             f" but {', '.join(others)}" if others else ": the rehearsal has a stand-in"
         )
-        return Finding("gcp provider plug-in", OPTIONAL, found, fix)
+        return Finding("gcp provider plugin", OPTIONAL, found, fix)
     with executable.open("rb") as file:
         if b"rehearsal.standin serve" in file.read(1024):
             fix = f"remove {executable.parent}, then {fix}"
-            return Finding("gcp provider plug-in", OPTIONAL, f"v{version}, but it is the stand-in", fix)
-    return Finding("gcp provider plug-in", OK, f"v{version}")
+            return Finding("gcp provider plugin", OPTIONAL, f"v{version}, but it is the stand-in", fix)
+    return Finding("gcp provider plugin", OK, f"v{version}")
 
 
 def machine() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Pulumi's plug-in protocol for a provider written in Python: gRPC, values, errors; nothing of any cloud.
+"""Pulumi's plugin protocol for a provider written in Python: gRPC, values, errors; nothing of any cloud.
 
 `rehearsal.standin` is such a provider, for Google Cloud.
 """

@@ -1,4 +1,4 @@
-"""What a provider has to do to be served as a plug-in: one method per call of the engine."""
+"""What a provider has to do to be served as a plugin: one method per call of the engine."""
 
 from __future__ import annotations
 

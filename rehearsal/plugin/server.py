@@ -207,7 +207,7 @@ def serve(provider: Provider) -> None:
 
 
 def _unread(stream: int) -> bool:
-    """Whether nobody holds the other end any more. The engine reads what a plug-in prints as long as it
+    """Whether nobody holds the other end any more. The engine reads what a plugin prints as long as it
     lives, so this also notices one that was gone before we ran; a change of parent, or its death signal,
     would not.
     """

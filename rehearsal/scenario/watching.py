@@ -143,7 +143,7 @@ def resumed(scene: Scene, step: steps.Resumed) -> None:
         raise ScenarioFailed(
             f"{step.run} resumed from steps {restores or 'none'}; expected {step.from_step} or later"
         )
-    scene.note.text = f"resumed from step {', '.join(map(str, restores))}"
+    scene.note.text = f"restores at steps {', '.join(map(str, restores))}"
 
 
 def remember(scene: Scene, step: steps.Remember) -> None:

@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def pulumi_home(self) -> Path:
-        """PULUMI_HOME: plug-ins and the CLI's own settings."""
+        """PULUMI_HOME: plugins and the CLI's own settings."""
         return self.root / "pulumi"
 
     @property

@@ -1,4 +1,4 @@
-"""Fills a world's folder before its birth: program, certificates, login, plug-ins, the cloud's settings."""
+"""Fills a world's folder before its birth: program, certificates, login, plugins, the cloud's settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Plan:
     environment: str = "dev"  # whose settings hold
     cloud: Mapping[str, float] = field(default_factory=dict)  # of its configuration: clock, lags, tokens
     seed: int = 0  # of everything random in the cloud
-    plugins: Path | None = None  # folder with official plug-ins
+    plugins: Path | None = None  # folder with official plugins
     text: Text = field(default_factory=Text)  # what the data snapshot holds
     settings: Mapping[str, object] = field(default_factory=dict)  # laid over the environment's file
     locks: tuple[str, ...] = ()  # bundles to build outside, where the package registries can be reached
@@ -54,7 +54,7 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     if settings.get("data:snapshot"):
         with narrator.step("the data disk's snapshot, from text on this machine") as note:
             note.text = snapshot_image(plan.text).name
-    with narrator.step("machine image, certificates, login, plug-ins") as note:
+    with narrator.step("machine image, certificates, login, plugins") as note:
         image = ensure_image(cache_dir(), narrator.line)
         tls = authority.issue(layout.tls, names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
         tokens = {account: secrets.token_urlsafe(24) for account in person.PEOPLE}
@@ -117,18 +117,18 @@ def seed(layout: Layout, plan: Plan) -> None:
 
 
 def install_plugins(layout: Layout, named: Path | None, environment: dict[str, str]) -> str:
-    """Link the official plug-in into the world's Pulumi home, or install the stand-in; which, in words."""
+    """Link the official plugin into the world's Pulumi home, or install the stand-in; which, in words."""
     user_home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
     place = plugin_folder(Path("")).name  # of the version that the program's SDK asks for
     plugin = (named or user_home / "plugins") / place
     executable = plugin / EXECUTABLE
     if executable.is_file() and not is_standin(executable):
-        # A folder of our own with links in it: the CLI passes over a plug-in's folder that is itself a link.
+        # A folder of our own with links in it: the CLI passes over a plugin's folder that is itself a link.
         linked = layout.pulumi_home / "plugins" / place
         linked.mkdir(parents=True)
         for file in plugin.resolve().iterdir():
             (linked / file.name).symlink_to(file)
-        return f"official plug-in {place}"
+        return f"official plugin {place}"
     if named:
         raise WorldError(
             f"{named} holds no official {place}",
@@ -139,8 +139,8 @@ def install_plugins(layout: Layout, named: Path | None, environment: dict[str, s
         command, capture_output=True, text=True, check=False, env=environment, cwd=layout.program
     )
     if done.returncode != 0:
-        raise WorldError(f"the stand-in plug-in can't be installed: {done.stderr.strip()[-600:]}")
-    return "stand-in provider plug-in"
+        raise WorldError(f"the stand-in plugin can't be installed: {done.stderr.strip()[-600:]}")
+    return "stand-in provider plugin"
 
 
 def _write_cloud_config(

@@ -126,7 +126,7 @@ def test_doctor_survives_a_machine_without(missing: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("version", "content", "said"),
     [
-        ("WANTED", "official", r"ok +gcp provider plug-in +v"),
+        ("WANTED", "official", r"ok +gcp provider plugin +v"),
         ("WANTED", "exec python -m rehearsal.standin serve", r"optional +gcp .* but it is the stand-in"),
         ("1.2.3", "official", r"optional +gcp .* not v\d.* but resource-gcp-v1\.2\.3"),
     ],

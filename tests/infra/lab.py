@@ -1,6 +1,6 @@
 """All layers on an emulated Google Cloud, by the real Pulumi CLI, that can be killed at any request.
 
-Real are the program, the CLI, the commands of `tpu infra`, the plug-in (the stand-in) and the front
+Real are the program, the CLI, the commands of `tpu infra`, the plugin (the stand-in) and the front
 door. What isn't: machines do nothing, and Google's clock runs 200 times as fast.
 """
 

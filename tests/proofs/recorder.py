@@ -1,4 +1,4 @@
-"""A pytest plug-in that writes which lines of the emulated cloud and of the stacks each test runs.
+"""A pytest plugin that writes which lines of the emulated cloud and of the stacks each test runs.
 
 `-p tests.proofs.recorder` with RECORD_TO=FILE. What runs before a test's own body (its fixtures, which a
 module may share) counts for every test of the module; what runs at import counts for none.

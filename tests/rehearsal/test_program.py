@@ -156,11 +156,11 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
     layout = Layout(tmp_path / "world")
     layout.pulumi_home.mkdir(parents=True)
     said = install_plugins(layout, tmp_path / ".pulumi" / "plugins" if named else None, {})
-    assert said == f"official plug-in {official.name}"
+    assert said == f"official plugin {official.name}"
     before = sorted(official.iterdir())
 
     def cli(*arguments: str) -> str:
-        """The real CLI, which looks for plug-ins nowhere but in the world's Pulumi home."""
+        """The real CLI, which looks for plugins nowhere but in the world's Pulumi home."""
         environment = {
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "HOME": str(tmp_path / "nobody"),

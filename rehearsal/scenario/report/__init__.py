@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rehearsal.errors import ScenarioError
 from rehearsal.scenario.record import Record
-from rehearsal.scenario.report.page import page
+from rehearsal.scenario.report.page import COLOURS, compared, page
 
 
 def write_report(record: Record, folder: Path) -> Path:
@@ -15,3 +16,20 @@ def write_report(record: Record, folder: Path) -> Path:
     target = folder / "index.html"
     target.write_text(page(record))
     return target
+
+
+def write_picture(record: Record, target: Path) -> None:
+    """Write the losses of an interrupted run over an uninterrupted one's as SVG, for light and dark pages.
+
+    Raises:
+        ScenarioError: the scenario had no such pair of runs.
+    """
+    from rehearsal.scenario.report import plots  # matplotlib takes a second
+
+    pairs = compared(record)
+    if not pairs:
+        raise ScenarioError(f"{record.scenario} had no interrupted run beside an uninterrupted one")
+    text = plots.loss(record, *pairs[0])
+    head, _, body = text.partition(">")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(f"{head}><style>{COLOURS}svg {{ background: var(--card) }}</style>{body}")

@@ -7,11 +7,19 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from rehearsal.scenario.record import Record
+from rehearsal.scenario.record import Record, RunRecord
 from rehearsal.scenario.report.facts import costs, headlines, lost_at, minutes
 
-_STYLE = """
-:root { --ink: #1d2733; --faint: #5d6975; --line: #e4e8ec; --ground: #f6f8fa; --ok: #2c7a4b; --bad: #c22f36 }
+COLOURS = """
+:root { color-scheme: light dark; --ink: #1d2733; --faint: #5d6975; --line: #e4e8ec; --ground: #f6f8fa;
+        --card: #ffffff; --busy: #d9e4ee; --run: #17406d; --ok: #2c7a4b; --bad: #c22f36 }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6ebf0; --faint: #9aa7b4; --line: #2f3a46; --ground: #0f151b; --card: #18212a;
+          --busy: #33475a; --run: #e8b04a; --ok: #3d9a63; --bad: #e2555c } }
+"""
+_STYLE = (
+    f"""{COLOURS}"""
+    + """
 * { box-sizing: border-box }
 body { margin: 0; background: var(--ground); color: var(--ink);
        font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
@@ -20,10 +28,11 @@ h1 { font-size: 24px; line-height: 1.25; margin: 0 0 6px } h2 { font-size: 17px;
 p { margin: 4px 0; color: var(--faint) }
 .verdict { display: inline-block; padding: 2px 12px; border-radius: 99px; color: white; font-weight: 600;
            background: var(--bad) } .verdict.passed { background: var(--ok) }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px;
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px;
          margin: 20px 0 }
-.card, section { background: white; border: 1px solid var(--line); border-radius: 10px }
-.card { padding: 12px 14px } .card b { display: block; font-size: 18px } .card span { color: var(--faint) }
+.card, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px }
+.card { padding: 12px 14px } .card b { display: block; font-size: 17px; overflow-wrap: anywhere }
+.card span { color: var(--faint) }
 section { padding: 18px 20px; margin-top: 16px; overflow-x: auto } svg { width: 100%; height: auto }
 table { border-collapse: collapse; width: 100%; font-size: 14px }
 th { text-align: left; color: var(--faint); font-weight: 500 }
@@ -32,8 +41,10 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 tr:last-child td { border-bottom: 0 } .failed td { color: var(--bad) } .detail { color: var(--faint) }
 pre { white-space: pre-wrap; margin: 8px 0 0; font-size: 13px } ul { margin: 6px 0 0; padding-left: 20px }
 details summary { cursor: pointer; font-weight: 600; font-size: 17px }
+@media (max-width: 700px) { svg { min-width: 680px } main { padding: 16px 12px 48px } }
 @media print { body { background: white } section { break-inside: avoid } }
 """
+)
 
 
 def page(record: Record) -> str:
@@ -103,20 +114,24 @@ def _hosts(record: Record) -> str:
     return _section("Hosts", plots.timeline(record), said)
 
 
-def _losses(record: Record) -> list[str]:
-    """The picture for every run that was killed and has an uninterrupted one to be held against."""
-    from rehearsal.scenario.report import plots
-
+def compared(record: Record) -> list[tuple[RunRecord, RunRecord]]:
+    """An uninterrupted run, and each interrupted one that can be compared with it."""
     killed = {kill.run for kill in record.kills}
     runs = [run for run in record.runs if run.losses]
     calm = next((run for run in runs if run.name not in killed), None)
+    return [(calm, run) for run in runs if run.name in killed] if calm else []
+
+
+def _losses(record: Record) -> list[str]:
+    """Loss and progress of every interrupted run that can be compared."""
+    from rehearsal.scenario.report import plots
+
     parts = []
-    for run in runs:
-        if run.name in killed and calm:
-            said = "The thick line was never disturbed; the thin one on top of it was killed at the marks."
-            parts.append(_section(f"Loss: {run.name} on {calm.name}", plots.loss(record, calm, run), said))
-            said = "Steps that were reported; a restore begins a new line, at the newest complete checkpoint."
-            parts.append(_section(f"Progress of {run.name}", plots.progress(record, run), said))
+    for calm, run in compared(record):
+        said = "The thick line was never interrupted; the thin one on top of it was, at the marks."
+        parts.append(_section(f"Loss: {run.name} over {calm.name}", plots.loss(record, calm, run), said))
+        said = "Steps that were reported; a restore begins a new line, at the newest complete checkpoint."
+        parts.append(_section(f"Progress of {run.name}", plots.progress(record, run), said))
     return parts
 
 

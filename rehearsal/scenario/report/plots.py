@@ -57,7 +57,13 @@ _NAMES = {
 _ENDING = ("notice", "power-loss", "maintenance")  # of the machine; others leave it running
 _BUSY_KINDS = {
     "up": "#4878a8", "destroy": "#8b5a83", "recover": "#4878a8", "publish": "#e9a23b", "done": TRAINING,
-    "reach": TRAINING, "kill": FAULT, "kills": FAULT, "ready": "#dd6e42",
+    "reach": TRAINING, "kill": FAULT, "kills": FAULT, "ready": "#b08fc7",
+}  # fmt: skip
+
+
+# What a page in the dark has another colour for: its custom property, with the light one as a fallback.
+_PROPERTIES = {
+    INK: "ink", FAINT: "faint", GRID: "line", TRAINING: "busy", INTERRUPTED: "run", "#ffffff": "card",
 }  # fmt: skip
 
 
@@ -73,7 +79,7 @@ def timeline(record: Record) -> str:
         place = {row: len(rows) - 1 - number for number, row in enumerate(rows)}
         for boot in record.boots:
             _boot(axes, record, boot, place[boot.node, boot.worker])
-        _story_lane(axes, record, len(rows) + 0.35)
+        _scenario_lane(axes, record, len(rows) + 0.35)
         for kill in record.kills:
             _kill_line(axes, record, kill, rows, place)
         few = len(rows) <= 20
@@ -128,7 +134,7 @@ def _death(record: Record, boot: Boot, start: float) -> float:
     return min((end for end in ends if end > start), default=record.end)
 
 
-def _story_lane(axes: Axes, record: Record, row: float) -> None:
+def _scenario_lane(axes: Axes, record: Record, row: float) -> None:
     """The steps that took a while, with their names where there is room."""
     for step in record.steps:
         left, width = _at(record, step.start), (step.end - step.start) / 60
@@ -258,6 +264,8 @@ def _svg(figure: Figure, title: str) -> str:
     # The page scales it; the view box keeps its shape. Ids must not meet those of another figure.
     text = re.sub(r'(<svg[^>]*?) width="[^"]+"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]+"', rf'\1 role="img" aria-label="{title}"', text, count=1)
+    for colour, name in _PROPERTIES.items():
+        text = text.replace(f": {colour}", f": var(--{name}, {colour})")
     prefix = re.sub(r"[^a-z]+", "-", title.lower())[:24]
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'href="#', f'href="#{prefix}-', text)
