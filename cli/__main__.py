@@ -114,6 +114,12 @@ def _rehearsal(arguments: list[str]) -> int:
     return rehearsal(arguments)
 
 
+def _completion(arguments: list[str]) -> int:
+    from cli.completion import main as completion
+
+    return completion(arguments, [*COMMANDS, *SUBCOMMANDS])
+
+
 COMMANDS: dict[str, tuple[Main, str]] = {
     "plan": (updates.plan, "what each layer would change, and what it costs"),
     "up": (updates.up, "bring layers up, after one question: stacks, the bundle, slices"),
@@ -126,6 +132,7 @@ COMMANDS: dict[str, tuple[Main, str]] = {
     "publish": (_publish, "build the bundle that hosts install, and upload it"),
     "preflight": (_preflight, "whether a training config fits a slice, how fast, at what price"),
     "doctor": (_doctor, "what is missing on this machine, or in an environment"),
+    "completion": (_completion, "completion of commands and environments, for bash, zsh or fish"),
 }
 """The commands, and what each does."""
 

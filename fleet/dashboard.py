@@ -1,33 +1,27 @@
 """The live view: in a terminal, as lines where there is none, and as a page on this machine."""
 
-import html
 import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import StringIO
 from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from fleet import show
 from fleet.controller import Observation
 from fleet.errors import FleetError
 from fleet.model import Condition
+from fleet.page import page
 from fleet.show import Rates, Row
 
 _EVENTS = 8
 _ALIVE_S = 3600.0  # without a terminal: that nothing has changed is said this often
-_PAGE_WIDTH = 180
-_PAGE = """<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5><title>TITLE</title>
-<body style="color:{foreground};background:{background}">
-<pre style="font:13px/1.5 ui-monospace,monospace">{code}</pre>
-"""
+_HISTORY = 360  # observations of each slice that the page's charts show
 
 
 class Dashboard:
@@ -40,8 +34,10 @@ class Dashboard:
         self._title, self._console = title, console or Console()
         self._rates, self._events = Rates(), deque[str](maxlen=_EVENTS)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._last = "nothing was seen yet", list[Row](), list[str]()  # title, rows, lines
+        self._last = "nothing observed yet, -", list[Row](), list[str]()  # title, rows, lines
         self._printed, self._printed_s = "", 0.0
+        self._history: dict[str, deque[tuple[float, int]]] = {}
+        self._facts: dict[str, str] = {}
 
     def __enter__(self) -> "Dashboard":
         if self._live:
@@ -62,6 +58,10 @@ class Dashboard:
         self._events.extend(fresh)
         lines = [show.summary(found), *show.unanswered(observation), *show.remarks(observation)]
         self._last = f"{self._title}, {clock}", found, [*lines, "", *self._events]
+        self._facts = show.facts(found, observation)
+        for row in found:
+            observed = self._history.setdefault(row.node, deque(maxlen=_HISTORY))
+            observed.append((observation.view.at_s, row.samples))
         if self._live:
             self._live.update(self._drawn(self._console.height - len(lines) - _EVENTS - 6), refresh=True)
         else:
@@ -74,11 +74,11 @@ class Dashboard:
 
     @property
     def page(self) -> str:
-        """What a terminal of any height would show, as HTML."""
-        console = Console(record=True, file=StringIO(), width=_PAGE_WIDTH)
-        console.print(self._drawn(len(self._last[1])))
-        frame = _PAGE.replace("TITLE", html.escape(self._title))
-        return console.export_html(theme=SVG_EXPORT_THEME, code_format=frame, inline_styles=True)
+        """As HTML, with every slice and its history."""
+        heading, found, lines = self._last
+        title, _, clock = heading.rpartition(", ")
+        remarks = lines[1 : lines.index("")] if "" in lines else []
+        return page(title, clock, found, self._history, self._facts, remarks, [*self._events])
 
     def _drawn(self, room: int) -> Group:
         """The last look; of more members than there is room for, those that need somebody."""

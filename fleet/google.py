@@ -5,6 +5,7 @@ objects.list                   https://cloud.google.com/storage/docs/json_api/v1
 """
 
 import json
+import math
 import re
 import threading
 import time
@@ -171,6 +172,8 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
                 command=str(said.get("command", "")),
                 why=why,
                 disk_full=said.get("disk") == "full",
+                loss=_finite(said, "loss"),
+                goodput=_finite(said, "goodput"),
             )
         found.setdefault(named[2], []).append(status)
     return found
@@ -233,6 +236,15 @@ def _unix_s(said: str) -> float:
         return datetime.fromisoformat(said.replace("Z", "+00:00")).timestamp()
     except ValueError:
         return 0.0
+
+
+def _finite(said: Mapping[str, Any], key: str) -> float | None:
+    """A finite number; None where there is none."""
+    try:
+        found = float(str(said.get(key, "")))
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _count(said: Mapping[str, Any], key: str) -> int:

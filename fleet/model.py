@@ -91,6 +91,8 @@ class WorkerStatus:
         of_samples: to do in all; 0 where nobody knows.
         shards: committed.
         size_bytes: of them.
+        loss: of the last step; None where there is none.
+        goodput: share of the attempt's wall time spent on steps, likewise.
         command: which command's work it is, by its id; empty where nobody said.
         why: its boot or its work failed.
         disk_full: whether its boot disk was.
@@ -109,6 +111,8 @@ class WorkerStatus:
     why: str = ""
     disk_full: bool = False
     worked_s: float = 0.0
+    loss: float | None = None
+    goodput: float | None = None
 
     def of(self, command: str) -> "WorkerStatus":
         """The same, as word of the job that is asked for: what is of another one says no more than that."""
@@ -186,6 +190,8 @@ def together(said: Sequence[WorkerStatus]) -> WorkerStatus | None:
         why=next((status.why for status in (*works, *boots) if status.why), ""),
         disk_full=any(status.disk_full for status in works),
         worked_s=max((w.at_s if w.work == "running" else w.worked_s for w in works), default=0.0),
+        loss=next((one.loss for one in works if one.loss is not None), None),
+        goodput=next((one.goodput for one in works if one.goodput is not None), None),
     )
 
 

@@ -45,6 +45,8 @@ class Row:
     samples_per_s: float | None
     left_s: float | None
     why: str
+    loss: float | None = None
+    goodput: float | None = None
 
 
 class Rates:
@@ -79,6 +81,7 @@ def rows(observation: Observation, rates: Rates) -> list[Row]:
             Row(
                 one.node, one.zone, observed.state if observed else "", one.condition, status.stage,
                 status.samples, status.of_samples, status.shards, status.size_bytes, rate, left, one.why,
+                status.loss, status.goodput,
             )
         )  # fmt: skip
     return found
@@ -88,12 +91,11 @@ def price_so_far(observation: Observation) -> tuple[float, list[str]]:
     """Dollars since the creation of our nodes that are there, and those whose price nobody knows."""
     total, unknown = 0.0, []
     for member, observed in observation.nodes:
-        each = CATALOG.price(observed.zone)
-        price = each.spot if member.spot else each.on_demand
-        if price is None or member.reserved:
+        hourly = _hourly(member, observed.zone)
+        if hourly is None:
             unknown.append(observed.name)
         elif observed.created_s:
-            total += price * member.kind.chips * max(0.0, observation.view.at_s - observed.created_s) / 3600
+            total += hourly * max(0.0, observation.view.at_s - observed.created_s) / 3600
     return total, sorted(unknown)
 
 
@@ -113,6 +115,29 @@ def summary(found: Sequence[Row]) -> str:
     return "; ".join(statuses)
 
 
+def facts(found: Sequence[Row], observation: Observation) -> dict[str, str]:
+    """The few numbers to see first, by name."""
+    counts = Counter(row.condition for row in found)
+    rate = sum(row.samples_per_s or 0 for row in found)
+    dollars, unknown = price_so_far(observation)
+    hourly = [_hourly(member, observed.zone) for member, observed in observation.nodes]
+    known = [each for each in hourly if each is not None]
+    return {
+        "slices": f"{len(found)}",
+        **{str(one): f"{counts[one]}" for one in Condition if counts[one]},
+        **({"rate": f"{rate:,.1f}/s"} if rate else {}),
+        "now": f"${sum(known):,.2f}/h" if len(known) == len(hourly) else "unknown $/h",
+        "so far": f"${dollars:,.2f}{' +' if unknown else ''}",
+    }
+
+
+def _hourly(member: Node, zone: str) -> float | None:
+    """Dollars of a node; None where its price isn't known."""
+    each = CATALOG.price(zone)
+    price = each.spot if member.spot else each.on_demand
+    return None if price is None or member.reserved else price * member.kind.chips
+
+
 def remedies(observation: Observation) -> list[str]:
     """What a person can do about members, once for all that it helps."""
     found: dict[str, list[Decision]] = {}
@@ -125,8 +150,11 @@ def remedies(observation: Observation) -> list[str]:
     ]
 
 
-HEAD = ("node", "zone", "state", "condition", "samples", "shards", "size", "samples/s", "left", "why")
-_NUMBERS = HEAD[4:9]
+HEAD = (
+    "node", "zone", "state", "condition", "samples", "loss", "goodput", "shards", "size",
+    "samples/s", "left", "why",
+)  # fmt: skip
+_NUMBERS = HEAD[4:11]
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -136,6 +164,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )
     return (
         row.node, row.zone, row.state or "-", row.condition, samples,
+        "" if row.loss is None else f"{row.loss:.3f}", "" if row.goodput is None else f"{row.goodput:.0%}",
         f"{row.shards:,}" if row.shards else "", decimal(row.size_bytes) if row.size_bytes else "",
         "" if row.samples_per_s is None else f"{row.samples_per_s:,.1f}",
         "" if row.left_s is None else in_time(row.left_s), row.why.partition("\n")[0],

@@ -52,7 +52,9 @@ def test_each_command_has_help_with_an_example(name: str, capsys: pytest.Capture
     assert f"tpu {name} " in said.partition("usage")[2], "an example"
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("preflight", "doctor")])
+@pytest.mark.parametrize(
+    "name", [name for name in COMMANDS if name not in ("preflight", "doctor", "completion")]
+)
 def test_an_environment_that_is_not_there_names_the_nearest(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,3 +120,28 @@ def test_importing_the_command_line_waits_for_no_library() -> None:
     slow = {"jax", "pulumi", "matplotlib", "google.cloud"}
     code = f"import sys, cli.__main__; print(sorted({slow} & set(sys.modules)))"
     assert run([sys.executable, "-c", code]).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["sta"], {"status"}),
+        (["re"], {"restart", "recover", "rehearsal"}),
+        (["plan", ""], {"dev", "prod"}),
+        (["plan", "p"], {"prod"}),
+        (["plan", "dev", "--f"], {"--format", "--full"}),
+    ],
+)
+def test_bash_completes_commands_environments_and_options(typed: list[str], expected: set[str]) -> None:
+    words = " ".join(f"'{word}'" for word in ["tpu", *typed])
+    ask = f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _tpu; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    script = f'export PATH={TPU.parent}:$PATH; eval "$(tpu completion bash)"; {ask}'
+    assert set(run(["bash", "-c", script]).stdout.split()) == expected
+
+
+def test_completion_scripts_are_valid_bash() -> None:
+    for shell in ("bash", "zsh"):
+        script = run([str(TPU), "completion", shell]).stdout
+        assert "complete -F _tpu tpu" in script
+        assert run(["bash", "-n", "-c", script]).returncode == 0
+    assert "complete -c tpu" in run([str(TPU), "completion", "fish"]).stdout

@@ -58,6 +58,12 @@ class GoodputRecorder:
         """Says that a step is done."""
         self.last = step
 
+    @property
+    def share(self) -> float:
+        """Of the wall time so far, what went into steps."""
+        wall_s = self._clock() - self.begun
+        return self.seconds["step"] / wall_s if wall_s > 0 else 0.0
+
     def content(self) -> dict[str, Any]:
         """What is kept of a start; its accounts add up to `seconds`."""
         wall = self._clock() - self.begun

@@ -245,7 +245,7 @@ class Run:
             raise self._diverged(step, loss, norm)
         self._last_loss = loss
         self._goodput.did(step)
-        self._heartbeat.report(samples=step)
+        self._heartbeat.report(samples=step, loss=f"{loss:.4f}", goodput=f"{self._goodput.share:.3f}")
         if self._step_log:
             self._step_log.loss(step, loss, self._progress.did(step, metrics))
             self._write_goodput()

@@ -12,10 +12,11 @@ from rehearsal.scenario.report.facts import costs, headlines, lost_at, minutes
 
 COLOURS = """
 :root { color-scheme: light dark; --ink: #1d2733; --faint: #5d6975; --line: #e4e8ec; --ground: #f6f8fa;
-        --card: #ffffff; --busy: #d9e4ee; --run: #17406d; --ok: #2c7a4b; --bad: #c22f36 }
+        --card: #ffffff; --busy: #d9e4ee; --run: #17406d; --reference: #9ec5e8;
+        --ok: #2c7a4b; --bad: #c22f36 }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6ebf0; --faint: #9aa7b4; --line: #2f3a46; --ground: #0f151b; --card: #18212a;
-          --busy: #33475a; --run: #e8b04a; --ok: #3d9a63; --bad: #e2555c } }
+          --busy: #33475a; --run: #f2c14e; --reference: #35638c; --ok: #3d9a63; --bad: #e2555c } }
 """
 _STYLE = (
     f"""{COLOURS}"""

@@ -63,7 +63,8 @@ _BUSY_KINDS = {
 
 # What a page in the dark has another colour for: its custom property, with the light one as a fallback.
 _PROPERTIES = {
-    INK: "ink", FAINT: "faint", GRID: "line", TRAINING: "busy", INTERRUPTED: "run", "#ffffff": "card",
+    INK: "ink", FAINT: "faint", GRID: "line", TRAINING: "busy", INTERRUPTED: "run",
+    REFERENCE: "reference", "#ffffff": "card",
 }  # fmt: skip
 
 

@@ -1,0 +1,82 @@
+"""The page of the live view: everything escaped, right on a phone and in the dark, charts from history."""
+
+import re
+from html.parser import HTMLParser
+
+from fleet.page import page, sparkline
+from fleet.show import Row
+
+
+def row(node: str = "tpu-dev", **more: object) -> Row:
+    known: dict[str, object] = {
+        "node": node, "zone": "us-east5-b", "state": "READY", "condition": "working", "stage": "launch",
+        "samples": 120, "of_samples": 600, "shards": 0, "size_bytes": 0, "samples_per_s": 2.5,
+        "left_s": 192.0, "why": "", "loss": 2.34567, "goodput": 0.873,
+    }  # fmt: skip
+    return Row(**{**known, **more})  # type: ignore[arg-type]
+
+
+HISTORY = {"tpu-dev": [(0.0, 0), (10.0, 20), (20.0, 50), (30.0, 50), (40.0, 120)]}
+
+
+def drawn(*rows: Row, lines: tuple[str, ...] = (), events: tuple[str, ...] = ()) -> str:
+    return page("fleet dev", "12:00:00", rows, HISTORY, {"now": "$22.45/h"}, lines, events)
+
+
+def test_a_slice_has_its_step_loss_rate_goodput_and_time_left() -> None:
+    text = drawn(row())
+    cells = re.sub(r"<[^>]+>", " ", text.partition("<tbody>")[2])
+    for shown in ("tpu-dev", "working", "120 of 600", "2.346", "2.50/s", "87%", "3 min"):
+        assert shown in cells, shown
+    assert "<progress max=600 value=120>" in text
+    assert "<svg" in text
+
+
+def test_a_slice_that_boots_shows_its_stage_and_one_that_failed_its_reason() -> None:
+    nothing = {"samples": 0, "of_samples": 0, **dict.fromkeys(("samples_per_s", "left_s", "loss", "goodput"))}
+    booting = drawn(row("a", condition="starting", stage="python", **nothing))
+    assert "boot: python" in booting
+    assert "<svg" not in booting
+    failed = drawn(row("b", condition="failed", why="its work failed: no good\n    fix: mend it"))
+    assert "its work failed: no good" in failed
+    assert "badge bad" in failed
+
+
+def test_what_others_wrote_is_escaped() -> None:
+    text = drawn(row(why="<script>alert(1)</script>"), lines=("<b>",), events=("<img src=x>",))
+    assert "<script>" not in text
+    assert "<img" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_it_fits_a_phone_and_the_dark_and_needs_no_other_file() -> None:
+    text = drawn(row())
+    assert "width=device-width" in text
+    assert "prefers-color-scheme: dark" in text
+    assert "max-width: 720px" in text
+    assert not re.search(r"(src|href)=", text)
+
+    class Balanced(HTMLParser):
+        depth = 0
+
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            self.depth += tag in ("main", "section", "table", "div", "tr", "svg")
+
+        def handle_endtag(self, tag: str) -> None:
+            self.depth -= tag in ("main", "section", "table", "div", "tr", "svg")
+
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.depth == 0
+
+
+def test_a_chart_needs_three_observations_and_never_goes_below_zero() -> None:
+    assert sparkline([]) == sparkline([(0.0, 1), (1.0, 2)]) == ""
+    chart = sparkline([(0.0, 100), (1.0, 200), (2.0, 50), (3.0, 60)])  # restarted from a checkpoint
+    heights = [float(point.split(",")[1]) for point in re.findall(r"[\d.]+,[\d.]+", chart)]
+    assert 0 <= min(heights) <= max(heights) <= 28
+
+
+def test_the_newest_event_comes_first() -> None:
+    text = drawn(row(), events=("1 first", "2 second"))
+    assert text.index("2 second") < text.index("1 first")
