@@ -17,7 +17,9 @@ _tpu() {{
          [[ $words != "*" ]] || words=
        fi ;;
   esac
-  [[ $word != -* ]] || words=$(tpu "${{COMP_WORDS[1]}}" --help 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | sort -u)
+  if [[ $word == -* ]]; then
+    words=$(tpu "${{COMP_WORDS[1]}}" --help 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | sort -u)
+  fi
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
   [[ ${{#COMPREPLY[@]}} -gt 0 ]] || mapfile -t COMPREPLY < <(compgen -f -- "$word")
 }}

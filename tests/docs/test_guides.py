@@ -90,3 +90,13 @@ def test_every_line_of_a_guide_is_understood_by_its_command() -> None:
             [sys.executable, "-c", code, name, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
         )
         assert {word.partition("=")[0] for word in words} <= set(re.findall(r"--[a-z-]+", done.stdout)), line
+
+
+def test_the_workflow_to_copy_calls_what_there_is() -> None:
+    text = (GUIDES / "plan-comment.yml").read_text(encoding="utf-8")
+    steps = yaml.safe_load(text)["jobs"]["plan"]["steps"]
+    lines = [step["run"] for step in steps if "run" in step]
+    assert any("tpu plan" in line and "--format markdown" in line for line in lines)
+    for script in re.findall(r"tools/[a-z]+\.sh [a-z]+", " ".join(lines)):
+        name, part = script.split()
+        assert re.search(rf"^  {part}\) ", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE), script
