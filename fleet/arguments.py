@@ -91,6 +91,6 @@ _FLAGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("--worker", "ssh", "which host (0)", {"type": int, "default": 0, "metavar": "N"}),
     ("--watch", "monitor deploy", "only look; bring nothing back", {}),
     ("--monitor-interval", "monitor deploy", "seconds between looks (60)", _seconds(60)),
-    ("--port", "monitor deploy", "the same as a page on this machine; 0: any free one",
+    ("--port", "monitor deploy", "serve a web dashboard on this port of localhost; 0: any free one",
      _whole("PORT", 0, 2**16 - 1, 8899)),
 )  # fmt: skip

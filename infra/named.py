@@ -71,7 +71,7 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
             pass
 
     op = automation.OpType
-    settle(environment, LAYER, root)  # what an update that was killed made is taken in, its lock put aside
+    settle(environment, LAYER, root)  # imports what a killed update made, removes its lock
     workspace = Workspace(work_dir=str(root), env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true"})
     stack = automation.Stack.select(environment, workspace)
     errors: dict[str, list[str]] = {}

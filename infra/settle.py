@@ -177,7 +177,7 @@ def _is_on_its_way(one: Record, found: Record, patience: Patience, until_made: b
 def _told(one: Record, found: Record | None) -> str:
     doing = mark_of(one)[0]
     if doing == "creating":
-        return f"{called(one)}: " + ("made, and taken in" if found else "never made; its record is dropped")
+        return f"{called(one)}: " + ("made, and imported" if found else "never made; its record is dropped")
     if found is None:
         return f"{called(one)}: gone, and taken out of the state"
     return f"{called(one)}: " + ("still there" if doing == "deleting" else "read again")

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "updates.json"
 _COLUMNS = {
     "layer": "layer", "verb": "killed", "then": "then", "requests": "its requests", "kills": "kills",
-    "taken_in": "taken in", "dropped": "never made", "gone": "gone", "still_there": "still there",
+    "taken_in": "imported", "dropped": "never made", "gone": "gone", "still_there": "still there",
     "longest_s": "the next command, longest, s",
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError
 Work = Callable[[], Awaitable[JsonObject | None]]
 Cleanup = Callable[[ApiError], None]
 
-# Set by a fault rule for the request that is being handled: the operation it starts ends so, and takes it.
+# Set by a fault rule for the request that is being handled: the operation fails with this error, once.
 planned_failure: ContextVar[ApiError | None] = ContextVar("planned_failure", default=None)
 
 # google.rpc.Code, by canonical name (https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto)

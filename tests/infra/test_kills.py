@@ -44,7 +44,7 @@ def test_a_killed_up_is_taken_in_and_a_killed_destroy_is_ended(lab: Lab) -> None
 
     said = lab.infra("up", "dev", "data", *WITHOUT_ASKING)
     assert "data: put aside the lock of " in said
-    assert said.count("made, and taken in") == len(made)
+    assert said.count("made, and imported") == len(made)
     assert {one.get("id") for one in lab.state("data")["resources"]} > DISKS
     lab.pulumi("data", "preview", "-s", "dev", "--expect-no-changes")
     assert lab.infra("settle", "dev", "data") == "data: nothing to settle\n"
@@ -74,7 +74,7 @@ def test_bare_commands_after_a_kill_name_the_one_that_helps_and_lose_nothing(lab
     assert "interrupted while creating" in lab.pulumi("data", *DESTROY)
     assert lab.living() == made
     said = lab.infra("down", "dev", "data", *WITHOUT_ASKING)
-    assert said.count("made, and taken in") == len(made)
+    assert said.count("made, and imported") == len(made)
     assert lab.living() == set()
     assert "data: nothing is up" in lab.infra("down", "dev", "data", *WITHOUT_ASKING)
 

@@ -16,7 +16,7 @@ from tests.infra.lab import RETAINED, Lab
 LAYERS = tuple(layer.name for layer in layers())
 # What a settling says of a resource, and its column.
 _SAID = {
-    "made, and taken in": "taken_in",
+    "made, and imported": "taken_in",
     "never made; its record is dropped": "dropped",
     "gone, and taken out of the state": "gone",
     "still there": "still_there",

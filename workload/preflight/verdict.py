@@ -106,7 +106,7 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
 def fit(compiled: Compiled) -> tuple[str, str]:
     """Whether a step fits a chip (yes, no, uncertain), and the sizes.
 
-    That it compiled is no proof: the compiler lets pass what no chip holds.
+    That it compiled is no proof: the compiler accepts programs that exceed HBM.
     """
     if compiled.refused:
         return "no", f"the compiler refuses it: {compiled.refused}"

@@ -22,7 +22,7 @@ class DataConfig:
     """Which token files, and how they are cut into examples."""
 
     path: str = "."  # folder that holds manifest.json; relative to $DATA_DIR where that is set
-    sequence_length: int = ruled(128, at_least(1))  # tokens that a position can look back on
+    sequence_length: int = ruled(128, at_least(1))  # in tokens
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The state lives split over fsdp. Inside `shard_map` each device computes on its own examples:
 a parameter is gathered where a layer uses it, in the dtype of the computation, and its gradient
-is summed and split again there. What is kept split is what is communicated, and nothing is left
+is summed and split again there. Only sharded arrays are communicated, and nothing is left
 for the partitioner to choose. The optimizer then works on the split state.
 """
 # mypy: allow-untyped-calls
