@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from cli import logs, updates
 from infra.cli import run
 
 Main = Callable[[list[str]], int]
@@ -60,6 +59,23 @@ def _fleet(command: str) -> Main:
         return fleet([command, *arguments], prog="tpu")
 
     return main
+
+
+def _update(command: str) -> Main:
+    """Of `cli/updates.py`."""
+
+    def main(arguments: list[str]) -> int:
+        from cli import updates
+
+        return {"plan": updates.plan, "up": updates.up, "down": updates.down}[command](arguments)
+
+    return main
+
+
+def _logs(arguments: list[str]) -> int:
+    from cli import logs
+
+    return logs.main(arguments)
 
 
 def _status(arguments: list[str]) -> int:
@@ -121,11 +137,11 @@ def _completion(arguments: list[str]) -> int:
 
 
 COMMANDS: dict[str, tuple[Main, str]] = {
-    "plan": (updates.plan, "what each layer would change, and what it costs"),
-    "up": (updates.up, "bring layers up, after one question: stacks, the bundle, slices"),
-    "down": (updates.down, "take the slices down, or the layers named; checkpoints stay"),
+    "plan": (_update("plan"), "what each layer would change, and what it costs"),
+    "up": (_update("up"), "bring layers up, after one question: stacks, the bundle, slices"),
+    "down": (_update("down"), "take the slices down, or the layers named; checkpoints stay"),
     "status": (_status, "every slice: state, boot stage, step, what would be done; --watch"),
-    "logs": (logs.main, "what boot and job printed, from Cloud Logging; --follow"),
+    "logs": (_logs, "what boot and job printed, from Cloud Logging; --follow"),
     "ssh": (_fleet("ssh"), "log in to a worker, or run a command there"),
     "restart": (_fleet("restart"), "restart the job on all workers; the hosts keep running"),
     "recover": (_fleet("recover"), "recreate what Google preempted, and nothing else"),
