@@ -203,7 +203,7 @@ def test_an_outage_is_waited_out_and_loses_nothing(
     stopping.set()
     running.join(10)
     assert [line.split(":")[0] for line in said] == [
-        "logs can't be sent, is retried",
+        "logs can't be sent, will retry",
         "logs are sent again",
     ]
 

@@ -234,7 +234,7 @@ def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture
         for pid in hosts.pids("ssh"):
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
-        assert "4 connections cut; what hosts have begun may continue there" in capsys.readouterr().err
+        assert "4 connections cut; commands that began may continue there" in capsys.readouterr().err
     finally:
         signal.signal(signal.SIGINT, before)
         for pid in hosts.pids("pid"):  # as a host's own, it continued

@@ -44,7 +44,7 @@ def test_the_same_tree_gives_the_same_wheel(tmp_path: Path) -> None:
     """Elsewhere, with other times, another umask and leftovers of Python in the tree."""
     copy = tmp_path / "elsewhere"
     copy.mkdir()
-    for name in ("pyproject.toml", ".gitignore"):
+    for name in ("pyproject.toml", ".gitignore", "LICENSE"):
         shutil.copyfile(wheels.ROOT / name, copy / name)
     shutil.copytree(wheels.ROOT / "workload", copy / "workload", copy_function=shutil.copyfile)
     (copy / "workload" / "__pycache__").mkdir(exist_ok=True)

@@ -359,7 +359,7 @@ class Failing(Bytes):
         return super().encode(texts)
 
 
-def test_prepare_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workload.data.prepare._BATCH_CHARACTERS", 500)
     source = tmp_path / "documents.jsonl"
     texts = [f"{i} " * (i % 37 + 1) for i in range(400)]
@@ -376,7 +376,7 @@ def test_prepare_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: py
     said: list[str] = []
     prepare([source], out, shard_tokens=700, say=said.append)
     assert starts == 3
-    assert "continues after" in said[0]
+    assert "resumes after" in said[0]
     written = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     assert {path.name: path.read_bytes() for path in out.iterdir()} == written
     assert len(written) > 5
