@@ -18,7 +18,7 @@ from fleet.model import View
 from fleet.ssh import Report, Ssh, Worker
 from infra.cli import confirm
 from infra.nodes import Node
-from infra.settings.schema import FleetSettings
+from infra.settings.schema import FleetSettings, GcpSettings
 
 _STOP, _START = "sudo systemctl stop tpu-job", "sudo systemctl start tpu-job"
 
@@ -65,7 +65,7 @@ def login(options: argparse.Namespace) -> int:
     if not 0 <= options.worker < node.kind.hosts:
         rule = f"{node.name} has workers 0 to {node.kind.hosts - 1}"
         raise FleetError(f"--worker {options.worker}: {rule}\n    fix: --worker 0")
-    template, project = fleet.settings[FleetSettings].ssh, fleet.google.project
+    template, project = fleet.settings[FleetSettings].ssh, fleet.settings[GcpSettings].project
     line = Ssh(template, project, "").interactive(Worker(node, options.worker), options.rest)
     sys.stdout.flush()
     os.execvp(line[0], line)
