@@ -97,7 +97,7 @@ def decide(
         if desired.action is Action.CREATE and (recovery_cause := state.recovery_cause(member.key)):
             desired = replace(desired, cause=recovery_cause)
         if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
-            why = f"{desired.why}; Pulumi made it, and isn't there to make it again\n    fix: make recover"
+            why = f"{desired.why}; Pulumi made it, and isn't there to make it again\n    fix: tpu recover"
             desired = replace(desired, action=Action.HOLD, why=why)
         found.append(_allowed(desired, member, view, state, limits, bundle))
     return _within_budget(found, state, limits, view.at_s)
@@ -233,7 +233,7 @@ def _allowed(
     now_s = view.at_s
     if member.member is not None and state.bundles.get(bundle):
         why = f"{desired.why}; no node has booted with the bundle {bundle}: {state.bundles[bundle]}"
-        return replace(desired, action=Action.HOLD, why=f"{why}\n    fix: make publish, with what mends it")
+        return replace(desired, action=Action.HOLD, why=f"{why}\n    fix: tpu publish, with what mends it")
     # What Google took away is deleted at once: its name and its quota are of use to the next.
     gone = desired.action is Action.REPLACE and desired.claim is Claim.NONE
     silent_s = view.at_s - state.listed_s

@@ -89,7 +89,7 @@ def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]
         try:
             own = _own(target, _lock(options.lock, tensorflow), Path(work), console)
         except PublishError as error:
-            next_ = f"make publish ENV={options.environment}"
+            next_ = f"tpu publish {options.environment}"
             raise PublishError(f"{error}. Nothing was published. Next: {next_}") from error
         chosen = interpreter.choose(for_tpu=options.lock == "tpu")
         console.print(f"interpreter: {chosen.why}", markup=False)

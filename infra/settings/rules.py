@@ -173,7 +173,7 @@ LABEL_VALUE = pattern(
 )
 REGION = pattern(PLACE, "one region, such as us-east5 (no multi-region, no zone)", "write the zones' region")
 ZONE = pattern(f"{PLACE}-[a-z0-9]+", "a zone, such as us-east5-b", "write a zone, not a region")
-SHA256 = pattern("[0-9a-f]{64}", "64 lowercase hex digits", "run `make publish`, which writes it")
+SHA256 = pattern("[0-9a-f]{64}", "64 lowercase hex digits", "run `tpu publish`, which writes it")
 SSH = Rule(
     is_ssh,
     "a program and arguments with {node}, {worker}, at the end {command}, and where needed {project}, {zone}"

@@ -74,7 +74,7 @@ class FleetSettings:
 
     dollars_per_hour: int | None = setting(
         "what all slices may cost together, by the catalog; more, or a price that it lacks, is refused by "
-        "`make plan`, every `up` and every fleet command that creates; others only look, or delete",
+        "`tpu plan`, every `up` and every fleet command that creates; others only look, or delete",
         default=None,
         rule=rules.between(1, 1_000_000, "$/h"),
     )

@@ -15,7 +15,7 @@ def unpublished(settings: Settings, bucket: str, is_there: Callable[[str], bool]
     took over a change, would otherwise believe that hosts run it. An older bundle, with a script of its own,
     can be gone back to. `is_there` says whether `bucket` has an object.
     """
-    bundle, fix = settings[TpuSettings].bundle, f"make publish ENV={settings.environment}"
+    bundle, fix = settings[TpuSettings].bundle, f"tpu publish {settings.environment}"
     if bundle is None:
         return "tpu:bundle: no bundle was published for the hosts to install", fix
     script = names.bundle_blob(startup.script_sha256())

@@ -137,7 +137,7 @@ def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
                 f"nothing brings {file} to the hosts, whose disks are new after every preemption",
                 f"perhaps {near[0]} was meant"
                 if near
-                else f"write tpu:code: and the folder that holds it, then make publish; or name "
+                else f"write tpu:code: and the folder that holds it, then tpu publish; or name "
                 f"{'one of ' + ', '.join(packaged) if packaged else 'a program by its absolute path'}",
             )
 

@@ -62,10 +62,10 @@ class TpuSettings:
         "the slices; network and data make subnets and disks in their zones", default=()
     )
     bundle: str | None = setting(
-        "sha256 of the bundle that hosts install; `make publish` writes it", default=None, rule=rules.SHA256
+        "sha256 of the bundle that hosts install; `tpu publish` writes it", default=None, rule=rules.SHA256
     )
     code: str | None = setting(
-        "folder of your own code, which `make publish` takes along; it is at /opt/training at every boot",
+        "folder of your own code, which `tpu publish` takes along; it is at /opt/training at every boot",
         default=None,
         rule=rules.FOLDER,
     )

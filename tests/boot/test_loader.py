@@ -75,8 +75,8 @@ def test_what_was_never_published_fails_at_once_and_says_what_to_do(make_host: M
     host = make_host(tpu_bundle="0" * 64)
     last = failed(host, "script")
     assert len([path for _, path in host.lab.front.requests if "bundles%2F" in path]) == 1, "asked for once"
-    assert last["log_tail"] == f"there is no gs://{BUCKET}/bundles/manifests/{'0' * 64}: run 'make publish'"
-    until(host, "run 'make publish'")
+    assert last["log_tail"] == f"there is no gs://{BUCKET}/bundles/manifests/{'0' * 64}: run 'tpu publish'"
+    until(host, "run 'tpu publish'")
     status: dict[str, Any] = host.status()
     (told,) = host.lab.metadata.told()
     assert (told["state"], told["stage"], told["why"]) == ("failed", "script", last["log_tail"])
@@ -117,7 +117,7 @@ def test_a_bundle_that_is_older_than_the_loader_says_so(
     bucket.blob(f"bundles/manifests/{bundle}").upload_from_string(old)
     # Nor does this host know its number: it must not overwrite the status of one that does.
     host = make_host(tpu_bundle=bundle, agent_worker_number=None)
-    assert failed(host, "script")["log_tail"] == f"bundle {bundle} has no {IN_BUNDLE}: run 'make publish'"
+    assert failed(host, "script")["log_tail"] == f"bundle {bundle} has no {IN_BUNDLE}: run 'tpu publish'"
     assert host.status()["worker"] is None
     deadline = time.monotonic() + 10
     while not (found := [blob.name for blob in client_of(gcs).list_blobs(BUCKET, prefix="boot/")]):

@@ -139,7 +139,7 @@ def test_node_metadata_is_the_table() -> None:
         data_disk="d",
     )
     listed = {key for cell in first_cells(section("Node metadata")) for key in cell.split(", ")}
-    # tpu:bundle is written by `make publish`, so the settings that ship have none.
+    # tpu:bundle is written by `tpu publish`, so the settings that ship have none.
     assert listed == set(written) | {"tpu-bundle"}
 
 

@@ -253,7 +253,7 @@ def test_nothing_is_created_while_the_start_up_script_is_not_published(
     assert command.main(["create", "dev", "--yes"]) == 1
     assert not world.asked
     missing = f"tpu:bundle: this checkout's start-up script, gs://{world.bucket}/{script} does not exist"
-    assert f"error: {missing}\n    fix: make publish ENV=dev" in capsys.readouterr().err
+    assert f"error: {missing}\n    fix: tpu publish dev" in capsys.readouterr().err
 
 
 def test_what_could_not_be_created_is_said_with_its_reason(

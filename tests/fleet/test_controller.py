@@ -331,7 +331,7 @@ def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() 
         "no node has booted with the bundle b1: tpu-us-central1-b-0: its boot failed at python"
         in found[1].why
     )
-    assert "fix: make publish" in found[1].why
+    assert "fix: tpu publish" in found[1].why
     assert len(cloud.asked) == 1
     one.follow(members, bundle="b2")
     one.step()

@@ -320,8 +320,8 @@ HELD = {"train": fleet(1)[0].zone}
         ("PREEMPTED", {}, Action.HOLD, "settle dev tpu"),
         ("DELETING", {}, Action.WAIT, "Google says DELETING"),
         ("", {}, Action.CREATE, "there is no such node"),
-        ("PREEMPTED", None, Action.HOLD, "fix: make recover"),
-        ("", None, Action.HOLD, "fix: make recover"),
+        ("PREEMPTED", None, Action.HOLD, "fix: tpu recover"),
+        ("", None, Action.HOLD, "fix: tpu recover"),
         ("READY", None, Action.LEAVE, "no heartbeat yet"),
     ],
 )
@@ -348,7 +348,7 @@ def test_a_bundle_that_booted_nowhere_is_not_rolled_to_the_next() -> None:
 
     _, lost, absent, _ = found("b1")
     assert (lost.action, absent.action) == (Action.HOLD, Action.HOLD)
-    assert "tpu-x-0: its boot failed at bundle\n    fix: make publish" in absent.why
+    assert "tpu-x-0: its boot failed at bundle\n    fix: tpu publish" in absent.why
     assert [one.action for one in found("b2")[1:3]] == [Action.REPLACE, Action.CREATE]
     state.booted("b1")
     assert [one.action for one in found("b1")[1:3]] == [Action.REPLACE, Action.CREATE]

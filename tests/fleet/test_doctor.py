@@ -283,7 +283,7 @@ def test_a_start_up_script_that_an_update_would_refuse(
     assert of(clinic.look(), "bundle")[0].state == OK
     monkeypatch.setattr(startup, "script_sha256", lambda: "ef" * 32)
     (bundle,) = of(clinic.look(), "bundle")
-    assert (bundle.state, bundle.fix) == (MISSING, "make publish ENV=dev")
+    assert (bundle.state, bundle.fix) == (MISSING, "tpu publish dev")
     script = names.bundle_blob("ef" * 32)
     assert (
         bundle.found == f"tpu:bundle: this checkout's start-up script, gs://{BUCKET}/{script} does not exist"

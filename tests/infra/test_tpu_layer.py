@@ -270,13 +270,13 @@ def test_a_zone_that_the_data_layer_does_not_serve_yet() -> None:
         (
             {"tpu:bundle": None},
             False,
-            "tpu:bundle: no bundle was published for the hosts to install\n    fix: make publish ENV=dev",
+            "tpu:bundle: no bundle was published for the hosts to install\n    fix: tpu publish dev",
         ),
         (
             {},
             False,
             f"tpu:bundle: gs://bucket-that-is-up/bundles/manifests/{'ab' * 32} does not exist\n"
-            "    fix: make publish ENV=dev",
+            "    fix: tpu publish dev",
         ),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_start_up_script_that_was_never_published_is_refused_and_nothing_else_
     with pytest.raises(pulumi.RunError) as caught:
         run("tpu", missing=script)
     assert str(caught.value) == (
-        f"tpu:bundle: this checkout's start-up script, {script} does not exist\n    fix: make publish ENV=dev"
+        f"tpu:bundle: this checkout's start-up script, {script} does not exist\n    fix: tpu publish dev"
     )
     assert str(caught.value) in run("tpu", missing=script, preview=True).log
     # An older bundle, whose script was another one, is gone back to by its id alone.

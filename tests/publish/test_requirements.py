@@ -193,7 +193,7 @@ def test_what_is_wrong_is_one_message_with_the_next_command_and_nothing_is_done(
     assert main(["dev", "--lock", "bare"]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"publish: {says}")
-    assert said.endswith("Nothing was published. Next: make publish ENV=dev\n")
+    assert said.endswith("Nothing was published. Next: tpu publish dev\n")
     assert not list(bucket.list_blobs())
     assert (project / "Pulumi.dev.yaml").read_bytes() == before
 

@@ -1,7 +1,7 @@
 """What every TPU host does at every boot: a script of the bundle, and the few lines of metadata that run it.
 
 The script stands in `parts/`, one file a stage, and is rendered by concatenation: the same bytes for every
-slice, environment and cloud, real or rehearsed. `make publish` puts it into the bundle as `startup.sh`; a
+slice, environment and cloud, real or rehearsed. `tpu publish` puts it into the bundle as `startup.sh`; a
 node's metadata holds `loader.sh` and the bundle's id, by which that fetches and checks it.
 """
 

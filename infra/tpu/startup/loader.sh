@@ -31,7 +31,7 @@ fetch() { # OBJECT SHA256 COPY
     code=$(gcs -w '%{http_code}' "$S/storage/v1/b/$bucket/o/${1//\//%2F}?alt=media") || code+=" (curl: $?)"
     case $code in
       200) mv answer "$2"; good "$2" || fail "gs://$bucket/$1 isn't what its name says" ;;
-      404) fail "there is no gs://$bucket/$1: run 'make publish'" ;;
+      404) fail "there is no gs://$bucket/$1: run 'tpu publish'" ;;
       *) ((SECONDS < 420)) || fail "gs://$bucket/$1: HTTP $code for 7 min"
         tell booting running "waiting for gs://$bucket/$1: HTTP $code"
         sleep 10 ;;
@@ -45,6 +45,6 @@ id=$(md id) node=$(md attributes/tpu-slice) bucket=$(md attributes/tpu-bucket) b
 [[ $bundle =~ ^[0-9a-f]{64}$ ]] || fail "the node's metadata has no tpu-bundle"
 fetch "bundles/manifests/$bundle" "$bundle" "$D/$bundle.manifest"
 script=$(sed -n 's/^\([0-9a-f]\{64\}\)  startup\.sh$/\1/p' "$bundle")
-[[ $script ]] || fail "bundle $bundle has no startup.sh: run 'make publish'"
+[[ $script ]] || fail "bundle $bundle has no startup.sh: run 'tpu publish'"
 fetch "bundles/blobs/$script" "$script" "$D/$bundle/startup.sh"
 exec bash "$script" "$bundle"
