@@ -210,8 +210,17 @@ def entry() -> NoReturn:
         sys.exit(main())
     except BrokenPipeError:
         # Whoever read the output has seen enough, as `head` does; Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(CLOSED_PIPE)
+    except OSError as error:  # a full disk, for one
+        _drop_output()
+        print(f"error: the output can't be written: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _drop_output() -> None:
+    """What is still buffered would fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

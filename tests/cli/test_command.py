@@ -78,6 +78,12 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert int(done.stdout.split()[-1]) in (0, 141), "it may have been done before"
 
 
+def test_an_output_that_is_full_is_one_line() -> None:
+    done = run(["bash", "-c", f"{TPU} infra prices dev > /dev/full"])
+    assert done.returncode == 1
+    assert done.stderr == "error: the output can't be written: No space left on device\n"
+
+
 def test_it_works_from_any_folder_and_on_the_checkout_around_it(tmp_path: Path) -> None:
     inside = run([str(TPU), "infra", "prices", "dev"])
     outside = subprocess.run(
