@@ -345,7 +345,10 @@ def test_a_training_says_its_steps(
 
     assert train() == 0
     expected = {"run": str(tmp_path / "runs/worded"), "samples": "3", "of_samples": "3", "instance": "4711"}
-    assert listing.heartbeat() == {"state": "done", **expected}
+    done = listing.heartbeat()
+    assert 0 < float(done.pop("loss")) < 10
+    assert 0 < float(done.pop("goodput")) < 1
+    assert done == {"state": "done", **expected}
     assert train("model.d_ff=96") == 2  # another run of this name
     heartbeat = listing.heartbeat()
     assert "worded" in heartbeat.pop("why")
