@@ -6,6 +6,7 @@ Files that take long begin first, so that none of them is waited for at the end.
 import gc
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -50,3 +51,13 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)  # a stable sort: all else keeps its place
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays() -> Iterator[None]:
+    """A command run in a test's own process may set variables, such as JAX_PLATFORMS: undone here."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({name: text for name, text in before.items() if os.environ.get(name) != text})
