@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from rich.console import Console
@@ -37,7 +37,7 @@ def plan(arguments: Sequence[str], root: Path = ROOT) -> int:
         print(planning.markdown(found))
     else:
         print(planning.text(found, options.full))
-    _refuse_failed(found)
+    found.refuse_failed()
     if not options.json and options.format == "text":
         print("\nno changes" if found.empty else f"\nnext: tpu up {options.environment}")
     return 0
@@ -55,7 +55,7 @@ def up(arguments: Sequence[str], root: Path = ROOT) -> int:
     out = sys.stderr if options.json else sys.stdout
     found = _planned(options, root)
     print(planning.text(found, options.full), file=out)
-    _refuse_failed(found)
+    found.refuse_failed()
     names = [one.layer for one in found.layers]
     publishes = "tpu" in names and from_file(options.environment, root)[TpuSettings].bundle is None
     if publishes:
@@ -64,11 +64,12 @@ def up(arguments: Sequence[str], root: Path = ROOT) -> int:
         print("\nno changes", file=out)
     else:
         confirm(f"\nApply to {options.environment}?", options.yes)
-        for name in names:
-            if name == "tpu" and publishes:
-                _publish(options.environment)
-            print(f"\n== {name} ==", file=out, flush=True)
-            stacks.up(options.environment, [name], root, _WITHOUT_ASKING, output=out.fileno())
+        with redirect_stdout(out):
+            for name in names:
+                if name == "tpu" and publishes:
+                    _publish(options.environment)
+                print(f"\n== {name} ==", flush=True)
+                stacks.up(options.environment, [name], root, _WITHOUT_ASKING, output=out.fileno())
         print(f"\nup; next: tpu status {options.environment}", file=out)
     if options.json:
         print(json.dumps({**planning.as_json(found), "applied": not found.empty or publishes}))
@@ -82,7 +83,7 @@ def down(arguments: Sequence[str], root: Path = ROOT) -> int:
     options = parser.parse_args(arguments)
     out = sys.stderr if options.json else sys.stdout
     environment = options.environment
-    names = _known(options.layers) or ["tpu"]
+    names = stacks.in_order(options.layers) or ["tpu"]
     from_file(environment, root)  # its problems, before Pulumi is asked
     pulumi = Pulumi(environment, root)
     pulumi.require_passphrase()
@@ -94,7 +95,8 @@ def down(arguments: Sequence[str], root: Path = ROOT) -> int:
         print(f"{name}: {len(resources)} resources{kept}", file=out)
     if any(held.values()):
         confirm(f"\nTake them down in {environment}?", options.yes)
-        stacks.down(environment, names, root, _WITHOUT_ASKING, output=out.fileno())
+        with redirect_stdout(out):
+            stacks.down(environment, names, root, _WITHOUT_ASKING, output=out.fileno())
     else:
         print("nothing is up", file=out)
     if options.json:
@@ -114,22 +116,9 @@ def _parser(name: str, about: str | None, example: str) -> argparse.ArgumentPars
 
 
 def _planned(options: argparse.Namespace, root: Path) -> planning.Plan:
-    only = _known(options.layers)
+    only = stacks.in_order(options.layers)
     with _progress("planning: pulumi preview of each layer"):
         return planning.plan(options.environment, root, only)
-
-
-def _known(names: Sequence[str]) -> list[str]:
-    """These layers in their order. Raises CommandError for one that there isn't."""
-    known = [layer.name for layer in declared.layers()]
-    if unknown := sorted(set(names) - set(known)):
-        raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
-    return [name for name in known if name in names]
-
-
-def _refuse_failed(found: planning.Plan) -> None:
-    if found.failed:
-        raise CommandError(f"`pulumi preview` of {', '.join(found.failed)} failed; see the output above")
 
 
 def _held(pulumi: Pulumi, layer: str) -> list[tuple[str, str]]:

@@ -45,7 +45,7 @@ class Worker:
 
 
 class Ending(StrEnum):
-    """How it continued one worker."""
+    """How a command ended on one worker."""
 
     OK = "ok"
     FAILED = "failed"  # the command's own failure
@@ -106,15 +106,16 @@ class Ssh:
     def line(self, worker: Worker, command: str, timeout_s: int) -> list[str]:
         """What is executed here: no shell of this machine's reads it, the host's reads one quoted word."""
         there = shlex.join(["bash", "-c", _SCRIPT, self._mark, command, str(timeout_s)])
-        place = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
-        place["login"] = self._login
-        return [word.format(**place, worker=worker.number, command=there) for word in self._words]
+        return self._filled(self._words, worker, there)
 
     def interactive(self, worker: Worker, command: Sequence[str] = ()) -> list[str]:
         """A login with this terminal, or with `command` that command and its own output."""
-        place = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
-        place |= {"login": self._login, "command": shlex.join(command)}
         words = [word for word in self._words if command or "{command}" not in word]
+        return self._filled(words, worker, shlex.join(command))
+
+    def _filled(self, words: Sequence[str], worker: Worker, command: str) -> list[str]:
+        place = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
+        place |= {"login": self._login, "command": command}
         return [word.format(**place, worker=worker.number) for word in words]
 
     def run(self, worker: Worker, command: str, timeout_s: int, log: Path) -> Report:

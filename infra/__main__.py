@@ -7,7 +7,6 @@ from pathlib import Path
 
 from infra import grants, layers, plan, stacks
 from infra.cli import run
-from infra.errors import CommandError
 from infra.prices import show
 from infra.settings.sources import ROOT
 
@@ -75,8 +74,7 @@ def _plan(parsed: argparse.Namespace, root: Path) -> int:
         print(json.dumps(plan.as_json(found)))
     else:
         print(plan.markdown(found) if parsed.format == "markdown" else plan.text(found, parsed.full))
-    if found.failed:
-        raise CommandError(f"`pulumi preview` of {', '.join(found.failed)} failed; see the output above")
+    found.refuse_failed()
     if not parsed.json and parsed.format == "text":
         print(f"\nNext: {found.next_command}")
     return 0

@@ -76,10 +76,6 @@ class LayerPlan:
     failed: bool
     output: str
 
-    def count(self, operation: str) -> int:
-        """How many resources it would create, update, replace or delete."""
-        return sum(one.operation == operation for one in self.changes)
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -93,6 +89,11 @@ class Plan:
     def failed(self) -> list[str]:
         """Layers whose preview failed."""
         return [one.layer for one in self.layers if one.failed]
+
+    def refuse_failed(self) -> None:
+        """Raises CommandError if a layer's preview failed; its output has been printed."""
+        if self.failed:
+            raise CommandError(f"`pulumi preview` of {', '.join(self.failed)} failed; see the output above")
 
     @property
     def empty(self) -> bool:

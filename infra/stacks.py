@@ -107,13 +107,19 @@ def _ready(
     environment: str, layers: Sequence[str], root: Path, output: int | None = None
 ) -> tuple[list[str], Pulumi]:
     """Some layers in their order, and Pulumi. Raises InfraError, before Pulumi is asked where it can."""
-    known = [layer.name for layer in declared.layers()]
-    if unknown := sorted(set(layers) - set(known)):
-        raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
+    ordered = in_order(layers)
     path_of(environment, root)
     pulumi = Pulumi(environment, root, output=output)
     pulumi.require_passphrase()
-    return [name for name in known if name in layers], pulumi
+    return ordered, pulumi
+
+
+def in_order(layers: Sequence[str]) -> list[str]:
+    """These layers, each behind those that it reads. Raises CommandError for one that there isn't."""
+    known = [layer.name for layer in declared.layers()]
+    if unknown := sorted(set(layers) - set(known)):
+        raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
+    return [name for name in known if name in layers]
 
 
 PATIENCE = Patience()

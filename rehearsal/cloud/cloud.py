@@ -143,7 +143,7 @@ class Cloud:
         self._config.control.unlink(missing_ok=True)
 
     async def _runner(self, app: web.Application) -> web.AppRunner:
-        # A host that is switched off leaves its connections behind half open: no keep-alive permanently.
+        # A host that is switched off leaves its connections behind half open: a keep-alive must end.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_S, keepalive_timeout=75)
         await runner.setup()
         self._runners.append(runner)

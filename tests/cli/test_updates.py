@@ -146,3 +146,13 @@ def test_a_layer_that_is_not_there_is_said_before_pulumi_is_asked(
     assert main([verb, "dev", "tpus"]) == 1
     assert "error: no layer tpus\n    fix: one of storage, data, network, tpu" in capfd.readouterr().err
     assert pulumi_cli.calls == []
+
+
+def test_what_a_layer_prints_on_its_way_down_is_not_in_the_json(
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack export", resources("train"))
+    assert updates.down(["dev", "--yes", "--json"], root) == 0
+    said = capfd.readouterr()
+    assert json.loads(said.out) == {"environment": "dev", "down": {"tpu": 1}}
+    assert "tpu: destroyed" in said.err

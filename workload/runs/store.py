@@ -224,7 +224,7 @@ class BucketStore:
     def create(self, name: str, content: bytes) -> bool:
         """See `Store.create`; retried for a minute.
 
-        Where the answer to a write is lost, the object is there when it will retry: False.
+        Where the answer to a write is lost, the object is there at the retry: False.
         """
         try:
             self._upload(name, content, if_generation_match=0)
