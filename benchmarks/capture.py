@@ -21,7 +21,7 @@ from benchmarks.machine import described, spread
 from benchmarks.peers import last, python, run
 from tests.parity import environment
 from workload.activations.reader import Activations
-from workload.data.stream import offsets
+from workload.data.ragged import offsets
 
 SCRIPT = Path(__file__).parent / "peers" / "torch_captures.py"
 LAYERS = (6, 12, 18)

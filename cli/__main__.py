@@ -21,6 +21,7 @@ _EPILOG = """\
 examples:
   tpu plan dev                     what each layer would change, and what it costs
   tpu up dev                       apply it, after one question
+  tpu run train.py --slice v6e-16  your own program, on a slice of its own
   tpu status dev --watch           nodes, steps, loss, price; until Ctrl+C
   tpu logs dev train --follow      what the job prints
   tpu recover dev                  recreate what Google preempted
@@ -76,6 +77,12 @@ def _logs(arguments: list[str]) -> int:
     from cli import logs
 
     return logs.main(arguments)
+
+
+def _run(arguments: list[str]) -> int:
+    from cli.run import main as run_program
+
+    return run_program(arguments)
 
 
 def _status(arguments: list[str]) -> int:
@@ -140,6 +147,7 @@ COMMANDS: dict[str, tuple[Main, str]] = {
     "plan": (_update("plan"), "what each layer would change, and what it costs"),
     "up": (_update("up"), "bring layers up, after one question: stacks, the bundle, slices"),
     "down": (_update("down"), "take the slices down, or the layers named; checkpoints stay"),
+    "run": (_run, "your own program on a slice: published, created, recovered; --stop-when-done"),
     "status": (_status, "every slice: state, boot stage, step, what would be done; --watch"),
     "logs": (_logs, "what boot and job printed, from Cloud Logging; --follow"),
     "ssh": (_fleet("ssh"), "log in to a worker, or run a command there"),

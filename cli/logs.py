@@ -16,8 +16,8 @@ from typing import Any
 from infra import names
 from infra.errors import CommandError
 from infra.gcp.client import Client
-from infra.nodes import nodes
-from infra.settings import from_file
+from infra.nodes import known_zones
+from infra.settings import Settings, from_file
 from infra.settings.schema import GcpSettings
 from infra.settings.sources import ROOT
 
@@ -34,8 +34,7 @@ def main(arguments: Sequence[str], root: Path = ROOT, client: Client | None = No
     options = _parser().parse_args(arguments)
     settings = from_file(options.environment, root)
     project = settings[GcpSettings].project
-    known = {one.slice for one in nodes(settings)}
-    entries = Entries(client or Client(project), project, _filter(project, options, known))
+    entries = Entries(client or Client(project), project, _filter(settings, options))
     since = _now() - timedelta(seconds=options.since) if options.since else None
     found = entries.newest(options.lines, since)
     for entry in found:
@@ -70,13 +69,17 @@ class Entries:
         """Entries as they arrive, each once, without end; `newest`: the last timestamp shown."""
         while True:
             self._sleep(_POLL_S)
-            begin = _text(datetime.fromisoformat(newest) - timedelta(seconds=_LATE_S))
-            self._shown = {name: at for name, at in self._shown.items() if at >= begin}
-            for entry in self._list(f' AND timestamp>="{begin}"', "timestamp asc", sys.maxsize):
-                if entry["insertId"] in self._shown:
-                    continue
-                self._shown[entry["insertId"]] = entry["timestamp"]
+            for entry in self.since(newest):
                 newest = max(newest, entry["timestamp"])
+                yield entry
+
+    def since(self, newest: str) -> Iterator[dict[str, Any]]:
+        """Entries that no call before has given, of this time or later, and late ones."""
+        begin = _text(datetime.fromisoformat(newest) - timedelta(seconds=_LATE_S))
+        self._shown = {name: at for name, at in self._shown.items() if at >= begin}
+        for entry in self._list(f' AND timestamp>="{begin}"', "timestamp asc", sys.maxsize):
+            if entry["insertId"] not in self._shown:
+                self._shown[entry["insertId"]] = entry["timestamp"]
                 yield entry
 
     def _list(self, more: str, order: str, count: int) -> Iterator[dict[str, Any]]:
@@ -115,17 +118,31 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _filter(project: str, options: argparse.Namespace, slices: set[str]) -> str:
-    """https://cloud.google.com/logging/docs/view/logging-query-language."""
-    if options.node and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", options.node):
-        raise CommandError(f"{options.node!r} is no name of a node or slice\n    fix: tpu status lists them")
-    parts = {"logName": f"projects/{project}/logs/{names.LOG}"}
-    if options.node:
-        parts[f"labels.{'slice' if options.node in slices else 'node'}"] = options.node
+def _filter(settings: Settings, options: argparse.Namespace) -> str:
+    """What the command line asks for."""
+    name, labels = options.node, {}
+    if name and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):
+        raise CommandError(f"{name!r} is no name of a node or slice\n    fix: tpu status lists them")
+    if name:
+        zones = "|".join(map(re.escape, known_zones(settings)))
+        # A named slice's node has its name; a fleet's nodes are named by their zones.
+        labels["node" if re.fullmatch(rf"tpu-({zones})-\d+", name) else "slice"] = name
     if options.worker is not None:
-        parts["labels.worker"] = str(options.worker)
+        labels["worker"] = str(options.worker)
     if options.unit:
-        parts["labels.unit"] = _UNITS[options.unit]
+        labels["unit"] = options.unit
+    return selected(settings.project, **labels)
+
+
+def selected(project: str, **labels: str) -> str:
+    """A filter for entries with these labels; `unit` is `boot` or `job`.
+
+    https://cloud.google.com/logging/docs/view/logging-query-language
+    """
+    parts = {"logName": f"projects/{project}/logs/{names.LOG}"}
+    parts |= {
+        f"labels.{key}": _UNITS.get(value, value) if key == "unit" else value for key, value in labels.items()
+    }
     return " AND ".join(f'{key}="{value}"' for key, value in parts.items())
 
 

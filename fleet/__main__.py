@@ -10,19 +10,23 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TextIO, TypeVar
 
 from fleet import deploy as plans
 from fleet import doctor as fleets
 from fleet import hosts, show
+from fleet.adhoc import AdHoc
 from fleet.arguments import parser
 from fleet.controller import Controller, Observation, ZoneTimeouts, busy_s
 from fleet.dashboard import Dashboard, serve
-from fleet.environment import AdHoc, Environment, described, followed, from_flags, google_of, opened
+from fleet.deletion import delete_nodes
+from fleet.environment import Environment, described, followed, from_flags, google_of, opened
 from fleet.errors import FleetError
-from fleet.model import Action, Cause, Decision, ObservedNode, View
+from fleet.model import Action, Cause, Decision, ObservedNode
 from fleet.show import Rates
 from fleet.store import RENEW_S, BucketStore
+from fleet.supervise import take_down_ended
 from fleet.unit import unit
 from infra import names, prices
 from infra.cli import confirm, run
@@ -123,15 +127,9 @@ def delete(options: argparse.Namespace) -> int:
     state = store.read()  # refuses beside a monitor, which would bring them back
     state.deleted([one.key for one in there])
     store.write(state)
-
-    def end(one: Node | ObservedNode) -> None:
-        store.renew(state)  # who has lost the lease deletes nothing more
-        fleet.google.delete(one.zone, one.name)
-
+    out = _out(options)
     try:
-        failed = _each(meant, end)
-        gone = [one for one in meant if one.name not in failed]
-        _wait_gone(fleet, gone, _out(options), lambda: store.renew(state))
+        gone, failed = delete_nodes(fleet.google, meant, lambda: store.renew(state), partial(print, file=out))
     finally:
         with suppress(InfraError):
             store.write(state, renew=False)
@@ -143,25 +141,6 @@ def delete(options: argparse.Namespace) -> int:
         what = f"pulumi refresh -s {options.environment}"
         print(f"the stack still holds {', '.join(held)}: `{what}`", file=_out(options))
     return max(silent, _done(options, "deleted", meant, failed))
-
-
-def _wait_gone(
-    fleet: Environment, nodes: Sequence[Node | ObservedNode], out: TextIO, renew: Callable[[], None]
-) -> None:
-    """Until Google lists none of them; how many are left is said when it changes. `sign` renews the lease."""
-    left = len(nodes)
-    while left:
-        time.sleep(_POLL_S)
-        renew()
-        view = fleet.google.observe(sorted({one.zone for one in nodes}))
-        before, left = left, sum(_maybe_there(one, view) for one in nodes)
-        if left != before:
-            print(f"{len(nodes) - left} of {len(nodes)} gone", file=out, flush=True)
-
-
-def _maybe_there(node: Node | ObservedNode, view: View) -> bool:
-    zone = view.zones[node.zone]
-    return zone.nodes is None or node.name in zone.nodes
 
 
 def _is_there(node: Node, observation: Observation, fleet: Environment) -> bool:
@@ -271,7 +250,10 @@ def monitor(options: argparse.Namespace) -> int:
         try:
             while True:
                 fleet = _followed(options, fleet, controller)
-                dashboard.show(controller.step(may=() if options.watch else frozenset(Cause)))
+                observation = controller.step(may=() if options.watch else frozenset(Cause))
+                dashboard.show(observation)
+                if not options.watch:
+                    take_down_ended(fleet, controller, observation, controller.say)
                 pause_s = busy_s(len(fleet.members)) if controller.busy else math.inf
                 _rest(controller, min(options.monitor_interval, pause_s))
         finally:
@@ -352,7 +334,7 @@ def _mend(
         )
     if not _is_to_do(options, shown, {*due, *observation.outdated}, f"nothing to {verb}"):
         return _told(observation, as_json=True) if options.json else _complain(observation)
-    if missing := unpublished(fleet.settings, fleet.google.bucket, fleet.google.is_there):
+    if missing := unpublished(fleet.settings, fleet.members, fleet.google.bucket, fleet.google.is_there):
         raise FleetError("\n    fix: ".join(missing))
     within_budget(fleet.settings)
     if meant:

@@ -141,7 +141,6 @@ class Controller:
         owner: Owner,
         rng: random.Random | None = None,
         everyone: Sequence[Node] = (),
-        bundle: str = "",
         zones: Collection[str] = (),
         spec: Callable[[Node], str] | None = None,
     ):
@@ -156,11 +155,10 @@ class Controller:
             owner: whose nodes are ours.
             rng: for pauses.
             everyone: all that the settings ask for.
-            bundle: label of the bundle that new nodes install.
             zones: further ones to look into.
             spec: label of what a member's hosts are told; one that has another is updated.
         """
-        self._cloud, self.actor, self._store = cloud, actor, store
+        self._cloud, self.actor, self.store = cloud, actor, store
         self._limits, self.owner = limits, owner
         self._rng = rng or random.Random()
         self._more = frozenset(zones)
@@ -172,20 +170,19 @@ class Controller:
         self._conditions: dict[str, str] = {}
         self._said: list[str] = []
         self._told = ""
-        self.follow(members, everyone, bundle, spec)
+        self.follow(members, everyone, spec)
 
     def follow(
         self,
         members: Sequence[Node],
         everyone: Sequence[Node] = (),
-        bundle: str = "",
         spec: Callable[[Node], str] | None = None,
     ) -> None:
         """Keeps these members from now on."""
         mine = {member.key for member in members}
         self._desired = [*members]
         self._others = [one for one in everyone if one.key not in mine]
-        self._bundle, self._spec = bundle, spec
+        self._spec = spec
 
     @property
     def _zones(self) -> list[str]:
@@ -228,7 +225,7 @@ class Controller:
         changed = self._note(answers, view.at_s, events, failures)
         changed |= self._arrived(members, view, events)
         members = self._placed(view)
-        found = decide(members, view, self.state, self._limits, self.owner, self._bundle)
+        found = decide(members, view, self.state, self._limits, self.owner)
         changed |= self._judge_bundles(found, view)
         found = [self._in_hand(one) for one in found]
         events += self._changes(found)
@@ -248,9 +245,9 @@ class Controller:
                 begun = self._begin(due, view)
                 events += [f"{one.node}: {one.action} ({one.why})" for one in due]
             elif changed and may:
-                self._store.write(self.state)
+                self.store.write(self.state)
             elif may or self.busy:
-                self._store.renew(self.state)
+                self.store.renew(self.state)
             if may:
                 begun += self._update(outdated)
             if Cause.PREEMPTION in may:
@@ -266,12 +263,12 @@ class Controller:
     def renew(self) -> None:
         """Renews the lease, if that is due; for those who wait long between two steps."""
         with suppress(UnreachableError):
-            self._store.renew(self.state)
+            self.store.renew(self.state)
 
     def leave(self) -> None:
         """Gives the lease up."""
         with suppress(UnreachableError):
-            self._store.write(self.state, renew=False)
+            self.store.write(self.state, renew=False)
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
         asked = self.state.placements(view.at_s, LIST_LAG_S)
@@ -297,7 +294,7 @@ class Controller:
             self.state.asked(node.key, node.zone, node.name)
             requests.append(Request(Verb.CREATE, node, generation=self.state.generation(node.key)))
         try:
-            self._store.write(self.state)
+            self.store.write(self.state)
         except UnreachableError:
             self.state = before
             raise
@@ -308,13 +305,14 @@ class Controller:
 
     def _outdated(self, found: Sequence[Decision], view: View) -> list[Node]:
         """Members whose hosts would boot with earlier settings; a bundle that failed isn't handed on."""
-        if self._spec is None or self.state.bundles.get(self._bundle):
+        if self._spec is None:
             return []
         outdated = []
         for one in found:
             node, observed = one.member, view.node(one.node, one.zone)
             if (
                 node.member is None
+                or self.state.bundles.get(node.bundle_label)
                 or one.action is not Action.LEAVE
                 or observed is None
                 or observed.state != "READY"

@@ -60,7 +60,6 @@ def decide(
     state: ControllerState,
     limits: Limits,
     owner: Owner,
-    bundle: str = "",
 ) -> list[Decision]:
     """One decision each, in the members' order.
 
@@ -70,9 +69,8 @@ def decide(
         memory: what was tried.
         limits: what may be done.
         owner: whose nodes are ours.
-        bundle: label of the bundle that new nodes are to install.
     """
-    reporting, now_s = _reporting(view), _now_s(view)
+    reporting, now_s = _reporting(view), view.cloud_s
     found = []
     for member in members:
         if unknown := _unanswered(member, view, state):
@@ -99,7 +97,7 @@ def decide(
         if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
             why = f"{desired.why}; Pulumi made it, and isn't there to make it again\n    fix: tpu recover"
             desired = replace(desired, action=Action.HOLD, why=why)
-        found.append(_allowed(desired, member, view, state, limits, bundle))
+        found.append(_allowed(desired, member, view, state, limits))
     return _within_budget(found, state, limits, view.at_s)
 
 
@@ -224,13 +222,12 @@ def _stale(observed: ObservedNode | None, back: Attempt, now_s: float) -> bool:
     return observed is None or (bool(back.instance) and observed.instance == back.instance)
 
 
-def _allowed(
-    desired: Decision, member: Node, view: View, state: ControllerState, limits: Limits, bundle: str
-) -> Decision:
+def _allowed(desired: Decision, member: Node, view: View, state: ControllerState, limits: Limits) -> Decision:
     """The desired action, or why it waits: its zones, its own failures, its bundle, or lost too often."""
     if desired.action not in (Action.CREATE, Action.REPLACE):
         return desired
     now_s = view.at_s
+    bundle = member.bundle_label
     if member.member is not None and state.bundles.get(bundle):
         why = f"{desired.why}; no node has booted with the bundle {bundle}: {state.bundles[bundle]}"
         return replace(desired, action=Action.HOLD, why=f"{why}\n    fix: tpu publish, with what mends it")
@@ -312,12 +309,6 @@ def _within_budget(
             yield desired
 
     return list(held(found))
-
-
-def _now_s(view: View) -> float:
-    """The present by Google's clock, which dates every word, where this machine's is behind it."""
-    said = (status.at_s for statuses in (view.statuses or {}).values() for status in statuses)
-    return max((view.at_s, *said))
 
 
 def _reporting(view: View) -> frozenset[str]:

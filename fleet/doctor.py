@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from fleet.environment import AdHoc
+from fleet.adhoc import AdHoc
 from fleet.google import Google
 from fleet.members import orphans, placed
 from fleet.model import ObservedNode, Owner, View, ZoneView

@@ -3,12 +3,13 @@
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+from fleet.adhoc import AdHoc, Item, slices
 from fleet.controller import Actor, Controller, Store
 from fleet.decide import Limits
 from fleet.errors import FleetError
@@ -20,16 +21,13 @@ from fleet.store import BucketStore, ReadOnlyStore
 from fleet.zones import Answer, Request, Verb, Zones
 from infra import names
 from infra.gcp.client import RequestError
-from infra.gcp.failures import Kind
 from infra.named import LAYER, StackState, read_stack
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
 from infra.settings.schema import FleetSettings
 from infra.storage.settings import StorageSettings
 from infra.tpu.request import member_request
-from infra.tpu.settings import TpuSettings
 
-BUNDLE_DIGITS = 12  # of a bundle's id, in a node's label
 _WITHOUT_SLICES = ("delete", "list", "status")  # what they are about may be orphans alone
 
 
@@ -41,6 +39,7 @@ class Environment:
     members: tuple[Node, ...]
     google: Google
     stack: StackState
+    adhoc: Mapping[str, Item] = field(default_factory=dict)  # fleets that stand in no file, by name
 
     @property
     def labels(self) -> dict[str, str]:
@@ -58,11 +57,6 @@ class Environment:
         fleet = self.settings[FleetSettings]
         return Limits(fleet.preemptions_per_day, fleet.failures_per_day, fleet.heartbeat_timeout_s)
 
-    @property
-    def bundle(self) -> str:
-        """Label of the bundle that new nodes install."""
-        return (self.settings[TpuSettings].bundle or "")[:BUNDLE_DIGITS]
-
     @cached_property
     def all_nodes(self) -> list[ObservedNode]:
         """Nodes of this stack in any zone, the ones that the settings don't name too. Raises RequestError."""
@@ -71,7 +65,7 @@ class Environment:
 
     def follow(self, controller: Controller) -> None:
         """Has a controller keep what is asked for here from now on, by these settings."""
-        controller.follow(self.members, nodes(self.settings), self.bundle, self.spec)
+        controller.follow(self.members, nodes(self.settings), self.spec)
         if isinstance(controller.actor, _Both):
             controller.actor.environment = self
 
@@ -90,7 +84,7 @@ class Environment:
             zones = set()  # a zone isn't reached; those that the settings name are looked into all the same
         return Controller(
             self.members, self.google, actor, store, self.limits, self.owner,
-            everyone=nodes(self.settings), bundle=self.bundle, zones=zones,
+            everyone=nodes(self.settings), zones=zones,
             spec=self.spec if updates else None,
         )  # fmt: skip
 
@@ -99,7 +93,7 @@ class Environment:
         assert node.member is not None, "Pulumi makes named slices"
         environment = self.settings.environment
         ours = names.member_labels(environment, node.slice, node.member, self.stack.id)
-        labels = {**node.labels, **ours, "bundle": self.bundle}
+        labels = {**node.labels, **ours, "bundle": node.bundle_label}
         body = member_request(self.settings, node, labels)
         told = json.dumps(body["metadata"], sort_keys=True)
         body["labels"]["spec"] = sha256(told.encode()).hexdigest()[:12]
@@ -166,7 +160,7 @@ def opened(options: argparse.Namespace) -> Environment:
             fix = f"tpu fleet delete {options.environment} --slice {flags['name']}, or --slice ANOTHER"
             raise FleetError(f"{flags['name']} is a fleet already, of {_shown(old)}\n    fix: {fix}")
         found = {**found, flags["name"]: flags}
-    return restricted(options, settings, google, stack, list(found.values()))
+    return restricted(options, settings, google, stack, found)
 
 
 def google_of(settings: Settings) -> Google:
@@ -183,17 +177,17 @@ def restricted(
     settings: Settings,
     google: Google,
     stack: StackState,
-    more: Sequence[Mapping[str, Any]],
+    adhoc: Mapping[str, Item],
 ) -> Environment:
     """The members that the flags leave."""
-    if more:
-        settings = from_file(options.environment, slices=more)
+    if adhoc:
+        settings = from_file(options.environment, slices=slices(adhoc.values()))
     flags = described(options)
     meant = members(settings, [flags["name"]]) if flags else _narrowed(options, settings)
     if not meant and options.command not in _WITHOUT_SLICES:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
         raise FleetError(f"Pulumi.{options.environment}.yaml lists no slices\n    fix: {fix}")
-    return Environment(settings, meant, google, stack)
+    return Environment(settings, meant, google, stack, adhoc)
 
 
 def from_flags(options: argparse.Namespace) -> tuple[Settings, tuple[Node, ...]]:
@@ -210,7 +204,7 @@ def followed(options: argparse.Namespace, before: Environment) -> Environment:
     """The environment by what its file says now."""
     found = AdHoc(before.google, before.stack.id).read()
     settings = from_file(options.environment)
-    return restricted(options, settings, before.google, before.stack, list(found.values()))
+    return restricted(options, settings, before.google, before.stack, found)
 
 
 def described(options: argparse.Namespace) -> dict[str, Any]:
@@ -236,40 +230,3 @@ def described(options: argparse.Namespace) -> dict[str, Any]:
 
 def _shown(item: Mapping[str, Any]) -> str:
     return f"{item.get('count')} x {item.get('acceleratorType')} in {', '.join(item.get('zones', ()))}"
-
-
-class AdHoc:
-    """Fleets that stand in no file: an object of the controller's bucket, which every command reads."""
-
-    def __init__(self, google: Google, stack: str):
-        self._google, self._object = google, f"{stack}/fleets.json"
-        self._generation = 0
-
-    def read(self) -> dict[str, dict[str, Any]]:
-        """Items of `tpu:slices`, by name. Raises FleetError where the bucket doesn't answer."""
-        try:
-            found = self._google.read(self._object)
-        except RequestError as error:
-            raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
-        if found is None:
-            return {}
-        text, self._generation = found
-        try:
-            fleets: dict[str, dict[str, Any]] = {str(name): {**one} for name, one in json.loads(text).items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            where = f"gs://{self._google.controller_bucket}/{self._object}"
-            raise FleetError(f"{where}: can't be read: {error}\n    fix: look at it, or delete it") from None
-        return fleets
-
-    def keep(self, name: str, item: Mapping[str, Any] | None) -> None:
-        """Adds a fleet, or with None takes it out. Raises FleetError where it can't."""
-        fleets: dict[str, Any] = {key: one for key, one in self.read().items() if key != name}
-        if item:
-            fleets[name] = dict(item)
-        try:
-            self._google.write(self._object, json.dumps(fleets), self._generation)
-        except RequestError as error:
-            again = (
-                "somebody else has changed it; again" if error.failure.kind is Kind.INVALID else str(error)
-            )
-            raise FleetError(f"gs://{self._google.controller_bucket}/{self._object}: {again}") from None

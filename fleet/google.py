@@ -174,6 +174,7 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
                 disk_full=said.get("disk") == "full",
                 loss=_finite(said, "loss"),
                 goodput=_finite(said, "goodput"),
+                final=said.get("final") == "1",
             )
         found.setdefault(named[2], []).append(status)
     return found

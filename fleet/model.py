@@ -95,6 +95,7 @@ class WorkerStatus:
         goodput: share of the attempt's wall time spent on steps, likewise.
         command: which command's work it is, by its id; empty where nobody said.
         why: its boot or its work failed.
+        final: its work failed, and isn't started again.
         disk_full: whether its boot disk was.
         worked_s: when work was reported last; 0 where it never was.
     """
@@ -113,6 +114,7 @@ class WorkerStatus:
     worked_s: float = 0.0
     loss: float | None = None
     goodput: float | None = None
+    final: bool = False
 
     def of(self, command: str) -> "WorkerStatus":
         """The same, as word of the job that is asked for: what is of another one says no more than that."""
@@ -140,6 +142,13 @@ class View:
     zones: Mapping[str, ZoneView]
     statuses: Mapping[str, Sequence[WorkerStatus]] | None
     failure: Failure | None = None
+
+    @property
+    def cloud_s(self) -> float:
+        """The present by Google's clock, which dates all that it says, where this machine's is behind it."""
+        said = (status.at_s for statuses in (self.statuses or {}).values() for status in statuses)
+        created = (observed.created_s for observed in self.all())
+        return max((self.at_s, *said, *created))
 
     def node(self, name: str, zone: str) -> ObservedNode | None:
         """A node, if its zone's list has it."""
@@ -191,6 +200,7 @@ def together(said: Sequence[WorkerStatus]) -> WorkerStatus | None:
         disk_full=any(status.disk_full for status in works),
         worked_s=max((w.at_s if w.work == "running" else w.worked_s for w in works), default=0.0),
         loss=next((one.loss for one in works if one.loss is not None), None),
+        final=any(one.final for one in works),
         goodput=next((one.goodput for one in works if one.goodput is not None), None),
     )
 

@@ -95,7 +95,7 @@ def price_so_far(observation: Observation) -> tuple[float, list[str]]:
         if hourly is None:
             unknown.append(observed.name)
         elif observed.created_s:
-            total += hourly * max(0.0, observation.view.at_s - observed.created_s) / 3600
+            total += hourly * max(0.0, observation.view.cloud_s - observed.created_s) / 3600
     return total, sorted(unknown)
 
 

@@ -30,6 +30,10 @@ class UnreachableError(FleetError):
     """The bucket didn't answer: nothing is remembered, so nothing may be done."""
 
 
+class LeaseHeldError(FleetError):
+    """Another controller acts, or has acted meanwhile."""
+
+
 class _StaleError(FleetError):
     """The bucket holds another generation than the one that was to be replaced."""
 
@@ -112,7 +116,7 @@ class BucketStore:
         if leader.get("id") != self._id and _alive(leader, self._now()):
             raise self._other(leader)
 
-    def _other(self, leader: Mapping[str, Any]) -> FleetError:
+    def _other(self, leader: Mapping[str, Any]) -> LeaseHeldError:
         ago_s = max(0.0, self._now() - float(leader.get("at_s") or 0))
         fix = (
             "leave it to that one and look with fleet status or monitor --watch; or end it with Ctrl+C; "
@@ -120,7 +124,7 @@ class BucketStore:
         )
         who = f"on {leader.get('host') or 'a host unknown'}, process {leader.get('process') or 'unknown'}"
         said = f"another `fleet` acts, {who}, its lease renewed {ago_s:.0f} s ago"
-        return FleetError(f"{self._where}: {said}\n    fix: {fix}")
+        return LeaseHeldError(f"{self._where}: {said}\n    fix: {fix}")
 
 
 def _alive(leader: Mapping[str, Any], now_s: float) -> bool:

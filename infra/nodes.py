@@ -8,6 +8,8 @@ from infra.catalog import CATALOG, SliceType, region_of
 from infra.settings.schema import Settings
 from infra.tpu.settings import SliceSettings, TpuSettings
 
+_BUNDLE_DIGITS = 12
+
 
 @dataclass(frozen=True)
 class Node:
@@ -23,6 +25,8 @@ class Node:
     runtime_version: str
     run: str | None
     labels: Mapping[str, str]
+    bundle: str | None = None  # that its hosts install
+    checkpoint_folder: str | None = None
     member: int | None = None  # of a fleet, which `fleet` makes and not Pulumi; counted from 0 over all zones
     together: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
     others: tuple[str, ...] = ()  # zones where it may be made besides home, in order
@@ -32,6 +36,11 @@ class Node:
     def key(self) -> str:
         """What the fleet remembers it by, wherever it is made: a named slice's name, or fleet and number."""
         return self.name if self.member is None else f"{self.slice}/{self.member}"
+
+    @property
+    def bundle_label(self) -> str:
+        """What its label `bundle` says: the first digits of the bundle's id."""
+        return (self.bundle or "")[:_BUNDLE_DIGITS]
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -79,6 +88,8 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
                 runtime_version=one.runtime_version or settings[TpuSettings].runtime_version,
                 run=one.run,
                 labels=one.labels,
+                bundle=one.bundle or settings[TpuSettings].bundle,
+                checkpoint_folder=one.checkpoint_folder,
                 member=None if one.count is None else member,
                 together=together,
             )
@@ -88,10 +99,10 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
 
 
 def zones(settings: Settings) -> tuple[str, ...]:
-    """Zones in use, or that slices may be moved to, sorted."""
-    return tuple(
-        sorted({zone for one in settings[TpuSettings].slices for zone in (*one.zones, *one.fallback_zones)})
-    )
+    """Zones in use, or that slices may be made in, sorted."""
+    tpu = settings[TpuSettings]
+    slices = {zone for one in tpu.slices for zone in (*one.zones, *one.fallback_zones)}
+    return tuple(sorted({*slices, *tpu.zones}))
 
 
 def known_zones(settings: Settings) -> tuple[str, ...]:

@@ -17,9 +17,11 @@ from typing import Any
 
 import yaml
 
-from infra import layers, prices, settings
+from infra import layers, preflight, prices, settings
 from infra.cli import Pulumi, sentence
 from infra.errors import CommandError
+from infra.nodes import nodes
+from infra.preflight import Said
 from infra.settings import Settings, yaml_file
 from infra.settings.record import formatting_kept
 from infra.settings.sources import ROOT
@@ -84,6 +86,7 @@ class Plan:
     environment: str
     layers: tuple[LayerPlan, ...]
     costs: tuple[prices.Row, ...]
+    preflight: tuple[Said, ...] = ()
 
     @property
     def failed(self) -> list[str]:
@@ -159,12 +162,14 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
                 output.rstrip(),
             )
 
-        return Plan(environment, tuple(pool.map(one, names)), tuple(prices.of(checked)))
+        asked = pool.submit(preflight.of, nodes(checked) if "tpu" in names else ())
+        found = tuple(pool.map(one, names))
+        return Plan(environment, found, tuple(prices.of(checked)), tuple(asked.result()))
 
 
 def text(found: Plan, full: bool = False) -> str:
     """For a terminal: prices, what changes (with `full` all that Pulumi printed), and a table."""
-    parts = [prices.table(found.costs), ""]
+    parts = [prices.table(found.costs), *(one.line for one in found.preflight if not one.warn), ""]
     for one in found.layers:
         against = "compared with its stack" if one.up else "no stack known, planned from nothing"
         parts.append(f"== {one.layer}: {against} ==")
@@ -202,7 +207,11 @@ def markdown(found: Plan) -> str:
         f"| --- |{' ---: |' * (len(head) - 1)}",
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
+        *(f"{'⚠️' if one.warn else '✅'} {one.line}\n" for one in found.preflight),
     ]
+    told = {one.line for one in found.preflight}
+    warnings = dict.fromkeys(warning for one in found.layers for warning in one.warnings)
+    lines += [f"⚠️ {warning}\n" for warning in warnings if warning not in told]
     for one in found.layers:
         shown = [one.output] if one.failed else [str(change) for change in one.changes]
         if shown:
@@ -224,6 +233,7 @@ def as_json(found: Plan) -> dict[str, Any]:
         ],
         "hourly": found.hourly,
         "prices": [asdict(row) for row in found.costs],
+        "preflight": [asdict(one) for one in found.preflight],
     }
 
 

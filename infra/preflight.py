@@ -7,9 +7,11 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from infra.nodes import Node
 from infra.settings.commands import training
 from infra.settings.sources import ROOT
 
@@ -24,6 +26,13 @@ class Said:
 
     line: str
     warn: bool
+
+
+def of(nodes: Iterable[Node]) -> list[Said]:
+    """What it said of each run that some nodes are to train, once."""
+    jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in nodes if node.run)
+    found = (said(run, kind, together) for run, kind, together in dict.fromkeys(jobs))
+    return [words for words in found if words]
 
 
 @cache  # asking takes a second, and a program asks about each slice

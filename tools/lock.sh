@@ -47,9 +47,9 @@ compile() { # file, then uv's own arguments
   echo "$file: $(grep -c == "$file") packages"
 }
 
-compile requirements.txt --extra infra --extra rehearsal --extra test --extra prepare --extra preflight pyproject.toml
+compile requirements.txt --extra host --extra infra --extra rehearsal --extra test --extra prepare --extra preflight pyproject.toml
 compile tests/parity/requirements.txt --group pyproject.toml:parity
-compile workload/locks/cpu.txt pyproject.toml
-compile workload/locks/tpu.txt --extra tpu pyproject.toml
-compile workload/locks/cpu-tensorflow.txt --extra tensorflow pyproject.toml
-compile workload/locks/tpu-tensorflow.txt --extra tpu --extra tensorflow pyproject.toml
+compile workload/locks/cpu.txt --extra host pyproject.toml
+compile workload/locks/tpu.txt --extra host --extra tpu pyproject.toml
+compile workload/locks/cpu-tensorflow.txt --extra host --extra tensorflow pyproject.toml
+compile workload/locks/tpu-tensorflow.txt --extra host --extra tpu --extra tensorflow pyproject.toml

@@ -132,7 +132,10 @@ def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what:
 def _bundle(target: Target, what: str) -> Iterator[Finding]:
     bucket = target.settings[StorageSettings].bucket_name
     missing = unpublished(
-        target.settings, bucket, lambda name: target.google.exists(client.object_url(bucket, name))
+        target.settings,
+        target.nodes,
+        bucket,
+        lambda name: target.google.exists(client.object_url(bucket, name)),
     )
     if missing:
         yield Finding(what, MISSING, *missing)

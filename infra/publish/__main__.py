@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uv
@@ -28,7 +29,7 @@ from infra.tpu import startup
 
 __all__ = ["main"]
 
-_LOCKS = ("tpu", "cpu", "bare")
+LOCKS = ("tpu", "cpu", "bare")
 _NO_LOCK = "# No packages besides the workload's own wheel.\n"
 
 
@@ -36,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.lock not in _LOCKS:  # argparse looks at no default
+    if options.lock not in LOCKS:  # argparse looks at no default
         parser.error(
-            f"$TPU_LOCK: invalid choice: {options.lock!r} (choose from {', '.join(map(repr, _LOCKS))})"
+            f"$TPU_LOCK: invalid choice: {options.lock!r} (choose from {', '.join(map(repr, LOCKS))})"
         )
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
@@ -54,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def default_lock() -> str:
+    """Which packages, unless a flag says: of a real host, but in a rehearsal."""
+    return os.environ.get("TPU_LOCK") or "tpu"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tpu publish",
@@ -63,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("environment", metavar="ENV", help="the environment, as in Pulumi.<ENV>.yaml")
     parser.add_argument(
         "--lock",
-        choices=_LOCKS,
-        default=os.environ.get("TPU_LOCK") or "tpu",
+        choices=LOCKS,
+        default=default_lock(),
         help="packages for a real host (tpu), a rehearsed one (cpu), or none at all (bare); "
         "default: $TPU_LOCK, or tpu where that isn't set",
     )
@@ -77,38 +83,64 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@dataclass(frozen=True)
+class Published:
+    """A bundle, and what uploading it took."""
+
+    bundle: Bundle
+    interpreter: str
+    upload: Upload
+
+
+def publish(target: Target, lock: str, console: Console, again: str, upload_it: bool = True) -> Published:
+    """Build a bundle and upload it.
+
+    Args:
+        target: where to, and what of the user's own it holds.
+        lock: which packages, of `LOCKS`.
+        console: for progress.
+        again: the command to type once what is wrong is mended.
+        upload_it: False to build it only.
+
+    Raises:
+        PublishError: what is wrong with the user's own code, or with this machine.
+    """
+    _check_machine()
+    with tempfile.TemporaryDirectory(prefix="publish.") as work:
+        # First: what is wrong with the user's own is the user's to mend.
+        try:
+            own = _own(target, _lock(lock, target.tensorflow), Path(work), console)
+        except PublishError as error:
+            raise PublishError(f"{error}. Nothing was published. Next: {again}") from error
+        chosen = interpreter.choose(for_tpu=lock == "tpu")
+        console.print(f"interpreter: {chosen.why}", markup=False)
+        bundle = _build(lock, target.tensorflow, chosen.archive, Path(work), own, console)
+        console.print(f"bundle: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")
+        done = _upload(bundle, target.bucket, console) if upload_it else Upload(0, 0, 0)
+    return Published(bundle, chosen.why, done)
+
+
 def _publish(options: argparse.Namespace, console: Console) -> dict[str, object]:
     began = time.monotonic()
     _check_machine()
     target = Target(options.bucket, options.tensorflow, None, None, {})
     if options.bucket is None:
         target = target_of(options.environment, wheels.ROOT)
-    bucket, tensorflow = target.bucket, options.tensorflow or target.tensorflow
-    with tempfile.TemporaryDirectory(prefix="publish.") as work:
-        # First: what is wrong with the user's own is the user's to mend.
-        try:
-            own = _own(target, _lock(options.lock, tensorflow), Path(work), console)
-        except PublishError as error:
-            next_ = f"tpu publish {options.environment}"
-            raise PublishError(f"{error}. Nothing was published. Next: {next_}") from error
-        chosen = interpreter.choose(for_tpu=options.lock == "tpu")
-        console.print(f"interpreter: {chosen.why}", markup=False)
-        bundle = _build(options.lock, tensorflow, chosen.archive, Path(work), own, console)
-        console.print(f"bundle: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")
-        if options.dry_run:
-            done = Upload(0, 0, 0)
-            console.print("dry run: nothing is uploaded, nothing is recorded")
-        else:
-            done = _upload(bundle, bucket, console)
-            if options.bucket is None and record(options.environment, "tpu:bundle", bundle.id, wheels.ROOT):
-                console.print(f"Pulumi.{options.environment}.yaml: tpu:bundle is set")
-                console.print(f"next: pulumi up -s {options.environment}")
+        target = replace(target, tensorflow=options.tensorflow or target.tensorflow)
+    again = f"tpu publish {options.environment}"
+    found = publish(target, options.lock, console, again, upload_it=not options.dry_run)
+    bundle, done = found.bundle, found.upload
+    if options.dry_run:
+        console.print("dry run: nothing is uploaded, nothing is recorded")
+    elif options.bucket is None and record(options.environment, "tpu:bundle", bundle.id, wheels.ROOT):
+        console.print(f"Pulumi.{options.environment}.yaml: tpu:bundle is set")
+        console.print(f"next: pulumi up -s {options.environment}")
     return {
         "bundle": bundle.id,
-        "bucket": bucket,
+        "bucket": target.bucket,
         "lock": options.lock,
-        "tensorflow": tensorflow,
-        "interpreter": chosen.why,
+        "tensorflow": target.tensorflow,
+        "interpreter": found.interpreter,
         "files": len(bundle.files),
         "bytes": bundle.size_bytes,
         "uploaded": done.uploaded,
@@ -135,7 +167,9 @@ def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dic
     sources: dict[str, Path] = {}
     packages: list[Path] = []
     if target.code:
-        sources["code.tar.gz"] = code.pack(wheels.ROOT / target.code, target.code, work / "code.tar.gz")
+        sources["code.tar.gz"] = code.pack(
+            wheels.ROOT / target.code, target.code, work / "code.tar.gz", target.key
+        )
         code.require(target.runs, wheels.ROOT / target.code, target.code)
     if target.requirements:
         with console.status(f"resolving {target.requirements} (once for each content)"):

@@ -23,15 +23,17 @@ _SHOWN = 5
 _MIB = 1 << 20
 
 
-def pack(folder: Path, shown: str, archive: Path) -> Path:
+def pack(folder: Path, shown: str, archive: Path, key: str = "tpu:code") -> Path:
     """Write `folder` to `archive` (tar.gz), the same bytes for the same files, modes and links.
 
     Version control, caches, compiled Python and virtual environments are left out. Raises `PublishError`,
-    which calls the folder `shown`, where it isn't there, is too large, or holds what no host could be given.
+    which names setting `key` and folder `shown`, where it isn't there, is too large, or holds what no host
+    could be given.
     """
+    shown = f"{key}: {shown}"
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "does not exist"
-        raise PublishError(f"tpu:code: {shown} {what}: make it, or correct tpu:code")
+        raise PublishError(f"{shown} {what}: make it, or correct {key}")
     files: dict[str, Path] = {}
     links: dict[str, str] = {}
     for path in _below(folder):
@@ -42,9 +44,9 @@ def pack(folder: Path, shown: str, archive: Path) -> Path:
         elif stat.S_ISREG(mode):
             files[name] = path
         else:
-            raise PublishError(f"tpu:code: {shown}/{name} is neither file, folder nor link: take it away")
+            raise PublishError(f"{shown}/{name} is neither file, folder nor link: take it away")
     if not files:
-        raise PublishError(f"tpu:code: {shown} holds no file: put your code there")
+        raise PublishError(f"{shown} holds no file: put your code there")
     sizes = {name: path.stat().st_size for name, path in files.items()}
     if sum(sizes.values()) > MAX_BYTES:
         raise PublishError(_too_large(shown, sizes))
@@ -86,7 +88,7 @@ def _target(link: Path, folder: Path, shown: str) -> str:
     if target.startswith("/") or not (link.parent / target).resolve().is_relative_to(folder.resolve()):
         name = link.relative_to(folder)
         raise PublishError(
-            f"tpu:code: {shown}/{name} leads to {target}, out of the folder: put what it means there instead"
+            f"{shown}/{name} leads to {target}, out of the folder: put what it means there instead"
         )
     return target
 
@@ -100,6 +102,6 @@ def _too_large(shown: str, sizes: Mapping[str, int]) -> str:
         entries[first + slash] += size
     largest = ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in entries.most_common(_SHOWN))
     return (
-        f"tpu:code: {shown} has {total / _MIB:.1f} MiB, at most {MAX_BYTES // _MIB} MiB: {largest}; move "
+        f"{shown} has {total / _MIB:.1f} MiB, at most {MAX_BYTES // _MIB} MiB: {largest}; move "
         "data to the bucket (gcloud storage cp) or to the data disk"
     )

@@ -22,6 +22,7 @@ class Target:
     code: str | None
     requirements: str | None
     runs: Mapping[str, str]  # by the path of the setting
+    key: str = "tpu:code"  # what names the folder, for people
 
 
 def target_of(environment: str, root: Path) -> Target:

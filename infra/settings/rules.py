@@ -188,6 +188,11 @@ COMMAND = Rule(
     "write e.g. train tiny.toml, python train.py or ./start.sh; with a variable: /usr/bin/env NAME=value "
     "python train.py",
 )
+BUCKET_FOLDER = pattern(
+    r"(?!.*//)(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,198}[A-Za-z0-9_-]",
+    "a path in the bucket, of letters, digits and . _ / -",
+    "write e.g. jobs/mine",
+)
 FOLDER = pattern(
     r"(?!/)(?!.*\.\.)[^\0\n\[\]{}\"]{1,200}",
     "a path below the project's own folder",

@@ -23,9 +23,10 @@ def metadata(
         "tpu-workers": str(node.kind.hosts),
         "tpu-bucket": bucket,
         "tpu-steps-bucket": steps_bucket,
-        "tpu-bundle": settings[TpuSettings].bundle,  # None only in a preview: an update refuses to continue
+        "tpu-bundle": node.bundle,  # None only in a preview: an update refuses to continue
         "tpu-data-disk": data_disk,
         "tpu-run": node.run,
+        "tpu-checkpoint-folder": node.checkpoint_folder,
         "tpu-member": None if node.member is None else str(node.member),
         "tpu-job": node.slice if node.together else None,
         "tpu-slices": ",".join(node.together) or None,

@@ -25,12 +25,10 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     wanted, provider = nodes(settings), providers["gcp"]
     storage = upstream.read(StorageOutputs, settings)
     bucket, steps = storage.bucket_name, storage.steps_bucket_name
-    jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in wanted if node.run)
-    for run, kind, together in dict.fromkeys(jobs):
-        if pulumi.runtime.is_dry_run() and (words := preflight.said(run, kind, together)):
-            (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
+    for words in preflight.of(wanted) if pulumi.runtime.is_dry_run() else ():
+        (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if wanted:
-        bundle.require(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
+        bundle.require(settings, wanted, upstream.known(StorageOutputs, "bucket_name"), provider)
     mark = StackMark()
     slices = []
     place_of = _places(settings, storage)

@@ -1,25 +1,29 @@
 """Whether the bundle is in the bucket: a slice without it boots, fails on every host, and is billed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from infra import names
+from infra.nodes import Node
 from infra.settings.schema import Settings
 from infra.tpu import startup
-from infra.tpu.settings import TpuSettings
 
 
-def unpublished(settings: Settings, bucket: str, is_there: Callable[[str], bool]) -> tuple[str, str] | None:
-    """What of the bundle isn't in the bucket, and the command that publishes it; None where all is.
+def unpublished(
+    settings: Settings, nodes: Collection[Node], bucket: str, is_there: Callable[[str], bool]
+) -> tuple[str, str] | None:
+    """What of these nodes' bundles isn't in the bucket, and the command that publishes it; None where all is.
 
     The bundle, and this checkout's start-up script, which is published with one: who changed the script, or
     took over a change, would otherwise believe that hosts run it. An older bundle, with a script of its own,
     can be gone back to. `is_there` says whether `bucket` has an object.
     """
-    bundle, fix = settings[TpuSettings].bundle, f"tpu publish {settings.environment}"
-    if bundle is None:
+    fix = f"tpu publish {settings.environment}"
+    bundles = {node.bundle for node in nodes}
+    if None in bundles:
         return "tpu:bundle: no bundle was published for the hosts to install", fix
-    script = names.bundle_blob(startup.script_sha256())
-    for what, name in (("", names.bundle_manifest(bundle)), ("this checkout's start-up script, ", script)):
+    manifests = [("", names.bundle_manifest(bundle)) for bundle in sorted(filter(None, bundles))]
+    script = "this checkout's start-up script, ", names.bundle_blob(startup.script_sha256())
+    for what, name in (*manifests, script):
         if not is_there(name):
             return f"tpu:bundle: {what}gs://{bucket}/{name} does not exist", fix
     return None

@@ -128,7 +128,8 @@ def _own_code(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if settings[TpuSettings].code:
         return
     for number, one in enumerate(settings[TpuSettings].slices):
-        if one.run and (file := commands.own_file(one.run)):
+        # A bundle of its own brings it along.
+        if one.run and not one.bundle and (file := commands.own_file(one.run)):
             packaged = commands.PACKAGED.get(commands.split(one.run)[0], [])
             near = get_close_matches(file, packaged, 1)
             yield Problem(

@@ -51,6 +51,15 @@ class SliceSettings:
         default=None,
         rule=rules.COMMAND,
     )
+    bundle: str | None = setting(
+        "sha256 of the bundle that its hosts install, instead of tpu:bundle", default=None, rule=rules.SHA256
+    )
+    checkpoint_folder: str | None = setting(
+        "folder of the bucket that its programs find as CHECKPOINT_DIR; the whole bucket, unless given",
+        default=None,
+        rule=rules.BUCKET_FOLDER,
+        example="jobs/mine",
+    )
     labels: Mapping[str, str] = labels_setting("labels of the nodes", NODE_LABELS)
 
 
@@ -60,6 +69,11 @@ class TpuSettings:
 
     slices: tuple[SliceSettings, ...] = setting(
         "the slices; network and data make subnets and disks in their zones", default=()
+    )
+    zones: tuple[str, ...] = setting(
+        "zones beside those of the slices, where `tpu run` may create some; network and data cover them too",
+        default=(),
+        rule=rules.ZONE,
     )
     bundle: str | None = setting(
         "sha256 of the bundle that hosts install; `tpu publish` writes it", default=None, rule=rules.SHA256

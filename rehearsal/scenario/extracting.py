@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import steps
 from rehearsal.scenario.bucket import ObjectFacts
-from rehearsal.scenario.building import follow_nodes
 from rehearsal.scenario.killing import OFF_TIMEOUT_S
 from rehearsal.scenario.record import Check, KillRecord
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.watching import settle
-
-
-def monitor(scene: Scene, step: steps.Monitor) -> None:
-    """Start a fleet's keeper; it continues until `unmonitor`."""
-    words = [sys.executable, "-u", "-m", "fleet", "monitor", scene.environment]
-    scene.shell.start("monitor", [*words, "--monitor-interval", str(step.interval_s)])
-
-
-def unmonitor(scene: Scene, step: steps.Unmonitor) -> None:
-    """Press Ctrl+C; it must leave with 130, having said all that was asked for."""
-    said = scene.shell.stop("monitor", status=130, prints=step.prints)
-    recreated = sum(": created" in line for line in said.splitlines())
-    scene.note.text = f"{recreated} slices brought back"
-    follow_nodes(scene)
 
 
 def shards(scene: Scene, step: steps.Shards) -> None:

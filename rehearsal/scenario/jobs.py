@@ -10,6 +10,7 @@ from google.auth.transport.requests import AuthorizedSession
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import jobsteps
+from rehearsal.scenario.building import follow_nodes
 from rehearsal.scenario.record import Check
 from rehearsal.scenario.scene import Scene
 from rehearsal.world.program import read_settings
@@ -87,3 +88,18 @@ def heartbeat(scene: Scene, step: jobsteps.Heartbeat) -> None:
     if step.state == "running" and scene.bucket.facts(prefix) == before:
         raise ScenarioFailed(f"nobody of {step.node} has said anything since the step began")
     scene.note.text = "; ".join(dict.fromkeys(found.values())) or step.state
+
+
+def start(scene: Scene, step: jobsteps.Start) -> None:
+    """A command beside the scenario; its output is seen as it is printed."""
+    scene.shell.start(step.name, ["bash", "-c", f"exec {step.run}"])
+
+
+def stop(scene: Scene, step: jobsteps.Stop) -> None:
+    """Its end, as it is asked for."""
+    status = 0 if step.wait else 130
+    said = scene.shell.stop(
+        step.name, status=status, prints=step.prints, timeout_s=step.timeout_s, interrupt=not step.wait
+    )
+    scene.note.text = (said.strip().splitlines() or [""])[-1]
+    follow_nodes(scene)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from rehearsal.scenario.typed import Typed
+
 
 @dataclass(frozen=True)
 class Logged:
@@ -53,3 +55,31 @@ def pattern(key: str, text: str | None) -> Iterator[str]:
         re.compile(text or "")
     except re.error as broken:
         yield f"{key}: not a regular expression: {broken}"
+
+
+@dataclass(frozen=True)
+class Start(Typed):
+    """Begin a command that continues beside the scenario, until `stop`."""
+
+    name: str
+    run: str
+
+    def __str__(self) -> str:
+        return f"$ {self.run} &"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Press Ctrl+C in a command that was begun, or wait for its end; what it printed must hold a match."""
+
+    name: str
+    prints: str = ""
+    wait: bool = False
+    timeout_s: float = 120.0
+
+    def __str__(self) -> str:
+        return f"{'the end of' if self.wait else 'Ctrl+C in'} {self.name}"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from pattern("prints", self.prints)

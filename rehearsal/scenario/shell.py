@@ -96,15 +96,18 @@ class Shell:
     def _environment(self) -> dict[str, str]:
         return {**os.environ, **(person.login(self.account) if self.account else {})}
 
-    def stop(self, name: str, *, status: int, prints: str, timeout_s: float = 120.0) -> str:
-        """Send it SIGINT, as Ctrl+C does, and return what it printed.
+    def stop(
+        self, name: str, *, status: int, prints: str, timeout_s: float = 120.0, interrupt: bool = True
+    ) -> str:
+        """Send it SIGINT, as Ctrl+C does, or wait for its end; returns what it printed.
 
         ScenarioFailed unless it ends with that status and has printed a match.
         """
         if name not in self._running:
             raise ScenarioFailed(f"{name} doesn't run: it was not begun")
         child, log = self._running.pop(name)
-        os.killpg(child.pid, signal.SIGINT)
+        if interrupt:
+            os.killpg(child.pid, signal.SIGINT)
         try:
             found: int | None = child.wait(timeout_s)
         except subprocess.TimeoutExpired:

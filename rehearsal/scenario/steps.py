@@ -14,7 +14,7 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.scenario.impostor_steps import Impostor, Unharmed
-from rehearsal.scenario.jobsteps import Heartbeat, Logged, pattern
+from rehearsal.scenario.jobsteps import Heartbeat, Logged, Start, Stop, pattern
 from rehearsal.scenario.tour_steps import Guide, Request, Tour
 from rehearsal.scenario.typed import Deployed, Typed
 from rehearsal.world.program import Layer
@@ -209,31 +209,6 @@ class Kills:
             yield "how: names no way to kill"
         if not 1 <= self.times <= self.steps:
             yield f"times: {self.times} kills don't fit into {self.steps} steps"
-
-
-@dataclass(frozen=True)
-class Monitor(Typed):
-    """Start `tpu fleet monitor`, which brings back what is lost, until `unmonitor`."""
-
-    interval_s: int = 5
-
-    def __str__(self) -> str:
-        return "tpu fleet monitor, from here on"
-
-
-@dataclass(frozen=True)
-class Unmonitor:
-    """Press Ctrl+C in the monitor; what it said until then must hold a match."""
-
-    scalar: ClassVar[str] = "prints"
-    prints: str = ""
-
-    def __str__(self) -> str:
-        return "Ctrl+C in the monitor"
-
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("prints", self.prints)
 
 
 @dataclass(frozen=True)
@@ -483,7 +458,7 @@ class Quota:
 
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
-    | Kill | Kills | Monitor | Unmonitor | Shards | Preempt | Fill | Reboot | Stall | Wake | Extracted | Alike
+    | Kill | Kills | Start | Stop | Shards | Preempt | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
     | Logged | Heartbeat | Tour | Request | Guide
 )  # fmt: skip
@@ -492,7 +467,7 @@ KINDS: dict[str, type[Step]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
-        *(Recover, Monitor, Unmonitor, Shards, Preempt, Fill, Reboot, Stall, Wake, Extracted, Alike),
+        *(Recover, Start, Stop, Shards, Preempt, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
         *(Logged, Heartbeat, Tour, Request, Guide),
     )

@@ -31,7 +31,11 @@ def labels(member: Node, stack: str = OWNER.stack) -> dict[str, str]:
 
 
 def fleet(
-    count: int, zones: int = 2, run: str | None = "extract tiny.toml", others: tuple[str, ...] = ()
+    count: int,
+    zones: int = 2,
+    run: str | None = "extract tiny.toml",
+    others: tuple[str, ...] = (),
+    bundle: str | None = None,
 ) -> list[Node]:
     """A spot fleet of v6e-8 over some zones, which may be moved to others."""
     kind = CATALOG.by_name("v6e-8")
@@ -40,7 +44,7 @@ def fleet(
         Node(
             slice="extract", name=f"tpu-{ZONES[n % zones]}-{n // zones}", zone=ZONES[n % zones],
             home=ZONES[n % zones], kind=kind, spot=True, reserved=False, runtime_version="v2-alpha-tpuv6e",
-            run=run, labels={}, member=n, spread=ZONES[:zones],
+            run=run, labels={}, bundle=bundle, member=n, spread=ZONES[:zones],
             others=tuple(zone for zone in others if zone != ZONES[n % zones]),
         )
         for n in range(count)

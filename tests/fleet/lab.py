@@ -308,7 +308,7 @@ class Lab:
             return Controller(
                 list(members or one.members), one.google, actor,
                 BucketStore(one.google, one.stack.id, self.now_s), one.limits, one.owner,
-                everyone=one.members, bundle=one.bundle, spec=one.spec,
+                everyone=one.members, spec=one.spec,
             )  # fmt: skip
 
     def keep(

@@ -55,11 +55,9 @@ class Shown:
         return found
 
 
-def watching(
-    cloud: Shown, members: list[Node], store: Notebook | None = None, bundle: str = ""
-) -> Controller:
+def watching(cloud: Shown, members: list[Node], store: Notebook | None = None) -> Controller:
     rng = random.Random(0)
-    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, rng, bundle=bundle)
+    return Controller(members, cloud, cloud, store or Kept(), Limits(), OWNER, rng)
 
 
 def view(

@@ -13,6 +13,7 @@ import requests
 from fleet.unit import unit
 from infra import names
 from infra.gcp.roles import ON_NODES
+from infra.nodes import nodes
 from infra.settings.sources import ROOT
 from infra.tpu import startup
 from infra.tpu.published import unpublished
@@ -175,7 +176,7 @@ def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     google = controllers(lab)
     script = names.bundle_blob(startup.script_sha256())
     lab.request("POST", UPLOAD, b"{}", uploadType="media", name=script)
-    assert unpublished(settings(ONE), BUCKET, google.is_there) is None
+    assert unpublished(settings(ONE), nodes(settings(ONE)), BUCKET, google.is_there) is None
     assert google.observe([ZONES[0]]).failure is None
     lab.begin_anew()
 

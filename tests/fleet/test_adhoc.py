@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fleet import __main__ as command
-from fleet.environment import AdHoc
+from fleet.adhoc import AdHoc
 from fleet.errors import FleetError
 from infra.errors import SettingsError
 from tests.fleet.conftest import OWNER

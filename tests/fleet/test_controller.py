@@ -23,13 +23,9 @@ CALM = Climate(preemption_h=0, wave_h=0, dry_h=0, ill_h=0)
 HOME, OTHER = ZONES[:2]
 
 
-def controller(
-    cloud: VirtualCloud, members: list[Node] | int, store: Notebook | None = None, bundle: str = ""
-) -> Controller:
+def controller(cloud: VirtualCloud, members: list[Node] | int, store: Notebook | None = None) -> Controller:
     members = fleet(members) if isinstance(members, int) else members
-    return Controller(
-        members, cloud, cloud, store or Notebook(), Limits(), cloud.OWNER, random.Random(0), bundle=bundle
-    )
+    return Controller(members, cloud, cloud, store or Notebook(), Limits(), cloud.OWNER, random.Random(0))
 
 
 def live(one: Controller, cloud: VirtualCloud, until_s: float, every_s: float = 60.0) -> list[Observation]:
@@ -285,10 +281,10 @@ def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
 
 def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None:
     """An impostor's status costs nothing."""
-    members = fleet(2)
+    members = fleet(2, bundle="b")
     claims = {members[0].name: [WorkerStatus(NOW_S - 1, "failed", "bundle")]}
     cloud = Shown(view(members, statuses=claims))
-    one = watching(cloud, members, bundle="b")
+    one = watching(cloud, members)
     one.step()
     (request,) = cloud.asked
     assert (request.verb, request.claim, request.instance) == (Verb.DELETE, Claim.BOOT_FAILED, "1")
@@ -307,7 +303,7 @@ def test_a_claim_without_proof_spends_no_budget_and_delays_no_recovery() -> None
 
 
 def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() -> None:
-    members = fleet(3)
+    members = fleet(3, bundle="b1")
 
     def observation(at_s: float, **states: str) -> View:
         found = view(
@@ -319,7 +315,7 @@ def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() 
         return found
 
     cloud = Shown(observation(NOW_S, m1="CREATING"))
-    one = watching(cloud, members, bundle="b1")
+    one = watching(cloud, members)
     one.step()
     (request,) = cloud.asked
     cloud.answers = [Answer(request, done=True)]
@@ -333,13 +329,13 @@ def test_a_bundle_that_failed_by_proof_and_booted_nowhere_is_rolled_to_nobody() 
     )
     assert "fix: tpu publish" in found[1].why
     assert len(cloud.asked) == 1
-    one.follow(members, bundle="b2")
+    one.follow(fleet(3, bundle="b2"))
     one.step()
     assert [each.verb for each in cloud.asked[1:]] == [Verb.CREATE, Verb.DELETE]
 
 
 def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
-    members = fleet(2)
+    members = fleet(2, bundle="b1")
     statuses = {
         members[0].name: [WorkerStatus(NOW_S - 1, "failed", "python")],
         members[1].name: [WorkerStatus(NOW_S - 9, "ready")],
@@ -349,7 +345,7 @@ def test_a_bundle_that_booted_elsewhere_is_not_to_blame() -> None:
         for name, observed in (zone.nodes or {}).items():
             zone.nodes[name] = replace(observed, labels={**observed.labels, "bundle": "b1"})  # type: ignore[index]
     cloud = Shown(found)
-    one = watching(cloud, members, bundle="b1")
+    one = watching(cloud, members)
     one.step()
     cloud.answers = [Answer(cloud.asked[0], done=True)]
     cloud.looks = [view(members, NOW_S + 60, m0="")]

@@ -344,7 +344,8 @@ def test_a_bundle_that_booted_nowhere_is_not_rolled_to_the_next() -> None:
     state.boot_failed("b1", "tpu-x-0: its boot failed at bundle")
 
     def found(bundle: str) -> list[Decision]:
-        return decide(fleet(4), view(observed(0), observed(1, "PREEMPTED")), state, Limits(), OWNER, bundle)
+        seen = view(observed(0), observed(1, "PREEMPTED"))
+        return decide(fleet(4, bundle=bundle), seen, state, Limits(), OWNER)
 
     _, lost, absent, _ = found("b1")
     assert (lost.action, absent.action) == (Action.HOLD, Action.HOLD)

@@ -17,8 +17,8 @@ from requests.adapters import HTTPAdapter
 
 from fleet import __main__ as command
 from fleet import doctor, environment
+from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState, Refusal
-from fleet.environment import AdHoc
 from fleet.google import Google
 from fleet.model import ObservedNode
 from fleet.store import BucketStore

@@ -215,7 +215,7 @@ def lived(rng: random.Random, how: type[Later] = Later, steps: int = 14) -> Trut
     stores, actors = [Store(), Store()], [how(truth), how(truth)]
 
     def begun(n: int) -> Controller:
-        return Controller(MEMBERS, truth, actors[n], stores[n], Limits(), OWNER, rng, bundle="b")
+        return Controller(MEMBERS, truth, actors[n], stores[n], Limits(), OWNER, rng)
 
     truth.pass_time()
     controllers = [begun(0), begun(1)]

@@ -48,7 +48,6 @@ def controller(lab: StackLab) -> Controller:
     with mock.patch("fleet.store.runs", return_value=False):
         return Controller(
             named, one.google, Here(lab, one), store, Limits(), one.owner, everyone=one.members,
-            bundle=one.bundle,
         )  # fmt: skip
 
 

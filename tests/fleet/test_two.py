@@ -81,7 +81,7 @@ def test_a_second_controller_of_one_stack_is_refused_until_the_lease_has_expired
         lab.cloud.world.clock.rate = 0.0
 
     lab.call(hold())
-    first._store.write(first.state)
+    first.store.write(first.state)
     second = lab.fleet(TWO)
     with pytest.raises(FleetError, match=r"another `fleet` acts, on .*, process"):
         lab.controller(second, after_a_kill=False)
@@ -89,7 +89,7 @@ def test_a_second_controller_of_one_stack_is_refused_until_the_lease_has_expired
     assert nodes(lab) == stood
     lab.ahead_s += EXPIRES_S
     later = lab.controller(second, after_a_kill=False)
-    later._store.write(later.state)
+    later.store.write(later.state)
     with pytest.raises(FleetError, match="another `fleet` acts"):
         first.step()
     assert nodes(lab) == stood, "who was written over does nothing more"

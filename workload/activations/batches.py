@@ -3,8 +3,8 @@
     for values_BxD in batches(Activations(url), "resid_post.12", size=4096, seed=1): ...
 
 Shards are taken in a random order, a few at once; their tokens are mixed among each other. Whoever
-shares an epoch, hosts or a loader's workers, takes a part of the shards each. bfloat16 is NumPy's by
-`ml_dtypes`. For torch see `torch_batches.py`, for JAX `jax_batches.py`.
+shares an epoch, hosts or a loader's workers, takes a part of the shards each. bfloat16 is `ml_dtypes`,
+and comes as float32 where that isn't installed. For torch see `torch_batches.py`, for JAX `jax_batches.py`.
 """
 
 from collections.abc import Iterator

@@ -20,13 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from workload.activations.statistics import Moments
-from workload.data.stream import offsets, pack_ids, unpack_ids
+from workload.data.ragged import offsets, pack_ids, unpack_ids
 from workload.errors import DataError
 from workload.runs.store import MissingObjectError, Store
 
@@ -38,8 +36,13 @@ _HEADER = "shard"
 _FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
 _PIECE = 2**23  # bytes read at once of a shard that is read whole; a multiple of every number's size
 _MOST_HEADER = 2**27
+try:
+    from ml_dtypes import bfloat16 as _bfloat16
+except ImportError:  # for who reads with NumPy alone, which has no bfloat16
+    _bfloat16 = None  # type: ignore[assignment,misc,unused-ignore]
+
 _DTYPES = {
-    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BF16": np.dtype(np.uint16 if _bfloat16 is None else _bfloat16),
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
     "I32": np.dtype(np.int32),
@@ -113,16 +116,25 @@ def pack(about: About, content: Content) -> bytes:
     raw = {key: np.ascontiguousarray(value).reshape(-1).view(np.uint8) for key, value in arrays.items()}
     digests = {key: hashlib.sha256(value.data).hexdigest() for key, value in raw.items()}
     header = asdict(about) | {"sha256": digests}
+    from safetensors.numpy import save  # which readers don't need
+
     # One key: a header of several would be written in any order.
     return save(arrays, {_HEADER: json.dumps(header, sort_keys=True)})
 
 
 @dataclass(frozen=True)
 class _Place:
-    dtype: np.dtype[Any]
+    kind: str  # of _DTYPES
     shape: tuple[int, ...]
     begin: int  # in the file
     end: int
+
+    def array(self, raw: bytes | memoryview) -> NDArray[Any]:
+        """Of these bytes, flat; bfloat16 as float32, its upper half, where NumPy alone is there."""
+        values = np.frombuffer(raw, _DTYPES[self.kind])
+        if self.kind == "BF16" and _bfloat16 is None:
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values
 
 
 class Shard:
@@ -147,7 +159,7 @@ class Shard:
             self.about = About(**about | {"points": tuple(about["points"])})
             self._places = {
                 key: _Place(
-                    _DTYPES[entry["dtype"]],
+                    _known(entry["dtype"]),
                     tuple(entry["shape"]),
                     *(8 + size + offset for offset in entry["data_offsets"]),
                 )
@@ -198,7 +210,7 @@ class Shard:
         end = rows if end is None else min(end, rows)
         row = (place.end - place.begin) // max(rows, 1)
         raw = self._bytes(place.begin + begin * row, place.begin + end * row)
-        return np.frombuffer(raw, place.dtype).reshape(-1, *place.shape[1:])
+        return place.array(raw).reshape(-1, *place.shape[1:])
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Of a tensor, as `read` would give all of it."""
@@ -223,7 +235,7 @@ class Shard:
                 part = raw[begin - first : end - first]
                 digests[key].update(part)
                 if key in self.about.points:
-                    values = np.frombuffer(part, self._places[key].dtype)
+                    values = self._places[key].array(part)
                     bad[key] += int((~np.isfinite(values.astype(np.float32))).sum())
         found = []
         for key, digest in digests.items():
@@ -262,7 +274,7 @@ class Shard:
         if key not in self._places:
             raise self._damaged(f"lacks {key}")
         place = self._places[key]
-        return np.frombuffer(self._bytes(place.begin, place.end), place.dtype).reshape(place.shape)
+        return place.array(self._bytes(place.begin, place.end)).reshape(place.shape)
 
     def _bytes(self, begin: int, end: int) -> bytes:
         if end <= len(self._head):
@@ -275,3 +287,10 @@ class Shard:
 
     def _damaged(self, what: str) -> DataError:
         return DataError(f"{self._store.url}/{self._name}: {what}\n    fix: {MEND}")
+
+
+def _known(kind: str) -> str:
+    """A dtype's name in the file; ValueError for one that no shard has."""
+    if kind not in _DTYPES:
+        raise ValueError(f"its dtype {kind!r} is none of a shard's")
+    return kind

@@ -14,9 +14,8 @@ from it: 4 bytes a token where a point of a 0.5 B model takes 1,792.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from workload import command
+from workload.data.ragged import offsets, pack_ids, unpack_ids
 from workload.errors import DataError
 from workload.runs.store import MissingObjectError, Store, open_store
 
@@ -96,23 +96,6 @@ def pack(
         **pack_ids(ids),
     }
     return save_tensors(arrays, {_HEADER: json.dumps(asdict(about), sort_keys=True)})
-
-
-def offsets(lengths: Iterable[int]) -> NDArray[np.int64]:
-    """Where each of some parts begins that lie back to back, and where the last one ends."""
-    return np.cumsum([0, *lengths], dtype=np.int64)
-
-
-def pack_ids(ids: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Names as arrays, which is all that a safetensors file holds."""
-    names = [name.encode() for name in ids]
-    return {"id_bytes": np.frombuffer(b"".join(names), np.uint8), "id_offsets": offsets(map(len, names))}
-
-
-def unpack_ids(id_bytes: NDArray[np.uint8], id_offsets: NDArray[np.int64]) -> tuple[str, ...]:
-    """What `pack_ids` packed; ValueError where it isn't."""
-    names = id_bytes.tobytes()
-    return tuple(names[begin:end].decode() for begin, end in pairwise(id_offsets.tolist()))
 
 
 def read(url: str) -> Stream:

@@ -68,7 +68,7 @@ class Heartbeat:
         return cls(Bucket(bucket, patience_s=_PATIENCE_S), node, int(worker) % in_node, command=command)
 
     def report(self, **facts: str | int) -> None:
-        """Updates `run`, `samples`, `of_samples`, `shards`, `size_bytes`, `loss`, `goodput`; doesn't wait."""
+        """Updates `run`, `samples`, `shards`, … (docs/architecture.md lists them); doesn't wait."""
         with self._changed:
             self._new = self._new or not facts.items() <= self._facts.items()
             self._facts |= facts

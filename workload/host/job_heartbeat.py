@@ -74,6 +74,11 @@ class Service:
         return None
 
     @property
+    def final(self) -> bool:
+        """Whether it failed and isn't started again: exit status 2, or too often."""
+        return self.active == "failed"
+
+    @property
     def how(self) -> str:
         """How it ended."""
         if self.result == "start-limit-hit":
@@ -104,6 +109,8 @@ class JobHeartbeat:
             self._heartbeat = Heartbeat.of_host(self._environment).__enter__()
         if state == "failed":
             line = self._line()
+            if service.final:
+                self._heartbeat.report(final=1)
             self._heartbeat.end("failed", HostError(f"{service.how}: {line}" if line else service.how))
         elif state == "done":
             self._heartbeat.end("done")

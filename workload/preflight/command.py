@@ -14,6 +14,7 @@ from workload.model.architecture import Architecture
 from workload.preflight import report
 from workload.preflight import search as searching
 from workload.preflight.compiler import Compiled, compile_step, lookup
+from workload.preflight.page import page
 from workload.preflight.slices import Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
 from workload.train import config as configs
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --search: draw what was found")
     parser.add_argument("--json", action="store_true", help="the whole answer, for programs")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the answer as a page, too")
     parser.add_argument("--fresh", action="store_true", help="compile although the answer is kept already")
 
     text = "only a cached result; exit status 4 if there is none"
@@ -91,6 +93,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _tell(verdict: Verdict, options: argparse.Namespace) -> int:
     print(json.dumps(verdict.as_json(), indent=2) if options.json else report.text(verdict, options.config))
+    if options.html:
+        options.html.write_text(page(verdict, options.config), encoding="utf-8")
+        _say(f"page: {options.html}")
     return 0 if verdict.fits == "yes" else 3
 
 
@@ -119,9 +124,13 @@ def _check_options(options: argparse.Namespace) -> None:
     if options.plot and not options.search:
         rule = "draws what --search finds"
         problems.append(Problem("--plot", str(options.plot), rule, "add --search, or leave --plot out"))
-    elif options.plot and not options.plot.absolute().parent.is_dir():
-        rule = "must lie in a folder that is there"
-        problems.append(Problem("--plot", str(options.plot), rule, "make the folder, or name another"))
+    if options.html and options.search:
+        rule = "shows one answer, --search makes many"
+        problems.append(Problem("--html", str(options.html), rule, "leave one of them out"))
+    for flag, file in (("--plot", options.plot), ("--html", options.html)):
+        if file and not file.absolute().parent.is_dir():
+            rule = "must lie in a folder that is there"
+            problems.append(Problem(flag, str(file), rule, "make the folder, or name another"))
     if problems:
         raise ConfigError("workload preflight", problems)
 

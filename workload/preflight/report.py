@@ -8,7 +8,7 @@ from workload.preflight.slices import CHIP, GIB, PRICES_READ
 from workload.preflight.verdict import Money, Verdict
 
 _SHORT_S = 0.05
-_WORDS = {"yes": "FITS", "no": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
+WORDS = {"yes": "FITS", "no": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
 
 
 def text(verdict: Verdict, name: str) -> str:
@@ -31,7 +31,7 @@ def _title(verdict: Verdict, name: str) -> list[str]:
     examples = f"{batch} x {config.data.sequence_length} tokens a step, {batch / slices.chips:g} a chip"
     remat = " ".join(config.compute.remat)
     return [
-        f"{name} on {slices.title}: {_WORDS[verdict.fits]}",
+        f"{name} on {slices.title}: {WORDS[verdict.fits]}",
         f"  {verdict.reason}",
         f"  {config.model.parameters() / 1e9:.2f} B parameters, {examples}, remat {remat},"
         f" attention {verdict.compiled.attention}",
@@ -45,29 +45,32 @@ def _memory(verdict: Verdict) -> list[str]:
     lines = ["memory, a chip"]
     if compiled.refused:
         return [*lines, f"  {compiled.refused}"]
-    for label, size in (
+    for label, part in (
         ("arguments: parameters, optimizer state", compiled.arguments_bytes),
         ("temporaries, at their peak", compiled.temporaries_bytes),
         ("outputs that replace nothing", compiled.outputs_bytes),
         ("code", compiled.code_bytes),
         ("together", compiled.hbm_bytes),
     ):
-        lines.append(f"  {_size(size):>11}  {label}")
+        lines.append(f"  {size(part):>11}  {label}")
     lines.append("  largest temporaries (they share room where they don't live at once)")
     for buffer in compiled.largest[:5]:
-        lines.append(f"  {_size(buffer.size_bytes):>11}  {_short(buffer.shapes)}")
+        lines.append(f"  {size(buffer.size_bytes):>11}  {short(buffer.shapes)}")
     return lines
 
 
-def _size(size_bytes: int) -> str:
+def size(size_bytes: int) -> str:
+    """In GiB or MiB."""
     return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB / 100 else f"{size_bytes / 2**20:.2f} MiB"
 
 
-def _seconds(seconds: float) -> str:
+def seconds(seconds: float) -> str:
+    """In s or ms."""
     return f"{seconds:.3f} s" if seconds >= 0.1 or not seconds else f"{seconds * 1e3:.3g} ms"
 
 
-def _short(shapes: str) -> str:
+def short(shapes: str) -> str:
+    """The first three of some shapes."""
     shown = shapes.split(", ")
     return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
 
@@ -82,24 +85,25 @@ def _time(verdict: Verdict, prediction: Prediction) -> list[str]:
         ("dcn", f"network between slices, against {CHIP.dcn_bytes_per_s_per_host / 1e9:.0f} GB/s a host"),
     ):
         mark = "  <- binds" if bounds.binding == name else ""
-        lines.append(f"  {_seconds(getattr(bounds, name)):>11}  {label}{mark}")
+        lines.append(f"  {seconds(getattr(bounds, name)):>11}  {label}{mark}")
     hidden = sum(one.hidden for one in verdict.compiled.collectives)
     of = f"{len(verdict.compiled.collectives) - hidden} of {len(verdict.compiled.collectives)} exchanges"
-    lines.append(f"  {_seconds(bounds.exposed):>11}  that the program stands still for {of}, on top")
+    lines.append(f"  {seconds(bounds.exposed):>11}  that the program stands still for {of}, on top")
     slow, likely, fast = prediction.step_s
-    lines.append(f"  {_seconds(likely):>11}  a step, likely ({_seconds(fast)} to {_seconds(slow)})")
+    lines.append(f"  {seconds(likely):>11}  a step, likely ({seconds(fast)} to {seconds(slow)})")
     slow, likely, fast = prediction.tokens_per_s_per_chip
     lines.append(f"  {likely:>11,.0f}  tokens/s/chip ({slow:,.0f} to {fast:,.0f})")
     shares = ", ".join(f"{share:.1%} {name}" for name, share in prediction.mfu.items())
     lines.append(f"               MFU {shares}")
-    lines += [f"               {line}" for line in _exchanges(verdict)]
+    lines += [f"               {line}" for line in exchanges(verdict)]
     if prediction.step_s[1] < _SHORT_S:
         text = f"a step below {_SHORT_S * 1e3:.0f} ms waits for launches and latencies, which are not in here"
         lines.append(f"               {text}")
     return lines
 
 
-def _exchanges(verdict: Verdict) -> list[str]:
+def exchanges(verdict: Verdict) -> list[str]:
+    """A line for each kind of collective: bytes a step."""
     sizes: Counter[tuple[str, str]] = Counter()
     for one in verdict.compiled.collectives:
         sizes[one.kind, "between slices" if one.across else "in a slice"] += one.size_bytes * one.times

@@ -4,7 +4,7 @@
 variables() {
   cat <<VARIABLES
 DATA_DIR=/mnt/data
-CHECKPOINT_DIR=/mnt/checkpoints
+CHECKPOINT_DIR=/mnt/checkpoints${CHECKPOINT_FOLDER:+/$CHECKPOINT_FOLDER}
 CHECKPOINT_BUCKET=$CHECKPOINT_BUCKET
 TPU_NAME=$TPU_NAME
 TPU_ZONE=$TPU_ZONE
@@ -31,6 +31,8 @@ pam_environment() {
 }
 
 stage_environment() {
+  [[ -z ${CHECKPOINT_FOLDER:-} ]] || mkdir --parents "/mnt/checkpoints/$CHECKPOINT_FOLDER" ||
+    try_again "/mnt/checkpoints/$CHECKPOINT_FOLDER can't be made"
   { variables; echo 'PATH=/opt/tpu/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'; } |
     write_file /etc/tpu/environment >/dev/null
   # shellcheck disable=SC2016

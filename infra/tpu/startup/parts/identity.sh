@@ -52,6 +52,7 @@ stage_identity() {
   attribute tpu-slice TPU_NAME '[a-z][a-z0-9-]*'
   attribute tpu-zone TPU_ZONE '[a-z0-9-]+'
   member
+  ! optional tpu-checkpoint-folder || attribute tpu-checkpoint-folder CHECKPOINT_FOLDER '[A-Za-z0-9][A-Za-z0-9._/-]{0,199}'
   attribute tpu-workers WORKER_COUNT '[1-9][0-9]{0,4}'
   workers=$VALUE
   optional tpu-metadata-timeout-s || VALUE=3600

@@ -1,0 +1,142 @@
+"""Objects of Cloud Storage for `store.py`; imported where a bucket is named, as its client is large."""
+
+import requests
+from google.api_core import exceptions as google
+from google.api_core.retry import Retry
+from google.auth import exceptions as auth
+from google.cloud import storage
+from google.cloud.storage.retry import DEFAULT_RETRY
+
+from workload.errors import OutageError, StoreError
+from workload.runs.outage import HEALTH, RETRY_AT_MOST_EVERY_S, transient
+from workload.runs.store import MissingObjectError
+
+# Every write here is a whole object by the run's only writer: sending it twice changes nothing.
+_RETRY = Retry(
+    predicate=DEFAULT_RETRY._predicate,
+    maximum=RETRY_AT_MOST_EVERY_S,
+    timeout=60.0,
+    on_error=HEALTH.failed,
+)
+_REFUSED = (google.GoogleAPIError, auth.GoogleAuthError, requests.RequestException)
+
+
+class _TakenError(Exception):
+    """There is an object of that name already."""
+
+
+def open_bucket(url: str) -> "BucketStore":
+    """The store for `gs://BUCKET/PREFIX`. Raises StoreError without credentials."""
+    bucket, _, prefix = url.removeprefix("gs://").partition("/")
+    try:
+        try:
+            client = storage.Client()
+        except OSError:  # a login that belongs to no project, which objects don't ask for
+            client = storage.Client(project="none")
+        return BucketStore(client, bucket, prefix.strip("/"))
+    except auth.GoogleAuthError as error:
+        fix = "run on a VM with a service account, or `gcloud auth application-default login`"
+        raise StoreError(f"{url}: no credentials: {error}\n    fix: {fix}") from error
+
+
+class BucketStore:
+    """Objects of a Cloud Storage bucket below a prefix."""
+
+    def __init__(self, client: storage.Client, bucket: str, prefix: str):
+        self.url = f"gs://{bucket}/{prefix}".rstrip("/")
+        self._client, self._bucket = client, client.bucket(bucket)
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Store.write`; retried for a minute."""
+        self._upload(name, content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Store.create`; retried for a minute.
+
+        Where the answer to a write is lost, the object is there at the retry: False.
+        """
+        try:
+            self._upload(name, content, if_generation_match=0)
+        except _TakenError:
+            return False
+        return True
+
+    def _upload(self, name: str, content: bytes, **conditions: int) -> None:
+        kind = "application/json" if name.endswith((".json", ".jsonl")) else "application/octet-stream"
+        try:
+            self._blob(name).upload_from_string(
+                content, content_type=kind, retry=_RETRY, checksum="crc32c", **conditions
+            )
+        except google.PreconditionFailed:
+            raise _TakenError from None
+        except _REFUSED as error:
+            raise self._refused(name, "written", error) from error
+        HEALTH.answered()
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """See `Store.read`."""
+        last = None if end is None else end - 1
+        try:
+            content: bytes = self._blob(name).download_as_bytes(start=start or None, end=last, retry=_RETRY)
+        except google.NotFound:
+            raise MissingObjectError(f"{self.url}/{name}: no such object") from None
+        except google.RequestRangeNotSatisfiable:  # it ends before `start`
+            return b""
+        except _REFUSED as error:
+            raise self._refused(name, "read", error) from error
+        HEALTH.answered()
+        return content
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Store.list`."""
+        return sorted(self.sizes(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """See `Store.sizes`."""
+        try:
+            blobs = self._client.list_blobs(self._bucket, prefix=self._prefix + prefix, retry=_RETRY)
+            return {blob.name.removeprefix(self._prefix): blob.size or 0 for blob in blobs}
+        except _REFUSED as error:
+            raise self._refused(prefix, "listed", error) from error
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`."""
+        try:
+            self._blob(name).delete(retry=_RETRY)
+        except google.NotFound:
+            return
+        except _REFUSED as error:
+            raise self._refused(name, "removed", error) from error
+
+    def outage(self) -> str:
+        """See `Store.outage`; of all that this process asks of Cloud Storage."""
+        return HEALTH.outage()
+
+    def failed_since(self, moment: float) -> bool:
+        """See `Store.failed_since`."""
+        return HEALTH.last_failure > moment
+
+    def take(self, source: "BucketStore", name: str) -> None:
+        """Copies an object of another bucket, or below another prefix, inside storage."""
+        token: str | None = None
+        try:
+            while True:  # a large object between unlike buckets takes several calls
+                token, *_ = self._blob(name).rewrite(source._blob(name), token=token, retry=_RETRY)
+                if token is None:
+                    return
+        except google.NotFound:
+            raise MissingObjectError(f"{source.url}/{name}: no such object") from None
+        except _REFUSED as error:
+            raise self._refused(name, f"copied from {source.url}", error) from error
+
+    def _blob(self, name: str) -> storage.Blob:
+        return self._bucket.blob(self._prefix + name)
+
+    def _refused(self, name: str, verb: str, error: Exception) -> StoreError:
+        where = f"{self.url}/{name}: can't be {verb}"
+        if answer := transient(error):
+            fix = "look at https://status.cloud.google.com; once storage answers, start again"
+            return OutageError(f"{where}: storage answers {self.outage() or answer}\n    fix: {fix}")
+        fix = "check that the account may use the bucket, and that the bucket is there"
+        return StoreError(f"{where}: {error}\n    fix: {fix}")
