@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         target = Target(
             settings[StorageSettings].bucket_name, settings[TpuSettings].tensorflow,
             str(found.folder.resolve()), str(found.requirements.resolve()) if found.requirements else None,
-            {"run": found.run}, path.name,
+            {"run": found.run}, "tpu run", str(path),
         )  # fmt: skip
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         again = " ".join(["tpu run", *arguments])
@@ -227,6 +227,8 @@ def _item(settings: Settings, options: argparse.Namespace, path: Path, found: Pr
     name = options.name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):
         problems.append(f"{name or path.stem!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
+    if name in {one.name for one in settings[TpuSettings].slices}:
+        problems.append(f"{name}: {file} has a slice of this name\n    fix: --name ANOTHER")
     if problems:
         raise CommandError("\n".join(problems))
     zone, *others = options.zones or covered

@@ -66,7 +66,7 @@ _FLAGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("--slice", "", "only this item of tpu:slices (again for more)",
      {"action": "append", "default": [], "metavar": "NAME"}),
     ("--zones", "", "only these", _ZONES),
-    ("--workers-per-zone", "", "only the first N slices in each zone", _count()),
+    ("--workers-per-zone", "", "only the first N slices in each zone; a fleet's worker is a slice", _count()),
     ("--tpu-type", "create deploy",
      "a fleet that is in no file, of v6e-8 for example; --zones and --workers-per-zone say more",
      {"metavar": "TYPE"}),

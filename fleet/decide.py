@@ -39,7 +39,7 @@ class Limits:
     """What may be done.
 
     Attributes:
-        preemptions_a_day: of all members together, that are followed by a new node; 0 for any number.
+        preemptions_a_day: of all members together, that are followed by a new node; None for any number.
         failures_a_day: of one member, that are.
         heartbeat_timeout_s: without heartbeats of workers that had reported, while others report, until that
             is a failure; of a bucket that doesn't answer, until a preempted member with a command is
@@ -48,7 +48,7 @@ class Limits:
             unless a person asks for it.
     """
 
-    preemptions_a_day: int = 0
+    preemptions_a_day: int | None = None
     failures_a_day: int = 3
     heartbeat_timeout_s: float = 1800.0
     churn_s: float = 600.0
@@ -290,7 +290,7 @@ def _within_budget(
     found: list[Decision], state: ControllerState, limits: Limits, now_s: float
 ) -> list[Decision]:
     """As many replacements after preemptions as the day has left."""
-    if not limits.preemptions_a_day:
+    if limits.preemptions_a_day is None:
         return found
     left = limits.preemptions_a_day - state.spent(Cause.PREEMPTION, now_s)
 

@@ -149,12 +149,15 @@ class Supervisor:
             self._tell_once("lease", f"{str(error).partition(chr(10))[0]}: it acts, this only looks")
 
     def _tell(self, observation: Observation) -> None:
-        for event in observation.events if self._controller else ():
-            if "->" not in event:  # conditions follow
-                self._say(event)
+        events = [event for event in observation.events if "->" not in event] if self._controller else []
+        for event in events:
+            self._say(event)
         for one in observation.decisions:
             why = f" ({one.why.partition(chr(10))[0]})" if one.why else ""
-            self._tell_once(one.member.key, f"{one.node}: {one.condition}{why}")
+            condition = f"{one.node}: {one.condition}{why}"
+            if events:
+                self._told[one.member.key] = condition  # the event has said as much
+            self._tell_once(one.member.key, condition)
         self._tell_once("silent", "; ".join(unanswered(observation)))
 
     def _tell_once(self, key: str, what: str) -> None:

@@ -7,6 +7,7 @@ entered · 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import signal
@@ -20,6 +21,7 @@ from types import FrameType
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioError
+from rehearsal.scenario import cast
 from rehearsal.scenario import scenario as scenarios
 from rehearsal.scenario.record import Record
 from rehearsal.scenario.report import write_picture
@@ -88,10 +90,12 @@ def build_parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="what is up: nodes, hosts, requests, faults")
     for each in (run, up, shell, down, status):
         each.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
-    commands.add_parser("list", help="the scenarios that come with the project")
-    picture = commands.add_parser("picture", help="draw the losses of a report as an SVG file")
-    picture.add_argument("record", type=Path, help="record.json of a report")
-    picture.add_argument("--out", type=Path, default=Path("docs/pictures/loss.svg"), help="(%(default)s)")
+    listing = commands.add_parser("list", help="the scenarios that come with the project")
+    for each in (status, listing):
+        each.add_argument("--json", action="store_true", help="for programs")
+    picture = commands.add_parser("picture", help="draw the losses of a report, or a recording, as SVG")
+    picture.add_argument("source", type=Path, help="record.json of a report, or a .cast of its logs")
+    picture.add_argument("--out", type=Path, help="(docs/pictures/loss.svg, of a recording recovery.svg)")
     return parser
 
 
@@ -262,17 +266,29 @@ def _down(arguments: argparse.Namespace, narrator: Narrator) -> int:
 def _status(arguments: argparse.Namespace, narrator: Narrator) -> int:
     layout = _kept(arguments)
     life.require_up(layout)
-    narrator.status(layout.root, Control(layout.control).status())
+    status = Control(layout.control).status()
+    if arguments.json:
+        print(json.dumps(status))
+    else:
+        narrator.status(layout.root, status)
     return 0
 
 
 def _picture(arguments: argparse.Namespace, narrator: Narrator) -> int:
-    write_picture(Record.load(arguments.record), arguments.out)
-    narrator.line(f"{arguments.out}")
+    recording = arguments.source.suffix == ".cast"
+    out = arguments.out or Path("docs/pictures", "recovery.svg" if recording else "loss.svg")
+    if recording:
+        cast.draw(arguments.source, out)
+    else:
+        write_picture(Record.load(arguments.source), out)
+    narrator.line(f"{out}")
     return 0
 
 
 def _list(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    if arguments.json:
+        print(json.dumps({path.stem: scenarios.load(path).header.title for path in scenarios.own()}))
+        return 0
     for path in scenarios.own():
         narrator.line(f"  {path.stem:<12} {scenarios.load(path).header.title}")
     narrator.line("next: tpu rehearsal run NAME")

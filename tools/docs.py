@@ -23,6 +23,7 @@ from infra.settings.table import tables  # noqa: E402
 from rehearsal.standin import document  # noqa: E402
 from tools import role_tables, update_kills  # noqa: E402
 from tools.blocks import filled  # noqa: E402
+from workload.model.points import ELSEWHERE, END_POINTS, POINTS  # noqa: E402
 
 DOCS = ROOT / "docs"
 OTHERS = (
@@ -62,6 +63,19 @@ def commands() -> str:
     return "\n".join(lines)
 
 
+def points() -> str:
+    """Every point of a forward pass, its shape, and what others call it."""
+    lines = [
+        "| point | axes | TransformerLens, below `blocks.N` | transformers, below `model.layers.N` |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, axes in POINTS.items():
+        lens, module = ELSEWHERE[name]
+        layer = "" if name in END_POINTS else ".N"
+        lines.append(f"| `{name}{layer}` | {axes[3:]} | `{lens}` | {module or 'none: after rotation'} |")
+    return "\n".join(lines)
+
+
 def outputs() -> str:
     """What each stack exports."""
     lines = ["| stack | output | value |", "| --- | --- | --- |"]
@@ -74,6 +88,7 @@ def outputs() -> str:
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "cli.md": {"commands": commands},
     DOCS / "guides" / "infrastructure.md": {"prices": prices},
+    DOCS / "extraction.md": {"points": points},
     DOCS / "architecture.md": {"outputs": outputs},
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},

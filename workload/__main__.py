@@ -9,6 +9,7 @@ Imports wait until a command needs them: JAX takes seconds, and the host's comma
 
 import argparse
 import importlib.util
+import json
 import os
 import select
 import shlex
@@ -144,12 +145,14 @@ def _parser() -> argparse.ArgumentParser:
     example = "workload checkpoints list gs://my-project-checkpoints/runs/tiny"
     listing = add(checkpoints, "list", "Say which steps are complete.", example)
     listing.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
+    listing.add_argument("--json", action="store_true", help="for programs")
     listing.set_defaults(command=_list)
 
     example = "workload checkpoints verify gs://my-project-checkpoints/runs/tiny"
     verify = add(checkpoints, "verify", "Read all of them; say which are damaged.", example)
     verify.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     verify.add_argument("--step", type=int, metavar="N", help="this one alone")
+    verify.add_argument("--json", action="store_true", help="for programs")
     verify.set_defaults(command=_verify)
     example = "workload checkpoints export gs://my-project-checkpoints/runs/tiny --out tiny-hf/"
     export = add(checkpoints, "export", "Write one as Hugging Face weights.", example)
@@ -236,6 +239,9 @@ def _list(options: argparse.Namespace) -> int:
     from workload.runs.store import open_run
 
     steps = list_steps(open_run(options.run))
+    if options.json:
+        print(json.dumps({"complete": sorted(steps.complete), "incomplete": sorted(steps.incomplete)}))
+        return 0
     for step in sorted(steps.complete + steps.incomplete):
         verdict = "complete" if step in steps.complete else "incomplete: no marker, will not be used"
         print(f"{step:>8}  {verdict}")
@@ -255,6 +261,9 @@ def _verify(options: argparse.Namespace) -> int:
     from workload.runs.store import open_run
 
     checked = verify(open_run(options.run), options.step)
+    if options.json:
+        print(json.dumps([{"step": one.step, "problem": one.problem, **one.digests} for one in checked]))
+        return 1 if any(one.problem for one in checked) else 0
     for one in checked:
         found = "right, as the run ended" if one.as_ended else "readable, all values finite"
         print(f"{one.step:>8}  {one.problem or found}  {one.digests.get('params_sha256', '')[:12]}")
@@ -274,8 +283,6 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _goodput(options: argparse.Namespace) -> int:
-    import json
-
     from workload.runs.goodput import ACCOUNTS, read, summary
     from workload.runs.store import open_run
 

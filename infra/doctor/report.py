@@ -26,7 +26,27 @@ def told(findings: Sequence[Finding]) -> str:
         for state in (MISSING, UNKNOWN)
         if (some := [one.what for one in findings if one.state == state])
     ]
-    return f"{table(findings)}\n\n{'; '.join(ends) or 'nothing is missing'}"
+    return f"{table(_merged(findings))}\n\n{'; '.join(ends) or 'nothing is missing'}"
+
+
+def _merged(findings: Sequence[Finding]) -> list[Finding]:
+    """With one line for all that one thing keeps from being known."""
+    found = [one for one in findings if one.state != UNKNOWN]
+    causes: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.state == UNKNOWN:
+            causes.setdefault(one.fix or one.found, []).append(one)
+    for fix, some in causes.items():
+        checks = ", ".join(one.what for one in some)
+        missing = next((one.what for one in found if one.state == MISSING and one.fix == fix), None)
+        endings = {one.found.rpartition(": ")[2] for one in some}
+        if missing:
+            found.append(Finding(f"{len(some)} checks", UNKNOWN, f"until there is a {missing}: {checks}"))
+        elif len(some) > 1 and len(endings) == 1:
+            found.append(Finding(f"{len(some)} checks", UNKNOWN, f"{endings.pop()}: {checks}", some[0].fix))
+        else:
+            found += some
+    return found
 
 
 def healthy(findings: Sequence[Finding]) -> bool:

@@ -168,9 +168,9 @@ def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dic
     packages: list[Path] = []
     if target.code:
         sources["code.tar.gz"] = code.pack(
-            wheels.ROOT / target.code, target.code, work / "code.tar.gz", target.key
+            wheels.ROOT / target.code, target.shown, work / "code.tar.gz", target.key
         )
-        code.require(target.runs, wheels.ROOT / target.code, target.code)
+        code.require(target.runs, wheels.ROOT / target.code, target.shown)
     if target.requirements:
         with console.status(f"resolving {target.requirements} (once for each content)"):
             wanted = requirements.resolve(wheels.ROOT / target.requirements, target.requirements, lock)
@@ -179,7 +179,7 @@ def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dic
         sources |= {f"wheels/{wheel.name}": wheel for wheel in packages}
     if sources:
         archive = sources.get("code.tar.gz")
-        size = f"{target.code}, {archive.stat().st_size / 1e6:.1f} MB" if archive else "none"
+        size = f"{target.shown}, {archive.stat().st_size / 1e6:.1f} MB" if archive else "none"
         console.print(f"own code: {size}, and {len(packages)} packages beyond the workload's", markup=False)
     return sources
 

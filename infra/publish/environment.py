@@ -23,6 +23,12 @@ class Target:
     requirements: str | None
     runs: Mapping[str, str]  # by the path of the setting
     key: str = "tpu:code"  # what names the folder, for people
+    typed: str | None = None  # as they typed it, where that isn't `code`
+
+    @property
+    def shown(self) -> str:
+        """The folder's name, for people."""
+        return self.typed or self.code or ""
 
 
 def target_of(environment: str, root: Path) -> Target:

@@ -78,13 +78,13 @@ class FleetSettings:
         default=None,
         rule=rules.between(1, 1_000_000, "$/h"),
     )
-    preemptions_per_day: int = setting(
-        "how many preempted slices are recreated per day, over all of them; 0: no limit",
-        default=0,
+    preemptions_per_day: int | None = setting(
+        "how many preempted slices are recreated per day, over all of them; 0: none; no limit, unless given",
+        default=None,
         rule=rules.between(0, 100_000),
     )
     failures_per_day: int = setting(
-        "how often in a day a slice is replaced whose boot failed or whose workers fell silent",
+        "how often in a day a slice is replaced whose boot failed or whose workers fell silent; 0: never",
         default=3,
         rule=rules.between(0, 100),
     )

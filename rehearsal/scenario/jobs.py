@@ -92,7 +92,7 @@ def heartbeat(scene: Scene, step: jobsteps.Heartbeat) -> None:
 
 def start(scene: Scene, step: jobsteps.Start) -> None:
     """A command beside the scenario; its output is seen as it is printed."""
-    scene.shell.start(step.name, ["bash", "-c", f"exec {step.run}"])
+    scene.shell.start(step.name, ["bash", "-c", step.run])
 
 
 def stop(scene: Scene, step: jobsteps.Stop) -> None:

@@ -7,11 +7,13 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import cast
 from rehearsal.world import person
 
 _SHOWN_LINES = 25
@@ -26,6 +28,7 @@ class Shell:
         self._numbers = itertools.count(1)
         self.account = ""  # who types; empty: whoever this process is
         self._running: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+        self._followers: dict[Path, threading.Thread] = {}  # by log, who copies a recorded command's output
         logs.mkdir(parents=True, exist_ok=True)
 
     def run(
@@ -69,13 +72,13 @@ class Shell:
             raise ScenarioFailed(f"{name} runs already")
         # A scenario that a shell began with & ignores SIGINT, and so would all that it starts.
         self._running[name] = self._begin(
-            command, before=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+            command, before=lambda: signal.signal(signal.SIGINT, signal.default_int_handler), recorded=True
         )
 
     def _begin(
-        self, command: Sequence[str], before: Callable[[], object] | None = None
+        self, command: Sequence[str], before: Callable[[], object] | None = None, recorded: bool = False
     ) -> tuple[subprocess.Popen[bytes], Path]:
-        """A command in a session of its own, and the file that it prints to.
+        """A command in a session of its own, and the file that it prints to; `recorded`: also with times.
 
         `before` is run in the child; not from several threads at once, which fork badly.
         """
@@ -86,11 +89,16 @@ class Shell:
                 cwd=self._folder,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=sink,
+                stdout=subprocess.PIPE if recorded else sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=before,
             )
+        if recorded:
+            assert child.stdout is not None
+            recording = log.with_suffix(".cast").open("w", encoding="utf-8")
+            follower = cast.follow(child.stdout, log.open("ab"), recording, _shown(command[-1:]))
+            self._followers[log] = follower
         return child, log
 
     def _environment(self) -> dict[str, str]:
@@ -114,6 +122,7 @@ class Shell:
             found = None
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        self._followers[log].join(10)
         text = log.read_text(errors="replace")
         said = f"{name}\n{_tail(text)}\n  (all of it: {log})"
         if found != status:

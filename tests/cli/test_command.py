@@ -58,7 +58,7 @@ def test_each_command_has_help_with_an_example(name: str, capsys: pytest.Capture
 def test_an_environment_that_is_not_there_names_the_nearest(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = {"ssh": ["node"]}.get(name, [])
+    more = {"ssh": ["node"], "run": ["train.py", "--slice", "v6e-1"]}.get(name, [])
     assert main([name, "dve", *more]) == 1
     said = capsys.readouterr().err
     assert "Pulumi.dve.yaml does not exist (environments: dev, prod)" in said

@@ -133,7 +133,7 @@ def test_node_metadata_is_the_table() -> None:
     checked = settings.from_file("dev")
     written = metadata(
         checked,
-        replace(nodes(checked)[0], together=("a", "b"), member=0),
+        replace(nodes(checked)[0], together=("a", "b"), member=0, checkpoint_folder="jobs/a"),
         bucket="b",
         steps_bucket="b-steps",
         data_disk="d",

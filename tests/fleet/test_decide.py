@@ -329,12 +329,12 @@ def test_a_named_slice_is_made_again_only_where_pulumi_is_there_and_holds_what_i
     state: str, held: dict[str, str] | None, action: Action, why: str
 ) -> None:
     """With whichever bundle: named slices' nodes don't say with which one they booted."""
-    member, known = replace(fleet(1)[0], name="train", member=None, spread=()), ControllerState()
+    member, known = replace(fleet(1, bundle="b1")[0], name="train", member=None, spread=()), ControllerState()
     known.boot_failed("b1", "on a fleet's member")
     there = (
         view(ObservedNode("train", member.zone, state, "7", NOW_S - 100, OWNER.labels)) if state else view()
     )
-    (found,) = decide([member], there, known, Limits(), replace(OWNER, held=held), "b1")
+    (found,) = decide([member], there, known, Limits(), replace(OWNER, held=held))
     assert (found.action, why in found.why) == (action, True), found
     assert "zone of its fleet no more" not in found.why, "it has none"
 

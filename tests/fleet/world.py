@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fleet import __main__ as command
-from fleet import environment
+from fleet import deletion, environment, supervise
 from fleet.environment import Environment
 from fleet.model import ObservedNode, View, WorkerStatus, ZoneView
 from fleet.proof import Attested
@@ -29,6 +30,7 @@ SLICES: list[dict[str, Any]] = [
     },
 ]  # fmt: skip
 BUNDLE = "ab" * 32
+WORKING = WorkerStatus(0.0, "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)
 
 
 def settings(slices: Sequence[Mapping[str, Any]] = SLICES, **more: Any) -> Settings:
@@ -50,6 +52,7 @@ class Cloud:
         failure: what every creation and deletion fails with.
         asked: what was done, in order.
         objects: text and generation, of the controller's bucket.
+        said: by node, what its workers say, unless they work.
     """
 
     bucket, controller_bucket = "my-project-checkpoints", "my-project-checkpoints-fleet"
@@ -71,6 +74,7 @@ class Cloud:
         self.objects: dict[str, tuple[str, int]] = {}
         self.at_s = 1_000_000.0
         self.looked: list[list[str]] = []
+        self.said: dict[str, WorkerStatus] = {}
 
     def stray(self, name: str, zone: str, state: str = "READY", labels: Mapping[str, str] = OURS) -> None:
         """A node that nobody asks for."""
@@ -101,7 +105,7 @@ class Cloud:
         self.at_s += 1
         self.looked.append([*zones])
         statuses = {
-            name: [WorkerStatus(self.at_s - 5, "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)]
+            name: [replace(self.said.get(name, WORKING), at_s=self.at_s - 5)]
             for name, state in self.states.items()
             if state == "READY"
         }
@@ -188,8 +192,10 @@ def enter(
     def read(_: str, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
         return settings([*file, *slices]) if slices else meant
 
-    monkeypatch.setattr(environment, "from_file", read)
+    for module in (environment, supervise):
+        monkeypatch.setattr(module, "from_file", read)
+        monkeypatch.setattr(module, "read_stack", lambda _: cloud.stack)
     monkeypatch.setattr(environment, "Google", lambda *_: cloud)
-    monkeypatch.setattr(environment, "read_stack", lambda _: cloud.stack)
     monkeypatch.setattr(environment, "NamedSlices", lambda _: Named(cloud))
     monkeypatch.setattr(command, "_POLL_S", 0.01)
+    monkeypatch.setattr(deletion, "_POLL_S", 0.01)

@@ -33,12 +33,13 @@ def main(arguments: Sequence[str]) -> int:
         ("verify", "Read every byte; say what is damaged, missing or there twice.", _verify),
         ("convert", "Write shards as kathir-ks/activation-extract does, for those who read that.", _convert),
     ):
-        one = commands.add_parser(name, help=text, description=text)
+        example = next(line for line in _EXAMPLES.splitlines() if f"activations {name} " in line)
+        one = commands.add_parser(name, help=text, description=text, epilog=f"example: {example.strip()}")
         one.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/extractions/RUN, or a folder")
         one.set_defaults(command=command)
         if name == "show":
             one.add_argument("--document", metavar="ID", help="this one")
-        if name == "stats":
+        if name != "convert":
             one.add_argument("--json", action="store_true", help="for programs")
         if name == "convert":
             one.add_argument(
@@ -55,11 +56,24 @@ def main(arguments: Sequence[str]) -> int:
 def _show(options: argparse.Namespace, activations: Activations) -> int:
     if options.document:
         document = activations[options.document]
+        if options.json:
+            shapes = {point: [*document[point].shape] for point in activations.points}
+            named = {"id": document.id, "sample": document.sample, "tokens": len(document.tokens)}
+            print(json.dumps({**named, "shapes": shapes}))
+            return 0
         print(f"{document.id}: sample {document.sample}, {len(document.tokens)} tokens")
         for point in activations.points:
             value = document[point]
             norm = float(np.linalg.norm(value.astype(np.float32)))
             print(f"  {point:<20} {'x'.join(map(str, value.shape)):<14} {value.dtype} norm {norm:.4g}")
+        return 0
+    if options.json:
+        shards = [
+            {"worker": about.worker, "number": about.number, "documents": len(one.ids), "tokens": one.tokens}
+            for one in activations.shards()
+            for about in (one.about,)
+        ]
+        print(json.dumps({"shards": shards, "points": [*activations.points]}))
         return 0
     for one in activations.shards():
         about = one.about
@@ -131,6 +145,10 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
         absent = sorted(set(range(1, count + 1)) - shards.keys())
         if missing := [number for number in absent if shard_name(worker, number) not in unread]:
             problems.append(f"tpu_{worker}: shards {_some(missing)} of {count} aren't there yet")
+    if options.json:
+        found = {"shards": len(activations.names), "documents": len(held), "problems": problems}
+        print(json.dumps(found))
+        return 1 if problems else 0
     for problem in problems:
         print(problem)
     print(f"{options.run}: {len(activations.names)} shards, {len(held)} documents, {len(problems)} problems")

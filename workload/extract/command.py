@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
         busy = ", ".join(f"{stage.name} {stage.busy_s:.1f} s" for stage in summary.stages)
         print(
             f"{summary.tokens / summary.wall_s:,.0f} tokens/s; {summary.wall_s:.1f} s, of which busy: {busy};"
-            f" bound by {busiest.name}; padding {summary.places / summary.tokens - 1:.1%}"
+            f" bound by {busiest.name}; {1 - summary.tokens / summary.places:.1%} of it padding"
         )
     print(f"next: {command('activations', 'show', store.url)}")
     return 0

@@ -68,7 +68,11 @@ class Heartbeat:
         return cls(Bucket(bucket, patience_s=_PATIENCE_S), node, int(worker) % in_node, command=command)
 
     def report(self, **facts: str | int) -> None:
-        """Updates `run`, `samples`, `shards`, … (docs/architecture.md lists them); doesn't wait."""
+        """Updates some of these; doesn't wait.
+
+        `run`, `samples`, `of_samples`, `shards`, `size_bytes`, `loss`, `goodput`, `final`; the page
+        docs/architecture.md says what each is.
+        """
         with self._changed:
             self._new = self._new or not facts.items() <= self._facts.items()
             self._facts |= facts

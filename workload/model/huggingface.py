@@ -9,6 +9,7 @@ Every host reads only the parts that its devices hold: files are mapped, not loa
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -76,6 +77,8 @@ def read_architecture(folder: Path) -> Architecture:
         content = json.loads(path.read_text())
     except OSError as error:
         fix = "name a folder of Hugging Face weights: config.json, model.safetensors"
+        if not folder.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
+            fix = f"a model of the hub is downloaded first: hf download {folder} --local-dir {folder}"
         raise WeightsError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None
     except ValueError as error:
         raise WeightsError(f"{path}: is not JSON: {error}\n    fix: get the file again") from None

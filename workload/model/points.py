@@ -26,6 +26,26 @@ LAYER_POINTS = {
 END_POINTS = {"final_norm": "BxLxD"}  # after the last layer, normed: what the unembedding reads
 POINTS = LAYER_POINTS | END_POINTS
 
+# What others call them, of layer N: TransformerLens's hook below `blocks.N`, the module below transformers'
+# `model.layers.N`. Theirs are before the norm's scale where "* w" stands, and normed after the last layer.
+ELSEWHERE = {
+    "resid_pre": ("hook_resid_pre", "hidden_states[N]"),
+    "attn_in": ("ln1.hook_normalized * w", "output of input_layernorm"),
+    "query": ("attn.hook_rot_q", ""),
+    "key": ("attn.hook_rot_k", ""),
+    "value": ("attn.hook_v", "output of self_attn.v_proj"),
+    "attn_z": ("attn.hook_z", "input of self_attn.o_proj"),
+    "attn_out": ("hook_attn_out", "output of self_attn"),
+    "resid_mid": ("hook_resid_mid", "input of post_attention_layernorm"),
+    "mlp_in": ("ln2.hook_normalized * w", "output of post_attention_layernorm"),
+    "mlp_gate": ("mlp.hook_pre", "output of mlp.gate_proj"),
+    "mlp_up": ("mlp.hook_pre_linear", "output of mlp.up_proj"),
+    "mlp_act": ("mlp.hook_post", "input of mlp.down_proj"),
+    "mlp_out": ("hook_mlp_out", "output of mlp"),
+    "resid_post": ("hook_resid_post", "output of the layer"),
+    "final_norm": ("ln_final.hook_normalized * w", "output of model.norm"),
+}
+
 
 GATHERED = "gathered"  # a parameter made whole; gathered again for the backward pass, unless kept
 

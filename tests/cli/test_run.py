@@ -1,0 +1,219 @@
+"""`tpu run`: which program, which slice, and how it ends; the cloud answers as it is told."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cli import run
+from cli.program import program
+from fleet.model import WorkerStatus
+from infra.errors import CommandError
+from infra.publish.environment import Target
+from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
+
+NODE = "tpu-us-east5-a-2"
+DONE = WorkerStatus(0.0, "ready", "launch", "done")
+FAILED = WorkerStatus(0.0, "ready", "launch", "failed", why="exit status 2: no data", final=True)
+INLINE = '# /// script\n# dependencies = ["einops==0.8.2"]\n# ///\nprint("hello")\n'
+
+
+class Published:
+    """What was published, in place of the publisher."""
+
+    def __init__(self) -> None:
+        self.targets: list[Target] = []
+        self.packed: list[list[str]] = []
+
+    def __call__(self, target: Target, lock: str, console: Any, again: str) -> Any:
+        self.targets.append(target)
+        self.packed.append(sorted(each.name for each in Path(target.code or "").iterdir()))
+        return SimpleNamespace(bundle=SimpleNamespace(id=f"{len(self.targets):064x}"))
+
+
+class Logs:
+    """Lines of the job, each once."""
+
+    def __init__(self, *lines: str):
+        self.lines = [*lines]
+
+    def since(self, _: str) -> list[dict[str, str]]:
+        found, self.lines = self.lines, []
+        return [{"timestamp": "2100-01-01T00:00:00Z", "textPayload": line} for line in found]
+
+
+@pytest.fixture(name="published")
+def _published(world: Cloud, monkeypatch: pytest.MonkeyPatch) -> Published:
+    found = Published()
+    enter(monkeypatch, world, settings())
+    monkeypatch.setattr(run, "from_file", lambda _: settings())
+    monkeypatch.setattr(run, "publish", found)
+    monkeypatch.setattr(run, "_entries", lambda *_: Logs("step 1", "step 2"))
+    monkeypatch.setattr(run, "_LOOK_S", 0.02)
+    world.items = lambda *_: iter([])  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.fixture(name="script")
+def _script(tmp_path: Path) -> Path:
+    script = tmp_path / "train.py"
+    script.write_text("print('hello')\n")
+    return script
+
+
+def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
+    script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script.parent / "secret").write_text("a key")
+    world.said[NODE] = DONE
+    line = [
+        "dev",
+        str(script),
+        "--slice",
+        "v6e-16",
+        "--name",
+        "mine",
+        "--yes",
+        "--json",
+        "--",
+        "--lr",
+        "3e-4 5",
+    ]
+    assert run.main(line) == 0
+    assert published.packed == [["train.py"]], "nothing beside it"
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert found["run"] == "python train.py --lr '3e-4 5'"
+    assert (found["condition"], found["deleted"], found["name"]) == ("done", False, "mine")
+    assert (found["zones"], found["fallbackZones"]) == (["us-east5-a"], ["us-east5-b"])
+    assert world.asked == [("create", NODE)]
+    assert "  | step 1\n  | step 2\n" in told.err
+    assert "the slice is up, and billed" in told.err
+
+
+def test_a_failure_for_good_is_its_exit_status_and_the_slice_goes_if_that_was_asked_for(
+    script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.said[NODE] = FAILED
+    assert (
+        run.main(["dev", str(script), "--slice", "v6e-1", "--name", "own", "--stop-when-done", "--yes"]) == 1
+    )
+    told = capsys.readouterr().out
+    assert f"{NODE}: failed (its work failed: exit status 2: no data)" in told
+    assert "own: its slice is deleted" in told
+    assert world.states[NODE] == ""
+
+
+def test_detached_it_returns_when_the_node_is_there(
+    script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([str(script), "--slice", "v6e-1", "--name", "own", "--detach", "--yes"]) == 0
+    told = capsys.readouterr().out
+    assert "environment: dev, as none was named" in told
+    assert "tpu logs dev own --follow" in told
+    assert "tpu fleet delete dev --slice own" in told
+    assert world.states[NODE] == "READY"
+
+
+def test_without_a_terminal_nothing_is_published_unasked(
+    script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CommandError, match="There is no terminal to ask at"):
+        run.main(["dev", str(script), "--slice", "v6e-16", "--name", "own"])
+    told = capsys.readouterr().out
+    assert "v6e-16 (4 hosts), spot, in us-east5-a or us-east5-b: $" in told
+    assert "gs://my-project-checkpoints/jobs/own" in told
+    assert published.targets == []
+    assert world.asked == []
+    assert world.objects == {}
+
+
+def test_what_is_wrong_with_the_flags_is_said_at_once(
+    script: Path, published: Published, world: Cloud
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-61", "--zones", "us-central2-b", "--name", "No Name"]
+    with pytest.raises(CommandError) as wrong:
+        run.main([*line, "--yes"])
+    said = str(wrong.value)
+    assert "--slice v6e-61: is one of v6e-1, v6e-4" in said
+    assert "fix: perhaps v6e-" in said
+    assert "--zones us-central2-b: Pulumi.dev.yaml covers us-east5-a, us-east5-b" in said
+    assert "fix: tpu:zones: [us-central2-b] in Pulumi.dev.yaml, then tpu up dev network data" in said
+    assert "'No Name' can't be a slice's name" in said
+    assert published.targets == []
+
+
+def test_a_name_of_the_files_is_refused_before_the_question(
+    script: Path, published: Published, world: Cloud
+) -> None:
+    with pytest.raises(
+        CommandError, match=r"train: Pulumi.dev.yaml has a slice of this name\n    fix: --name"
+    ):
+        run.main(["dev", str(script), "--slice", "v6e-16"])
+
+
+def test_a_folder_goes_whole_and_its_script_is_chosen_with_a_reason(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    folder = tmp_path / "training"
+    folder.mkdir()
+    (folder / "other.py").write_text("")
+    found = program(folder, None, None, [], work)
+    assert (found.entry, found.requirements) == ("other.py", None)
+    assert "the only script of" in found.why
+    (folder / "more.py").write_text("")
+    with pytest.raises(
+        CommandError, match=r"which script starts\? It has more.py, other.py\n    fix: --entry"
+    ):
+        program(folder, None, None, [], work)
+    assert program(folder, "more.py", None, ["--x"], work).run == "python more.py --x"
+    (folder / "train.py").write_text("")
+    (folder / "requirements.txt").write_text("einops\n")
+    found = program(folder, None, None, [], work)
+    assert (found.folder, found.entry, found.requirements) == (
+        folder,
+        "train.py",
+        folder / "requirements.txt",
+    )
+
+
+def test_a_scripts_inline_metadata_names_its_packages(tmp_path: Path, script: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    script.write_text(INLINE)
+    found = program(script, None, None, [], work)
+    assert found.requirements
+    assert found.requirements.read_text() == "einops==0.8.2\n"
+    given = tmp_path / "given.txt"
+    given.write_text("")
+    (work / "code").rename(work / "before")
+    assert program(script, None, given, [], work).requirements == given, "what is given counts"
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "said"),
+    [
+        ("nowhere.py", {}, "there is no such file or folder"),
+        ("notes.txt", {}, "is no Python script"),
+        ("train.py", {"entry": "other.py"}, "is a script already"),
+        ("train.py", {"requirements": Path("/nowhere.txt")}, "there is no such file"),
+        ("train.py", {"words": ["x" * 600]}, "at most 500 printable characters"),
+        ("bad.py", {}, "its inline script metadata can't be read"),
+        ("folder", {"entry": "x.py"}, "isn't in"),
+    ],
+)
+def test_what_can_be_no_program_is_refused(
+    what: str, more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "bad.py").write_text("# /// script\n# dependencies = [\n# ///\n")
+    for name in ("folder", "work"):
+        (tmp_path / name).mkdir()
+    options = {"entry": None, "requirements": None, "words": [], **more}
+    with pytest.raises(CommandError, match=said):
+        program(
+            tmp_path / what, options["entry"], options["requirements"], options["words"], tmp_path / "work"
+        )

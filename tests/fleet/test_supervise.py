@@ -1,0 +1,174 @@
+"""One program on a slice of its own: created, recovered, ended, taken down; beside monitors and others."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from fleet import __main__ as command
+from fleet import supervise
+from fleet.adhoc import AdHoc
+from fleet.errors import FleetError
+from fleet.model import WorkerStatus
+from fleet.store import BucketStore
+from fleet.supervise import Supervisor
+from tests.fleet.conftest import OWNER
+from tests.fleet.world import Cloud, _world  # noqa: F401
+
+NODE = "tpu-us-east5-b-2"  # two of the file's fleet are there
+DONE = WorkerStatus(0.0, "ready", "launch", "done", command="")
+ITEM: dict[str, Any] = {
+    "name": "mine", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "count": 1, "spot": True,
+    "run": "python train.py", "bundle": "cd" * 32, "checkpointFolder": "jobs/mine",
+}  # fmt: skip
+
+
+class Run:
+    """A supervisor, and what it says."""
+
+    def __init__(self, **more: Any):
+        self.said: list[str] = []
+        self.of = Supervisor("dev", {**ITEM, **more}, self.said.append)
+
+    def begin(self) -> "Run":
+        self.of.living()
+        self.of.keep()
+        return self
+
+    def steps(self, count: int) -> bool:
+        over = False
+        for _ in range(count):
+            over = self.of.over(self.of.step())
+            time.sleep(0.05)  # requests are sent by threads
+        return over
+
+
+def known(world: Cloud) -> dict[str, Any]:
+    return AdHoc(world, OWNER.stack).read()  # type: ignore[arg-type]
+
+
+def test_its_node_is_created_with_its_own_bundle_and_recovered_without_a_monitor(world: Cloud) -> None:
+    run = Run().begin()
+    assert not run.steps(3)
+    assert world.asked == [("create", NODE)]
+    assert world.labels[NODE]["bundle"] == "cdcdcdcdcdcd"
+    world.states[NODE] = "PREEMPTED"
+    assert not run.steps(4)
+    assert world.asked[1:] == [("delete", NODE), ("create", NODE)]
+    assert f"{NODE}: replace (Google says PREEMPTED)" in run.said
+    assert known(world) == {"mine": ITEM}
+
+
+def test_the_lease_is_held_only_while_there_is_something_to_do(world: Cloud) -> None:
+    run = Run().begin()
+    run.steps(4)
+    state = BucketStore(world, OWNER.stack).read()  # type: ignore[arg-type]
+    assert state.attempts, "read by another, though this one goes on looking"
+    world.states["train"] = "PREEMPTED"
+    assert command.main(["recover", "dev", "--yes"]) == 0, "of the file's slices, meanwhile"
+
+
+def test_beside_a_monitor_it_only_looks(world: Cloud) -> None:
+    other = BucketStore(world, OWNER.stack)  # type: ignore[arg-type]
+    other.write(other.read())
+    run = Run().begin()
+    assert not run.steps(3)
+    assert world.asked == []
+    assert any("it acts, this only looks" in line for line in run.said)
+    assert command.main(["status", "dev"]) == 0
+
+
+def test_it_is_over_once_its_program_has_ended_on_every_worker(world: Cloud) -> None:
+    run = Run().begin()
+    assert not run.steps(3)
+    world.said[NODE] = DONE
+    assert run.steps(1)
+    run.of.take_down()
+    assert world.states[NODE] == ""
+    assert known(world) == {}
+    assert ("delete", NODE) in world.asked
+    assert world.states["train"] == "READY", "nobody else's"
+
+
+@pytest.mark.parametrize(("final", "over"), [(True, True), (False, False)])
+def test_a_failure_ends_it_only_if_it_is_not_started_again(final: bool, over: bool, world: Cloud) -> None:
+    run = Run().begin()
+    run.steps(3)
+    world.said[NODE] = WorkerStatus(0.0, "ready", "launch", "failed", why="exit status 2", final=final)
+    assert run.steps(1) is over
+
+
+def test_a_program_that_had_ended_before_is_no_end_of_the_new_one(world: Cloud) -> None:
+    first = Run().begin()
+    first.steps(3)
+    world.said[NODE] = DONE
+    assert first.steps(1)
+    again = Run(run="python train.py --lr 1")
+    frozen = world.at_s - 3  # a step looks twice, where it acts
+    ready, ended = again.of.living()
+    assert (len(ready), ended, again.of.changed) == (1, True, True)
+    again.of.keep()
+    world.at_s = frozen  # the same heartbeat, seen again
+    assert not again.of.over(again.of.step())
+    assert again.steps(4), "a later one is of the new program"
+
+
+def test_another_bundle_reaches_hosts_that_live_by_their_metadata(world: Cloud) -> None:
+    Run().begin().steps(3)
+    again = Run(bundle="ef" * 32).begin()
+    again.steps(3)
+    assert world.updated == [NODE]
+    assert world.labels[NODE]["bundle"] == "efefefefefef"
+    assert world.asked == [("create", NODE)], "nothing was made anew"
+
+
+def test_one_of_its_name_on_other_slices_is_refused(world: Cloud) -> None:
+    Run().begin().steps(3)
+    with pytest.raises(
+        FleetError, match=r'(?s)of other slices: .*"v6e-16".*fix: --name ANOTHER, or tpu fleet'
+    ):
+        Run(acceleratorType="v6e-8")
+
+
+def test_a_monitor_deletes_it_once_it_is_done_if_that_was_asked_for(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run(stopWhenDone=True).begin().steps(3)
+    Run(name="stays", checkpointFolder="jobs/stays").begin().steps(3)
+    world.said = dict.fromkeys((NODE, "tpu-us-east5-b-3"), DONE)
+    looks = 0
+
+    def enough(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks > 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", enough)
+    assert command.main(["monitor", "dev", "--monitor-interval", "1"]) == 130
+    assert {*known(world)} == {"stays"}
+    assert [name for verb, name in world.asked if verb == "delete"] == [NODE]
+
+
+def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(stopWhenDone=True).begin()
+    run.steps(3)
+    other = BucketStore(world, OWNER.stack)  # type: ignore[arg-type]
+    other.write(other.read())
+
+    def taken_down(_: float) -> None:
+        AdHoc(world, OWNER.stack).keep("mine", None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(supervise.time, "sleep", taken_down)
+    run.of.take_down()
+    assert ("delete", NODE) not in world.asked
+
+
+def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> None:
+    """What stands in the bucket is an item of `tpu:slices`, and `stopWhenDone` beside it."""
+    world.objects[f"{OWNER.stack}/fleets.json"] = json.dumps({"mine": {**ITEM, "stopWhenDone": True}}), 1
+    assert command.main(["status", "dev"]) == 0
+    assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True}
