@@ -125,9 +125,9 @@ def ours(root: Path, way: Way, number: int) -> Turn:
     config.write_text(CONFIG.format(points=points, dtype=way.dtype, batch_tokens=BATCH_TOKENS))
     line: list[str | Path] = [sys.executable, "-m", "workload", "extract", config]
     line += ["--stream", root / "stream.safetensors", "--dir", root, "--name", f"{way.dtype}-{number}"]
-    said = run(line, {"DATA_DIR": str(root)})
-    found = re.search(r"([\d,]+) tokens/s; .* padding (-?[\d.]+)%", said)
-    assert found, said
+    output = run(line, {"DATA_DIR": str(root)})
+    found = re.search(r"([\d,]+) tokens/s; .* padding (-?[\d.]+)%", output)
+    assert found, output
     return Turn(float(found[1].replace(",", "")), float(found[2]) / 100)
 
 

@@ -153,9 +153,9 @@ class Emulated:
     def variables(self) -> dict[str, str]:
         """The environment in which another process takes this for Google, and is its owner."""
         login = write_login(self._folder, "owner", REFRESH_TOKEN)
-        kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        stored = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         return {
-            **kept,
+            **stored,
             "GOOGLE_APPLICATION_CREDENTIALS": str(login),
             "HTTPS_PROXY": f"http://127.0.0.1:{self._proxy}",
             "NO_PROXY": "",

@@ -66,8 +66,8 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
 
     E1 counts seconds of processor, which do not grow while others use the machine.
     """
-    wanted, _ = points.parse(KEPT["every layer's output"][0], qwen.ARCH)
-    forward = Forward(qwen.ARCH, wanted, CAPTURED, "float32")
+    desired, _ = points.parse(KEPT["every layer's output"][0], qwen.ARCH)
+    forward = Forward(qwen.ARCH, desired, CAPTURED, "float32")
     params, capturing = Folder(weights).load(forward.arch, forward.params), forward.compile()
     short = [one for one in qwen.some(16 * CAPTURED.tokens) if len(one) <= CAPTURED.length]
     stream = read_stream(str(qwen.write_stream(root / "short.safetensors", short)))
@@ -75,11 +75,11 @@ def forward_and_files(root: Path, weights: Path, rounds: int) -> tuple[dict[str,
     tokens, segments = forward.place(batch, stream)
 
     def bare(params: decoder.Params, tokens_RxL: jax.Array, segments_RxL: jax.Array) -> jax.Array:
-        wanted = {"final_norm": [qwen.ARCH.layers]}  # all layers, of which nothing else is kept
-        kept = decoder.capture(
-            params, tokens_RxL, segments_RxL, qwen.ARCH, wanted, forward.attend, forward.dtype
+        desired = {"final_norm": [qwen.ARCH.layers]}  # all layers, of which nothing else is kept
+        stored = decoder.capture(
+            params, tokens_RxL, segments_RxL, qwen.ARCH, desired, forward.attend, forward.dtype
         )
-        return kept["final_norm"].sum()
+        return stored["final_norm"].sum()
 
     plain = jax.jit(bare).lower(params, tokens, segments).compile(forward.compiler_options)
     passes: dict[str, Callable[[], Any]] = {
@@ -149,10 +149,10 @@ def runs(root: Path, weights: Path, rounds: int) -> dict[str, Any]:
     """E2, E3 and E7 of extractions into a folder, with their settings as packaged."""
     overlap: dict[str, Any] = {}
     stored: dict[str, float] = {}
-    for kind, (kept, tokens) in KEPT.items():
+    for kind, (saved, tokens) in KEPT.items():
         stream = read_stream(str(qwen.write_stream(root / f"{tokens}.safetensors", qwen.some(tokens))))
         config = configs.load("qwen2.5-0.5b.toml")
-        extract = replace(config.extract, points=kept, batch_tokens=BATCH_TOKENS, shard_bytes=SHARD_BYTES)
+        extract = replace(config.extract, points=saved, batch_tokens=BATCH_TOKENS, shard_bytes=SHARD_BYTES)
         summaries: list[Summary] = []
         for number in range(rounds):
             store = open_store(str(root / "runs" / str(len(overlap)) / str(number)))
@@ -170,8 +170,8 @@ def runs(root: Path, weights: Path, rounds: int) -> dict[str, Any]:
                 for n, stage in enumerate(summaries[0].stages)
             },
         }
-        wanted, _ = points.parse(kept, qwen.ARCH)
-        useful = 2 * summaries[0].tokens * sum(int(np.prod(one.shape(qwen.ARCH))) for one in wanted)
+        desired, _ = points.parse(saved, qwen.ARCH)
+        useful = 2 * summaries[0].tokens * sum(int(np.prod(one.shape(qwen.ARCH))) for one in desired)
         files = (root / "runs" / str(len(overlap) - 1) / "0" / "activations").rglob("*.safetensors")
         stored[kind] = sum(path.stat().st_size for path in files) / useful
     return {"E2": overlap, "E3": stored, "E7": random_access(root / "runs" / "0" / "0")}
@@ -196,13 +196,13 @@ def random_access(run: Path) -> dict[str, Any]:
     names = sorted(document.id for document in activations)
     opened = store.read_bytes
     order = np.random.default_rng(qwen.SEED).permutation(len(names))[: len(names) // 2]
-    wanted = sum(activations[names[n]][POINT].nbytes for n in order)
+    desired = sum(activations[names[n]][POINT].nbytes for n in order)
     return {
-        "ratio": store.read_bytes / wanted,
+        "ratio": store.read_bytes / desired,
         "opening_bytes_a_shard": opened / len(activations.names),
         "shards": len(activations.names),
         "documents": len(order),
-        "bytes_wanted": wanted,
+        "bytes_wanted": desired,
     }
 
 

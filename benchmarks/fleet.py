@@ -53,13 +53,13 @@ def over_api(members: list[Node], days: float, kills: int) -> dict[str, Any]:
         print(f"created: {created}", file=sys.stderr, flush=True)
         begun = time.monotonic()
         span.live()
-        told = span.told()
-    recoveries_s, over_s = told.pop("recoveries_s"), told.pop("over_s")
-    looks = sum(told["methods"].get(name, 0) for name in LOOKS)
-    others = sum(count for name, count in told["methods"].items() if name not in LOOKS)
+        reported = span.told()
+    recoveries_s, over_s = reported.pop("recoveries_s"), reported.pop("over_s")
+    looks = sum(reported["methods"].get(name, 0) for name in LOOKS)
+    others = sum(count for name, count in reported["methods"].items() if name not in LOOKS)
     return {
         "creation": created,
-        "week": told
+        "week": reported
         | {
             "days": days,
             "took_s": round(time.monotonic() - begun, 1),

@@ -81,10 +81,10 @@ def maxtext(batch: int) -> dict[str, Any]:
         begun = time.monotonic()
         done = subprocess.run(line, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
         compile_s = time.monotonic() - begun
-        said = done.stdout + done.stderr
-        arguments = re.search(r"argument_size_in_bytes=(\d+)", said)
+        output = done.stdout + done.stderr
+        arguments = re.search(r"argument_size_in_bytes=(\d+)", output)
         if done.returncode or not arguments:
-            raise SystemExit(f"MaxText's train_compile failed:\n{said[-3000:]}")
+            raise SystemExit(f"MaxText's train_compile failed:\n{output[-3000:]}")
         (text,) = Path(folder).glob("*jit_train_step*after_optimizations.txt")
         temporaries, _ = buffers(Path(folder))
         exchanges = Program(text.read_text()).collectives(256)

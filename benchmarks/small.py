@@ -64,13 +64,13 @@ def measure(rounds: int) -> dict[str, Any]:
 def ours(root: Path, name: str) -> list[float]:
     """The trainer as a process of its own; the seconds between the ends of steps."""
     line = [sys.executable, "-m", "workload", "train", str(CONFIG), "--dir", str(root), "--name", name]
-    said = run([*line, f"--set=train.steps={STEPS}"], {"DATA_DIR": str(root / "tokens")})
+    output = run([*line, f"--set=train.steps={STEPS}"], {"DATA_DIR": str(root / "tokens")})
     found = [
         json.loads(entry)
         for path in (root / "runs" / name / "progress").glob("*.jsonl")
         for entry in path.read_text().splitlines()
     ]
-    assert len(found) == STEPS, said
+    assert len(found) == STEPS, output
     ends = [datetime.fromisoformat(entry["time"]).timestamp() for entry in found]
     return [later - before for before, later in pairwise(ends)]
 
@@ -103,8 +103,8 @@ def maxtext(root: Path, sizes: dict[str, Any]) -> list[float]:
     ]  # fmt: skip
     # On CPU it asks for what a launcher would set, even for one process.
     alone = {"JOB_INDEX": "0", "JOB_COMPLETION_INDEX": "0", "PROCESSES_IN_JOB": "1", "JAX_PROCESS_COUNT": "1"}
-    said = run(line, {**alone, "JAX_COORDINATOR_ADDRESS": "127.0.0.1", "DECOUPLE_GCLOUD": "TRUE"})
-    return [float(one) for one in re.findall(r"completed step: \d+, seconds: ([\d.]+)", said)]
+    output = run(line, {**alone, "JAX_COORDINATOR_ADDRESS": "127.0.0.1", "DECOUPLE_GCLOUD": "TRUE"})
+    return [float(one) for one in re.findall(r"completed step: \d+, seconds: ([\d.]+)", output)]
 
 
 def seconds(line: list[str]) -> list[float]:

@@ -91,9 +91,9 @@ def saves(rounds: int) -> dict[str, Any]:
         for number in range(rounds):
             run = f"saves-{number}"
             process = here.start(run, f"--set=train.steps={SAVED_STEPS}")
-            said, _ = process.communicate()
+            output, _ = process.communicate()
             if process.returncode:
-                raise SystemExit(said[-3000:])
+                raise SystemExit(output[-3000:])
             (accounts,) = [one["accounts"] for one in here.lines(f"runs/{run}/goodput/")]
             events = here.lines(f"runs/{run}/events/")
             busy_s = sum(accounts[name] for name in ("data", "step", "save"))
@@ -142,13 +142,13 @@ def _first_step_s(here: Bench) -> float:
     begun = time.monotonic()
     process = here.start("restarts", "--set=train.steps=1000")
     assert process.stdout
-    said, first_step_s = "", 0.0
+    output, first_step_s = "", 0.0
     for line in process.stdout:
-        said += line
+        output += line
         if line.startswith("step ") and not first_step_s:
             first_step_s = time.monotonic() - begun
             process.send_signal(signal.SIGTERM)
     process.wait()
-    if not first_step_s or "preempted" not in said:
-        raise SystemExit(said[-3000:])
+    if not first_step_s or "preempted" not in output:
+        raise SystemExit(output[-3000:])
     return first_step_s

@@ -255,8 +255,8 @@ class VirtualCloud:
         if self.dry(zone):
             self.tally.refused += 1
             node.refused, node.changes_s = True, self.now_s + climate.refuse_s
-            said = f'There is no more capacity in the zone "{zone}"'
-            self._failed[operation] = Failure(Kind.STOCK_OUT, said)
+            output = f'There is no more capacity in the zone "{zone}"'
+            self._failed[operation] = Failure(Kind.STOCK_OUT, output)
         self.nodes[key] = node
         return Answer(request, operation=operation)
 

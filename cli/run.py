@@ -219,10 +219,10 @@ def _item(settings: Settings, options: argparse.Namespace, path: Path, found: Pr
     missing = [zone for zone in options.zones if zone not in covered]
     if missing or not covered:
         what = f"--zones {','.join(missing)}" if missing else "no --zones"
-        wanted = ", ".join(missing) or "us-east5-b"
+        desired = ", ".join(missing) or "us-east5-b"
         problems.append(
             f"{what}: {file} covers {', '.join(covered) or 'no zone'}; others have no subnet and no disk"
-            f"\n    fix: tpu:zones: [{wanted}] in {file}, then tpu up {settings.environment} network data"
+            f"\n    fix: tpu:zones: [{desired}] in {file}, then tpu up {settings.environment} network data"
         )
     name = options.name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):

@@ -91,8 +91,8 @@ def down(arguments: Sequence[str], root: Path = ROOT) -> int:
     for name, resources in held.items():
         for kind, resource in resources:
             print(f"  - {kind}  {resource}", file=out)
-        kept = f"; {_KEPT[name]}" if name in _KEPT else ""
-        print(f"{name}: {len(resources)} resources{kept}", file=out)
+        stored = f"; {_KEPT[name]}" if name in _KEPT else ""
+        print(f"{name}: {len(resources)} resources{stored}", file=out)
     if any(held.values()):
         confirm(f"\nTake them down in {environment}?", options.yes)
         with redirect_stdout(out):

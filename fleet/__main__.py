@@ -58,7 +58,7 @@ def list_nodes(options: argparse.Namespace) -> int:
     """Every node of this environment, in whatever zone, orphans too unless a slice is named."""
     fleet = opened(options)
     observation = fleet.watcher().step(may=())
-    wanted = {(one.zone, one.name): one for one in observation.members}
+    desired = {(one.zone, one.name): one for one in observation.members}
     found = [
         observed for one in observation.members if (observed := observation.view.node(one.name, one.zone))
     ]
@@ -69,9 +69,9 @@ def list_nodes(options: argparse.Namespace) -> int:
             if not options.zones or observed.zone in options.zones
         ]
     if options.json:
-        print(json.dumps([_listed(one, wanted.get((one.zone, one.name))) for one in found]))
+        print(json.dumps([_listed(one, desired.get((one.zone, one.name))) for one in found]))
     else:
-        print(show.plain(show.listed(found, wanted)) if found else "Google lists no node of ours")
+        print(show.plain(show.listed(found, desired)) if found else "Google lists no node of ours")
     return _complain(observation)
 
 
@@ -113,23 +113,25 @@ def delete(options: argparse.Namespace) -> int:
         if _is_there(one, observation, fleet) and one.zone in (zones or [one.zone])
     ]
     strays = [one for one in observation.orphans if options.orphans and one.zone in (zones or [one.zone])]
-    meant: list[Node | ObservedNode] = [*there, *strays]
+    target: list[Node | ObservedNode] = [*there, *strays]
     saved = AdHoc(fleet.google, fleet.stack.id)
     whole = set[str]() if zones or silent else {one.slice for one in fleet.members} & saved.read().keys()
     whole -= {one.slice for one in nodes(fleet.settings) if one not in fleet.members}
-    shown = [f"  delete  {one.name} in {one.zone}" for one in meant]
+    shown = [f"  delete  {one.name} in {one.zone}" for one in target]
     shown += [f"  forget  {name}, which stands in no file" for name in sorted(whole)]
     nothing = "neither the stack nor Google has any of them: nothing to delete"
     if not _is_to_do(options, shown, shown, nothing):
-        return max(silent, _done(options, "deleted", meant, None))
-    confirm(f"Delete {len(meant)} slice(s)?", options.yes)
+        return max(silent, _done(options, "deleted", target, None))
+    confirm(f"Delete {len(target)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
     state = store.read()  # refuses beside a monitor, which would bring them back
     state.deleted([one.key for one in there])
     store.write(state)
     out = _out(options)
     try:
-        gone, failed = delete_nodes(fleet.google, meant, lambda: store.renew(state), partial(print, file=out))
+        gone, failed = delete_nodes(
+            fleet.google, target, lambda: store.renew(state), partial(print, file=out)
+        )
     finally:
         with suppress(InfraError):
             store.write(state, renew=False)
@@ -140,7 +142,7 @@ def delete(options: argparse.Namespace) -> int:
     if held := [one.name for one in there if one.member is None and one in gone]:
         what = f"pulumi refresh -s {options.environment}"
         print(f"the stack still holds {', '.join(held)}: `{what}`", file=_out(options))
-    return max(silent, _done(options, "deleted", meant, failed))
+    return max(silent, _done(options, "deleted", target, failed))
 
 
 def _is_there(node: Node, observation: Observation, fleet: Environment) -> bool:
@@ -155,23 +157,23 @@ def take_over(options: argparse.Namespace) -> int:
     """Make another stack's members ours, after a yes: for a fleet whose stack is lost."""
     fleet = opened(options)
     observation = fleet.watcher().step(may=())
-    meant = [
+    target = [
         observed
         for one in observation.members
         if one.member is not None and (observed := observation.view.node(one.name, one.zone))
         if fleet.labels.items() <= observed.labels.items() and not fleet.owner.owns(observed)
     ]
     shown = [
-        f"  take over  {one.name} in {one.zone}, of stack {one.labels.get('stack', '?')}" for one in meant
+        f"  take over  {one.name} in {one.zone}, of stack {one.labels.get('stack', '?')}" for one in target
     ]
-    if not _is_to_do(options, shown, meant, "none is of another stack"):
-        return _done(options, "taken", meant, None)
-    confirm(f"Take over {len(meant)} slice(s)? Whoever keeps them now must have stopped.", options.yes)
+    if not _is_to_do(options, shown, target, "none is of another stack"):
+        return _done(options, "taken", target, None)
+    confirm(f"Take over {len(target)} slice(s)? Whoever keeps them now must have stopped.", options.yes)
     ours = {**fleet.labels, "stack": fleet.stack.id}
     failed = _each(
-        meant, lambda one: fleet.google.update(one.zone, one.name, {"labels": {**one.labels, **ours}})
+        target, lambda one: fleet.google.update(one.zone, one.name, {"labels": {**one.labels, **ours}})
     )
-    return _done(options, "taken", meant, failed)
+    return _done(options, "taken", target, failed)
 
 
 def _out(options: argparse.Namespace) -> TextIO:
@@ -280,9 +282,9 @@ def _followed(options: argparse.Namespace, fleet: Environment, controller: Contr
             return fleet
         if not options.watch:
             within_budget(new.settings)
-        for kept, section in (("gcp", GcpSettings), ("storage", StorageSettings), ("fleet", FleetSettings)):
+        for stored, section in (("gcp", GcpSettings), ("storage", StorageSettings), ("fleet", FleetSettings)):
             if new.settings[section] != fleet.settings[section]:
-                raise FleetError(f"{kept}: has changed; to take it up: Ctrl+C, and monitor again")
+                raise FleetError(f"{stored}: has changed; to take it up: Ctrl+C, and monitor again")
     except InfraError as error:
         controller.say(f"the settings aren't followed: {error}")
         return fleet
@@ -297,11 +299,11 @@ def _followed(options: argparse.Namespace, fleet: Environment, controller: Contr
 
 def doctor(options: argparse.Namespace) -> int:
     """Say what would keep the fleet from working: login, APIs, roles, quotas, zones, stacks, bundle."""
-    settings, meant = from_flags(options)
+    settings, target = from_flags(options)
     if sys.stderr.isatty():
         print("asking Google and Pulumi …", file=sys.stderr)
     google = google_of(settings)
-    findings = run_checks([*checks(Target(settings, meant, google)), *fleets.checks(settings, google)])
+    findings = run_checks([*checks(Target(settings, target, google)), *fleets.checks(settings, google)])
     print(json.dumps([asdict(one) for one in findings]) if options.json else told(findings))
     return 0 if healthy(findings) else 1
 
@@ -321,13 +323,13 @@ def _mend(
         for one in observation.decisions
         if one.cause and one.action is not Action.HOLD and wanted(one, before)
     }
-    meant = [one for one in observation.members if one.key in due]
+    target = [one for one in observation.members if one.key in due]
     shown = [
         f"  {one.action:<8} {one.node}: {one.why}"
         for one in observation.decisions
         if one.member.key in due or one.action in (Action.WAIT, Action.HOLD)
     ]
-    shown += [prices.table(prices.rows(meant))] if meant else []
+    shown += [prices.table(prices.rows(target))] if target else []
     if observation.outdated:
         shown.append(
             f"  update   {', '.join(observation.outdated)}: new settings, taken over at the next boot"
@@ -337,14 +339,14 @@ def _mend(
     if missing := unpublished(fleet.settings, fleet.members, fleet.google.bucket, fleet.google.is_there):
         raise FleetError("\n    fix: ".join(missing))
     within_budget(fleet.settings)
-    if meant:
-        confirm(f"{verb.capitalize()} {len(meant)} slice(s)?", options.yes)
+    if target:
+        confirm(f"{verb.capitalize()} {len(target)} slice(s)?", options.yes)
     controller = fleet.controller(updates)
     controller.state.retry_now()
     if item := described(options):
         AdHoc(fleet.google, fleet.stack.id).keep(item["name"], item)
     try:
-        tries = max((len(one.places) for one in meant), default=1)
+        tries = max((len(one.places) for one in target), default=1)
         observation, failures = _brought(controller, due, frozenset(Cause), tries, options.json)
     finally:
         _left(controller)

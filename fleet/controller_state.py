@@ -117,8 +117,8 @@ class ControllerState:
         if self.continues(key, instance):
             return
         self._close(key)
-        kept = [one for one in self.attempts.get(key, ()) if one.at_s > now_s - DAY_S]
-        self.attempts[key] = [*kept, Attempt(now_s, key, cause, instance=instance)]
+        stored = [one for one in self.attempts.get(key, ()) if one.at_s > now_s - DAY_S]
+        self.attempts[key] = [*stored, Attempt(now_s, key, cause, instance=instance)]
 
     def asked(self, key: str, zone: str, name: str) -> None:
         """Where the node of the open attempt is asked for."""
@@ -227,16 +227,16 @@ def parse(text: str, where: str) -> tuple[ControllerState, Mapping[str, Any]]:
         FleetError: it is none of ours; budgets that can't be read aren't taken for unspent.
     """
     try:
-        kept: Any = json.loads(text)
+        stored: Any = json.loads(text)
         state = ControllerState(
-            refusals={str(name): _refusal(one) for name, one in kept["refusals"].items()},
-            bundles={str(one): str(why) for one, why in kept["bundles"].items()},
-            listed_s=float(kept.get("heard_s", 0.0)),
+            refusals={str(name): _refusal(one) for name, one in stored["refusals"].items()},
+            bundles={str(one): str(why) for one, why in stored["bundles"].items()},
+            listed_s=float(stored.get("heard_s", 0.0)),
         )
-        for one in kept["attempts"]:
+        for one in stored["attempts"]:
             attempt = Attempt(**{**one, "cause": Cause(one["cause"])})
             state.attempts.setdefault(attempt.node, []).append(attempt)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         fix = "look at it, and delete it to begin with unspent budgets"
         raise FleetError(f"{where}: can't be read: {error}\n    fix: {fix}") from None
-    return state, kept
+    return state, stored

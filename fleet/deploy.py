@@ -84,13 +84,13 @@ def wait_for_all(
         FleetError: one of them failed, or it took longer; names the first.
     """
     begun = time.monotonic()
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     while True:
         decisions = controller.step(may=()).decisions
         for one in decisions:
             stage = f"{one.condition}{f' ({one.why})' if one.why else ''}"
-            if told.get(one.node) != stage:
-                told[one.node] = stage
+            if reported.get(one.node) != stage:
+                reported[one.node] = stage
                 say(f"{one.node}: {stage}")
         if failed := next((one for one in decisions if one.condition is Condition.FAILED), None):
             fix = f"gs://BUCKET/boot/{failed.node}/ says which stage; fleet monitor brings it back"

@@ -95,8 +95,8 @@ class Environment:
         ours = names.member_labels(environment, node.slice, node.member, self.stack.id)
         labels = {**node.labels, **ours, "bundle": node.bundle_label}
         body = member_request(self.settings, node, labels)
-        told = json.dumps(body["metadata"], sort_keys=True)
-        body["labels"]["spec"] = sha256(told.encode()).hexdigest()[:12]
+        reported = json.dumps(body["metadata"], sort_keys=True)
+        body["labels"]["spec"] = sha256(reported.encode()).hexdigest()[:12]
         return body
 
     def spec(self, node: Node) -> str:
@@ -183,11 +183,11 @@ def restricted(
     if adhoc:
         settings = from_file(options.environment, slices=slices(adhoc.values()))
     flags = described(options)
-    meant = members(settings, [flags["name"]]) if flags else _narrowed(options, settings)
-    if not meant and options.command not in _WITHOUT_SLICES:
+    target = members(settings, [flags["name"]]) if flags else _narrowed(options, settings)
+    if not target and options.command not in _WITHOUT_SLICES:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
         raise FleetError(f"Pulumi.{options.environment}.yaml lists no slices\n    fix: {fix}")
-    return Environment(settings, meant, google, stack, adhoc)
+    return Environment(settings, target, google, stack, adhoc)
 
 
 def from_flags(options: argparse.Namespace) -> tuple[Settings, tuple[Node, ...]]:

@@ -157,24 +157,24 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
         named = re.fullmatch(r"(boot|heartbeats)/([^/]+)/worker-\d+(\.json)?", str(item.get("name")))
         if not named:
             continue
-        said, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
-        state, why = str(said.get("state", "")), str(said.get("why", ""))
+        output, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
+        state, why = str(output.get("state", "")), str(output.get("why", ""))
         if named[1] == "boot":
-            status = WorkerStatus(at_s, boot=state, stage=said.get("stage", ""), why=why)
+            status = WorkerStatus(at_s, boot=state, stage=output.get("stage", ""), why=why)
         else:
             status = WorkerStatus(
                 at_s,
                 work=state,
-                samples=_count(said, "samples"),
-                of_samples=_count(said, "of_samples"),
-                shards=_count(said, "shards"),
-                size_bytes=_count(said, "size_bytes"),
-                command=str(said.get("command", "")),
+                samples=_count(output, "samples"),
+                of_samples=_count(output, "of_samples"),
+                shards=_count(output, "shards"),
+                size_bytes=_count(output, "size_bytes"),
+                command=str(output.get("command", "")),
                 why=why,
-                disk_full=said.get("disk") == "full",
-                loss=_finite(said, "loss"),
-                goodput=_finite(said, "goodput"),
-                final=said.get("final") == "1",
+                disk_full=output.get("disk") == "full",
+                loss=_finite(output, "loss"),
+                goodput=_finite(output, "goodput"),
+                final=output.get("final") == "1",
             )
         found.setdefault(named[2], []).append(status)
     return found

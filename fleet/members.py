@@ -61,11 +61,11 @@ def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], asked: Pl
 
 def orphans(members: Collection[Node], view: View, owner: Owner) -> list[ObservedNode]:
     """Nodes of ours that no member is; of two nodes that are one member, the younger."""
-    meant = {(one.zone, one.name) for one in members}
+    target = {(one.zone, one.name) for one in members}
     return [
         observed
         for observed in view.all()
-        if owner.owns(observed) and (observed.zone, observed.name) not in meant
+        if owner.owns(observed) and (observed.zone, observed.name) not in target
     ]
 
 

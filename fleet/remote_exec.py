@@ -158,9 +158,9 @@ class RemoteExec:
 
 def line_of(report: Report, width: int) -> str:
     """One worker's end, with the last that it said."""
-    said = report.why or next(iter(report.last_lines(1)), "")
-    shown = said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…"
-    shown = said if report.why else shown
+    output = report.why or next(iter(report.last_lines(1)), "")
+    shown = output if len(output) <= _SHOWN_CHARACTERS else f"{output[:_SHOWN_CHARACTERS]}…"
+    shown = output if report.why else shown
     return f"  {report.ending:<9}  {report.worker.name:<{width}}  {report.took_s:6.1f} s  {shown}".rstrip()
 
 

@@ -38,14 +38,14 @@ def members(
     if problems:
         fix = f"mend the flag, or tpu:slices in {file}: the file says what there is"
         raise FleetError("\n".join([*problems, f"    fix: {fix}"]))
-    meant = [
+    target = [
         one for one in everyone if (not slices or one.slice in slices) and (not zones or one.home in zones)
     ]
     if workers_per_zone is None:
-        return tuple(meant)
+        return tuple(target)
     some = []
-    for zone in dict.fromkeys(one.home for one in meant):
-        there = [one for one in meant if one.home == zone]
+    for zone in dict.fromkeys(one.home for one in target):
+        there = [one for one in target if one.home == zone]
         if len(there) < workers_per_zone:
             found = f"{file} has {len(there)} in {zone}"
             fix = f"count of tpu:slices in {file}: a fleet's members are spread over its zones in turn"

@@ -214,16 +214,16 @@ def unanswered(observation: Observation) -> list[str]:
 
 def remarks(observation: Observation) -> list[str]:
     """What people can do about members, nodes that nobody asks for, and what all cost."""
-    said = remedies(observation)
+    output = remedies(observation)
     if observation.orphans:
         orphans = ", ".join(f"{one.name} ({one.zone}, {one.state})" for one in observation.orphans)
-        said.append(f"orphans: {orphans}")
+        output.append(f"orphans: {orphans}")
     dollars, unknown = price_so_far(observation)
     without = f"; without {len(unknown)} whose price the catalog doesn't know" if unknown else ""
-    said.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
+    output.append(f"${dollars:,.2f} so far, since the creation of the nodes that are there{without}")
     if observation.decisions and all(one.condition is Condition.DONE for one in observation.decisions):
-        said.append("all are done, and paid for until they are deleted: tpu fleet delete")
-    return said
+        output.append("all are done, and paid for until they are deleted: tpu fleet delete")
+    return output
 
 
 def as_json(observation: Observation, found: Sequence[Row]) -> dict[str, Any]:

@@ -76,11 +76,11 @@ class Report:
 
     def last_lines(self, count: int) -> list[str]:
         """The end of what was said, without the marks."""
-        with self.log.open("rb") as said:
-            said.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
-            lines = said.read().decode(errors="replace").splitlines()
-        kept = [line.rstrip() for line in lines if line.strip() and not line.startswith(_MARK)]
-        return kept[-count:]
+        with self.log.open("rb") as output:
+            output.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+            lines = output.read().decode(errors="replace").splitlines()
+        stored = [line.rstrip() for line in lines if line.strip() and not line.startswith(_MARK)]
+        return stored[-count:]
 
 
 _MARK = "fleet exec "
@@ -126,13 +126,13 @@ class Ssh:
         """
         begun_s = time.monotonic()
         code: int | None = None
-        with log.open("wb") as said:
+        with log.open("wb") as output:
             with self._lock:
                 if self._stopped:
                     return Report(worker, Ending.UNREACHED, None, "not begun", 0.0, begun_s, log)
                 try:
                     child = subprocess.Popen(
-                        self.line(worker, command, timeout_s), stdin=subprocess.DEVNULL, stdout=said,
+                        self.line(worker, command, timeout_s), stdin=subprocess.DEVNULL, stdout=output,
                         stderr=subprocess.STDOUT, start_new_session=True,
                     )  # fmt: skip
                 except OSError as error:  # a command may be longer than the system passes on
@@ -180,8 +180,8 @@ class Ssh:
     def _marks(self, log: Path) -> tuple[bool, int | None]:
         """Whether the host said that it began, and the status that it said at the end."""
         begun, status, mark = False, None, self._mark.encode()
-        with log.open("rb") as said:
-            for line in said:
+        with log.open("rb") as output:
+            for line in output:
                 if line.startswith(mark):
                     word, _, number = line[len(mark) :].strip().partition(b" ")
                     begun = True

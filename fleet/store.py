@@ -52,8 +52,8 @@ class BucketStore:
         found = self._found()
         if found is None:
             return ControllerState()
-        state, kept, self._generation = found
-        self._refuse_other(kept)
+        state, stored, self._generation = found
+        self._refuse_other(stored)
         return state
 
     def write(self, state: ControllerState, renew: bool = True) -> None:
@@ -108,8 +108,8 @@ class BucketStore:
         if found is None:
             self._generation = 0
             return None
-        state, kept = parse(found[0], self._where)
-        return state, kept, found[1]
+        state, stored = parse(found[0], self._where)
+        return state, stored, found[1]
 
     def _refuse_other(self, kept: Mapping[str, Any]) -> None:
         leader = kept.get("leader") or {}
@@ -123,8 +123,8 @@ class BucketStore:
             f"where it is gone already, wait {max(0.0, EXPIRES_S - ago_s):.0f} s"
         )
         who = f"on {leader.get('host') or 'a host unknown'}, process {leader.get('process') or 'unknown'}"
-        said = f"another `fleet` acts, {who}, its lease renewed {ago_s:.0f} s ago"
-        return LeaseHeldError(f"{self._where}: {said}\n    fix: {fix}")
+        output = f"another `fleet` acts, {who}, its lease renewed {ago_s:.0f} s ago"
+        return LeaseHeldError(f"{self._where}: {output}\n    fix: {fix}")
 
 
 def _alive(leader: Mapping[str, Any], now_s: float) -> bool:
@@ -159,8 +159,8 @@ def leader_of(google: Google, stack: str, now_s: float) -> tuple[ControllerState
     found = google.read(object_of(stack))
     if found is None:
         return ControllerState(), ""
-    state, kept = parse(found[0], f"gs://{google.controller_bucket}/{object_of(stack)}")
-    leader = kept.get("leader") or {}
+    state, stored = parse(found[0], f"gs://{google.controller_bucket}/{object_of(stack)}")
+    leader = stored.get("leader") or {}
     if not _alive(leader, now_s):
         return state, ""
     ago_s = max(0.0, now_s - float(leader["at_s"]))

@@ -90,11 +90,11 @@ class Pulumi:
         if answer.returncode != 0:
             # An update tells what went wrong where it tells all else.
             lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines()]
-            said = "; ".join(dict.fromkeys(line for line in lines if "error:" in line)) or answer.stderr
+            output = "; ".join(dict.fromkeys(line for line in lines if "error:" in line)) or answer.stderr
             for text, instead in ((_NO_PASSPHRASE, NO_PASSPHRASE), (_NO_LOGIN, NO_LOGIN)):
-                said = instead if text in answer.stderr else said
-            said = _FRAME.sub("", said).strip()
-            raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {said}")
+                output = instead if text in answer.stderr else output
+            output = _FRAME.sub("", output).strip()
+            raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed: {output}")
         return answer.stdout
 
     def capture(self, layer: str, *arguments: str) -> tuple[bool, str, list[dict[str, Any]]]:
@@ -160,8 +160,8 @@ def sentence(said: str) -> str:
 
 def _lacking(events: str) -> Iterator[str]:
     """Which role to ask for, of the errors in an event log of Pulumi's that name a permission."""
-    said = [json.loads(line).get("diagnosticEvent", {}) for line in events.splitlines()]
-    errors = [classify(one["message"]) for one in said if one.get("severity") == "error"]
+    output = [json.loads(line).get("diagnosticEvent", {}) for line in events.splitlines()]
+    errors = [classify(one["message"]) for one in output if one.get("severity") == "error"]
     return iter(dict.fromkeys(one.fix for one in errors if one.kind is Kind.PERMISSION))
 
 

@@ -38,9 +38,9 @@ class _MembersProvider(dynamic.ResourceProvider):
         try:
             refuse(_props["project"], _props["environment"], _props["labels"])
         except LivingMembersError as error:
-            said = str(error)
+            output = str(error)
             # Pulumi shows people what this gives it: a sentence instead of a traceback.
-            traceback.format_exc = lambda *_, **__: said
+            traceback.format_exc = lambda *_, **__: output
             raise
 
 

@@ -138,8 +138,8 @@ def _marked_as(record: Record, doing: str, at: str) -> Record:
 
 def mark_of(record: Record) -> tuple[str, float]:
     """What was being done to a resource, and when, in seconds since the epoch; "" and 0 without a mark."""
-    for said in record.get("initErrors") or ():
-        if found := _MARKED.match(said):
+    for output in record.get("initErrors") or ():
+        if found := _MARKED.match(output):
             return found[1], datetime.fromisoformat(found[2]).timestamp()
     return "", 0.0
 

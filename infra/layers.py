@@ -125,16 +125,16 @@ def on(settings: Settings) -> tuple[Layer, ...]:
 
 def services(settings: Settings) -> tuple[str, ...]:
     """The Google services that an environment needs, sorted. Raises LayersError for names that are none."""
-    wanted = [(service, layer.name) for layer in on(settings) for service in layer.services(settings)]
+    desired = [(service, layer.name) for layer in on(settings) for service in layer.services(settings)]
     wrong = [
         Problem(f"infra/{layer}", f'the service "{service}"', "a service is a name at Google",
                 "write it as `gcloud services list` does, e.g. compute.googleapis.com")
-        for service, layer in wanted
+        for service, layer in desired
         if not _SERVICE.fullmatch(service)
     ]  # fmt: skip
     if wrong:
         raise LayersError(wrong)
-    return tuple(sorted({service for service, _ in wanted}))
+    return tuple(sorted({service for service, _ in desired}))
 
 
 def directory(name: str, root: Path = _ROOT) -> str:

@@ -78,9 +78,9 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
     done: set[str] = set()
 
     def hear(event: automation.EngineEvent) -> None:
-        said, ended = event.diagnostic_event, event.res_outputs_event
-        if said and said.severity == "error":
-            errors.setdefault(said.urn or "", []).append(said.message.strip())
+        output, ended = event.diagnostic_event, event.res_outputs_event
+        if output and output.severity == "error":
+            errors.setdefault(output.urn or "", []).append(output.message.strip())
         if ended and ended.metadata.op in (op.CREATE, op.CREATE_REPLACEMENT, op.SAME):
             done.add(ended.metadata.urn)
 
@@ -101,17 +101,17 @@ def create(environment: str, nodes: Sequence[str], root: Path = ROOT) -> dict[st
         whole = _last(error)
     outcome: dict[str, Failure | None] = {}
     for node in nodes:
-        said = " ".join(errors.get(urn[node], []))
-        outcome[node] = classify(said) if said else None
-        if not said and urn[node] not in done:
+        output = " ".join(errors.get(urn[node], []))
+        outcome[node] = classify(output) if output else None
+        if not output and urn[node] not in done:
             outcome[node] = Failure(Kind.STACK, " ".join(errors.get("", [])) or whole or "Pulumi did nothing")
     return outcome
 
 
 def _last(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = (line for line in lines if "error:" in line or "panic:" in line)
-    return next(told, lines[-1] if lines else "no output")
+    reported = (line for line in lines if "error:" in line or "panic:" in line)
+    return next(reported, lines[-1] if lines else "no output")
 
 
 def main(arguments: Sequence[str]) -> int:

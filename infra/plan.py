@@ -149,8 +149,8 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
                 for event in events
                 if "resourcePreEvent" in event
             ]
-            said = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
-            warnings = [sentence(each["message"]) for each in said if each.get("severity") == "warning"]
+            message = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
+            warnings = [sentence(each["message"]) for each in message if each.get("severity") == "warning"]
             warnings = [one for one in warnings if not one.startswith(_FROM_PATH)]
             return LayerPlan(
                 layer,
@@ -209,9 +209,9 @@ def markdown(found: Plan) -> str:
         "",
         *(f"{'⚠️' if one.warn else '✅'} {one.line}\n" for one in found.preflight),
     ]
-    told = {one.line for one in found.preflight}
+    reported = {one.line for one in found.preflight}
     warnings = dict.fromkeys(warning for one in found.layers for warning in one.warnings)
-    lines += [f"⚠️ {warning}\n" for warning in warnings if warning not in told]
+    lines += [f"⚠️ {warning}\n" for warning in warnings if warning not in reported]
     for one in found.layers:
         shown = [one.output] if one.failed else [str(change) for change in one.changes]
         if shown:

@@ -154,16 +154,16 @@ def _world(layout: Layout, plan: making.Plan, narrator: Narrator, *, keep: bool)
     """A fresh world; it ends with the block unless it is to be kept and came up."""
     life.require_machine()
     life.require_free(layout)
-    kept = False
+    stored = False
     try:
         environment = making.make(layout, plan, narrator)
         with narrator.step("start the emulated cloud"):
             state = life.launch(layout, environment, ephemeral=not keep)
         making.seed(layout, plan)
-        kept = keep
+        stored = keep
         yield state
     finally:
-        if not kept:
+        if not stored:
             # A second Ctrl+C must not leave half of it behind; programs that are started inherit this.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
@@ -223,10 +223,10 @@ def _plan(arguments: argparse.Namespace) -> making.Plan:
 
 
 def _shell(arguments: argparse.Namespace, narrator: Narrator) -> int:
-    kept = _kept(arguments)
-    state = State.load(kept.state)
+    stored = _kept(arguments)
+    state = State.load(stored.state)
     if state and state.alive:
-        return _enter(kept, state, arguments, narrator)
+        return _enter(stored, state, arguments, narrator)
     if arguments.line:  # its output may be piped: only it goes to stdout
         narrator = Narrator.on_stderr()
     layout = _fresh(arguments, narrator, "shell")

@@ -26,7 +26,7 @@ TABLES: dict[str, type] = {"trainer.md": Config, "extraction.md": extraction.Con
 
 def rows(kind: type, prefix: str = "") -> Iterator[str]:
     """One row a setting: its key, its default, what it means, its rule."""
-    hints, said = get_type_hints(kind), comments(kind)
+    hints, output = get_type_hints(kind), comments(kind)
     for entry in fields(kind):
         hint = hints[entry.name]
         if is_dataclass(hint):
@@ -35,7 +35,7 @@ def rows(kind: type, prefix: str = "") -> Iterator[str]:
         default: Any = entry.default if entry.default is not MISSING else None
         shown = json.dumps(list(default) if isinstance(default, tuple) else default)
         rule = entry.metadata.get("rule", ("", None))[0].removeprefix("must ").removeprefix("be ")
-        about = "; ".join(part for part in (said.get(entry.name, ""), rule) if part)
+        about = "; ".join(part for part in (output.get(entry.name, ""), rule) if part)
         yield f"| `{prefix}{entry.name}` | `{shown}` | {about} |".replace("||", "|")
 
 

@@ -82,9 +82,9 @@ def python() -> Finding:
 
 def packages() -> Finding:
     """The locked packages, in the virtual environment."""
-    wanted = (ROOT / "requirements.txt").read_text().count("==")
+    desired = (ROOT / "requirements.txt").read_text().count("==")
     if not (VENV_BIN / "python").exists():
-        return Finding("Python packages", MISSING, f"0 of {wanted}", "make setup")
+        return Finding("Python packages", MISSING, f"0 of {desired}", "make setup")
     return Finding("Python packages", OK, f".venv → {(ROOT / '.venv').resolve().name}")
 
 
@@ -208,11 +208,13 @@ def control_groups() -> str:
 def debian_packages() -> Finding:
     """The packages that tools/setup.sh names."""
     match = re.search(r'^packages="([^"]+)"', (ROOT / "tools" / "setup.sh").read_text(), re.MULTILINE)
-    wanted = match.group(1).split() if match else []
+    desired = match.group(1).split() if match else []
     if shutil.which("dpkg-query") is None:
-        return Finding("Debian packages", OPTIONAL, "not Debian", f"install yourself: {' '.join(wanted)}")
+        return Finding("Debian packages", OPTIONAL, "not Debian", f"install yourself: {' '.join(desired)}")
     missing = [
-        p for p in wanted if "ok installed" not in (output_of("dpkg-query", "-W", "-f", "${Status}", p) or "")
+        p
+        for p in desired
+        if "ok installed" not in (output_of("dpkg-query", "-W", "-f", "${Status}", p) or "")
     ]
     if missing:
         return Finding(
@@ -221,7 +223,7 @@ def debian_packages() -> Finding:
             f"missing: {' '.join(missing)}",
             f"apt-get install {' '.join(missing)}",
         )
-    return Finding("Debian packages", OK, f"all {len(wanted)}")
+    return Finding("Debian packages", OK, f"all {len(desired)}")
 
 
 def login() -> Finding:
@@ -251,9 +253,9 @@ def login() -> Finding:
 def catalog() -> Finding:
     """The zones and prices that ship with the project, and when they were read."""
     code = "from infra.catalog import summary; print(summary())"
-    said = output_of(program("python") or sys.executable, "-c", code)
+    output = output_of(program("python") or sys.executable, "-c", code)
     return Finding(
-        "zone catalog", OK if said else MISSING, said or "can't be read", "" if said else "make setup"
+        "zone catalog", OK if output else MISSING, output or "can't be read", "" if output else "make setup"
     )
 
 

@@ -16,7 +16,7 @@ _COLUMNS = {
 
 def table() -> str:
     """A row for each command that was killed and the one after it; after all of them all was right."""
-    kept = json.loads(RESULTS.read_text(encoding="utf-8"))
+    stored = json.loads(RESULTS.read_text(encoding="utf-8"))
     lines = [f"| {' | '.join(_COLUMNS.values())} |", "| --- | --- | --- |" + " ---: |" * (len(_COLUMNS) - 3)]
-    lines += [f"| {' | '.join(str(row[key]) for key in _COLUMNS)} |" for row in kept["rows"]]
+    lines += [f"| {' | '.join(str(row[key]) for key in _COLUMNS)} |" for row in stored["rows"]]
     return "\n".join(lines)

@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RuntimeError as error:  # JAX's; it isn't imported for this
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        said = str(error).splitlines()[0]
+        output = str(error).splitlines()[0]
         fix = "lower train.batch_size or extract.batch_tokens, or ask `workload preflight` what fits"
-        print(f"workload: the chips' memory is too small: {said}\n    fix: {fix}", file=sys.stderr)
+        print(f"workload: the chips' memory is too small: {output}\n    fix: {fix}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         if not _nobody_reads():

@@ -35,9 +35,9 @@ def main() -> None:
         capture = peers[peer](folder, layers, getattr(torch, dtype))
         run(capture, tokens, batches[:1])
         begun = time.perf_counter()
-        kept = run(capture, tokens, batches)
+        stored = run(capture, tokens, batches)
         seconds = time.perf_counter() - begun
-    first = {str(layer): value.float().numpy() for layer, value in zip(layers, kept[0], strict=True)}
+    first = {str(layer): value.float().numpy() for layer, value in zip(layers, stored[0], strict=True)}
     np.savez(out, **first)
     places = sum(len(batch) * max(len(tokens[n]) for n in batch) for batch in batches)
     versions = " ".join(f"{name}=={version(name)}" for name in dict.fromkeys((peer, "transformers", "torch")))
@@ -61,7 +61,7 @@ def run(
     capture: Capture, tokens: list[np.ndarray], batches: list[list[int]]
 ) -> dict[int, list[torch.Tensor]]:
     """By document, what was kept of its own tokens at each layer: L x D."""
-    kept = {}
+    stored = {}
     for batch in batches:
         longest = max(len(tokens[n]) for n in batch)
         ids = torch.zeros((len(batch), longest), dtype=torch.long)
@@ -71,8 +71,8 @@ def run(
             mask[row, : len(tokens[n])] = 1
         values = capture(ids, mask)
         for row, n in enumerate(batch):
-            kept[n] = [value[row, : len(tokens[n])].clone() for value in values]
-    return kept
+            stored[n] = [value[row, : len(tokens[n])].clone() for value in values]
+    return stored
 
 
 def hooks(folder: str, layers: list[int], dtype: torch.dtype) -> Capture:

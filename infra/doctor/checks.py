@@ -99,19 +99,19 @@ def _login(target: Target, what: str) -> Iterator[Finding]:
 
 
 def _services(target: Target, what: str) -> Iterator[Finding]:
-    wanted, url = layers.services(target.settings), f"{_USAGE}/projects/{target.google.project}/services"
+    desired, url = layers.services(target.settings), f"{_USAGE}/projects/{target.google.project}/services"
     listed = target.google.items(url, "services", {"filter": "state:ENABLED", "pageSize": "200"})
-    if off := sorted(set(wanted) - {str(one.get("name")).rpartition("/")[2] for one in listed}):
+    if off := sorted(set(desired) - {str(one.get("name")).rpartition("/")[2] for one in listed}):
         fix = f"{target.up('storage')}, which enables them"
         yield Finding(what, MISSING, f"off: {', '.join(off)}", fix)
     else:
-        yield Finding(what, OK, f"all {len(wanted)} are on")
+        yield Finding(what, OK, f"all {len(desired)} are on")
 
 
 def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what: str) -> Iterator[Finding]:
     """What of some roles the account that is logged in lacks on something."""
-    wanted = [permission for one in asked_for for permission in one.permissions]
-    google, asked = target.google, {"permissions": wanted}
+    desired = [permission for one in asked_for for permission in one.permissions]
+    google, asked = target.google, {"permissions": desired}
     storage = url.endswith("/testPermissions")
     answer = or_none(
         lambda: google.json("GET", url, asked) if storage else google.json("POST", url, body=asked)
@@ -126,7 +126,7 @@ def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what:
             missing = f"not granted: {', '.join(some)} ({role.name} holds it)"
             yield Finding(what, MISSING, missing, command(role, target.settings, "user:YOU"))
     if not any(lacking.values()):
-        yield Finding(what, OK, f"all {len(wanted)} granted")
+        yield Finding(what, OK, f"all {len(desired)} granted")
 
 
 def _bundle(target: Target, what: str) -> Iterator[Finding]:
@@ -168,8 +168,8 @@ def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
     except CommandError:
         return  # the layers that are on say so
     if held:
-        said, _, fix = layers.off(layer, environment).partition("\n    fix: ")
-        yield Finding(what, OPTIONAL, f"holds {held} resources, and {said}", fix)
+        output, _, fix = layers.off(layer, environment).partition("\n    fix: ")
+        yield Finding(what, OPTIONAL, f"holds {held} resources, and {output}", fix)
 
 
 def _unheld(target: Target, layer: layers.Layer, what: str) -> Iterator[Finding]:
@@ -184,8 +184,8 @@ def _unheld(target: Target, layer: layers.Layer, what: str) -> Iterator[Finding]
         fix = "ask who else has a stack of it; where nobody has, delete it at Google"
         if id_ == target.settings[StorageSettings].bucket_name:
             fix = f"storage:importBucket: true, then {target.up(layer.name)}"
-        said = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
-        yield Finding(what, MISSING, said, fix)
+        output = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
+        yield Finding(what, MISSING, output, fix)
     if not found:
         yield Finding(what, OK, "nothing of it is at Google without the stack")
 

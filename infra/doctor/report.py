@@ -63,6 +63,6 @@ def _answered(what: str, check: Check) -> list[Finding]:
         about = f" ({failure.about})" if failure.about else ""
         found.append(Finding(what, UNKNOWN, f"{failure.kind}{about}: {failure.message}", failure.fix))
     except InfraError as error:
-        said, _, fix = str(error).partition("\n    fix: ")
-        found.append(Finding(what, UNKNOWN, said, fix or "pulumi login, where that isn't done"))
+        output, _, fix = str(error).partition("\n    fix: ")
+        found.append(Finding(what, UNKNOWN, output, fix or "pulumi login, where that isn't done"))
     return found

@@ -195,5 +195,5 @@ def _words(answer: requests.Response) -> str:
 
 
 def _retry_after_s(answer: requests.Response) -> float | None:
-    said = answer.headers.get("Retry-After", "")
-    return float(said) if said.isdigit() else None
+    output = answer.headers.get("Retry-After", "")
+    return float(output) if output.isdigit() else None

@@ -15,17 +15,17 @@ def checked_mtu(settings: Settings, provider: pulumi.ProviderResource) -> pulumi
 
     The network is read as a resource: the look-up function `getNetwork` leaves its MTU out.
     """
-    wanted = settings[NetworkSettings]
-    existing = wanted.existing_network or ""
+    desired = settings[NetworkSettings]
+    existing = desired.existing_network or ""
     network = gcp.compute.Network.get("existing", existing, opts=pulumi.ResourceOptions(provider=provider))
 
     def check(answered: int | None) -> int:
         mtu = int(answered or UNSET_MTU)
-        if mtu != wanted.mtu:
+        if mtu != desired.mtu:
             raise pulumi.RunError(
-                f"network:existingNetwork: {existing} has MTU {mtu}, and network:mtu is {wanted.mtu}; "
+                f"network:existingNetwork: {existing} has MTU {mtu}, and network:mtu is {desired.mtu}; "
                 f"write network:mtu: {mtu}, or raise the network's (its machines must be restarted): "
-                f"gcloud compute networks update {existing.rpartition('/')[2]} --mtu={wanted.mtu}"
+                f"gcloud compute networks update {existing.rpartition('/')[2]} --mtu={desired.mtu}"
             )
         return mtu
 

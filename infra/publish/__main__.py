@@ -173,9 +173,9 @@ def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dic
         code.require(target.runs, wheels.ROOT / target.code, target.shown)
     if target.requirements:
         with console.status(f"resolving {target.requirements} (once for each content)"):
-            wanted = requirements.resolve(wheels.ROOT / target.requirements, target.requirements, lock)
-            packages = wheels.locked(wanted) if wanted.stat().st_size else packages
-        sources["code-requirements.txt"] = wanted
+            desired = requirements.resolve(wheels.ROOT / target.requirements, target.requirements, lock)
+            packages = wheels.locked(desired) if desired.stat().st_size else packages
+        sources["code-requirements.txt"] = desired
         sources |= {f"wheels/{wheel.name}": wheel for wheel in packages}
     if sources:
         archive = sources.get("code.tar.gz")
@@ -193,12 +193,12 @@ def _build(
     if gcsfuse is None:
         raise PublishError("there is no gcsfuse on PATH: run 'make setup'")
     locked: list[Path] = []
-    if wanted := _lock(lock, tensorflow):
-        with console.status(f"downloading the wheels of {wanted.name} (once for each lock)"):
-            locked = wheels.locked(wanted)
+    if desired := _lock(lock, tensorflow):
+        with console.status(f"downloading the wheels of {desired.name} (once for each lock)"):
+            locked = wheels.locked(desired)
     else:
-        wanted = work / "requirements.txt"
-        wanted.write_text(_NO_LOCK, "utf-8")
+        desired = work / "requirements.txt"
+        desired.write_text(_NO_LOCK, "utf-8")
     script = work / startup.IN_BUNDLE
     script.write_text(startup.render(), "utf-8")
     sources = {
@@ -206,7 +206,7 @@ def _build(
         "python.tar.gz": python,
         "uv": Path(uv.find_uv_bin()),
         "gcsfuse": Path(gcsfuse).resolve(),
-        "requirements.txt": wanted,
+        "requirements.txt": desired,
         **{f"wheels/{wheel.name}": wheel for wheel in [*locked, wheels.build_workload(work / "wheels")]},
         **own,
     }

@@ -85,15 +85,15 @@ def imported() -> list[str]:
 
 def _sources(names: list[str], python: Path, wheels: Iterable[Path]) -> dict[str, bytes]:
     """Name → source, of those names that the interpreter or a wheel has."""
-    wanted, sources = set(names), {}
+    desired, sources = set(names), {}
     with tarfile.open(python) as tar:
         for member in tar:
-            if member.name in wanted and (file := tar.extractfile(member)):
+            if member.name in desired and (file := tar.extractfile(member)):
                 sources[member.name] = file.read()
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as unpacked:
             for inner in unpacked.namelist():
-                if (name := f"{_PACKAGES}/{inner}") in wanted:
+                if (name := f"{_PACKAGES}/{inner}") in desired:
                     sources[name] = unpacked.read(inner)
     return sources
 

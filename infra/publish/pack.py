@@ -79,7 +79,7 @@ def _is_object(name: str) -> bool:
 
 def _files(library: Path) -> dict[str, Path]:
     """Return name below the library → file, without tests, caches and what builds C."""
-    kept: dict[str, Path] = {}
+    stored: dict[str, Path] = {}
     for path in sorted(library.rglob("*")):
         name = path.relative_to(library)
         static = name.parts[0].startswith("config-") and path.suffix in {".a", ".o"}
@@ -90,8 +90,8 @@ def _files(library: Path) -> dict[str, Path]:
             or not path.is_file()
         ):
             continue
-        kept[str(name)] = path
-    return kept
+        stored[str(name)] = path
+    return stored
 
 
 def _shared_libraries(objects: list[Path]) -> dict[str, Path]:

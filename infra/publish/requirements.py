@@ -64,18 +64,18 @@ def _compiled(requirements: Path, shown: str, lock: Path | None, version: str) -
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return done.stdout
-    said = " ".join(re.sub(r"(?m)^\s*(error|cause|×|╰─▶|│)\s?:?", "", done.stderr).split())
+    output = " ".join(re.sub(r"(?m)^\s*(error|cause|×|╰─▶|│)\s?:?", "", done.stderr).split())
     among = f", beside the packages of workload/locks/{lock.name}" if lock else ""
     raise PublishError(
         f"tpu:requirements: {shown} can't be resolved for the hosts (Python {version}, Linux on x86-64, "
-        f"wheels only{among}): {said} Change the file"
+        f"wheels only{among}): {output} Change the file"
     )
 
 
 def _beyond(compiled: str, shown: str, lock: Path | None) -> str:
     """The entries that aren't in the lock."""
     locked = {_name(line) for line in (lock.read_text("utf-8").splitlines() if lock else ())}
-    kept, keeping = [], False
+    stored, keeping = [], False
     for line in compiled.splitlines(keepends=True):
         if not line.startswith((" ", "\t", "#")) and line.strip():
             name = _name(line)
@@ -86,8 +86,8 @@ def _beyond(compiled: str, shown: str, lock: Path | None) -> str:
                 )
             keeping = name not in locked
         if keeping:
-            kept.append(line)
-    return "".join(kept)
+            stored.append(line)
+    return "".join(stored)
 
 
 def _name(line: str) -> str | None:

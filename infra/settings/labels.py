@@ -25,9 +25,9 @@ def problems(settings: Settings, classes: Mapping[str, type], broken: set[str]) 
             most = MAX_LABELS - ours
             number, beside = len({*default, *labels}), bool(default) and labels is not default
             if number > most and labels and "gcp:defaultLabels" not in broken:
-                said = f"{number} labels{' with gcp:defaultLabels' if beside else ''}"
+                output = f"{number} labels{' with gcp:defaultLabels' if beside else ''}"
                 rule = f"a resource has at most {MAX_LABELS} labels, {ours} of them the program's"
-                yield Problem(path, said, rule, f"keep {most}")
+                yield Problem(path, output, rule, f"keep {most}")
 
 
 def _of(prefix: str, section: Any) -> Iterator[tuple[str, Mapping[str, str], Collection[str]]]:

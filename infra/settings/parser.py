@@ -138,8 +138,8 @@ class Parser:
         """The items of a list, each once; a repetition is reported."""
         for value, times in Counter(items).items():
             if times > 1:
-                said = Problem(path, f'"{value}" {times} times', "each item once", "remove the repetition")
-                self.problems.append(said)
+                output = Problem(path, f'"{value}" {times} times', "each item once", "remove the repetition")
+                self.problems.append(output)
         return tuple(dict.fromkeys(items))
 
     def records(self, path: str, kind: type[T], items: list[Any]) -> tuple[T, ...]:

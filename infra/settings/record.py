@@ -34,8 +34,8 @@ def record(environment: str, key: str, value: str | dict[str, str], root: Path) 
     else:
         first = re.compile(r"(?m)^config:[^\r\n]*(\r?\n)([ ]+)")
         after = first.sub(lambda found: f"{found[0]}{line}{found[1]}{found[2]}", before, count=1)
-    wanted = {**_config(before), key: value}
-    if _config(after) != (wanted if value else {name: wanted[name] for name in wanted if name != key}):
+    desired = {**_config(before), key: value}
+    if _config(after) != (desired if value else {name: desired[name] for name in desired if name != key}):
         raise InfraError(f"{path.name} isn't changed: write there manually, under config: '  {line}'")
     if after == before:
         return False

@@ -54,8 +54,8 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
         raise InfraError(f"{name} can't be read: {error.strerror}") from None
     # Beside what the scanner refuses: bytes that aren't UTF-8, a number that is none, endless nesting.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
-        said = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
-        raise InfraError(f"{name} is not YAML for settings: {said}") from None
+        output = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
+        raise InfraError(f"{name} is not YAML for settings: {output}") from None
     if values is None:
         raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
     if slices:

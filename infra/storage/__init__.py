@@ -46,12 +46,12 @@ def _planned(settings: Settings) -> dict[str, Any]:
 
 
 def _services(settings: Settings) -> Iterator[str]:
-    wanted = settings[StorageSettings]
+    desired = settings[StorageSettings]
     for one in ("cloudresourcemanager", "iam", "logging", "monitoring", "storage"):
         yield f"{one}.googleapis.com"
-    if wanted.kms_key or wanted.state_key_ring:
+    if desired.kms_key or desired.state_key_ring:
         yield "cloudkms.googleapis.com"
-    if wanted.controller_account_id:
+    if desired.controller_account_id:
         yield "iamcredentials.googleapis.com"
 
 

@@ -34,13 +34,13 @@ class TrainingIdentity(pulumi.ComponentResource):
         account_id = settings[StorageSettings].service_account_id
         super().__init__("tpu:storage:TrainingIdentity", account_id, None, opts)
         # Every slice runs as this account: a destroy that stops at the bucket must not have taken it before.
-        kept = pulumi.ResourceOptions(parent=self, protect=True)
+        stored = pulumi.ResourceOptions(parent=self, protect=True)
         self.account = gcp.serviceaccount.Account(
             account_id,
             account_id=account_id,
             display_name="TPU hosts",
             description="Runs the training jobs on TPU slices",
-            opts=kept,
+            opts=stored,
         )
         # Written out instead of taken from the account, so that a preview and a policy see who gets what.
         member = f"serviceAccount:{names.service_account_email(settings)}"

@@ -22,27 +22,27 @@ STATE_VERSION_DAYS = 90
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> StorageOutputs:
     """The buckets, the account and the services."""
     provider = providers["gcp"]
-    wanted = settings[StorageSettings]
+    desired = settings[StorageSettings]
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
-    plain = replace(wanted, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
-    bucket = ProtectedBucket(wanted.bucket_name, wanted, opts, import_existing=wanted.import_bucket).bucket
+    plain = replace(desired, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
+    bucket = ProtectedBucket(desired.bucket_name, desired, opts, import_existing=desired.import_bucket).bucket
     # Where running jobs save, every few minutes, and remove what is too old: kept for three weeks, that
     # would be hundreds of terabytes. STANDARD, because other classes bill an object for a month at least.
     gone = replace(plain, noncurrent_version_days=1, unfinished_upload_days=1, soft_delete_days=0)
     steps = ProtectedBucket(
-        names.steps_bucket(settings), gone, opts, import_existing=wanted.import_steps_bucket
+        names.steps_bucket(settings), gone, opts, import_existing=desired.import_steps_bucket
     ).bucket
     identity = TrainingIdentity(settings, {"": bucket, "-steps": steps}, opts)
     controllers = ControllerBucket(names.controller_bucket(settings), plain, opts).bucket
     account = state = key = None
-    if wanted.controller_account_id:
+    if desired.controller_account_id:
         account = ControllerAccount(settings, bucket, controllers, identity.account, opts).account
-    if wanted.state_bucket_name:
+    if desired.state_bucket_name:
         versioned = replace(plain, versioning=True, noncurrent_version_days=STATE_VERSION_DAYS)
-        state = ProtectedBucket(wanted.state_bucket_name, versioned, opts).bucket
-    if wanted.state_key_ring:
-        key = StateKey(settings, wanted.state_key_ring, opts).key
+        state = ProtectedBucket(desired.state_bucket_name, versioned, opts).bucket
+    if desired.state_key_ring:
+        key = StateKey(settings, desired.state_key_ring, opts).key
     return StorageOutputs(
         bucket_name=bucket.name,
         steps_bucket_name=steps.name,

@@ -19,9 +19,9 @@ class StateKey(pulumi.ComponentResource):
 
     def __init__(self, settings: Settings, ring_name: str, opts: pulumi.ResourceOptions | None = None):
         super().__init__("tpu:storage:StateKey", ring_name, None, opts)
-        kept = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
+        stored = pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True)
         ring = gcp.kms.KeyRing(
-            ring_name, name=ring_name, location=settings[StorageSettings].location, opts=kept
+            ring_name, name=ring_name, location=settings[StorageSettings].location, opts=stored
         )
         self.key = gcp.kms.CryptoKey(
             names.STATE_KEY,
@@ -29,6 +29,6 @@ class StateKey(pulumi.ComponentResource):
             key_ring=ring.id,
             purpose="ENCRYPT_DECRYPT",
             rotation_period=ROTATION_PERIOD,
-            opts=kept,
+            opts=stored,
         )
         self.register_outputs({})

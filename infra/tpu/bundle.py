@@ -40,8 +40,8 @@ def _present(bucket: str, name: str, provider: pulumi.ProviderResource) -> bool:
             bucket=bucket, name=name, opts=pulumi.InvokeOptions(provider=provider)
         )
     except Exception as error:  # the engine raises no narrower type
-        said = str(error)
-        if _MISSING.search(said):
+        output = str(error)
+        if _MISSING.search(output):
             return False
-        raise BundleError(f"gs://{bucket}/{name} can't be looked up: {said}") from error
+        raise BundleError(f"gs://{bucket}/{name} can't be looked up: {output}") from error
     return bool(found.self_link)

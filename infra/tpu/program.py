@@ -22,17 +22,17 @@ from infra.tpu.slice import TpuSlice
 
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> TpuOutputs:
     """All slices."""
-    wanted, provider = nodes(settings), providers["gcp"]
+    desired, provider = nodes(settings), providers["gcp"]
     storage = upstream.read(StorageOutputs, settings)
     bucket, steps = storage.bucket_name, storage.steps_bucket_name
-    for words in preflight.of(wanted) if pulumi.runtime.is_dry_run() else ():
+    for words in preflight.of(desired) if pulumi.runtime.is_dry_run() else ():
         (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
-    if wanted:
-        bundle.require(settings, wanted, upstream.known(StorageOutputs, "bucket_name"), provider)
+    if desired:
+        bundle.require(settings, desired, upstream.known(StorageOutputs, "bucket_name"), provider)
     mark = StackMark()
     slices = []
     place_of = _places(settings, storage)
-    for node in wanted:
+    for node in desired:
         if node.member is not None:
             continue
         place = place_of(node)
@@ -48,7 +48,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     published = settings[TpuSettings].bundle
     return TpuOutputs(
         slices=pulumi.Output.from_input([one.outputs(settings.project, bucket) for one in slices]),
-        fleets=pulumi.Output.from_input(_fleets(settings, wanted)),
+        fleets=pulumi.Output.from_input(_fleets(settings, desired)),
         stack_id=mark.id,
         bundle=pulumi.Output.from_input(published) if published else None,
     )

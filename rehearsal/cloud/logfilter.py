@@ -77,8 +77,8 @@ def _unquoted(value: str) -> str:
 
 def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
     if field == "timestamp" and comparison in _COMPARE:
-        wanted, compare = epoch(value), _COMPARE[comparison]
-        return lambda entry: compare(epoch(entry["timestamp"]), wanted)
+        desired, compare = epoch(value), _COMPARE[comparison]
+        return lambda entry: compare(epoch(entry["timestamp"]), desired)
     if field == "severity":
         if value not in _SEVERITIES:
             raise bad_request(f"Unknown severity: {value}")

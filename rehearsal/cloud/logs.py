@@ -94,15 +94,15 @@ class LoggingService:
         entry["labels"] = {**sent.get("labels", {}), **given.get("labels", {})}
         self._require(call, entry.get("logName", ""))
         resource = entry.get("resource", {})
-        if (wanted := _RESOURCES.get(resource.get("type", ""))) is None:
+        if (desired := _RESOURCES.get(resource.get("type", ""))) is None:
             if not resource.get("type"):
                 raise bad_request("The request is missing the required field resource.type.")
             raise NotEmulatedError(f"A resource of type {resource['type']}")
         labels = resource.setdefault("labels", {})
         labels.setdefault("project_id", self._world.project)
-        if missing := wanted ^ labels.keys():
+        if missing := desired ^ labels.keys():
             raise bad_request(
-                f"Labels of resource {resource['type']} are {sorted(wanted)}: {sorted(missing)}."
+                f"Labels of resource {resource['type']} are {sorted(desired)}: {sorted(missing)}."
             )
         if sum(payload in entry for payload in _PAYLOADS) != 1:
             raise bad_request("A log entry must have exactly one payload.")

@@ -109,16 +109,16 @@ class ServiceUsage:
 
     async def _list(self, call: Call) -> JsonObject:
         self._check_parent(call.path["parent"])
-        wanted = {"state:ENABLED": True, "state:DISABLED": False, "": None}
+        desired = {"state:ENABLED": True, "state:DISABLED": False, "": None}
         asked = call.query.get("filter", "")
-        if asked not in wanted:
+        if asked not in desired:
             raise bad_request(
                 f"Invalid filter '{asked}': 'state:ENABLED' and 'state:DISABLED' are supported."
             )
         names = [
             name
             for name in sorted(self._known)
-            if wanted[asked] is None or (name in self._enabled) == wanted[asked]
+            if desired[asked] is None or (name in self._enabled) == desired[asked]
         ]
         return _page(call, "services", [self._service(name) for name in names])
 

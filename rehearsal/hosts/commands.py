@@ -24,6 +24,6 @@ def run(command: Sequence[str | Path], *, log: Path | None = None, stdin: str | 
     except FileNotFoundError:
         raise HostError(f"{words[0]} is not installed", "make doctor says which package has it") from None
     if done.returncode != 0:
-        said = done.stderr if log is None else log.read_text(errors="replace")
-        raise HostError(f"`{' '.join(words)}` ended with status {done.returncode}: {said.strip()[-600:]}")
+        output = done.stderr if log is None else log.read_text(errors="replace")
+        raise HostError(f"`{' '.join(words)}` ended with status {done.returncode}: {output.strip()[-600:]}")
     return done.stdout or ""

@@ -25,8 +25,8 @@ def preview(scene: Scene, step: steps.Preview) -> None:
 
 def prices(scene: Scene) -> list[Price]:
     """What the program's own catalog says that each node costs."""
-    said = scene.shell.run([sys.executable, "-m", "infra", "prices", scene.environment, "--json"])
-    known = json.loads(said.splitlines()[-1])
+    output = scene.shell.run([sys.executable, "-m", "infra", "prices", scene.environment, "--json"])
+    known = json.loads(output.splitlines()[-1])
     return [
         Price(node, row["hourly"] / count, row["chips"] // count, row["paid"] == "spot", known["read"])
         for row in known["rows"]
@@ -48,8 +48,8 @@ def up(scene: Scene, step: steps.Up) -> None:
     for name in _nodes(scene) if step.layer == "tpu" else ():
         scene.forget_boots(name)
     command = pulumi(step.layer, "up", "-s", stack, "--yes", "--skip-preview")
-    said = scene.shell.run(command, timeout_s=1800, refused=step.refused)
-    scene.note.text = _summary(said) if step.refused is None else "refused, as it should be"
+    output = scene.shell.run(command, timeout_s=1800, refused=step.refused)
+    scene.note.text = _summary(output) if step.refused is None else "refused, as it should be"
     follow_nodes(scene)
 
 
@@ -65,16 +65,16 @@ def destroy(scene: Scene, step: steps.Destroy) -> None:
     # A destroy that must be refused is refused by its preview, before the first resource goes.
     quick = () if step.refused else ("--skip-preview",)
     command = pulumi(step.layer, "destroy", "-s", scene.environment, "--yes", *quick)
-    said = scene.shell.run(command, timeout_s=1800, refused=step.refused)
-    scene.note.text = _summary(said) if step.refused is None else "refused, as it should be"
+    output = scene.shell.run(command, timeout_s=1800, refused=step.refused)
+    scene.note.text = _summary(output) if step.refused is None else "refused, as it should be"
     follow_nodes(scene)
 
 
 def publish(scene: Scene, step: steps.Publish) -> None:
     """Put the bundle into the bucket; the command writes its id into the settings."""
     command = [sys.executable, "-m", "infra.publish", scene.environment, "--lock", step.lock]
-    said = scene.shell.run(command, timeout_s=1200)
-    found = re.search(r"(\d+ files, \d+ MB)", said)
+    output = scene.shell.run(command, timeout_s=1200)
+    found = re.search(r"(\d+ files, \d+ MB)", output)
     scene.note.text = found.group(1) if found else ""
 
 

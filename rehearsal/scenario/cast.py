@@ -9,7 +9,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import IO
@@ -56,8 +56,8 @@ def follow(source: IO[bytes], log: IO[bytes], cast: IO[str], command: str) -> th
     return thread
 
 
-def draw(cast: Path, out: Path, keep: Callable[[str], bool] = lambda _: True) -> None:
-    """Draw an asciicast as an SVG that plays by itself; pauses are cut to half a second, long lines at the edge.
+def draw(cast: Path, out: Path) -> None:
+    """Draw an asciicast as an SVG that plays by itself: long pauses are shortened, long lines cut.
 
     Raises RehearsalError where the file is no recording.
     """
@@ -66,7 +66,7 @@ def draw(cast: Path, out: Path, keep: Callable[[str], bool] = lambda _: True) ->
         lines = [(0.0, f"$ {header['command']}"), *_lines(events)]
     except (ValueError, KeyError, TypeError) as error:
         raise RehearsalError(f"{cast} is no recording: {error}", "a .cast of rehearsal-report/logs") from None
-    lines = [line for line in lines if keep(line[1])][-_MOST_LINES:]
+    lines = lines[-_MOST_LINES:]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(_svg(_shortened(lines), _title(header))), "utf-8")
 

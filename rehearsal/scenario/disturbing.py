@@ -101,9 +101,9 @@ def wake(scene: Scene, step: steps.Wake) -> None:
     before, since = of_worker(scene, stalled.run, stalled.worker), scene.control.requests(_NO_REQUEST)["next"]
     host = scene.hosts(step.node)[0]
     taken = f"stream {stalled.worker} of this run (over|is gone)"
-    (said,) = scene.shell.ssh([host], _GO_ON, timeout_s=2 * _SSH_S, prints=taken)
-    if "ExecMainStatus=2" not in said:
-        raise ScenarioFailed(f"the job that was woken on {host} should have ended with 2: {said}")
+    (output,) = scene.shell.ssh([host], _GO_ON, timeout_s=2 * _SSH_S, prints=taken)
+    if "ExecMainStatus=2" not in output:
+        raise ScenarioFailed(f"the job that was woken on {host} should have ended with 2: {output}")
     node = scene.node(step.node) or {"hosts": []}
     (address,) = (one["address"] for one in node["hosts"] if one["name"] == host)
     asked = [one for one in scene.control.requests(since)["requests"] if one["address"] == address]

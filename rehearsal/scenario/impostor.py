@@ -57,8 +57,8 @@ def impostor(scene: Scene, step: Impostor) -> None:
     words = [step.victim, address, other["name"], scene.bucket.name, controllers.name, mark]
     script = base64.b64encode(_SCRIPT.read_bytes()).decode()
     line = f"echo {script} | base64 --decode | {_PYTHON} - {shlex.join(words)}"
-    (said,) = scene.shell.ssh([host], line, timeout_s=_SSH_S, prints="delete the other")
-    tried = json.loads(said.splitlines()[-1])
+    (output,) = scene.shell.ssh([host], line, timeout_s=_SSH_S, prints="delete the other")
+    tried = json.loads(output.splitlines()[-1])
     wrong = [
         f"{what}: {tried.get(what)}, not {' or '.join(map(str, allowed))}"
         for what, allowed in _EXPECTED.items()

@@ -85,14 +85,14 @@ def main(
         tried[what], _ = storage(method, path, body)
 
     attribute = "instance/guest-attributes/tpu/boot"
-    said = json.dumps({"state": "failed", "stage": "bundle", "why": mark})
+    output = json.dumps({"state": "failed", "stage": "bundle", "why": mark})
     for what, server, more in (
         ("write a guest attribute", _METADATA, {}),
         ("write one with the other's address", _METADATA, {"X-Forwarded-For": address}),
         ("write one with the other's name", _METADATA, {"Host": victim}),
         ("write one at the other's address", f"http://{address}/computeMetadata/v1", {}),
     ):
-        tried[what], _ = ask("PUT", f"{server}/{attribute}", said, {**_FLAVOR, **more})
+        tried[what], _ = ask("PUT", f"{server}/{attribute}", output, {**_FLAVOR, **more})
 
     api = f"https://tpu.googleapis.com/v2/{node}"
     tried["write the other's metadata"], _ = ask(

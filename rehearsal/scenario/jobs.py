@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 from typing import Any
 
 import google.auth
@@ -36,23 +37,23 @@ def logged(scene: Scene, step: jobsteps.Logged) -> None:
 
     scene.wait_until(f"{step.prints!r} in the logs of {step.node}", all_have, step.timeout_s, poll_s=1.0)
     node = scene.node(step.node)
-    said = "; ".join(dict.fromkeys(found[worker] for worker in sorted(found)))
+    output = "; ".join(dict.fromkeys(found[worker] for worker in sorted(found)))
     if node is None or not any(host["running"] for host in node["hosts"]):
         gone = "gone" if node is None else str(node["state"])
         claim = f"what {step.node}'s workers printed is there when its hosts aren't"
-        scene.record.checks.append(Check(claim, f"{step.workers} workers, node {gone}: {said}"))
-        said = f"node {gone}: {said}"
-    scene.note.text = said
+        scene.record.checks.append(Check(claim, f"{step.workers} workers, node {gone}: {output}"))
+        output = f"node {gone}: {output}"
+    scene.note.text = output
 
 
 def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
     """All that a worker's unit printed, oldest first; nothing while the API can't say."""
     credentials, _ = google.auth.default(scopes=[_SCOPE])
-    wanted = {"logName": f"projects/{project}/logs/{_LOG}", "labels.node": node, "labels.unit": unit}
+    desired = {"logName": f"projects/{project}/logs/{_LOG}", "labels.node": node, "labels.unit": unit}
     asked: dict[str, Any] = {
         "resourceNames": [f"projects/{project}"],
         "filter": " AND ".join(
-            f'{key}="{value}"' for key, value in {**wanted, "labels.worker": worker}.items()
+            f'{key}="{value}"' for key, value in {**desired, "labels.worker": worker}.items()
         ),
         "pageSize": 1000,
     }
@@ -98,8 +99,19 @@ def start(scene: Scene, step: jobsteps.Start) -> None:
 def stop(scene: Scene, step: jobsteps.Stop) -> None:
     """Its end, as it is asked for."""
     status = 0 if step.wait else 130
-    said = scene.shell.stop(
+    output = scene.shell.stop(
         step.name, status=status, prints=step.prints, timeout_s=step.timeout_s, interrupt=not step.wait
     )
-    scene.note.text = (said.strip().splitlines() or [""])[-1]
+    scene.note.text = (output.strip().splitlines() or [""])[-1]
     follow_nodes(scene)
+
+
+def page(scene: Scene, step: jobsteps.Page) -> None:
+    """What a browser would get now."""
+    with urllib.request.urlopen(f"http://localhost:{step.port}", timeout=30) as answer:
+        content = answer.read()
+    text = content.decode(errors="replace")
+    (scene.shell.logs.parent / f"{step.name}.html").write_bytes(content)
+    if not re.search(step.prints, text):
+        raise ScenarioFailed(f"{step.name}.html holds no match of {step.prints!r}")
+    scene.note.text = f"{len(content) / 1024:.0f} KiB"

@@ -83,3 +83,19 @@ class Stop:
     def check(self) -> Iterator[str]:
         """A pattern that can't be compiled is a broken rule."""
         yield from pattern("prints", self.prints)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Save a page that something serves on a port here beside the report; its text must hold a match."""
+
+    name: str
+    port: int
+    prints: str = ""
+
+    def __str__(self) -> str:
+        return f"save http://localhost:{self.port} as {self.name}.html"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that can't be compiled is a broken rule."""
+        yield from pattern("prints", self.prints)

@@ -56,6 +56,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Survived: watching.survived,
     jobsteps.Start: jobs.start,
     jobsteps.Stop: jobs.stop,
+    jobsteps.Page: jobs.page,
     steps.Shards: extracting.shards,
     steps.Preempt: extracting.preempt,
     Guide: guides.guide,

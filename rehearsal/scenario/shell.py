@@ -24,7 +24,7 @@ class Shell:
 
     def __init__(self, folder: Path, logs: Path) -> None:
         self._folder = folder
-        self._logs = logs
+        self.logs = logs
         self._numbers = itertools.count(1)
         self.account = ""  # who types; empty: whoever this process is
         self._running: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
@@ -54,16 +54,16 @@ class Shell:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
         text = log.read_text(errors="replace")
-        said = f"{_shown(command)}\n{_tail(text)}\n  (all of it: {log})"
+        output = f"{_shown(command)}\n{_tail(text)}\n  (all of it: {log})"
         if status is None:
-            raise ScenarioFailed(f"not done within {timeout_s:.0f} s: {said}")
+            raise ScenarioFailed(f"not done within {timeout_s:.0f} s: {output}")
         if refused is None and status != 0:
-            raise ScenarioFailed(f"exit status {status}: {said}")
+            raise ScenarioFailed(f"exit status {status}: {output}")
         if refused is not None and status == 0:
-            raise ScenarioFailed(f"should have been refused, but succeeded: {said}")
+            raise ScenarioFailed(f"should have been refused, but succeeded: {output}")
         pattern = prints if refused is None else refused
         if not re.search(pattern, text, re.IGNORECASE):
-            raise ScenarioFailed(f"printed nothing that matches {pattern!r}: {said}")
+            raise ScenarioFailed(f"printed nothing that matches {pattern!r}: {output}")
         return text
 
     def start(self, name: str, command: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ class Shell:
 
         `before` is run in the child; not from several threads at once, which fork badly.
         """
-        log = self._logs / f"{next(self._numbers):03d}-{_slug(command)}.log"
+        log = self.logs / f"{next(self._numbers):03d}-{_slug(command)}.log"
         with log.open("wb") as sink:
             child = subprocess.Popen(
                 list(command),
@@ -124,11 +124,11 @@ class Shell:
             child.wait()
         self._followers[log].join(10)
         text = log.read_text(errors="replace")
-        said = f"{name}\n{_tail(text)}\n  (all of it: {log})"
+        output = f"{name}\n{_tail(text)}\n  (all of it: {log})"
         if found != status:
-            raise ScenarioFailed(f"ended with {found} and not {status}: {said}")
+            raise ScenarioFailed(f"ended with {found} and not {status}: {output}")
         if not re.search(prints, text, re.IGNORECASE):
-            raise ScenarioFailed(f"printed nothing that matches {prints!r}: {said}")
+            raise ScenarioFailed(f"printed nothing that matches {prints!r}: {output}")
         return text
 
     def end(self) -> None:

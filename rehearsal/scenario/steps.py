@@ -14,7 +14,7 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.scenario.impostor_steps import Impostor, Unharmed
-from rehearsal.scenario.jobsteps import Heartbeat, Logged, Start, Stop, pattern
+from rehearsal.scenario.jobsteps import Heartbeat, Logged, Page, Start, Stop, pattern
 from rehearsal.scenario.tour_steps import Guide, Request, Tour
 from rehearsal.scenario.typed import Deployed, Typed
 from rehearsal.world.program import Layer
@@ -460,7 +460,7 @@ Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Start | Stop | Shards | Preempt | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
-    | Logged | Heartbeat | Tour | Request | Guide
+    | Logged | Heartbeat | Page | Tour | Request | Guide
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -469,6 +469,6 @@ KINDS: dict[str, type[Step]] = {
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
         *(Recover, Start, Stop, Shards, Preempt, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
-        *(Logged, Heartbeat, Tour, Request, Guide),
+        *(Logged, Heartbeat, Page, Tour, Request, Guide),
     )
 }

@@ -30,12 +30,12 @@ def differences(
     planned = plan(table, inputs, {}, settings)
     found: list[Difference] = []
     for f in table.inputs:
-        wanted = planned[f.name] if f.name in LOCATIONS else inputs.get(f.name)
+        desired = planned[f.name] if f.name in LOCATIONS else inputs.get(f.name)
         if f.kind is Kind.LABELS:
             found += _label_differences(f, planned, state)
         else:
             at = _Place(f.name, f.name, f.replaces, top=True)
-            found += _compare(f, wanted, state.get(f.name), (before or {}).get(f.name), at)
+            found += _compare(f, desired, state.get(f.name), (before or {}).get(f.name), at)
     return [d for d in found if not _is_ignored(d.path, ignored)]
 
 
@@ -115,15 +115,15 @@ def _label_differences(f: Field, planned: Mapping[str, Any], state: Mapping[str,
     """Labels differ where one of ours is missing, has another value, or is ours no longer."""
     if has_unknown(planned["pulumiLabels"]):
         return [Difference(f.name, f.name, "UPDATE", f.replaces)]
-    wanted, there = planned["pulumiLabels"], state.get("effectiveLabels") or {}
+    desired, there = planned["pulumiLabels"], state.get("effectiveLabels") or {}
     own = planned.get(f.name) or {}
     found = []
-    for key, value in wanted.items():
+    for key, value in desired.items():
         if there.get(key) != value:
             path = f"{f.name}.{key}" if key in own else f"pulumiLabels.{key}"
             found.append(Difference(path, f.name, "UPDATE" if key in there else "ADD", f.replaces))
     for key in state.get("pulumiLabels") or {}:
-        if key not in wanted and key in there:
+        if key not in desired and key in there:
             found.append(Difference(f"{f.name}.{key}", f.name, "DELETE", f.replaces))
     return found
 

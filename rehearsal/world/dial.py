@@ -43,9 +43,9 @@ def main() -> int:
                 socket.send_fds(ssh, [b"\0"], [connection.fileno()])
     except TimeoutError:
         # IAP's words (https://cloud.google.com/iap/docs/faq#what_are_the_error_codes).
-        said = "Error while connecting [4003: 'failed to connect to backend']. (Failed to connect to port"
+        output = "Error while connecting [4003: 'failed to connect to backend']. (Failed to connect to port"
         fix = "    fix: a firewall rule must allow it from 35.235.240.0/20 (network:sshSourceRanges)"
-        print(f"{name}: {said} {port})\n{fix}", file=sys.stderr)
+        print(f"{name}: {output} {port})\n{fix}", file=sys.stderr)
         return 1
     except ControlError as refused:
         # As the tunnel (the same page) and sshd put it; who may not even read the node hears that of gcloud.

@@ -102,11 +102,11 @@ def launch(layout: Layout, environment: Mapping[str, str], *, ephemeral: bool) -
         )
     _SUPERVISORS[layout.root] = supervisor
     assert supervisor.stdout is not None
-    said = supervisor.stdout.readline().decode().strip()
+    output = supervisor.stdout.readline().decode().strip()
     state = State.load(layout.state)
-    if said != "ready" or state is None:
+    if output != "ready" or state is None:
         reason = (
-            said.removeprefix("failed: ") or f"the supervisor ended; see {layout.root / 'supervisor.log'}"
+            output.removeprefix("failed: ") or f"the supervisor ended; see {layout.root / 'supervisor.log'}"
         )
         raise WorldError(f"the world didn't come up: {reason}{_end_of(layout.cloud_log)}")
     return state

@@ -33,18 +33,18 @@ def test_controllers_over_the_api_bring_back_what_is_lost_and_delete_nothing_hea
     one = span(cloud, kills=10)
     assert one.create_all() < 3 * HARSH.create_s
     one.live()
-    told = one.told()
-    assert told["lost"] > 10
-    assert told["kills"] >= 5
-    assert told["stock_outs"], "no creation met a stock-out"
-    assert told["errors"], "no request met an error"
-    assert len(told["recoveries_s"]) >= 0.75 * told["lost"]  # the last are on their way
-    assert min(told["recoveries_s"]) > HARSH.delete_s + HARSH.create_s / 2
-    assert min(told["over_s"]) >= 0
-    assert set(told["deletions"]) == {"PREEMPTED"}
-    assert told["healthy_deleted"] == told["refused_by_description"] == 0
-    assert told["methods"]["tpu.projects.locations.nodes.delete"] >= told["deletions"]["PREEMPTED"]
-    assert 0.7 < told["available"] < 1
+    reported = one.told()
+    assert reported["lost"] > 10
+    assert reported["kills"] >= 5
+    assert reported["stock_outs"], "no creation met a stock-out"
+    assert reported["errors"], "no request met an error"
+    assert len(reported["recoveries_s"]) >= 0.75 * reported["lost"]  # the last are on their way
+    assert min(reported["recoveries_s"]) > HARSH.delete_s + HARSH.create_s / 2
+    assert min(reported["over_s"]) >= 0
+    assert set(reported["deletions"]) == {"PREEMPTED"}
+    assert reported["healthy_deleted"] == reported["refused_by_description"] == 0
+    assert reported["methods"]["tpu.projects.locations.nodes.delete"] >= reported["deletions"]["PREEMPTED"]
+    assert 0.7 < reported["available"] < 1
 
 
 @pytest.mark.prove
@@ -55,9 +55,9 @@ def test_the_cloud_says_when_a_healthy_node_was_deleted(cloud: Emulated) -> None
     google = Google(PROJECT, BUCKET, session=cloud.session)
     google.delete(MEMBERS[0].zone, MEMBERS[0].name)
     one.live()
-    told = one.told()
-    assert told["healthy_deleted"] == 1
-    assert told["deletions"]["READY"] == 1
+    reported = one.told()
+    assert reported["healthy_deleted"] == 1
+    assert reported["deletions"]["READY"] == 1
 
 
 @pytest.mark.slow

@@ -112,13 +112,15 @@ def test_what_earlier_boots_left_behind_opens_nothing() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_listens() -> None:
-    slices, passed, said = ("tpu-b-3", "tpu-b-4"), {}, []
+    slices, passed, output = ("tpu-b-3", "tpu-b-4"), {}, []
 
     def arrive(name: str, worker: int) -> None:
         node = Node(name, worker, 2, BUCKET, 20.0, "big", slices)
         word = f"10.0.{slices.index(name)}.{worker}:8476"
-        told = barrier.wait(node, "job", word=word, say=said.append, poll_s=0.05)
-        passed[name, worker] = dict(line.split("=") for line in places.environment(node, told).splitlines())
+        reported = barrier.wait(node, "job", word=word, say=output.append, poll_s=0.05)
+        passed[name, worker] = dict(
+            line.split("=") for line in places.environment(node, reported).splitlines()
+        )
 
     everybody = [(name, worker) for name in slices for worker in (0, 1)]
     threads = [threading.Thread(target=arrive, args=one) for one in everybody]
@@ -126,7 +128,7 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
         thread.start()
     time.sleep(1)
     assert passed == {}
-    assert "barrier: waiting for worker 1 of tpu-b-4" in said
+    assert "barrier: waiting for worker 1 of tpu-b-4" in output
     threads[-1].start()
     for thread in threads:
         thread.join(60)
@@ -146,13 +148,13 @@ def test_the_workers_of_a_jobs_slices_meet_and_learn_where_its_first_worker_list
 
 @pytest.mark.usefixtures("here")
 def test_who_would_run_something_else_is_not_let_in_and_is_named() -> None:
-    said: dict[str, list[str]] = {"a": [], "b": []}
+    output: dict[str, list[str]] = {"a": [], "b": []}
     failed = {}
 
     def arrive(name: str) -> None:
         node = Node(name, 0, 1, BUCKET, 2.0, "mixed", ("a", "b"))
         try:
-            barrier.wait(node, "job", program=f"bundle of {name}", say=said[name].append, poll_s=0.05)
+            barrier.wait(node, "job", program=f"bundle of {name}", say=output[name].append, poll_s=0.05)
         except BarrierTimeoutError as error:
             failed[name] = str(error)
 
@@ -162,7 +164,7 @@ def test_who_would_run_something_else_is_not_let_in_and_is_named() -> None:
     for thread in threads:
         thread.join(60)
     for name in "ab":
-        assert "worker 0 of b would run another job or bundle: boot all hosts alike" in said[name][-1]
+        assert "worker 0 of b would run another job or bundle: boot all hosts alike" in output[name][-1]
     assert "worker 0 of b did not arrive" in failed["a"]
     assert "journalctl --unit=tpu-job" in failed["a"]
 

@@ -53,11 +53,11 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
     assert listed(gcs, "boot/") == {
         "boot/tpu-lab/worker-0.json": {"state": "ready", "stage": "launch", "instance": "4711"}
     }
-    told = host.lab.metadata.told()
-    last = {key: told[-1][key] for key in ("state", "stage", "boot_id", "why")}
+    reported = host.lab.metadata.told()
+    last = {key: reported[-1][key] for key in ("state", "stage", "boot_id", "why")}
     assert last == {"state": "ready", "stage": "launch", "boot_id": status["boot_id"], "why": ""}
-    assert (told[0]["state"], told[0]["stage"]) == ("booting", "identity")
-    assert abs(told[-1]["updated_s"] - time.time()) < 60
+    assert (reported[0]["state"], reported[0]["stage"]) == ("booting", "identity")
+    assert abs(reported[-1]["updated_s"] - time.time()) < 60
     # Ten a minute and three a second is what Google allows a machine, whose agent and job write too.
     times = [when for when, _, _ in host.lab.metadata.written]
     assert max(sum(0 <= later - when < 60 for later in times) for when in times) <= 6
@@ -126,9 +126,9 @@ def test_a_host_without_its_number_stops(make_host: MakeHost, gcs: str, number: 
     assert "agent-worker-number" in failed(host, "identity")["log_tail"]
     status = uploaded(host, "boot/tpu-lab/worker-unknown-4711.json", "failed")
     assert status["worker"] is None
-    (said,) = listed(gcs, "boot/").values()
-    assert "agent-worker-number" in said.pop("why")
-    assert said == {"state": "failed", "stage": "identity", "instance": "4711"}
+    (output,) = listed(gcs, "boot/").values()
+    assert "agent-worker-number" in output.pop("why")
+    assert output == {"state": "failed", "stage": "identity", "instance": "4711"}
 
 
 def test_keys_that_the_tpus_agent_writes_late_are_waited_for_and_told(make_host: MakeHost, gcs: str) -> None:
@@ -155,7 +155,7 @@ def test_keys_that_the_tpus_agent_writes_late_are_waited_for_and_told(make_host:
     assert ready(host)["worker"] == 0
     agent.join(timeout=30)
     assert not agent.is_alive(), "nothing was waited for"
-    assert {(said["state"], said["stage"]) for said in seen.values()} == {("booting", "identity")}
+    assert {(output["state"], output["stage"]) for output in seen.values()} == {("booting", "identity")}
     assert set(listed(gcs, "boot/")) == {known}, "what was told without a number is taken back"
 
 

@@ -129,9 +129,9 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
     tee = host.root / "usr/local/bin/tee"
     tee.write_text(_SLOW_TEE)
     tee.chmod(0o755)
-    said: list[str] = []
+    output: list[str] = []
     # Of the boot alone; the job's heartbeat lies beside it.
-    host.lab.front.on_status = lambda one: said.append(one["state"]) if "stages" in one else None
+    host.lab.front.on_status = lambda one: output.append(one["state"]) if "stages" in one else None
     ready(host)
     unit = ("systemctl", "is-active", "google-startup-scripts.service")
     deadline = time.monotonic() + 20
@@ -143,7 +143,7 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
     while "=0" in (pids := host.run(*running)):
         assert time.monotonic() < deadline, host.run("systemctl", "status", "tpu-job", check=False)
         time.sleep(0.2)
-    assert set(said) == {"booting", "ready"}
+    assert set(output) == {"booting", "ready"}
     venv = os.readlink(host.files / "opt/tpu/venv")
 
     # A bundle is published whose interpreter is none.
@@ -160,7 +160,7 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
     bucket.blob(f"bundles/manifests/{bundle}").upload_from_string(bad)
 
     def again(state: str, stage: str, last: str) -> None:
-        said.clear()
+        output.clear()
         host.lab.metadata.written.clear()
         host.run("systemctl", "start", "google-startup-scripts.service", check=False)
         status = host.status()
@@ -173,7 +173,7 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
 
     host.lab.metadata.set("tpu-bundle", bundle)
     again("rerun-failed", "python", "boot failed in stage python; run it again with: systemctl")
-    assert set(said) == {"rerunning", "rerun-failed"}
+    assert set(output) == {"rerunning", "rerun-failed"}
     (about,) = client_of(gcs).list_blobs(BUCKET, prefix="boot/")
     assert (about.metadata["state"], about.metadata["stage"]) == ("rerun-failed", "python")
     assert about.metadata["why"]
@@ -181,11 +181,11 @@ def test_a_run_that_fails_after_the_boot_was_ready_leaves_all_that_runs(
     # The loader too knows that this is no boot.
     host.lab.metadata.set("tpu-bundle", "0" * 64)
     again("rerun-failed", "script", "boot failed in stage python")  # the loader has no part in that log
-    assert set(said) == {"rerun-failed"}
+    assert set(output) == {"rerun-failed"}
 
     host.lab.metadata.set("tpu-bundle", published)
     again("ready", "launch", "ready after ")
-    assert set(said) == {"rerunning", "ready"}
+    assert set(output) == {"rerunning", "ready"}
 
     # The next boot of the machine is a boot.
     host.power_off()

@@ -80,14 +80,14 @@ def test_what_systemd_says_as_a_state(seen: Service, state: str | None) -> None:
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """What listings show of the worker's word, one write after the other."""
-    said: list[dict[str, str]] = []
+    message: list[dict[str, str]] = []
     monkeypatch.setattr("workload.host.heartbeat.read", lambda _: "4711")
     monkeypatch.setattr("workload.host.heartbeat.write_guest_attribute", lambda *_: None)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
     monkeypatch.setattr(
-        Bucket, "write_json", lambda _, name, value, metadata: said.append(metadata | {"": name})
+        Bucket, "write_json", lambda _, name, value, metadata: message.append(metadata | {"": name})
     )
-    return said
+    return message
 
 
 def follow(states: list[Service], line: str = "the last line") -> None:

@@ -30,7 +30,7 @@ def listed(gcs: str, name: str = STATUS) -> dict[str, str]:
 def until(host: Host, what: str) -> None:
     """Wait until the loader has told of something."""
     deadline = time.monotonic() + 30
-    while not any(what in said["why"] for said in host.lab.metadata.told()):
+    while not any(what in output["why"] for output in host.lab.metadata.told()):
         assert time.monotonic() < deadline, host.lab.metadata.told()
         time.sleep(0.05)
 
@@ -38,8 +38,8 @@ def until(host: Host, what: str) -> None:
 def test_the_script_that_runs_is_the_published_one_and_is_kept(make_host: MakeHost, published: str) -> None:
     host = make_host()
     ready(host)
-    kept = host.root / "opt/tpu/bundles" / published / IN_BUNDLE
-    assert kept.read_text() == render()
+    stored = host.root / "opt/tpu/bundles" / published / IN_BUNDLE
+    assert stored.read_text() == render()
     first = [path for _, path in host.lab.front.requests if script_sha256() in path]
     assert len(first) == 1, "fetched once: the bundle's stage finds it there"
     host.power_off()
@@ -51,9 +51,9 @@ def test_the_script_that_runs_is_the_published_one_and_is_kept(make_host: MakeHo
     assert refused.observed == 0
     host.power_off()
     host.lab.front.faults.clear()
-    kept.write_text("#!/bin/sh\ntouch /owned\n")
+    stored.write_text("#!/bin/sh\ntouch /owned\n")
     ready(host)
-    assert kept.read_text() == render()
+    assert stored.read_text() == render()
     assert not (host.root / "owned").exists()
 
 
@@ -66,8 +66,8 @@ def test_a_refusal_that_passes_is_waited_for_and_told(make_host: MakeHost) -> No
     host.lab.front.faults += faults
     ready(host)
     assert [fault.observed for fault in faults] == [1, 3]
-    waited = [said for said in host.lab.metadata.told() if said["stage"] == "script"]
-    assert [said["state"] for said in waited] == ["booting"] * 2
+    waited = [output for output in host.lab.metadata.told() if output["stage"] == "script"]
+    assert [output["state"] for output in waited] == ["booting"] * 2
     assert ["HTTP 403" in waited[0]["why"], "HTTP 503" in waited[1]["why"]] == [True, True]
 
 
@@ -78,10 +78,10 @@ def test_what_was_never_published_fails_at_once_and_says_what_to_do(make_host: M
     assert last["log_tail"] == f"there is no gs://{BUCKET}/bundles/manifests/{'0' * 64}: run 'tpu publish'"
     until(host, "run 'tpu publish'")
     status: dict[str, Any] = host.status()
-    (told,) = host.lab.metadata.told()
-    assert (told["state"], told["stage"], told["why"]) == ("failed", "script", last["log_tail"])
-    assert told["boot_id"] == status["boot_id"]
-    assert abs(told["updated_s"] - time.time()) < 60
+    (reported,) = host.lab.metadata.told()
+    assert (reported["state"], reported["stage"], reported["why"]) == ("failed", "script", last["log_tail"])
+    assert reported["boot_id"] == status["boot_id"]
+    assert abs(reported["updated_s"] - time.time()) < 60
     deadline = time.monotonic() + 10
     while not list(client_of(gcs).list_blobs(BUCKET, prefix=STATUS)):
         assert time.monotonic() < deadline, "no status in the bucket"
@@ -133,6 +133,6 @@ def test_a_host_that_may_write_nothing_says_so_in_its_journal_and_boots(make_hos
     ready(host)
     assert fault.observed == 1
     assert "guest attribute tpu/boot not written (HTTP 403)" in host.log()
-    said = host.run("journalctl", "--unit=google-startup-scripts.service", "--output=cat")
-    assert "guest attribute tpu/boot not written\n" in said, "the loader's own"
+    output = host.run("journalctl", "--unit=google-startup-scripts.service", "--output=cat")
+    assert "guest attribute tpu/boot not written\n" in output, "the loader's own"
     assert host.lab.metadata.written == []

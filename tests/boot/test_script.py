@@ -63,8 +63,8 @@ def test_main_runs_the_stages_in_their_order() -> None:
 @given(st.binary(max_size=300).filter(lambda content: b"\0" not in content))
 def test_json_string_is_json_whatever_it_is_given(content: bytes) -> None:
     printed = bash('json_string "$(cat)"', stdin=content)
-    kept = "".join(chr(b) if b in (9, 10) or 32 <= b < 127 else "?" for b in content.rstrip(b"\n"))
-    assert json.loads(printed) == kept
+    stored = "".join(chr(b) if b in (9, 10) or 32 <= b < 127 else "?" for b in content.rstrip(b"\n"))
+    assert json.loads(printed) == stored
 
 
 def test_a_metadata_value_is_the_answer_and_never_what_an_error_said() -> None:
@@ -162,13 +162,15 @@ def test_a_stage_that_goes_on_is_told_again_with_what_it_waits_for(tmp_path: Pat
       run_stage identity 0
       (run_stage bundle 0) || true
     """
-    told = [line.split(maxsplit=2) for line in bash(code).decode().splitlines() if not line.startswith("tpu")]
-    assert told[:3] == [
+    reported = [
+        line.split(maxsplit=2) for line in bash(code).decode().splitlines() if not line.startswith("tpu")
+    ]
+    assert reported[:3] == [
         ["booting", "identity"],
         ["booting", "identity", "waiting for a number"],
         ["booting", "identity", "waiting for a number"],
     ]
-    assert told[3:] == [["booting", "bundle"], ["failed", "bundle"]]
+    assert reported[3:] == [["booting", "bundle"], ["failed", "bundle"]]
 
 
 def test_a_stage_that_ends_as_it_is_told_of_again_has_not_failed(tmp_path: Path) -> None:
@@ -185,8 +187,8 @@ def test_a_stage_that_ends_as_it_is_told_of_again_has_not_failed(tmp_path: Path)
       run_stage identity 0
       echo "cut: $cut"
     """
-    told = [line for line in bash(code).decode().splitlines() if not line.startswith("tpu")]
-    assert told == ["booting", "booting", "cut: yes"]
+    reported = [line for line in bash(code).decode().splitlines() if not line.startswith("tpu")]
+    assert reported == ["booting", "booting", "cut: yes"]
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,15 @@ def test_a_command_of_before_or_with_a_typo_names_the_right_one(
     line: str, fix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(line.split()) == 2
-    said = capsys.readouterr()
-    assert said.err == f"error: no command {line.split()[0]}\n    fix: {fix}\n"
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.err == f"error: no command {line.split()[0]}\n    fix: {fix}\n"
+    assert output.out == ""
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert (main(["--help"]), main([])) == (0, 2)
-    said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in {**COMMANDS, **SUBCOMMANDS})
+    output = capsys.readouterr().out
+    assert all(f"\n  {name} " in output for name in {**COMMANDS, **SUBCOMMANDS})
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "preflight"])
@@ -47,9 +47,9 @@ def test_each_command_has_help_with_an_example(name: str, capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"usage: tpu {name} ")
-    assert f"tpu {name} " in said.partition("usage")[2], "an example"
+    output = capsys.readouterr().out
+    assert output.startswith(f"usage: tpu {name} ")
+    assert f"tpu {name} " in output.partition("usage")[2], "an example"
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_an_environment_that_is_not_there_names_the_nearest(
 ) -> None:
     more = {"ssh": ["node"], "run": ["train.py", "--slice", "v6e-1"]}.get(name, [])
     assert main([name, "dve", *more]) == 1
-    said = capsys.readouterr().err
-    assert "Pulumi.dve.yaml does not exist (environments: dev, prod)" in said
-    assert "fix: perhaps dev was meant" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "Pulumi.dve.yaml does not exist (environments: dev, prod)" in output
+    assert "fix: perhaps dev was meant" in output
+    assert "Traceback" not in output
 
 
 def run(line: list[str], **more: object) -> subprocess.CompletedProcess[str]:
@@ -106,7 +106,7 @@ def test_a_narrow_terminal_and_no_colour() -> None:
         [str(TPU), "plan", "--help"], cwd=ROOT, env=environment, stdout=child, stderr=child, stdin=child
     )
     os.close(child)
-    said = b""
+    output = b""
     while True:
         try:
             part = os.read(parent, 65536)
@@ -114,10 +114,10 @@ def test_a_narrow_terminal_and_no_colour() -> None:
             break
         if not part:
             break
-        said += part
+        output += part
     assert process.wait(30) == 0
-    assert b"\x1b" not in said
-    assert max(map(len, said.decode().splitlines())) <= 42, (
+    assert b"\x1b" not in output
+    assert max(map(len, output.decode().splitlines())) <= 42, (
         "argparse keeps 11 columns for what an option does"
     )
 

@@ -24,7 +24,7 @@ class Logging:
     def json(self, method: str, url: str, query: object = None, body: Any = None) -> dict[str, Any]:
         assert (method, url) == ("POST", "https://logging.googleapis.com/v2/entries:list")
         self.asked.append(body)
-        wanted = dict(part.split("=", 1) for part in body["filter"].split(" AND ") if ">=" not in part)
+        desired = dict(part.split("=", 1) for part in body["filter"].split(" AND ") if ">=" not in part)
         since = body["filter"].partition('timestamp>="')[2].rstrip('"')
         found = [
             entry
@@ -32,7 +32,7 @@ class Logging:
             if entry["timestamp"] >= since
             and all(
                 entry["labels"][key.removeprefix("labels.")] == value.strip('"')
-                for key, value in wanted.items()
+                for key, value in desired.items()
                 if key.startswith("labels.")
             )
         ]

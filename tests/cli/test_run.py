@@ -83,14 +83,14 @@ def test_a_script_goes_alone_runs_and_its_end_ends_the_command(
     ]
     assert run.main(line) == 0
     assert published.packed == [["train.py"]], "nothing beside it"
-    told = capsys.readouterr()
-    found = json.loads(told.out)
+    reported = capsys.readouterr()
+    found = json.loads(reported.out)
     assert found["run"] == "python train.py --lr '3e-4 5'"
     assert (found["condition"], found["deleted"], found["name"]) == ("done", False, "mine")
     assert (found["zones"], found["fallbackZones"]) == (["us-east5-a"], ["us-east5-b"])
     assert world.asked == [("create", NODE)]
-    assert "  | step 1\n  | step 2\n" in told.err
-    assert "the slice is up, and billed" in told.err
+    assert "  | step 1\n  | step 2\n" in reported.err
+    assert "the slice is up, and billed" in reported.err
 
 
 def test_a_failure_for_good_is_its_exit_status_and_the_slice_goes_if_that_was_asked_for(
@@ -100,9 +100,9 @@ def test_a_failure_for_good_is_its_exit_status_and_the_slice_goes_if_that_was_as
     assert (
         run.main(["dev", str(script), "--slice", "v6e-1", "--name", "own", "--stop-when-done", "--yes"]) == 1
     )
-    told = capsys.readouterr().out
-    assert f"{NODE}: failed (its work failed: exit status 2: no data)" in told
-    assert "own: its slice is deleted" in told
+    reported = capsys.readouterr().out
+    assert f"{NODE}: failed (its work failed: exit status 2: no data)" in reported
+    assert "own: its slice is deleted" in reported
     assert world.states[NODE] == ""
 
 
@@ -110,10 +110,10 @@ def test_detached_it_returns_when_the_node_is_there(
     script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run.main([str(script), "--slice", "v6e-1", "--name", "own", "--detach", "--yes"]) == 0
-    told = capsys.readouterr().out
-    assert "environment: dev, as none was named" in told
-    assert "tpu logs dev own --follow" in told
-    assert "tpu fleet delete dev --slice own" in told
+    reported = capsys.readouterr().out
+    assert "environment: dev, as none was named" in reported
+    assert "tpu logs dev own --follow" in reported
+    assert "tpu fleet delete dev --slice own" in reported
     assert world.states[NODE] == "READY"
 
 
@@ -122,9 +122,9 @@ def test_without_a_terminal_nothing_is_published_unasked(
 ) -> None:
     with pytest.raises(CommandError, match="There is no terminal to ask at"):
         run.main(["dev", str(script), "--slice", "v6e-16", "--name", "own"])
-    told = capsys.readouterr().out
-    assert "v6e-16 (4 hosts), spot, in us-east5-a or us-east5-b: $" in told
-    assert "gs://my-project-checkpoints/jobs/own" in told
+    reported = capsys.readouterr().out
+    assert "v6e-16 (4 hosts), spot, in us-east5-a or us-east5-b: $" in reported
+    assert "gs://my-project-checkpoints/jobs/own" in reported
     assert published.targets == []
     assert world.asked == []
     assert world.objects == {}
@@ -136,12 +136,12 @@ def test_what_is_wrong_with_the_flags_is_said_at_once(
     line = ["dev", str(script), "--slice", "v6e-61", "--zones", "us-central2-b", "--name", "No Name"]
     with pytest.raises(CommandError) as wrong:
         run.main([*line, "--yes"])
-    said = str(wrong.value)
-    assert "--slice v6e-61: is one of v6e-1, v6e-4" in said
-    assert "fix: perhaps v6e-" in said
-    assert "--zones us-central2-b: Pulumi.dev.yaml covers us-east5-a, us-east5-b" in said
-    assert "fix: tpu:zones: [us-central2-b] in Pulumi.dev.yaml, then tpu up dev network data" in said
-    assert "'No Name' can't be a slice's name" in said
+    output = str(wrong.value)
+    assert "--slice v6e-61: is one of v6e-1, v6e-4" in output
+    assert "fix: perhaps v6e-" in output
+    assert "--zones us-central2-b: Pulumi.dev.yaml covers us-east5-a, us-east5-b" in output
+    assert "fix: tpu:zones: [us-central2-b] in Pulumi.dev.yaml, then tpu up dev network data" in output
+    assert "'No Name' can't be a slice's name" in output
     assert published.targets == []
 
 

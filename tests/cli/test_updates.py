@@ -52,9 +52,9 @@ def test_up_shows_the_plan_and_brings_all_layers_up_in_their_order(
 ) -> None:
     assert updates.up(["dev", "--yes"], root) == 0
     assert updated(pulumi_cli, "up") == [str(root / layer.directory) for layer in layers()]
-    said = capfd.readouterr().out
-    assert said.index("$/hour") < said.index("== storage ==") < said.index("== tpu ==")
-    assert said.splitlines()[-1] == "up; next: tpu status dev"
+    output = capfd.readouterr().out
+    assert output.index("$/hour") < output.index("== storage ==") < output.index("== tpu ==")
+    assert output.splitlines()[-1] == "up; next: tpu status dev"
     ups = [arguments for _, arguments, _ in pulumi_cli.calls if arguments[0] == "up"]
     assert all({"--yes", "--skip-preview"} <= set(one) for one in ups), "one question, which was answered"
 
@@ -128,8 +128,8 @@ def test_down_lists_what_goes_asks_once_and_takes_the_slices_alone(
     assert not updated(pulumi_cli, "destroy")
     assert updates.down(["dev", "--yes"], root) == 0
     assert updated(pulumi_cli, "destroy") == [str(root)]
-    said = capfd.readouterr().out
-    assert "  - gcp:tpu/v2Vm:V2Vm  extract\n  - gcp:tpu/v2Vm:V2Vm  train\ntpu: 2 resources\n" in said
+    output = capfd.readouterr().out
+    assert "  - gcp:tpu/v2Vm:V2Vm  extract\n  - gcp:tpu/v2Vm:V2Vm  train\ntpu: 2 resources\n" in output
 
 
 def test_down_where_nothing_is_up_says_so(
@@ -153,6 +153,6 @@ def test_what_a_layer_prints_on_its_way_down_is_not_in_the_json(
 ) -> None:
     pulumi_cli.answer("stack export", resources("train"))
     assert updates.down(["dev", "--yes", "--json"], root) == 0
-    said = capfd.readouterr()
-    assert json.loads(said.out) == {"environment": "dev", "down": {"tpu": 1}}
-    assert "tpu: destroyed" in said.err
+    output = capfd.readouterr()
+    assert json.loads(output.out) == {"environment": "dev", "down": {"tpu": 1}}
+    assert "tpu: destroyed" in output.err

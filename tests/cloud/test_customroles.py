@@ -125,8 +125,8 @@ def test_impersonation_is_granted_to_nobody_by_owning_the_project(cloud: CloudFr
     token_creator = {"role": "roles/iam.serviceAccountTokenCreator", "members": ["user:owner@example.com"]}
     cloud.iam.set_policy(f"{P}/serviceAccounts/{email}", {"bindings": [token_creator]})
     token = cloud.request("POST", url, asked).json["accessToken"]
-    said = cloud.request("GET", "oauth2.googleapis.com/tokeninfo?access_token=" + token, token="").json
-    assert (said["email"], int(said["expires_in"]) <= 600) == (email, True)
+    output = cloud.request("GET", "oauth2.googleapis.com/tokeninfo?access_token=" + token, token="").json
+    assert (output["email"], int(output["expires_in"]) <= 600) == (email, True)
     for wrong, status in (
         ({}, 400),
         ({**asked, "lifetime": "7200s"}, 400),

@@ -254,8 +254,8 @@ async def test_gcloud_reads_them(machine: Machine, endpoint: str, tmp_path: Path
     gcloud = await asyncio.create_subprocess_exec(
         "gcloud", *words, stdout=-1, stderr=-1, stdin=asyncio.subprocess.DEVNULL, env=environment
     )
-    out, said = await gcloud.communicate()
-    assert gcloud.returncode == 0, said.decode()
+    out, output = await gcloud.communicate()
+    assert gcloud.returncode == 0, output.decode()
     lines = out.decode().splitlines()
     assert [line.rpartition(",")[0] for line in lines if line.startswith("deviceInfo")] == [
         f"deviceInfo,hostname,{worker}" for worker in range(4)

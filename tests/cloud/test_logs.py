@@ -39,10 +39,10 @@ def texts(cloud: CloudFront, wanted: str, **more: Any) -> list[str]:
 def test_entries_are_listed_in_their_order_whatever_that_of_writing_was(cloud: CloudFront, node: str) -> None:
     now = cloud.world.clock.rfc3339()
     assert write(cloud, node, {"textPayload": "last"}, {"textPayload": "first", "timestamp": now}).json == {}
-    wanted = f'labels.node="{node}"'
-    assert texts(cloud, wanted) == ["first", "last"]
-    assert texts(cloud, wanted, orderBy="timestamp desc") == ["last", "first"]
-    body = {"resourceNames": [f"projects/{NUMBER}"], "filter": wanted, "pageSize": 1}
+    desired = f'labels.node="{node}"'
+    assert texts(cloud, desired) == ["first", "last"]
+    assert texts(cloud, desired, orderBy="timestamp desc") == ["last", "first"]
+    body = {"resourceNames": [f"projects/{NUMBER}"], "filter": desired, "pageSize": 1}
     first = cloud.request("POST", LIST, body).json
     assert (len(first["entries"]), first["entries"][0]["severity"]) == (1, "DEFAULT")
     second = cloud.request("POST", LIST, {**body, "pageToken": first["nextPageToken"]}).json

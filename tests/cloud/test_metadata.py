@@ -318,9 +318,9 @@ async def test_a_fault_strikes_a_machines_request_and_is_logged(machine: Machine
 
 async def test_maintenance_is_told(machine: Machine) -> None:
     async def notice() -> dict[str, str]:
-        told = json.loads(await machine.text("instance/upcoming-maintenance?alt=json"))
-        assert isinstance(told, dict)
-        return told
+        reported = json.loads(await machine.text("instance/upcoming-maintenance?alt=json"))
+        assert isinstance(reported, dict)
+        return reported
 
     assert await notice() == {"error": "no notifications have been received yet, try again later"}
     await machine.lab.tpu.maintain("tpu-dev", "PENDING")

@@ -56,9 +56,9 @@ async def test_a_node_beyond_a_limit_is_refused_in_googles_words(lab: Lab) -> No
     lab.quotas.set(REVOCABLE.format("Zone"), ZONE, 24)
     await lab.ready("a")  # 16 chips
     status, body = await lab.create("b")
-    said = f"Quota limit '{REVOCABLE.format('Zone')}' has been exceeded. Limit: 24 in zone {ZONE}."
-    assert (status, body["error"]["status"], body["error"]["message"]) == (429, "RESOURCE_EXHAUSTED", said)
-    assert classify(f"{said} {body['error']['errors'][0]['reason']}", status).kind is Kind.QUOTA
+    output = f"Quota limit '{REVOCABLE.format('Zone')}' has been exceeded. Limit: 24 in zone {ZONE}."
+    assert (status, body["error"]["status"], body["error"]["message"]) == (429, "RESOURCE_EXHAUSTED", output)
+    assert classify(f"{output} {body['error']['errors'][0]['reason']}", status).kind is Kind.QUOTA
     await lab.ready("c", acceleratorType="v6e-8")
     await lab.ready("d", schedulingConfig={}, acceleratorType="v6e-8")
 
@@ -68,8 +68,8 @@ async def test_the_regions_limit_holds_for_all_its_zones_and_both_are_named(lab:
         lab.quotas.set(REVOCABLE.format(dimension), place, 0)
     status, body = await lab.create()
     names = f"{REVOCABLE.format('Region')},{REVOCABLE.format('Zone')}"
-    said = f"Quota limit '{names}' has been exceeded. Limit: 0,0 in region {REGION},zone {ZONE}."
-    assert (status, body["error"]["message"]) == (429, said)
+    output = f"Quota limit '{names}' has been exceeded. Limit: 0,0 in region {REGION},zone {ZONE}."
+    assert (status, body["error"]["message"]) == (429, output)
 
 
 async def test_a_preempted_node_holds_its_chips_until_it_is_deleted(lab: Lab) -> None:

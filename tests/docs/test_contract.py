@@ -109,20 +109,20 @@ def test_settings_accept_what_a_host_can_start_and_nothing_else(run: str) -> Non
 
 def test_the_commands_of_a_host_are_those_of_the_workload() -> None:
     assert commands.COMMANDS == COMMANDS
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "workload", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    known = set(re.findall(r"^    ([a-z]+)(?: |$)", said.stdout, re.MULTILINE))
+    known = set(re.findall(r"^    ([a-z]+)(?: |$)", output.stdout, re.MULTILINE))
     assert set(COMMANDS) == known - {"host"}
 
 
 def test_the_options_of_train_are_those_of_the_workload() -> None:
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "workload", "train", "--help"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert {*commands.TRAIN_OPTIONS, "--help"} == set(
-        re.findall(r"^  (?:-h, )?(--\w+)", said.stdout, re.MULTILINE)
+        re.findall(r"^  (?:-h, )?(--\w+)", output.stdout, re.MULTILINE)
     )
     cut = [sys.executable, "-m", "workload", "train", "tiny.toml", "--nam", "x"]
     refused = subprocess.run(cut, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -170,9 +170,9 @@ def test_metadata_of_boots_and_heartbeats_is_what_they_are_written_with(
     keys = set(re.findall(r'"(\w+)\\?":', written[1])) - {"contentType", "metadata"}
     assert set(re.findall(r"`(\w+)`", boot[1])) == keys
 
-    said: dict[str, str] = {}
+    output: dict[str, str] = {}
     monkeypatch.setattr("workload.host.heartbeat.read", lambda _: "4711")
-    monkeypatch.setattr(Bucket, "write_json", lambda *arguments: said.update(arguments[-1]))
+    monkeypatch.setattr(Bucket, "write_json", lambda *arguments: output.update(arguments[-1]))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
     host = {"CHECKPOINT_BUCKET": "b", "TPU_NAME": "tpu-dev", "WORKER_ID": "0", "TPU_COMMAND": "0"}
     with Heartbeat.of_host(host) as heartbeat:
@@ -182,7 +182,7 @@ def test_metadata_of_boots_and_heartbeats_is_what_they_are_written_with(
     rows = re.search(r"\| metadata of a heartbeat \|.*?\n\n", ARCHITECTURE, re.DOTALL)
     assert rows
     listed = [key for row in rows[0].splitlines()[2:-1] for key in row.split("|")[1].strip().split(", ")]
-    assert sorted(listed) == sorted(said)
+    assert sorted(listed) == sorted(output)
 
 
 def test_states_of_a_boot_are_the_table() -> None:

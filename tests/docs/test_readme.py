@@ -46,8 +46,8 @@ def test_the_readme_fits_on_a_screen_or_two() -> None:
 @pytest.mark.parametrize(("command", "starts"), TOO_LONG.items())
 def test_a_scenario_too_long_for_ci_comes_with_the_project(command: str, starts: str) -> None:
     words = [*command.split(), "-n"]
-    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert starts in said
+    output = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert starts in output
     assert (ROOT / "rehearsal" / "scenarios" / f"{starts.split()[-1]}.yaml").is_file()
 
 
@@ -63,10 +63,10 @@ def test_every_make_target_that_is_named_exists() -> None:
 
 
 def test_help_lists_every_target() -> None:
-    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert set(re.findall(r"^  make ([a-z-]+) ", said, re.MULTILINE)) == TARGETS
+    output = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^  make ([a-z-]+) ", output, re.MULTILINE)) == TARGETS
     scenarios = (path.stem for path in (ROOT / "rehearsal" / "scenarios").glob("*.yaml"))
-    assert f"SCENARIO={'|'.join(sorted(scenarios))} " in said
+    assert f"SCENARIO={'|'.join(sorted(scenarios))} " in output
 
 
 def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
@@ -134,8 +134,8 @@ def test_doctor_survives_a_machine_without(missing: str, tmp_path: Path) -> None
 def test_doctor_tells_which_plugin_the_cli_would_take(
     version: str, content: str, said: str, tmp_path: Path
 ) -> None:
-    wanted = metadata.version("pulumi-gcp")
-    folder = tmp_path / "plugins" / f"resource-gcp-v{version.replace('WANTED', wanted)}"
+    desired = metadata.version("pulumi-gcp")
+    folder = tmp_path / "plugins" / f"resource-gcp-v{version.replace('WANTED', desired)}"
     folder.mkdir(parents=True)
     (folder / "pulumi-resource-gcp").write_text(content)
     done = subprocess.run(

@@ -260,9 +260,9 @@ def test_only_who_is_listed_becomes_the_account(lab: Lab, who: str) -> None:
 
 
 def test_the_unit_says_whom_it_runs_as() -> None:
-    said = unit("dev", "1a2b3c4", EMAIL, ROOT, "/venv/bin/python")
-    assert f"--impersonate-service-account={EMAIL}" in said
-    assert f"--service-account={EMAIL} --scopes=cloud-platform" in said
-    assert "storage:controllerAccountId" not in said
+    output = unit("dev", "1a2b3c4", EMAIL, ROOT, "/venv/bin/python")
+    assert f"--impersonate-service-account={EMAIL}" in output
+    assert f"--service-account={EMAIL} --scopes=cloud-platform" in output
+    assert "storage:controllerAccountId" not in output
     assert "storage:controllerAccountId" in unit("dev", "1a2b3c4", "", ROOT, "/venv/bin/python")
-    assert [line for line in said.splitlines() if line[:1] not in "#[" and "=" not in line] == []
+    assert [line for line in output.splitlines() if line[:1] not in "#[" and "=" not in line] == []

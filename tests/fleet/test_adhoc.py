@@ -33,9 +33,9 @@ def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.Captur
     assert command.main([*CREATE, "--yes"]) == 0
     capsys.readouterr()
     assert command.main(["status", "dev", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {*MADE} < {row["node"] for row in told["members"]}
-    assert told["orphans"] == []
+    reported = json.loads(capsys.readouterr().out)
+    assert {*MADE} < {row["node"] for row in reported["members"]}
+    assert reported["orphans"] == []
     world.states[MADE[0]] = "PREEMPTED"
     assert command.main(["recover", "dev", "--slice", "adhoc", "--yes"]) == 0
     assert world.asked[4:] == [("delete", MADE[0]), ("create", MADE[0])]
@@ -50,9 +50,9 @@ def test_one_of_its_name_with_other_values_is_refused(
     assert command.main([*CREATE, "--yes"]) == 0
     before = dict(world.objects)
     assert command.main([*CREATE, *more, "--yes"]) == 1
-    said = capsys.readouterr().err
-    assert "adhoc is a fleet already, of 4 x v6e-8 in us-east5-a, us-east5-b" in said
-    assert "fix: tpu fleet delete dev --slice adhoc, or --slice ANOTHER" in said
+    output = capsys.readouterr().err
+    assert "adhoc is a fleet already, of 4 x v6e-8 in us-east5-a, us-east5-b" in output
+    assert "fix: tpu fleet delete dev --slice adhoc, or --slice ANOTHER" in output
     assert world.objects == before
     assert command.main([*CREATE, *more, "--slice", "mine", "--yes"]) == 0
 

@@ -37,29 +37,31 @@ def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.Cap
     cloud = world
     cloud.states["tpu-us-east5-a-1"] = "PREEMPTED"
     assert command.main(["status", "dev"]) == 0
-    said = capsys.readouterr().out
-    assert len(said.splitlines()) == 8
-    assert re.search(r"tpu-us-east5-a-1 +us-east5-a +PREEMPTED +recovering .*Google says PREEMPTED", said)
-    assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in said
+    output = capsys.readouterr().out
+    assert len(output.splitlines()) == 8
+    assert re.search(r"tpu-us-east5-a-1 +us-east5-a +PREEMPTED +recovering .*Google says PREEMPTED", output)
+    assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in output
     assert not cloud.asked
     assert cloud.kept is None
 
 
 def test_who_only_looks_waits_for_no_sdk() -> None:
     """Pulumi's takes twice as long to import as all else."""
-    told = "import sys, fleet.__main__; print(*{name.partition('.')[0] for name in sys.modules})"
-    said = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
-    assert {"requests", "yaml"} <= set(said.split())
-    assert not {"pulumi", "pulumi_gcp", "grpc"} & set(said.split())
+    reported = "import sys, fleet.__main__; print(*{name.partition('.')[0] for name in sys.modules})"
+    output = subprocess.run(
+        [sys.executable, "-c", reported], capture_output=True, text=True, check=True
+    ).stdout
+    assert {"requests", "yaml"} <= set(output.split())
+    assert not {"pulumi", "pulumi_gcp", "grpc"} & set(output.split())
 
 
 def test_status_for_programs(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     world.silent.add("us-east5-b")
     assert command.main(["status", "dev", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["unanswered"] == {"us-east5-b": "transient"}
-    assert told["decisions"]["train"] == "wait"
-    assert {row["condition"] for row in told["members"]} == {"working", "unknown"}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["unanswered"] == {"us-east5-b": "transient"}
+    assert reported["decisions"]["train"] == "wait"
+    assert {row["condition"] for row in reported["members"]} == {"working", "unknown"}
 
 
 def test_list_names_orphans(world: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,9 +77,9 @@ def test_only_what_is_gone_is_brought_back(world: Cloud, capsys: pytest.CaptureF
     }  # fmt: skip
     assert command.main(["recover", "dev", "--yes"]) == 0
     assert cloud.asked == [("delete", "train"), ("up", "train")], "the others were never there, or live"
-    said = capsys.readouterr().out
-    assert "train: created" in said
-    assert "v6e-16" in said, "the price comes first"
+    output = capsys.readouterr().out
+    assert "train: created" in output
+    assert "v6e-16" in output, "the price comes first"
     assert json.loads(cloud.kept or "")["attempts"]
 
 
@@ -87,9 +89,9 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
     world.stack.held.clear()
     world.states["train"] = "PREEMPTED"
     assert command.main(["status", "dev"]) == 0
-    said = capsys.readouterr().out
-    assert "train: a node of this name is there, and your stack doesn't hold it" in said
-    assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in said
+    output = capsys.readouterr().out
+    assert "train: a node of this name is there, and your stack doesn't hold it" in output
+    assert "fix: if an update of yours was killed: tpu infra settle dev tpu" in output
     assert command.main(["recover", "dev", "--yes"]) == 0
     assert command.main(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert not world.asked
@@ -109,11 +111,12 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
     ):
         assert command.main(line.split()) == 0
     assert command.main(["status", "dev"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "tpu-us-east5-a-0 and 3 more: it is of another stack, lost\n    fix: if nobody else keeps it" in said
+        "tpu-us-east5-a-0 and 3 more: it is of another stack, lost\n    fix: if nobody else keeps it"
+        in output
     )
-    assert "orphan" not in said
+    assert "orphan" not in output
     assert command.main(["take-over", "dev"]) == 1, "nobody said yes"
     assert command.main(["take-over", "dev", "--dry-run"]) == 0
     assert world.asked == world.updated == []
@@ -218,13 +221,13 @@ def test_create_ends_where_a_zone_stays_silent_and_names_it(
     monkeypatch.setattr(world, when, silenced)
     monkeypatch.setattr(controller, "_PATIENCE_S", 60.0)
     assert command.main(["create", "dev", "--yes"]) == 1
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert ("create", "tpu-us-east5-b-1") in world.asked if begun else world.asked == []
     assert len(world.looked) > 60, "a zone that answers again is waited for"
-    assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in said.err
-    assert "next: the same again, or tpu fleet monitor dev" in said.err
-    assert ("extract/0" in said.err) == (not begun), "it may live in the silent one"
-    assert "done" not in said.out
+    assert "error: extract/3: unknown: us-east5-b didn't answer for 1 min" in output.err
+    assert "next: the same again, or tpu fleet monitor dev" in output.err
+    assert ("extract/0" in output.err) == (not begun), "it may live in the silent one"
+    assert "done" not in output.out
 
 
 def test_create_says_that_a_zone_it_knows_nothing_of_did_not_answer(
@@ -263,9 +266,9 @@ def test_what_could_not_be_created_is_said_with_its_reason(
     cloud.states["train"] = ""
     cloud.failure = Failure(Kind.QUOTA, "Quota limit 'TPUV6E' has been exceeded", "TPUV6E")
     assert command.main(["create", "dev", "--yes"]) == 1
-    said = capsys.readouterr()
-    assert "quota: Quota limit 'TPUV6E' has been exceeded" in said.out
-    assert "IAM & Admin > Quotas" in said.err
+    output = capsys.readouterr()
+    assert "quota: Quota limit 'TPUV6E' has been exceeded" in output.out
+    assert "IAM & Admin > Quotas" in output.err
 
 
 def test_who_asks_for_a_member_gets_it_in_the_first_zone_that_has_chips(
@@ -273,9 +276,9 @@ def test_who_asks_for_a_member_gets_it_in_the_first_zone_that_has_chips(
 ) -> None:
     slices = [{"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "count": 1,
                "fallbackZones": ["us-east1-d", "us-east5-a"]}]  # fmt: skip
-    meant = settings(slices, **{"storage:allowCrossRegion": "true"})
-    cloud = Cloud(meant)
-    enter(monkeypatch, cloud, meant)
+    target = settings(slices, **{"storage:allowCrossRegion": "true"})
+    cloud = Cloud(target)
+    enter(monkeypatch, cloud, target)
     cloud.states, cloud.dry = {}, {"us-east5-b", "us-east1-d"}
     assert command.main(["create", "dev", "--yes"]) == 0
     made = "tpu-us-east5-a-0"
@@ -296,9 +299,9 @@ def test_a_dry_run_changes_nothing(name: str, world: Cloud, capsys: pytest.Captu
     assert command.main([name, "dev", "--dry-run"]) == 0
     assert not cloud.asked
     assert cloud.kept is None
-    said = capsys.readouterr().out
-    assert ("$/hour" in said) == (name != "delete"), "the price comes before anything is created"
-    assert "train" in said or name == "create"
+    output = capsys.readouterr().out
+    assert ("$/hour" in output) == (name != "delete"), "the price comes before anything is created"
+    assert "train" in output or name == "create"
 
 
 @pytest.mark.parametrize("name", ["create", "recover", "delete"])
@@ -353,8 +356,11 @@ def test_a_delete_that_takes_long_renews_its_lease_and_stops_where_another_has_t
         if world.kept and not taken:  # in the midst of it
             taken.append(True)
             text, generation = world.objects[name]
-            kept = json.loads(text)
-            world.objects[name] = json.dumps(kept | {"leader": {**kept["leader"], "id": "2"}}), generation + 1
+            stored = json.loads(text)
+            world.objects[name] = (
+                json.dumps(stored | {"leader": {**stored["leader"], "id": "2"}}),
+                generation + 1,
+            )
         return ask(*arguments)
 
     def begin(_: str, node: str) -> None:

@@ -122,10 +122,10 @@ def test_it_is_one_whole_fleet_that_takes_streams(world: Cloud, capsys: pytest.C
 def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) -> None:
     cloud = world
     fleet = Environment(settings(), nodes(settings()), cloud, cloud.stack)  # type: ignore[arg-type]
-    said: list[str] = []
+    output: list[str] = []
 
-    deploy.wait_for_all(fleet.watcher(), 5, said.append, 0.01)
-    assert len(said) == 5
+    deploy.wait_for_all(fleet.watcher(), 5, output.append, 0.01)
+    assert len(output) == 5
     observation = cloud.observe
 
     def with_words(status: WorkerStatus) -> Controller:
@@ -138,7 +138,7 @@ def test_waiting_ends_with_the_first_that_failed_or_with_the_time(world: Cloud) 
 
     late = with_words(WorkerStatus(cloud.at_s + 60, "failed", "mount-data"))
     with pytest.raises(FleetError, match="train: its boot failed at mount-data"):
-        deploy.wait_for_all(late, 5, said.append, 0.01)
+        deploy.wait_for_all(late, 5, output.append, 0.01)
     late = with_words(WorkerStatus(cloud.at_s + 999, "booting", "python"))
     with pytest.raises(FleetError, match=r"1 of 5 don't work .*train: starting, at python"):
-        deploy.wait_for_all(late, 0.1, said.append, 0.01)
+        deploy.wait_for_all(late, 0.1, output.append, 0.01)

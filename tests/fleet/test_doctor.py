@@ -188,12 +188,12 @@ def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
     found = clinic.look()
     assert not states(found)
     assert healthy(found)
-    said = told(found)
-    assert re.search(rf"ok +login +{OWNER}", said)
-    assert re.search(r"ok +zone us-east5-b +offers v2-alpha-tpuv6e, v6e-16, v6e-8", said)
+    output = told(found)
+    assert re.search(rf"ok +login +{OWNER}", output)
+    assert re.search(r"ok +zone us-east5-b +offers v2-alpha-tpuv6e, v6e-16, v6e-8", output)
     name = "TPUV6EPreemptiblePerProjectPerRegionForTPUAPI"
-    assert f"{name}: the settings ask for 32 spot chips, allowed are 8192" in said
-    assert said.endswith("nothing is missing")
+    assert f"{name}: the settings ask for 32 spot chips, allowed are 8192" in output
+    assert output.endswith("nothing is missing")
     methods = clinic.cloud.requests.counts()["methods"]
     assert not [name for name, count in methods.items() if count["refused"]]
     assert len(methods) >= 11, "each is validated against Google's description of it"
@@ -311,8 +311,8 @@ def test_where_a_slice_may_be_moved_is_looked_at_too(clinic: Clinic) -> None:
         }
     ]
     clinic.cloud._quotas.set("TPUV6EPerProjectPerZoneForTPUAPI", "us-east1-d", 8)
-    meant = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
-    found = clinic.look(meant)
+    target = settings(**{"tpu:slices": json.dumps(slices), "storage:allowCrossRegion": "true"})
+    found = clinic.look(target)
     assert of(found, "zone us-east1-d")[0].state == OK
     assert states(found) == {"quota us-east1-d": OPTIONAL}
     assert "a slice that is moved here needs 16 on-demand chips" in of(found, "quota us-east1-d")[0].found

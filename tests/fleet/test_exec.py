@@ -67,9 +67,9 @@ def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     program.write_text(FAKE.format(folder=tmp_path))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    meant = settings(ssh="fakessh {node} {worker} {command}")
-    cloud = Cloud(meant)
-    enter(monkeypatch, cloud, meant)
+    target = settings(ssh="fakessh {node} {worker} {command}")
+    cloud = Cloud(target)
+    enter(monkeypatch, cloud, target)
     monkeypatch.setattr(remote_exec, "_PAUSE_S", 0.01)
     return Hosts(tmp_path, cloud)
 
@@ -78,13 +78,13 @@ def test_every_worker_of_every_member_runs_it_and_has_a_log(
     hosts: Hosts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert hosts.run("--", "printenv", "HOST") == 0
-    said = capsys.readouterr().out
-    assert "8 of 8 ok" in said
+    output = capsys.readouterr().out
+    assert "8 of 8 ok" in output
     logs = hosts.logs()
     assert sorted(logs) == sorted(EVERYONE)
     for name in EVERYONE:
         assert f"\n{name}\n" in logs[name]
-        assert [line for line in said.splitlines() if line.split()[:2] == ["ok", name]]
+        assert [line for line in output.splitlines() if line.split()[:2] == ["ok", name]]
 
 
 def test_several_words_reach_the_host_as_they_are(hosts: Hosts) -> None:
@@ -109,12 +109,14 @@ def test_the_first_failure_in_time_is_named_with_its_last_lines(
         "tpu-us-east5-a-0-w0) sleep 1.5; echo late; exit 4 ;; esac"
     )
     assert hosts.run("--", line) == 1
-    said = capsys.readouterr()
-    assert "error: 2 of 8 failed; the first was train-w2: status 3\n    early\n    no space left" in said.err
-    assert f"{Path('logs')}/" in said.err
-    assert "late" not in said.err
-    assert len([one for one in said.out.splitlines() if one.startswith("  failed ")]) == 2
-    assert len([one for one in said.out.splitlines() if one.startswith("  ok ")]) == 6
+    output = capsys.readouterr()
+    assert (
+        "error: 2 of 8 failed; the first was train-w2: status 3\n    early\n    no space left" in output.err
+    )
+    assert f"{Path('logs')}/" in output.err
+    assert "late" not in output.err
+    assert len([one for one in output.out.splitlines() if one.startswith("  failed ")]) == 2
+    assert len([one for one in output.out.splitlines() if one.startswith("  ok ")]) == 6
 
 
 def test_a_worker_that_is_not_reached_keeps_it_from_running_anywhere(
@@ -133,10 +135,10 @@ def test_a_worker_that_is_not_reached_keeps_it_from_running_anywhere(
     assert hosts.asked.count("train-w0") == 1
 
     assert hosts.run("--partial", "--", f"touch {hosts.folder}/ran-$HOST") == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert len(list(hosts.folder.glob("ran-*"))) == 6
-    assert "6 of 6 ok" in said.out
-    assert "left out: train-w1: fakessh ended with 255" in said.err
+    assert "6 of 6 ok" in output.out
+    assert "left out: train-w1: fakessh ended with 255" in output.err
 
 
 def test_a_connection_that_fails_once_is_tried_again(hosts: Hosts) -> None:
@@ -150,10 +152,10 @@ def test_a_member_that_is_not_ready_keeps_it_from_running_anywhere(
 ) -> None:
     hosts.cloud.states |= {"train": "PREEMPTED", "tpu-us-east5-a-1": ""}
     assert hosts.run("--", "true") == 1
-    said = capsys.readouterr().err
-    assert "2 of 5 slices aren't known to be READY; the command was run nowhere" in said
-    assert "train: it is PREEMPTED" in said
-    assert "tpu-us-east5-a-1: us-east5-a has no such node" in said
+    output = capsys.readouterr().err
+    assert "2 of 5 slices aren't known to be READY; the command was run nowhere" in output
+    assert "train: it is PREEMPTED" in output
+    assert "tpu-us-east5-a-1: us-east5-a has no such node" in output
     assert not hosts.asked
     assert hosts.run("--partial", "--", "true") == 0
     assert sorted(hosts.logs()) == [f"tpu-us-east5-{which}-w0" for which in ("a-0", "b-0", "b-1")]
@@ -176,11 +178,11 @@ def test_a_commands_own_255_and_a_cut_connection_are_told_apart(
     hosts.how("train-w0", "cut")
     line = "case $HOST in train-w3) exit 255 ;; *) : sleep ;; esac"
     assert hosts.run("--slice", "train", "--json", "--", line) == 1
-    told = {one["worker"]: one for one in json.loads(capsys.readouterr().out)["workers"]}
-    assert (told["train-w3"]["ending"], told["train-w3"]["status"]) == ("failed", 255)
-    assert (told["train-w0"]["ending"], told["train-w0"]["status"]) == ("lost", None)
-    assert "it began there, and may continue" in told["train-w0"]["why"]
-    assert (told["train-w1"]["ending"], told["train-w1"]["status"]) == ("ok", 0)
+    reported = {one["worker"]: one for one in json.loads(capsys.readouterr().out)["workers"]}
+    assert (reported["train-w3"]["ending"], reported["train-w3"]["status"]) == ("failed", 255)
+    assert (reported["train-w0"]["ending"], reported["train-w0"]["status"]) == ("lost", None)
+    assert "it began there, and may continue" in reported["train-w0"]["why"]
+    assert (reported["train-w1"]["ending"], reported["train-w1"]["status"]) == ("ok", 0)
 
 
 def test_the_host_ends_what_takes_too_long(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,8 +196,8 @@ def test_a_command_that_ends_at_once_has_not_taken_too_long(
     line: str, status: int, hosts: Hosts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert hosts.run("--slice", "train", "--json", "--", line) == 1
-    told = json.loads(capsys.readouterr().out)["workers"]
-    assert [(one["ending"], one["status"], one["why"]) for one in told] == [
+    reported = json.loads(capsys.readouterr().out)["workers"]
+    assert [(one["ending"], one["status"], one["why"]) for one in reported] == [
         ("failed", status, f"status {status}")
     ] * 4
 
@@ -206,8 +208,8 @@ def test_a_connection_that_hangs_is_ended_and_nothing_is_claimed_of_it(
     monkeypatch.setattr(ssh, "_CONNECT_S", 3.0)
     hosts.how("train-w2", "hang")
     assert hosts.run("--slice", "train", "--timeout-s", "1", "--", ": sleep") == 1
-    said = capsys.readouterr().err
-    assert "the first was train-w2: no word within 4 s, without a sign that it began" in said
+    output = capsys.readouterr().err
+    assert "the first was train-w2: no word within 4 s, without a sign that it began" in output
 
 
 def test_no_more_connections_than_asked_for(hosts: Hosts) -> None:
@@ -265,8 +267,8 @@ def test_a_command_that_no_system_passes_on_is_refused(
     hosts: Hosts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert hosts.run("--slice", "train", "--", "echo " + "'" * 100_000) == 1
-    said = capsys.readouterr().err
-    assert "error: fakessh can't be started: Argument list too long\n    fix: a shorter command" in said
+    output = capsys.readouterr().err
+    assert "error: fakessh can't be started: Argument list too long\n    fix: a shorter command" in output
 
 
 def test_logs_go_where_they_can_be_written(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,9 +281,9 @@ def test_logs_go_where_they_can_be_written(hosts: Hosts, capsys: pytest.CaptureF
 def test_the_default_goes_through_identity_aware_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(ssh, "os_login_name", lambda: "ada_example_com")
-    meant: Any = settings()
-    (one, *_) = ssh.workers(nodes(meant))
-    line = ssh.Ssh(meant[FleetSettings].ssh, "my-project", "1").line(one, "echo 'a b'", 5)
+    target: Any = settings()
+    (one, *_) = ssh.workers(nodes(target))
+    line = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1").line(one, "echo 'a b'", 5)
     assert line[:-1] == [
         "gcloud",
         "alpha",
@@ -335,6 +337,6 @@ def test_boots_that_failed_since_it_began_are_said_though_every_command_was_fine
 
     monkeypatch.setattr(hosts.cloud, "observe", with_boots)
     assert hosts.run("--", "true") == 1
-    said = capsys.readouterr()
-    assert f"error: {member.name}: its startup script failed at python: ImportError: x" in said.err
-    assert "an earlier one" not in said.err
+    output = capsys.readouterr()
+    assert f"error: {member.name}: its startup script failed at python: ImportError: x" in output.err
+    assert "an earlier one" not in output.err

@@ -69,10 +69,10 @@ def test_delete_for_programs_is_one_object(
     cloud = world
     cloud.failure = failure
     assert command.main(["delete", "dev", "--slice", "train", "--json", flags]) == code
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     why = {"train": str(failure)} if failure else {}
-    assert json.loads(said.out) == {"meant": ["train"], "deleted": deleted, "failed": why}
-    assert "  delete  train in us-east5-b\n" in said.err
+    assert json.loads(output.out) == {"meant": ["train"], "deleted": deleted, "failed": why}
+    assert "  delete  train in us-east5-b\n" in output.err
 
 
 def test_delete_for_programs_says_so_where_there_is_nothing(
@@ -91,8 +91,10 @@ def test_a_page_whose_port_is_taken_is_refused_before_anything_is_done(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert command.main(["monitor", "dev", "--port", str(port)]) == 1
-    said = capsys.readouterr().err
-    assert f"--port {port}: must be free for this user: Address already in use\n    fix: another port" in said
+    output = capsys.readouterr().err
+    assert (
+        f"--port {port}: must be free for this user: Address already in use\n    fix: another port" in output
+    )
     assert not cloud.asked
     assert cloud.kept is None
 

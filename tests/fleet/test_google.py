@@ -99,7 +99,7 @@ def listing(count: int) -> Callable[[str, str, dict[str, list[str]]], tuple[int,
             zone = path.split("/")[5]
             return 200, page | {"nodes": [node(zone, f"tpu-{n}") for n in numbers]}, {}
         kind = query["prefix"][0]
-        said = (
+        output = (
             {"state": "running", "samples": "5", "of_samples": "9"}
             if kind == "heartbeats/"
             else {"state": "ready"}
@@ -108,7 +108,7 @@ def listing(count: int) -> Callable[[str, str, dict[str, list[str]]], tuple[int,
             {
                 "name": f"{kind}tpu-{n}/worker-0{'.json' * (kind == 'boot/')}",
                 "updated": "2026-11-21T11:00:00Z",
-                "metadata": said,
+                "metadata": output,
             }
             for n in numbers
         ]
@@ -208,11 +208,11 @@ def test_every_fault_of_every_request_has_a_kind_and_nothing_else_comes_out(
         failure = found.failure
     assert failure.kind is kind
     again = kind in (Kind.RATE, Kind.TRANSIENT, Kind.UNKNOWN)
-    wanted = (3 if again else 1) * (2 if ask == "objects.list" else 1)
+    desired = (3 if again else 1) * (2 if ask == "objects.list" else 1)
     deadline = time.monotonic() + 10
-    while len(cloud.asked) < wanted and time.monotonic() < deadline:
+    while len(cloud.asked) < desired and time.monotonic() < deadline:
         time.sleep(0.01)  # the other of two listings, which nobody waits for any more
-    assert len(cloud.asked) == wanted
+    assert len(cloud.asked) == desired
 
 
 @pytest.mark.parametrize("ask", ASKS)
@@ -243,10 +243,10 @@ def test_a_missing_object_is_none_and_a_lost_race_is_said(cloud: Cloud, asker: G
 
 
 def test_the_words_of_several_workers_are_one() -> None:
-    def item(name: str, at: str, **said: str) -> dict[str, Any]:
-        return {"name": name, "updated": f"2026-11-21T11:00:{at}Z", "metadata": said}
+    def item(name: str, at: str, **output: str) -> dict[str, Any]:
+        return {"name": name, "updated": f"2026-11-21T11:00:{at}Z", "metadata": output}
 
-    (said,) = spoken(
+    (output,) = spoken(
         [
             {"name": "boot/", "updated": "2026-11-21T11:00:00Z"},
             item("boot/n/worker-unknown-17.json", "05", state="failed", stage="identity"),
@@ -256,7 +256,7 @@ def test_the_words_of_several_workers_are_one() -> None:
             item("heartbeats/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
         ]
     ).values()
-    status = together(said)
+    status = together(output)
     assert status is not None
     assert (status.boot, status.stage, status.work) == ("failed", "mount-data", "running")
     assert (status.samples, status.shards, status.size_bytes) == (12, 1, 12)
@@ -354,11 +354,11 @@ def test_what_workers_attest_is_read_and_nonsense_is_nothing(cloud: Cloud, asker
         items = [{"namespace": "tpu", "key": key, "value": value} for key, value in values.items()]
         return {"queryPath": "tpu/", "queryValue": {"items": items}}
 
-    said = [
+    output = [
         worker(boot='{"state": "failed", "updated_s": 5}', job='{"state": "running", "updated_s": "7.5"}'),
         worker(boot="[]", job="nonsense"), {},
     ]  # fmt: skip
-    cloud.answers = lambda *_: (200, {"guestAttributes": said}, {})
+    cloud.answers = lambda *_: (200, {"guestAttributes": output}, {})
     assert asker.attested("us-east5-a", "n") == [
         Attested("failed", 5.0, "running", 7.5),
         Attested(),

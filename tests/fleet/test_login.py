@@ -108,8 +108,8 @@ def test_a_login_that_is_not_one_worker_names_those_that_there_are(
 def test_a_login_by_gcloud_has_no_command_and_so_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(ssh, "os_login_name", lambda: "ada_example_com")
-    meant: Any = settings()
-    (one, *_) = ssh.workers(nodes(meant))
-    program = ssh.Ssh(meant[FleetSettings].ssh, "my-project", "1")
+    target: Any = settings()
+    (one, *_) = ssh.workers(nodes(target))
+    program = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1")
     assert not [word for word in program.interactive(one) if "--command" in word]
     assert program.interactive(one, ["uptime"])[-1] == "--command=uptime"

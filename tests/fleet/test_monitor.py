@@ -34,11 +34,11 @@ def test_monitor_brings_back_by_itself_and_leaves_the_fleet_at_ctrl_c(
     threading.Thread(target=interrupt).start()
     assert command.main(["monitor", "dev", "--monitor-interval", "1"]) == 130
     signal.signal(signal.SIGINT, before)
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert cloud.asked == [("delete", "train"), ("up", "train")]
-    assert "train: replace (Google says PREEMPTED)" in said.out
-    assert "train: created" in said.out
-    assert "to come back: tpu fleet monitor dev" in said.err
+    assert "train: replace (Google says PREEMPTED)" in output.out
+    assert "train: created" in output.out
+    assert "to come back: tpu fleet monitor dev" in output.err
 
 
 def test_a_service_manager_ends_a_monitor_as_ctrl_c_does(
@@ -73,10 +73,10 @@ def test_monitor_follows_the_settings_unless_they_are_wrong(
     monkeypatch.setattr(environment, "from_file", read)
     monkeypatch.setattr(command.time, "sleep", end)
     assert command.main(["monitor", "dev"]) == 130
-    said = capsys.readouterr().out
-    assert said.count("the settings aren't followed: no YAML") == 1
-    assert "fleet:dollarsPerHour allows $1" in said
-    assert "the settings changed: other/0 is new, extract/0 is asked for no more" in said
+    output = capsys.readouterr().out
+    assert output.count("the settings aren't followed: no YAML") == 1
+    assert "fleet:dollarsPerHour allows $1" in output
+    assert "the settings changed: other/0 is new, extract/0 is asked for no more" in output
     assert world.asked == [("create", "tpu-us-east5-a-2")], "by a name that no orphan has"
 
 

@@ -52,8 +52,8 @@ def test_whose_job_reports_is_not_replaced_whatever_else_is_attested() -> None:
     boot = Attested("failed", NOW_S - 1)
     for age_s, claim in product((0.0, 60.0, 119.0, 120.0), CLAIMS):
         job = Attested("failed", NOW_S - 1, "running", NOW_S - age_s)
-        told = why(claim, boot, job, replace(job, job_s=OLD_S), health="TIMEOUT")
-        assert ("its job reported" in told) == (age_s < 120)
+        reported = why(claim, boot, job, replace(job, job_s=OLD_S), health="TIMEOUT")
+        assert ("its job reported" in reported) == (age_s < 120)
 
 
 def test_workers_that_never_spoke_have_not_fallen_silent() -> None:

@@ -55,7 +55,7 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
         one = Decision(member, Action.LEAVE, condition, "")
         return replace(observation(member, age_s=60.0 * minute), decisions=[one], events=list(events))
 
-    said = []
+    output = []
     with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
         for one in (
             at(1, Condition.WORKING), at(2, Condition.WORKING), at(3, Condition.WORKING, "it rains"),
@@ -63,11 +63,11 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
             at(62, Condition.DONE), at(63, Condition.DONE),
         ):  # fmt: skip
             dashboard.show(one)
-            said.append(capsys.readouterr().out)
-    assert [bool(one) for one in said] == [True, False, True, False, False, True, True, False]
-    assert "it rains" in said[2]
-    assert "tpu fleet delete" in said[6]
-    assert "tpu fleet delete" not in said[0]
+            output.append(capsys.readouterr().out)
+    assert [bool(one) for one in output] == [True, False, True, False, False, True, True, False]
+    assert "it rains" in output[2]
+    assert "tpu fleet delete" in output[6]
+    assert "tpu fleet delete" not in output[0]
 
 
 def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:

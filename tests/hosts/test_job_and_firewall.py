@@ -79,13 +79,13 @@ def outcome(wire: Wire, patience_s: int) -> list[tuple[int, str]]:
 
 def test_with_all_of_them_it_starts(wire: Wire) -> None:
     wire.enforce(*declared())
-    assert [(status, said.splitlines()[-1]) for status, said in outcome(wire, 60)] == [(0, "[0, 1]")] * 2
+    assert [(status, output.splitlines()[-1]) for status, output in outcome(wire, 60)] == [(0, "[0, 1]")] * 2
 
 
 def test_without_the_coordinators_port_it_does_not_start_and_says_so(wire: Wire) -> None:
     wire.enforce(*declared(without="8476"))
-    for status, said in outcome(wire, 4):
+    for status, output in outcome(wire, 4):
         assert status != 0
-        assert "2 workers have not all met at 10.128.0.2:8476 after 2 s" in said
-        assert "let the firewall pass the coordinator's port" in said
+        assert "2 workers have not all met at 10.128.0.2:8476 after 2 s" in output
+        assert "let the firewall pass the coordinator's port" in output
     assert wire.dropped("10.128.0.3", "10.128.0.2", 8476) > 0

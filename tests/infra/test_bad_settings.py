@@ -108,8 +108,8 @@ def test_a_key_without_a_value_hides_no_other_problem(tmp_path: Path) -> None:
     found = [problem.path for problem in refusal.value.problems]
     assert {"gcp:project", "storage:location", "network:mtu"} <= set(found)
     assert found.count("gcp:project") == found.count("storage:location") == 1
-    for said in (
+    for output in (
         "gcp:project: found nothing. Rule: a key has a value. Fix: write one, or remove the key.",
         "storage:location: found a secret. Rule: no setting is a secret. Fix: write it in plain text.",
     ):
-        assert said in str(refusal.value)
+        assert output in str(refusal.value)

@@ -105,7 +105,7 @@ def test_an_up_killed_at_what_it_grants_is_taken_in(lab: Lab, method: str, end: 
 
     with mock.patch.object(lab.cloud.front_door, "handle", kill_then):
         assert end in lab.killed(lab.line("storage", *UP), 10**6)
-    said = lab.infra("up", "dev", "storage", *WITHOUT_ASKING)
-    assert "made, and imported" in said
+    output = lab.infra("up", "dev", "storage", *WITHOUT_ASKING)
+    assert "made, and imported" in output
     nothing_left(lab)
     assert SETTINGS.splitlines()[0] in lab.settings.read_text()

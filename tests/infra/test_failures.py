@@ -112,6 +112,6 @@ def test_every_status_has_a_kind_and_a_fix(status: int) -> None:
 
 
 def test_a_quota_and_a_permission_are_named() -> None:
-    said = "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone us-east5-b."
-    assert classify(said, 429).about == "TPUV6EPerProjectPerZoneForTPUAPI"
+    output = "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone us-east5-b."
+    assert classify(output, 429).about == "TPUV6EPerProjectPerZoneForTPUAPI"
     assert classify("Permission 'tpu.nodes.list' denied on resource", 403).about == "tpu.nodes.list"

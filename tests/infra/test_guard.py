@@ -68,7 +68,7 @@ def test_members_that_live_are_named_with_the_command_that_ends_them(api: Api) -
         "    fix: tpu fleet delete dev --orphans, which ends them; then again"
     )
     assert [one[1].get("pageToken") for one in api.asked] == [None, ["2"]]
-    assert {(path, said) for path, _, said in api.asked} == {
+    assert {(path, output) for path, _, output in api.asked} == {
         ("/private/projects/p/locations/-/nodes", "Bearer token")
     }
 
@@ -88,8 +88,10 @@ def test_without_the_api_there_are_no_nodes(api: Api) -> None:
 
 def test_that_another_api_is_off_says_nothing_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Impersonation quotes why it was refused: without its API there is no token, whatever lives."""
-    said = "IAM Service Account Credentials API has not been used in project p before or it is disabled"
-    body = json.dumps({"error": {"code": 403, "message": said, "details": [{"reason": "SERVICE_DISABLED"}]}})
+    output = "IAM Service Account Credentials API has not been used in project p before or it is disabled"
+    body = json.dumps(
+        {"error": {"code": 403, "message": output, "details": [{"reason": "SERVICE_DISABLED"}]}}
+    )
     session = mock.Mock(**{"request.side_effect": RefreshError("Unable to acquire", body)})  # type: ignore[no-untyped-call]
     monkeypatch.setattr(client, "_login", lambda: session)
     with pytest.raises(LivingMembersError, match="login: no token"):
@@ -136,7 +138,9 @@ def test_what_nobody_can_say_is_refused(
 
 
 def test_a_program_that_is_guarded_waits_for_none_of_googles_libraries() -> None:
-    told = "import sys, infra.guard; print(*sys.modules)"
-    said = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
-    assert "infra.guard" in said.split()
-    assert not {"google.auth", "requests"} & set(said.split())
+    reported = "import sys, infra.guard; print(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", reported], capture_output=True, text=True, check=True
+    ).stdout
+    assert "infra.guard" in output.split()
+    assert not {"google.auth", "requests"} & set(output.split())

@@ -42,17 +42,17 @@ def test_a_killed_up_is_taken_in_and_a_killed_destroy_is_ended(lab: Lab) -> None
     assert "currently locked by 1 lock" in lab.pulumi("data", *UP, fine=False)
     lab.settings.write_text(SETTINGS)  # as before any stack: no salt
 
-    said = lab.infra("up", "dev", "data", *WITHOUT_ASKING)
-    assert "data: put aside the lock of " in said
-    assert said.count("made, and imported") == len(made)
+    output = lab.infra("up", "dev", "data", *WITHOUT_ASKING)
+    assert "data: put aside the lock of " in output
+    assert output.count("made, and imported") == len(made)
     assert {one.get("id") for one in lab.state("data")["resources"]} > DISKS
     lab.pulumi("data", "preview", "-s", "dev", "--expect-no-changes")
     assert lab.infra("settle", "dev", "data") == "data: nothing to settle\n"
 
     assert lab.killed(lab.line("data", *DESTROY), 4)
-    said = lab.infra("down", "dev", "data", *WITHOUT_ASKING)
-    assert "data: destroyed; its settings stay in Pulumi.dev.yaml" in said
-    assert "stack rm" not in said, "it would delete the settings of all layers"
+    output = lab.infra("down", "dev", "data", *WITHOUT_ASKING)
+    assert "data: destroyed; its settings stay in Pulumi.dev.yaml" in output
+    assert "stack rm" not in output, "it would delete the settings of all layers"
     assert lab.living() == set()
     assert lab.settings.read_text().startswith(SETTINGS)
     assert lab.settings.read_text().removeprefix(SETTINGS).startswith("encryptionsalt: v1:")
@@ -66,15 +66,15 @@ def test_bare_commands_after_a_kill_name_the_one_that_helps_and_lose_nothing(lab
     assert made
     readable(lab)
     lab.pulumi("data", "cancel", "--yes", "-s", "dev")
-    said = lab.pulumi("data", *UP, fine=False)
-    assert "a `pulumi` was killed while creating Disk us-east5-a" in said
-    assert "fix: tpu infra settle dev data" in said
-    assert "Traceback" not in said
+    output = lab.pulumi("data", *UP, fine=False)
+    assert "a `pulumi` was killed while creating Disk us-east5-a" in output
+    assert "fix: tpu infra settle dev data" in output
+    assert "Traceback" not in output
     # It calls deleted what it doesn't know, and only warns; its record of that stays.
     assert "interrupted while creating" in lab.pulumi("data", *DESTROY)
     assert lab.living() == made
-    said = lab.infra("down", "dev", "data", *WITHOUT_ASKING)
-    assert said.count("made, and imported") == len(made)
+    output = lab.infra("down", "dev", "data", *WITHOUT_ASKING)
+    assert output.count("made, and imported") == len(made)
     assert lab.living() == set()
     assert "data: nothing is up" in lab.infra("down", "dev", "data", *WITHOUT_ASKING)
 
@@ -91,9 +91,9 @@ def test_the_lock_of_somebody_who_may_live_stays(lab: Lab, host: str) -> None:
     before = stored(lab)
     for command in ("settle", "up", "down"):
         options = WITHOUT_ASKING if command != "settle" else ()
-        said = lab.infra(command, "dev", "data", *options, fine=False)
-        assert f"error: data is being worked on: locked by ann@{host} (pid {os.getpid()})" in said
-        assert "pulumi -C infra/data cancel -s dev --yes, and then tpu infra settle dev data" in said
+        output = lab.infra(command, "dev", "data", *options, fine=False)
+        assert f"error: data is being worked on: locked by ann@{host} (pid {os.getpid()})" in output
+        assert "pulumi -C infra/data cancel -s dev --yes, and then tpu infra settle dev data" in output
     assert (stored(lab), path.exists()) == (before, True)
 
 
@@ -128,10 +128,10 @@ def test_without_a_passphrase_every_command_says_so_once_and_what_to_do(
         lab.pulumi("data", "stack", "init", "dev")
         del lab.environment["PULUMI_CONFIG_PASSPHRASE"]
         for command in (("settle", "dev"), ("up", "dev", "--yes"), ("down", "dev", "data", "--yes")):
-            said = lab.infra(*command, fine=False)
-            assert said.startswith("error: no passphrase for the stacks' secrets")
-            assert "fix: export PULUMI_CONFIG_PASSPHRASE=" in said
-            assert said.count("\n") == 2
+            output = lab.infra(*command, fine=False)
+            assert output.startswith("error: no passphrase for the stacks' secrets")
+            assert "fix: export PULUMI_CONFIG_PASSPHRASE=" in output
+            assert output.count("\n") == 2
         lab.environment["PULUMI_CONFIG_PASSPHRASE_FILE"] = str(tmp_path / "passphrase")
         (tmp_path / "passphrase").write_text("test")
         assert lab.infra("settle", "dev", "data") == "data: nothing to settle\n"

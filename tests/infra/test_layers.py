@@ -60,7 +60,7 @@ def test_layers_come_behind_those_that_they_read(tmp_path: Path) -> None:
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
-    said = refused(
+    message = refused(
         tmp_path,
         ("selfish", layer("selfish", reads=("selfish",))),
         ("lonely", layer("lonely", may_read=("nowhere",))),
@@ -80,8 +80,8 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         "twin:size: found claimed by infra/twin and infra/other. Rule: a setting belongs to one layer. ",
         "fleet:: found claimed by the program itself and infra/fleet. Rule: a setting belongs to one layer. ",
     ):
-        assert sentence in said
-    assert "omelette" not in said.replace("egg, fleet, hen, omelette", ""), "it is in no circle"
+        assert sentence in message
+    assert "omelette" not in message.replace("egg, fleet, hen, omelette", ""), "it is in no circle"
 
 
 def test_a_setting_is_made_by_setting_and_has_one_name(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_a_setting_is_made_by_setting_and_has_one_name(tmp_path: Path) -> None:
         ],
         kw_only=True,
     )
-    said = refused(tmp_path, ("a", layer("a", settings=twice)))
-    assert "a:diskGib: found claimed by infra/a twice. Rule: a setting belongs to one layer. " in said
-    assert "infra/a: found the field plain. Rule: settings are made by setting(). " in said
+    message = refused(tmp_path, ("a", layer("a", settings=twice)))
+    assert "a:diskGib: found claimed by infra/a twice. Rule: a setting belongs to one layer. " in message
+    assert "infra/a: found the field plain. Rule: settings are made by setting(). " in message
 
 
 def test_the_project_is_called_as_the_layer(tmp_path: Path) -> None:
-    said = refused(tmp_path, ("a", layer("a")), project="b")
-    assert "infra/a: found name: b in infra/a/Pulumi.yaml. Rule: " in said
+    message = refused(tmp_path, ("a", layer("a")), project="b")
+    assert "infra/a: found name: b in infra/a/Pulumi.yaml. Rule: " in message
     assert 'infra/b: found layer "a". Rule: ' in refused(tmp_path, ("b", layer("a")))
 
 

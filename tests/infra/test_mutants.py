@@ -19,10 +19,10 @@ def test_every_mutant_is_refused_with_all_its_problems_or_goes_up(tmp_path: Path
     kinds: Counter[tuple[bool, bool]] = Counter()
     accepted: dict[str, Mutant] = {}
     for mutant in mutants(200, seed=18):
-        said = judged(mutant, tmp_path)
-        assert missing(mutant, said) == [], f"{mutant.kind} of {mutant.label}: {said}"
-        kinds[len(mutant.where) == 2, bool(said)] += 1
-        if not said:
+        output = judged(mutant, tmp_path)
+        assert missing(mutant, output) == [], f"{mutant.kind} of {mutant.label}: {output}"
+        kinds[len(mutant.where) == 2, bool(output)] += 1
+        if not output:
             accepted[mutant.label] = mutant
     assert kinds[True, True] >= 30, "two problems at once"
     assert kinds[True, False] == 0

@@ -66,11 +66,11 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     assert "notes is off in dev" in lab.infra("up", "dev", "notes", "--yes", fine=False)
 
     lab.settings.write_text(f"{SETTINGS}  notes:nam: minutes\n  notes:mtu: 9000\n")
-    said = lab.infra("prices", "dev", fine=False)
-    assert 'notes:nam: found "minutes"' in said
-    assert "perhaps notes:name was meant" in said
-    assert "notes:mtu: found 9000. Rule: 1300 to 8896 bytes." in said
-    assert "notes:name: found nothing. Rule: required (name of the notes)" in said
+    output = lab.infra("prices", "dev", fine=False)
+    assert 'notes:nam: found "minutes"' in output
+    assert "perhaps notes:name was meant" in output
+    assert "notes:mtu: found 9000. Rule: 1300 to 8896 bytes." in output
+    assert "notes:name: found nothing. Rule: required (name of the notes)" in output
     lab.settings.write_text(f"{SETTINGS}  network:mtu: 1400\n  notes:name: minutes\n")
     assert "no note is larger than network:mtu, 1400" in lab.infra("prices", "dev", fine=False)
 
@@ -84,12 +84,12 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     assert "| `notes:mtu` | whole number | `1460` | largest note, bytes |" in lab.run(
         sys.executable, "-m", "infra.settings.table"
     )
-    said = lab.infra("plan", "dev")
-    assert "minutes" in said.partition("== ")[0], "priced"
-    assert "Notes: 25 cents an hour." in said
-    assert "== notes: no stack known, planned from nothing ==" in said
-    assert re.search(r"\+ +gcp:compute/network:Network +notes", said.partition("== notes")[2])
-    assert re.search(r"notes +\d +0 +0 +0 +0\.25 +6\.00", said), "a row of the summary"
+    output = lab.infra("plan", "dev")
+    assert "minutes" in output.partition("== ")[0], "priced"
+    assert "Notes: 25 cents an hour." in output
+    assert "== notes: no stack known, planned from nothing ==" in output
+    assert re.search(r"\+ +gcp:compute/network:Network +notes", output.partition("== notes")[2])
+    assert re.search(r"notes +\d +0 +0 +0 +0\.25 +6\.00", output), "a row of the summary"
 
     lab.infra("up", "dev", "notes", "--yes", "--skip-preview")
     assert NETWORK in lab.living()

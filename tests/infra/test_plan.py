@@ -33,18 +33,20 @@ def test_before_anything_exists_nothing_is_written_anywhere(
     ]
     assert [backend for _, backend in previews] == [previews[0][1]] * 4
     assert previews[0][1] != "file:///the-users-own"
-    kept = Path(previews[0][1].removeprefix("file://")).parent
-    assert {Path(folder).relative_to(kept).as_posix() for folder, _ in previews} == set(FOLDERS)
-    assert not kept.exists(), "the temporary state is thrown away"
+    stored = Path(previews[0][1].removeprefix("file://")).parent
+    assert {Path(folder).relative_to(stored).as_posix() for folder, _ in previews} == set(FOLDERS)
+    assert not stored.exists(), "the temporary state is thrown away"
     asked_of_the_user = [
         arguments for _, arguments, backend in pulumi_cli.calls if "the-users-own" in backend
     ]
     assert {" ".join(arguments[:2]) for arguments in asked_of_the_user} == {"stack ls"}
     assert {path: path.read_bytes() for path in ROOT.glob("Pulumi*.yaml")} == before
-    said = capfd.readouterr().out
-    assert [f"== {layer}: no stack known, planned from nothing ==" in said for layer in LAYERS] == [True] * 4
-    assert said.index("$/hour") < said.index("== storage")
-    assert said.splitlines()[-1] == "Next: pulumi -C infra/storage up -s dev"
+    output = capfd.readouterr().out
+    assert [f"== {layer}: no stack known, planned from nothing ==" in output for layer in LAYERS] == [
+        True
+    ] * 4
+    assert output.index("$/hour") < output.index("== storage")
+    assert output.splitlines()[-1] == "Next: pulumi -C infra/storage up -s dev"
 
 
 def event(op: str, urn: str, **more: object) -> dict[str, object]:
@@ -76,20 +78,20 @@ def test_a_plan_names_each_change_once_and_counts_them(
     pulumi_cli.answer("stack ls", [{"name": "dev"}])
     pulumi_cli.log(*EVENTS)
     assert main(["plan", "dev"]) == 0
-    said = capfd.readouterr().out
-    shown = said[said.index("== network: compared with its stack ==\n") :].splitlines()[1:5]
+    output = capfd.readouterr().out
+    shown = output[output.index("== network: compared with its stack ==\n") :].splitlines()[1:5]
     assert [line.split() for line in shown] == [
         ["+", "gcp:compute/disk:Disk", "corpus-a"],
         ["~", "gcp:compute/disk:Disk", "corpus-b", "[labels]"],
         ["+-", "gcp:compute/disk:Disk", "corpus-c", "[snapshot,", "size]"],
         ["-", "gcp:compute/disk:Disk", "corpus-d"],
     ]
-    assert said.count("warning: the provider is old") == 1
-    rows = [line.split() for line in said.splitlines()]
+    assert output.count("warning: the provider is old") == 1
+    rows = [line.split() for line in output.splitlines()]
     assert ["layer", "+", "~", "+-", "-", "$/hour", "$/day"] in rows
     assert ["network", "1", "1", "1", "1", "0.00", "0.00"] in rows
     assert ["sum", "4", "4", "4", "4", "22.45", "538.87"] in rows
-    assert "plan of" not in said, "what Pulumi prints is for --full"
+    assert "plan of" not in output, "what Pulumi prints is for --full"
     assert main(["plan", "dev", "--full"]) == 0
     assert capfd.readouterr().out.count("plan of") == 4
 
@@ -148,10 +150,12 @@ def test_without_a_login_it_is_said_and_works(
 ) -> None:
     pulumi_cli.answer("stack ls", status=255, err="error: PULUMI_ACCESS_TOKEN must be set")
     assert main(["plan", "prod"]) == 0
-    said = capfd.readouterr().out
-    assert said.count("no Pulumi state to compare with (`pulumi login` chooses one): `pulumi stack` of ") == 1
-    assert "storage failed: pulumi isn't logged in\n" in said
-    assert "691.20" in said
+    output = capfd.readouterr().out
+    assert (
+        output.count("no Pulumi state to compare with (`pulumi login` chooses one): `pulumi stack` of ") == 1
+    )
+    assert "storage failed: pulumi isn't logged in\n" in output
+    assert "691.20" in output
 
 
 def test_all_plans_are_shown_before_the_failed_ones_are_named(
@@ -160,12 +164,12 @@ def test_all_plans_are_shown_before_the_failed_ones_are_named(
     pulumi_cli.answer("stack ls", [])
     pulumi_cli.answer("preview", status=255, err="error: no plugin")
     assert main(["plan", "dev"]) == 1
-    said = capfd.readouterr()
-    assert said.err.splitlines()[-1] == (
+    output = capfd.readouterr()
+    assert output.err.splitlines()[-1] == (
         "error: `pulumi preview` of storage, data, network, tpu failed; see the output above"
     )
-    assert said.out.count("error: no plugin") == pulumi_cli.commands().count("preview") == 4
-    assert "Next:" not in said.out
+    assert output.out.count("error: no plugin") == pulumi_cli.commands().count("preview") == 4
+    assert "Next:" not in output.out
 
 
 def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:

@@ -39,10 +39,10 @@ def keep(temporaries_gib: float, refused: str = "") -> None:
 
 
 def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:
-    said = preflight.said(RUN, "v6e-16")
-    assert said is not None
-    assert said.warn
-    assert said.line.endswith(
+    output = preflight.said(RUN, "v6e-16")
+    assert output is not None
+    assert output.warn
+    assert output.line.endswith(
         "tpu preflight tiny.toml --slice v6e-16 --set=train.steps=20 --set=model.layers=3"
     )
 
@@ -58,10 +58,10 @@ def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:
 )
 def test_what_was_found_is_said(temporaries_gib: float, refused: str, warn: bool, says: str) -> None:
     keep(temporaries_gib, refused)
-    said = preflight.said(RUN, "v6e-16")
-    assert said is not None
-    assert said.warn == warn
-    assert says in said.line
+    output = preflight.said(RUN, "v6e-16")
+    assert output is not None
+    assert output.warn == warn
+    assert says in output.line
 
 
 def test_another_slice_or_step_has_no_answer_yet() -> None:
@@ -70,9 +70,9 @@ def test_another_slice_or_step_has_no_answer_yet() -> None:
         (RUN, "v6e-8"),
         ("train tiny.toml --set model.layers=3 --set model.d_ff=96", "v6e-16"),
     ):
-        said = preflight.said(run, kind)
-        assert said is not None
-        assert said.line.startswith("no preflight of")
+        output = preflight.said(run, kind)
+        assert output is not None
+        assert output.line.startswith("no preflight of")
     # What changes nothing of the program keeps the answer.
     same = preflight.said(f"{RUN} --set checkpoint.keep=9 --set optimizer.warmup_steps=10", "v6e-16")
     assert same is not None
@@ -84,15 +84,15 @@ def test_what_trains_nothing_is_not_spoken_of() -> None:
 
 
 def test_a_config_that_cant_be_read_is_named() -> None:
-    said = preflight.said("train nowhere.toml", "v6e-16")
-    assert said is not None
-    assert said.warn
-    assert "no such file or packaged config" in said.line
+    output = preflight.said("train nowhere.toml", "v6e-16")
+    assert output is not None
+    assert output.warn
+    assert "no such file or packaged config" in output.line
 
 
 def test_an_answer_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "TIMEOUT_S", 0.01)
-    said = preflight.said(RUN, "v6e-16")
-    assert said is not None
-    assert said.warn
-    assert said.line.startswith(f"`{RUN}` isn't checked: no answer within 0.01 s; ask it: tpu preflight ")
+    output = preflight.said(RUN, "v6e-16")
+    assert output is not None
+    assert output.warn
+    assert output.line.startswith(f"`{RUN}` isn't checked: no answer within 0.01 s; ask it: tpu preflight ")

@@ -76,9 +76,9 @@ def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
                 title = [one.inputs["condition"]["title"]] if "condition" in one.inputs else []
                 assert id_.split(maxsplit=3)[1:] == [one.inputs["role"], one.inputs["member"], *title]
                 continue
-            said = TYPES[one.type].parse(id_, Settings(project="my-project"))
-            assert said, one.type
-            for key, value in said.items():
+            output = TYPES[one.type].parse(id_, Settings(project="my-project"))
+            assert output, one.type
+            for key, value in output.items():
                 if key not in ("project", "email"):
                     assert value == one.inputs[key], (one.type, key)
 
@@ -235,9 +235,9 @@ def test_ctrl_c_lets_pulumi_end_in_order(tmp_path: Path) -> None:
     assert process.stdout
     assert process.stdout.readline() == "working\n"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, said = process.communicate(timeout=30)
+    _, output = process.communicate(timeout=30)
     assert told.read_text() == "ended in order"
-    assert said == "error: `pulumi up` of tpu failed; see the output above\n"
+    assert output == "error: `pulumi up` of tpu failed; see the output above\n"
 
 
 # The settings' file

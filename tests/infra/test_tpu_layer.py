@@ -168,9 +168,9 @@ def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     sent["serviceAccount"]["scope"] = sent["serviceAccount"].pop("scopes")
     assert sent.pop("labels") == {"owner": "ml", "slice": "train"}, "the provider adds the default ones"
     assert body.pop("labels") == {"team": "ml", "owner": "ml", **ours}
-    said, told = sent.pop("metadata"), body.pop("metadata")
+    output, reported = sent.pop("metadata"), body.pop("metadata")
     assert sent == body
-    differs = {key for key in said.keys() | told.keys() if said.get(key) != told.get(key)}
+    differs = {key for key in output.keys() | reported.keys() if output.get(key) != reported.get(key)}
     assert differs == {"tpu-slice", "tpu-slice-name", "tpu-member"}
 
 
@@ -178,12 +178,12 @@ def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
     together = {"name": "big", "acceleratorType": "v6e-256", "count": 2, "run": "train tiny.toml"}
     changes = {**BASE, **only_slice(**together, multislice=True)}
     settings = parse("dev", as_pulumi_hands_it_over(changes, "f"), "f")
-    told = [member_request(settings, node, {})["metadata"] for node in nodes(settings)]
-    for metadata in told:
+    reported = [member_request(settings, node, {})["metadata"] for node in nodes(settings)]
+    for metadata in reported:
         assert metadata["tpu-job"] == "big"
         assert metadata["tpu-slices"] == "tpu-us-east5-b-0,tpu-us-east5-b-1"
         assert metadata["tpu-workers"] == "64", "of its own hosts alone"
-    assert [one["tpu-slice"] for one in told] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1"]
+    assert [one["tpu-slice"] for one in reported] == ["tpu-us-east5-b-0", "tpu-us-east5-b-1"]
     alone = run("tpu").only(NODE).inputs["metadata"]
     assert not {"tpu-job", "tpu-slices", "tpu-member"} & alone.keys()
 
@@ -228,8 +228,8 @@ def test_a_preview_before_anything_is_up_takes_the_ids_that_will_be() -> None:
     assert inputs["metadata"]["tpu-bucket"] == storage["bucketName"]
     assert inputs["serviceAccount"]["email"] == storage["serviceAccountEmail"]
     will_be = "projects/my-project/global/networks/tpu-training"
-    said = f"network is not up yet: this preview takes {will_be} for its networkId"
-    assert said in recording.log
+    output = f"network is not up yet: this preview takes {will_be} for its networkId"
+    assert output in recording.log
     asked = {token for token, _, _ in recording.calls}
     assert asked == {"pulumi:pulumi:readStackOutputs"}, "there is no bucket yet to look into"
 

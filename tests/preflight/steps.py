@@ -25,12 +25,12 @@ def main() -> None:
     found: dict[str, dict[int, Any]] = {}
     asked = [(remat, 0, length) for remat in ("none", "full") for length in lengths]
     asked += [(remat, 1, lengths[0]) for remat in ("none", "full")]
-    for remat, kept, length in asked:
-        compute = replace(config.compute, remat=(remat,), keep_gathered=kept)
+    for remat, stored, length in asked:
+        compute = replace(config.compute, remat=(remat,), keep_gathered=stored)
         changed = replace(config, compute=compute, data=DataConfig(sequence_length=length))
         step = Step(changed, make_mesh(changed.mesh, by_slice(jax.devices())), "cpu")
         program = Program(step.lower().compile().as_text())
-        found.setdefault(f"{remat} {kept}", {})[length] = {
+        found.setdefault(f"{remat} {stored}", {})[length] = {
             "flops": program.matmul_flops(),
             "exchanges": [
                 {"kind": one.kind, "bytes": one.size_bytes * one.times} for one in program.collectives(8)

@@ -67,10 +67,10 @@ def test_a_refusal_is_told_in_the_compilers_words() -> None:
     )
     assert verdict.fits == "no"
     assert verdict.prediction is None
-    said = report.text(verdict, "mine.toml")
-    assert "mine.toml on v6e-256: DOES NOT FIT" in said
-    assert "41.01G" in said
-    assert "time, predicted" not in said
+    output = report.text(verdict, "mine.toml")
+    assert "mine.toml on v6e-256: DOES NOT FIT" in output
+    assert "41.01G" in output
+    assert "time, predicted" not in output
 
 
 def test_published_runs_are_hit_within_the_error_that_is_told() -> None:
@@ -119,8 +119,8 @@ def test_hardware_flops_are_the_models_and_what_remat_adds() -> None:
     assert none == pytest.approx(3 * sum(forward.values()) + 0.5 * forward["attention"])
     spared = forward["down"] + forward["unembedding"]
     assert full - none == pytest.approx(sum(forward.values()) - spared)
-    kept = roofline.step_flops(arch, 8192, "einsum", ("save:attn_z", "save:query"))
-    assert full - kept == pytest.approx(forward["attention"] + forward["query"])
+    stored = roofline.step_flops(arch, 8192, "einsum", ("save:attn_z", "save:query"))
+    assert full - stored == pytest.approx(forward["attention"] + forward["query"])
     # Splash at 8192 does 10 of 16 blocks of 2048, plain products 16 rows of blocks: 17/32 of the square.
     splash = roofline.forward_flops(arch, 8192, "splash")["attention"]
     assert splash / forward["attention"] == pytest.approx((10 / 16) / (17 / 32))
@@ -210,7 +210,7 @@ def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
 
 
 def test_the_report_names_what_binds_and_what_it_is_worth() -> None:
-    said = report.text(asked(llama(), compiled()), "llama-3.1-8b-v6e-256.toml")
+    output = report.text(asked(llama(), compiled()), "llama-3.1-8b-v6e-256.toml")
     for words in (
         "llama-3.1-8b-v6e-256.toml on v6e-256: FITS",
         "15.00 of 31.25 GiB a chip, 48%",
@@ -222,7 +222,7 @@ def test_the_report_names_what_binds_and_what_it_is_worth() -> None:
         "as read 2026-08",
         "fits into the 30 s notice",
     ):
-        assert words in said, said
+        assert words in output, output
 
 
 def test_the_answer_for_programs_holds_everything() -> None:
@@ -299,10 +299,10 @@ def test_a_search_considers_what_the_recipe_runs(
     name: str, slice_type: str, count: int, hbm_gib: float
 ) -> None:
     """Sizes as JAX 0.10.2 compiled them; golden: they change with the recipes, and stand in their heads."""
-    config, wanted = configs.load(name), slices(slice_type, count)
-    assert search.estimate_bytes(config, wanted) / GIB == pytest.approx(hbm_gib, rel=0.15)
+    config, desired = configs.load(name), slices(slice_type, count)
+    assert search.estimate_bytes(config, desired) / GIB == pytest.approx(hbm_gib, rel=0.15)
     found = [
-        (one.config.train.batch_size, one.config.compute.remat) for one in search.candidates(config, wanted)
+        (one.config.train.batch_size, one.config.compute.remat) for one in search.candidates(config, desired)
     ]
     assert (config.train.batch_size, config.compute.remat) in found
 
@@ -400,10 +400,10 @@ def test_a_real_step_is_compiled_for_a_slice_once(
     assert first["compiled"]["compile_s"] > 0.5
 
     # What else this process compiles goes into JAX's own cache, as if nothing had been.
-    kept = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
-    before = {path.name for path in kept.iterdir()}
+    stored = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    before = {path.name for path in stored.iterdir()}
     jax.jit(lambda x: x * time.time())(1.0)  # a constant that no program had
-    assert {path.name for path in kept.iterdir()} > before
+    assert {path.name for path in stored.iterdir()} > before
 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("it compiled again")

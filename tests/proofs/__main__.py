@@ -151,11 +151,11 @@ def matrix(_: argparse.Namespace) -> dict[str, Any]:
 
 def updates(options: argparse.Namespace) -> dict[str, Any]:
     """The next `up` or `destroy` ends clean, and Google has what the state holds; docs/settings.md."""
-    kept = json.loads(UPDATES.read_text()) if UPDATES.exists() else {"rows": []}
+    stored = json.loads(UPDATES.read_text()) if UPDATES.exists() else {"rows": []}
     kills = 0
     for layer in options.layer or LAYERS:
         begun, cases = time.monotonic(), []
-        others = [row for row in kept["rows"] if row["layer"] != layer]
+        others = [row for row in stored["rows"] if row["layer"] != layer]
         with tempfile.TemporaryDirectory(prefix="proof-") as folder:
             of_layer = Updates(Path(folder), layer)
             try:
@@ -165,14 +165,14 @@ def updates(options: argparse.Namespace) -> dict[str, Any]:
                     say(f"{layer} {case.verb} | {at} | {case.then}: {case.took_s} s")
                     took_s = round(time.monotonic() - begun, 1)
                     fresh = [{**row, "took_s": took_s} for row in rows(cases, of_layer.requests)]
-                    kept["rows"] = others + fresh  # what was shown stays shown where this is ended
-                    kept["took_s"] = sum({row["layer"]: row["took_s"] for row in kept["rows"]}.values())
-                    kept["on"] = described(("pulumi", "pulumi-gcp"))
-                    UPDATES.write_text(json.dumps(kept, indent=1) + "\n")
+                    stored["rows"] = others + fresh  # what was shown stays shown where this is ended
+                    stored["took_s"] = sum({row["layer"]: row["took_s"] for row in stored["rows"]}.values())
+                    stored["on"] = described(("pulumi", "pulumi-gcp"))
+                    UPDATES.write_text(json.dumps(stored, indent=1) + "\n")
             finally:
                 of_layer.close()
         kills += sum(bool(case.request) for case in cases)
-    return {"kills": kills, "rows": kept["rows"]}
+    return {"kills": kills, "rows": stored["rows"]}
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -47,8 +47,8 @@ class Extractions:
         done = self._proof.do("extract", run)
         assert done["status"] == 0, f"{run}, {killed_at}: {done}"
         assert done["result"]["shards"] == self.shards
-        kept = self._kept(run)
-        assert kept == self.whole, f"{run}, {killed_at}: {sorted(kept.items() ^ self.whole.items())}"
+        stored = self._kept(run)
+        assert stored == self.whole, f"{run}, {killed_at}: {sorted(stored.items() ^ self.whole.items())}"
 
     def _kept(self, run: str) -> dict[str, str]:
         """What is there at the end; of every shard one version, ever."""

@@ -156,18 +156,18 @@ class Coverage:
 
     def _record(self, lent: Trees, path: Path, say: Say) -> None:
         module = path.relative_to(ROOT).as_posix()
-        kept = self._folder / f"{hashlib.sha256(module.encode() + path.read_bytes()).hexdigest()[:16]}.json"
-        if not kept.exists():
-            part = kept.with_suffix(".part")
+        stored = self._folder / f"{hashlib.sha256(module.encode() + path.read_bytes()).hexdigest()[:16]}.json"
+        if not stored.exists():
+            part = stored.with_suffix(".part")
             with lent.lent() as tree:
                 arguments = [module, "--maxfail=100", "-p", "tests.proofs.recorder"]
                 status, output = tree.pytest(arguments, 200, RECORD_TO=str(part))
             if status not in (0, _FAILED) or not part.exists():
                 say(f"{module}: no record, pytest ended with {status}: {output[-200:]}")
                 return
-            part.replace(kept)
+            part.replace(stored)
             say(f"{module}: its lines are on record")
-        self.records[module] = json.loads(kept.read_text())
+        self.records[module] = json.loads(stored.read_text())
 
     def tests(self, site: Site) -> list[str]:
         """Tests that run the site, those first that share the most words with it, then the quickest.

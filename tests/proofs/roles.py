@@ -123,10 +123,10 @@ class Office:
         begun, on_fleet = time.monotonic(), account == ML
         with self.without(account, role):
             text = self.fleet(*words, fine=False) if on_fleet else self.infra(account, *words, fine=False)
-        (said,) = [line.strip() for line in text.splitlines() if role.name in line][:1] or [""]
-        assert said, f"nothing names {role.name}:\n{text}"
+        (output,) = [line.strip() for line in text.splitlines() if role.name in line][:1] or [""]
+        assert output, f"nothing names {role.name}:\n{text}"
         command = f"python -m {'fleet' if on_fleet else 'infra'} {' '.join(words)}"
-        return Row(account, role.name, role.on, command, said, round(time.monotonic() - begun, 1))
+        return Row(account, role.name, role.on, command, output, round(time.monotonic() - begun, 1))
 
 
 @contextmanager

@@ -27,9 +27,9 @@ def found(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="proof-") as name:
         folder = Path(name)
         for mutant in mutants(count, seed):
-            if unnamed := missing(mutant, said := judged(mutant, folder)):
-                wrong.append(f"{mutant.kind} of {mutant.label}: {unnamed} isn't among {said}")
-            outcome = "wrong" if unnamed else "refused" if said else "accepted"
+            if unnamed := missing(mutant, output := judged(mutant, folder)):
+                wrong.append(f"{mutant.kind} of {mutant.label}: {unnamed} isn't among {output}")
+            outcome = "wrong" if unnamed else "refused" if output else "accepted"
             if outcome == "accepted" and (refusal := refused_by_up(mutant.values)):
                 outcome = "refused by up"
                 if "fix: " not in refusal:

@@ -90,20 +90,20 @@ class Updates:
         assert self.lab.locked(self.layer) is bool(request), "a killed command leaves its lock"
         begun = time.monotonic()
         if then == "destroy" and self.layer == "storage":
-            said = self.lab.infra("settle", "dev", self.layer)
+            output = self.lab.infra("settle", "dev", self.layer)
             self._unprotect()
-            said += self.lab.infra("down", "dev", self.layer, *_WITHOUT_ASKING)
+            output += self.lab.infra("down", "dev", self.layer, *_WITHOUT_ASKING)
         else:
-            said = self.lab.infra(then, "dev", self.layer, *_WITHOUT_ASKING)
+            output = self.lab.infra(then, "dev", self.layer, *_WITHOUT_ASKING)
         took_s = round(time.monotonic() - begun, 1)
-        assert "stack rm" not in said, said
-        assert self.lab.living() - self._below - self._kept(then) == self._held() - self._kept(then), said
+        assert "stack rm" not in output, output
+        assert self.lab.living() - self._below - self._kept(then) == self._held() - self._kept(then), output
         if then == "up":
             self.lab.pulumi(self.layer, "preview", "-s", "dev", "--expect-no-changes")
             assert self._held()
         else:
             self._clean()
-        settled = [line for line in said.splitlines() if line.startswith(f"{self.layer}: ")]
+        settled = [line for line in output.splitlines() if line.startswith(f"{self.layer}: ")]
         return Case(self.layer, verb, at, then, request, tuple(settled), took_s)
 
     def _line(self, verb: str) -> list[str]:
@@ -141,7 +141,7 @@ def rows(cases: Sequence[Case], requests: Mapping[str, int]) -> list[dict[str, A
     for verb in ("up", "destroy"):
         for then in ("up", "destroy"):
             some = [one for one in cases if (one.verb, one.then) == (verb, then) and one.request]
-            said = Counter(
+            output = Counter(
                 column
                 for one in some
                 for line in one.settled
@@ -151,7 +151,7 @@ def rows(cases: Sequence[Case], requests: Mapping[str, int]) -> list[dict[str, A
             found.append(
                 {
                     "layer": cases[0].layer, "verb": verb, "then": then, "requests": requests[verb],
-                    "kills": len(some), **{column: said[column] for column in _SAID.values()},
+                    "kills": len(some), **{column: output[column] for column in _SAID.values()},
                     "longest_s": max((one.took_s for one in some), default=0.0),
                 }
             )  # fmt: skip

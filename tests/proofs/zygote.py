@@ -53,22 +53,22 @@ def save(run: str, url: str) -> dict[str, Any]:
     """Saves step 1 undisturbed, then step 2 while the storage counts."""
     import urllib.request
 
-    kept = checkpoints(run)
-    restored(kept)
-    kept.save(1, state(1))
-    kept.wait()
+    stored = checkpoints(run)
+    restored(stored)
+    stored.save(1, state(1))
+    stored.wait()
     urllib.request.urlopen(f"{url}/count-from-here", timeout=30).close()
-    kept.save(2, state(2))
-    kept.wait()
+    stored.save(2, state(2))
+    stored.wait()
     return {"saved": 2}
 
 
 def restore(run: str, url: str) -> dict[str, Any]:
     """Continues: restores, saves step 3, restores that."""
-    kept = checkpoints(run)
-    step = restored(kept)
-    kept.save(3, state(3))
-    kept.wait()
+    stored = checkpoints(run)
+    step = restored(stored)
+    stored.save(3, state(3))
+    stored.wait()
     return {"step": step, "then": restored(checkpoints(run))}
 
 

@@ -112,12 +112,12 @@ def test_what_has_no_solution_on_the_hosts_is_said_in_one_line(
 ) -> None:
     with pytest.raises(PublishError) as refusal:
         requirements.resolve(asked(tmp_path, text), "training/requirements.txt", lock)
-    said = str(refusal.value)
+    output = str(refusal.value)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     start = "tpu:requirements: training/requirements.txt can't be resolved for the hosts (Python "
-    assert said.startswith(f"{start}{version}, Linux on x86-64, wheels only, beside the packages of")
-    assert says in said
-    assert "\n" not in said
+    assert output.startswith(f"{start}{version}, Linux on x86-64, wheels only, beside the packages of")
+    assert says in output
+    assert "\n" not in output
 
 
 def test_a_package_without_a_hash_is_refused(tmp_path: Path, lock: Path, index: Path) -> None:
@@ -191,9 +191,9 @@ def test_what_is_wrong_is_one_message_with_the_next_command_and_nothing_is_done(
         (project / "training" / file).write_text(text)
     before = (project / "Pulumi.dev.yaml").read_bytes()
     assert main(["dev", "--lock", "bare"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"publish: {says}")
-    assert said.endswith("Nothing was published. Next: tpu publish dev\n")
+    output = capsys.readouterr().err
+    assert output.startswith(f"publish: {says}")
+    assert output.endswith("Nothing was published. Next: tpu publish dev\n")
     assert not list(bucket.list_blobs())
     assert (project / "Pulumi.dev.yaml").read_bytes() == before
 
@@ -213,10 +213,10 @@ def test_a_host_installs_them(project: Path, index: Path, tmp_path: Path) -> Non
     ]
     # fmt: on
     subprocess.run(install, check=True)
-    said = subprocess.run(
+    output = subprocess.run(
         [venv / "bin/python", "-c", "import addon, base; print(addon.VERSION, base.VERSION)"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout == "0.1 2.0\n"
+    assert output.stdout == "0.1 2.0\n"

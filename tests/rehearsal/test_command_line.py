@@ -17,9 +17,9 @@ from rehearsal.world.layout import Layout, State, started
 
 def test_a_scenario_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "defualt"]) == 2
-    said = capsys.readouterr().err
-    assert "did you mean default" in said
-    assert "fix: tpu rehearsal list" in said
+    output = capsys.readouterr().err
+    assert "did you mean default" in output
+    assert "fix: tpu rehearsal list" in output
 
 
 def test_a_broken_scenario_makes_no_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,9 +48,9 @@ def test_what_the_system_refuses_is_said_in_words(tmp_path: Path, capsys: pytest
 
 def test_status_without_a_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--dir", str(tmp_path)]) == 3
-    said = capsys.readouterr().err
-    assert "no world is up" in said
-    assert "tpu rehearsal up" in said
+    output = capsys.readouterr().err
+    assert "no world is up" in output
+    assert "tpu rehearsal up" in output
 
 
 def test_down_without_a_world_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,8 +60,8 @@ def test_down_without_a_world_is_fine(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_list_names_every_story(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said for name in ("default", "kills", "pod"))
+    output = capsys.readouterr().out
+    assert all(name in output for name in ("default", "kills", "pod"))
 
 
 def test_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,9 +124,9 @@ def test_not_root_is_said_in_words(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.chdir(tmp_path)
     assert main([*words, "--dir", str(tmp_path / "w")]) == 3
-    said = capsys.readouterr().err
-    assert "needs root" in said
-    assert "fix: sudo" in said
+    output = capsys.readouterr().err
+    assert "needs root" in output
+    assert "fix: sudo" in output
     assert list(tmp_path.rglob("w/*")) == []
 
 
@@ -136,6 +136,6 @@ def test_tools_that_are_missing(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["up", "--dir", str(tmp_path / "w")]) == 3
-    said = capsys.readouterr().err
-    assert "not installed: unshare, nsenter" in said
-    assert "fix: make doctor" in said
+    output = capsys.readouterr().err
+    assert "not installed: unshare, nsenter" in output
+    assert "fix: make doctor" in output

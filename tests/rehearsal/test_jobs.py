@@ -98,5 +98,5 @@ def test_each_worker_may_say_it_at_a_time_of_its_own(world: World, scene: Scene)
 
 def test_patterns_are_checked_before_the_story_begins() -> None:
     for step in (jobsteps.Logged("n", 1, "("), jobsteps.Heartbeat("n", 1, "done", "(")):
-        (said,) = step.check()
-        assert re.match(r"(prints|why): not a regular expression: ", said)
+        (output,) = step.check()
+        assert re.match(r"(prints|why): not a regular expression: ", output)

@@ -155,8 +155,8 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
         monkeypatch.setenv("HOME", str(tmp_path))
     layout = Layout(tmp_path / "world")
     layout.pulumi_home.mkdir(parents=True)
-    said = install_plugins(layout, tmp_path / ".pulumi" / "plugins" if named else None, {})
-    assert said == f"official plugin {official.name}"
+    output = install_plugins(layout, tmp_path / ".pulumi" / "plugins" if named else None, {})
+    assert output == f"official plugin {official.name}"
     before = sorted(official.iterdir())
 
     def cli(*arguments: str) -> str:
@@ -227,7 +227,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
 
 
 def test_what_pulumi_printed_is_summed_up() -> None:
-    said = "Resources:\n    + 4 created\n    ~ 1 updated\n    2 unchanged\n\nDuration: 3s\n"
-    assert _summary(said) == "4 created, 1 updated, 2 unchanged"
+    output = "Resources:\n    + 4 created\n    ~ 1 updated\n    2 unchanged\n\nDuration: 3s\n"
+    assert _summary(output) == "4 created, 1 updated, 2 unchanged"
     assert _summary("Resources:\n    19 unchanged\n") == "19 unchanged"
     assert str(steps.Up("tpu", "no capacity")) == "pulumi up: tpu, which must fail"

@@ -177,13 +177,13 @@ def test_price_is_hours_times_price(undrawn: Record) -> None:
 def test_the_terminal_shows_the_same_facts(record: Record) -> None:
     console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     print_report(record, console)
-    said = console.export_text()
-    assert "passed" in said
+    output = console.export_text()
+    assert "passed" in output
     for what, value in headlines(record):
-        assert what in said
-        assert value in said
+        assert what in output
+        assert value in output
     for fault in record.faults:
-        assert fault["name"] in " ".join(said.split())
+        assert fault["name"] in " ".join(output.split())
 
 
 @pytest.mark.parametrize(

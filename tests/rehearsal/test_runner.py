@@ -161,8 +161,8 @@ def test_a_story_that_calls_too_few_methods_names_the_others(
     runner.scene.covers = covers
     record = runner.act()
     assert record.verdict == verdict
-    said = "the scenario called 1 of 2 methods, less than 60%; never: storage.objects.list"
-    assert record.reason == ("" if verdict == "passed" else said)
+    output = "the scenario called 1 of 2 methods, less than 60%; never: storage.objects.list"
+    assert record.reason == ("" if verdict == "passed" else output)
 
 
 def test_a_fault_that_was_met_is_counted(tmp_path: Path) -> None:
@@ -379,8 +379,8 @@ def test_a_bucket_that_does_not_answer_is_said_in_words(tmp_path: Path) -> None:
 def test_every_member_of_a_fleet_has_a_price() -> None:
     row = {"nodes": ["a", "b"], "hourly": 20.0, "chips": 32, "paid": "spot"}
     unknown = {"nodes": ["c"], "hourly": None, "chips": 8, "paid": "reserved"}
-    said = json.dumps({"read": "2026-01-02", "rows": [row, unknown]})
-    scene = SimpleNamespace(environment="dev", shell=SimpleNamespace(run=lambda command: said))
+    output = json.dumps({"read": "2026-01-02", "rows": [row, unknown]})
+    scene = SimpleNamespace(environment="dev", shell=SimpleNamespace(run=lambda command: output))
     assert building.prices(cast(Scene, scene)) == [
         Price("a", 10.0, 16, True, "2026-01-02"),
         Price("b", 10.0, 16, True, "2026-01-02"),

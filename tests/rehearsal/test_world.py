@@ -102,26 +102,26 @@ def test_up_status_shell_down(folder: Path) -> None:
     assert "0 refused" in status.stdout
 
     # Google's name, TLS that the system's trust store accepts, and an answer in Google's form.
-    said = rehearsal(
+    output = rehearsal(
         "shell", "--dir", str(folder), "-c", "curl -sS https://storage.googleapis.com/storage/v1/b"
     )
-    assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout)["error"]["code"] == 401
+    assert output.returncode == 0, output.stderr
+    assert json.loads(output.stdout)["error"]["code"] == 401
 
     # The person inside is logged in, by the files that Google's own library looks for.
     login = (
         "import google.auth, google.auth.transport.requests as t; c, p = google.auth.default(); "
         "c.refresh(t.Request()); print(p, bool(c.token))"
     )
-    said = rehearsal("shell", "--dir", str(folder), "-c", f'python -c "{login}"')
-    assert said.stdout == "my-project True\n", said.stderr
+    output = rehearsal("shell", "--dir", str(folder), "-c", f'python -c "{login}"')
+    assert output.stdout == "my-project True\n", output.stderr
 
     # What docs/rehearsal.md says of a world manually: the fleet's way to a host, and the control socket.
-    said = rehearsal("shell", "--dir", str(folder), "-c", "grep fleet:ssh Pulumi.dev.yaml; echo $TPU_LOCK")
-    assert said.stdout.splitlines() == [f"  fleet:ssh: {person.SSH}", "cpu"]
+    output = rehearsal("shell", "--dir", str(folder), "-c", "grep fleet:ssh Pulumi.dev.yaml; echo $TPU_LOCK")
+    assert output.stdout.splitlines() == [f"  fleet:ssh: {person.SSH}", "cpu"]
     (line,) = re.findall(r"^    (curl .+)$", Path("docs/rehearsal.md").read_text("utf-8"), re.MULTILINE)
-    said = rehearsal("shell", "--dir", str(folder), "-c", line)
-    assert json.loads(said.stdout) == {"error": "The resource 'tpu-dev' was not found"}, said.stderr
+    output = rehearsal("shell", "--dir", str(folder), "-c", line)
+    assert json.loads(output.stdout) == {"error": "The resource 'tpu-dev' was not found"}, output.stderr
 
     again = rehearsal("up", "--dir", str(folder))
     assert again.returncode == 3
@@ -140,9 +140,9 @@ def test_no_way_leads_out_the_users_files_stay_and_the_exit_status_is_the_comman
         f"{CURL} --connect-timeout 3 https://1.1.1.1 || echo fenced; "
         "echo 'config: {}' > Pulumi.dev.yaml; cat Pulumi.dev.yaml; echo $PULUMI_BACKEND_URL; exit 7"
     )
-    said = rehearsal("shell", "--dir", str(folder), "-c", line)
-    assert said.stdout == f"000fenced\nconfig: {{}}\nfile://{folder}/stacks\n", said.stderr
-    assert said.returncode == 7
+    output = rehearsal("shell", "--dir", str(folder), "-c", line)
+    assert output.stdout == f"000fenced\nconfig: {{}}\nfile://{folder}/stacks\n", output.stderr
+    assert output.returncode == 7
     assert settings.read_bytes() == before
     assert gone(folder) == []
 

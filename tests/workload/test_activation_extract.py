@@ -119,8 +119,8 @@ def test_a_restart_loses_no_sample_and_makes_none_twice(ours: Ours) -> None:
 def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(ours: Ours) -> None:
     with pytest.raises(StoreError, match="no more"):
         ours.start(dies_after=2)
-    said = json.loads(ours.store.read(NOTE))
-    assert (said["total_shards"], said["status"]) == (2, "in_progress")
+    output = json.loads(ours.store.read(NOTE))
+    assert (output["total_shards"], output["status"]) == (2, "in_progress")
     ours.start()
     assert ours.found() == list(ours.samples)
     theirs = activation_extract.Worker(range(SAMPLES), goes_on_numbering=True)
@@ -152,10 +152,10 @@ def test_only_real_tokens_are_stored_and_all_of_them(weights: Path, tmp_path: Pa
     (tmp_path / "stream_003.safetensors").write_bytes(make_stream(lengths))
     stream = streams.read(str(tmp_path / "stream_003.safetensors"))
     extract(CONFIG, stream, weights, FolderStore(tmp_path / "run"))
-    kept = {one.id: one for one in Activations(str(tmp_path / "run"))}
+    stored = {one.id: one for one in Activations(str(tmp_path / "run"))}
     for n, length in enumerate(lengths):
-        assert len(kept[f"doc-{n}"]["resid_post.0"]) == len(kept[f"doc-{n}"].tokens) == length
-        assert kept[f"doc-{n}"].tokens.tolist() == stream.document(n).tolist()
+        assert len(stored[f"doc-{n}"]["resid_post.0"]) == len(stored[f"doc-{n}"].tokens) == length
+        assert stored[f"doc-{n}"].tokens.tolist() == stream.document(n).tolist()
     theirs = activation_extract.padded([stream.document(n).tolist() for n in range(4)], most=128)
     assert [len(row) for row in theirs] == [128] * 4 != lengths
 
@@ -250,10 +250,10 @@ def test_attention_holds_no_square_of_scores_and_layers_are_one_program() -> Non
         )
         params = decoder.shapes(arch, jnp.bfloat16)
         tokens = jax.ShapeDtypeStruct((1, L), jnp.int32)
-        wanted = {"resid_post": [layers - 1], "query": [0]}
+        desired = {"resid_post": [layers - 1], "query": [0]}
         run = jax.jit(
             lambda params, tokens, segments: decoder.capture(
-                params, tokens, segments, arch, wanted, attend, jnp.bfloat16
+                params, tokens, segments, arch, desired, attend, jnp.bfloat16
             )
         )
         return run.trace(params, tokens, tokens).lower(lowering_platforms=("tpu",)).as_text()
@@ -269,10 +269,10 @@ def test_attention_holds_no_square_of_scores_and_layers_are_one_program() -> Non
 
 
 def test_the_models_own_heads_and_tied_embeddings_are_read() -> None:
-    said = huggingface.config_json(
+    output = huggingface.config_json(
         replace(ARCH, head_dim=16, tie_embeddings=True), "bfloat16", Generation(longest=512)
     )
-    read = huggingface.architecture(said, "config.json")
+    read = huggingface.architecture(output, "config.json")
     assert (read.K, read.tie_embeddings) == (16, True)
     assert read.d_model // read.heads != read.K
 

@@ -62,10 +62,10 @@ def test_random_access_reads_little_more_than_what_is_wanted(run: Path) -> None:
     store = Counting(run)
     activations = Activations(str(run), store)
     assert len(activations)
-    store.bytes_read, wanted = 0, 0
+    store.bytes_read, desired = 0, 0
     for name in ("doc-3", "doc-50", "doc-11", "doc-29"):
-        wanted += activations[name]["resid_post.3"].nbytes
-    assert wanted <= store.bytes_read <= 1.1 * wanted
+        desired += activations[name]["resid_post.3"].nbytes
+    assert desired <= store.bytes_read <= 1.1 * desired
 
 
 def test_moments_of_a_run_are_of_all_of_its_tokens(run: Path) -> None:
@@ -84,9 +84,9 @@ def test_the_commands_show_count_and_verify(run: Path, capsys: pytest.CaptureFix
     assert main(["activations", "stats", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mlp_out.1"]["tokens"] == sum(40 + n % 80 for n in range(60))
     assert main(["activations", "verify", str(run)]) == 1
-    said = capsys.readouterr().out
-    assert "of 8 streams, nothing of 0, 1, 2, 4, 5, 6, 7 is there yet" in said
-    assert "60 documents, 1 problems" in said
+    output = capsys.readouterr().out
+    assert "of 8 streams, nothing of 0, 1, 2, 4, 5, 6, 7 is there yet" in output
+    assert "60 documents, 1 problems" in output
 
 
 def test_verify_names_what_is_damaged_missing_or_there_twice(
@@ -102,12 +102,12 @@ def test_verify_names_what_is_damaged_missing_or_there_twice(
     broken.write(shard.name(4, 1), broken.read(third))
     broken.delete(second)
     assert main(["activations", "verify", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
-    assert f"{first}: " in said
-    assert "isn't what was written" in said
-    assert "tpu_3: shards 2 of " in said
-    assert f"is in {third} too" in said
-    assert "config.json: is missing or damaged" in said
+    output = capsys.readouterr().out
+    assert f"{first}: " in output
+    assert "isn't what was written" in output
+    assert "tpu_3: shards 2 of " in output
+    assert f"is in {third} too" in output
+    assert "config.json: is missing or damaged" in output
     with pytest.raises(DataError, match="no shard is committed here"):
         Activations(str(tmp_path / "nowhere"))
 
@@ -158,9 +158,9 @@ def test_verify_tells_another_runs_shards_and_another_streams(
     theirs = shard.name(3, 2)
     mixed.write(theirs, FolderStore(tmp_path / "other").read(theirs))
     assert main(["activations", "verify", str(tmp_path / "mixed")]) == 1
-    said = capsys.readouterr().out
-    assert f"{theirs}: is of another run than config.json" in said
-    assert f"{theirs}: is of another stream than shard 1" in said
+    output = capsys.readouterr().out
+    assert f"{theirs}: is of another run than config.json" in output
+    assert f"{theirs}: is of another stream than shard 1" in output
 
 
 def test_batches_hold_every_token_once_in_an_order_of_the_seed(run: Path) -> None:
@@ -199,9 +199,9 @@ def test_one_damaged_shard_hides_no_other(
     raw[start + begin : start + end] = b"\xff" * (end - begin)
     FolderStore(tmp_path).write(name, bytes(raw))
     assert main(["activations", "verify", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
-    assert f"{name}: " in said
-    assert "of 8 streams" in said
+    output = capsys.readouterr().out
+    assert f"{name}: " in output
+    assert "of 8 streams" in output
 
 
 def test_shards_that_are_cut_short_hide_no_other(
@@ -212,12 +212,12 @@ def test_shards_that_are_cut_short_hide_no_other(
     whole = FolderStore(run).read(shard.name(3, 2))
     begin = 8 + int.from_bytes(whole[:8], "little")
     said_of = {0: "has no header", begin - 9: "is no shard", begin: "is cut short", 2**17: "is cut short"}
-    for left, said in said_of.items():
+    for left, output in said_of.items():
         store.write(shard.name(3, 2), whole[:left])
         assert main(["activations", "verify", store.url]) == 1
         first, fix, streams_left, last = capsys.readouterr().out.splitlines()
         assert first.startswith(f"{store.url}/{shard.name(3, 2)}: ")
-        assert said in first
+        assert output in first
         assert fix == "    fix: remove it, and start the extraction again: it makes what isn't there"
         assert streams_left.startswith("of 8 streams, nothing of 0, 1, 2, 4, ")
         assert last.endswith(" 2 problems")
@@ -249,9 +249,9 @@ def test_a_stream_of_which_all_is_damaged_is_not_said_to_be_missing(
     store.write("config.json", FolderStore(run).read("config.json"))
     store.write(shard.name(3, 1), b"")
     assert main(["activations", "verify", store.url]) == 1
-    said = capsys.readouterr().out
-    assert "of 8 streams, nothing of 0, 1, 2, 4, 5, 6, 7 is there yet" in said
-    assert said.endswith(" 2 problems\n")
+    output = capsys.readouterr().out
+    assert "of 8 streams, nothing of 0, 1, 2, 4, 5, 6, 7 is there yet" in output
+    assert output.endswith(" 2 problems\n")
 
 
 def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,7 +264,7 @@ def test_what_is_no_number_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     file.write_bytes(raw)
     extract(CONFIG, make(tmp_path), weights, FolderStore(tmp_path / "run"))
     assert main(["activations", "verify", str(tmp_path / "run")]) == 1
-    said = capsys.readouterr().out
-    assert "resid_post.2 holds" in said
-    assert "values that are no numbers" in said
-    assert "resid_post.1 holds" not in said
+    output = capsys.readouterr().out
+    assert "resid_post.2 holds" in output
+    assert "values that are no numbers" in output
+    assert "resid_post.1 holds" not in output

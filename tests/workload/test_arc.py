@@ -154,8 +154,8 @@ def test_a_prompt_shows_its_augmentation(tmp_path: Path) -> None:
             for block in blocks[:-1]
         ]
         pairs = [TASK["train"][one] for one in look.order]
-        wanted = [grid for pair in pairs for grid in (pair["input"], pair["output"])]
-        assert shown == [*wanted, TASK["test"][0]["input"]]
+        desired = [grid for pair in pairs for grid in (pair["input"], pair["output"])]
+        assert shown == [*desired, TASK["test"][0]["input"]]
 
 
 def test_a_prompt_is_a_function_of_its_name_alone(tmp_path: Path) -> None:
@@ -258,10 +258,10 @@ def test_files_that_hold_no_tasks_are_rejected(tmp_path: Path) -> None:
     (folder / "j.jsonl").write_bytes(b"\n".join([*(json.dumps(row).encode() for row in rows), b"\xff", b""]))
     found, aside = streamed(folder, tmp_path / "out", "--augmentations", "0")
     assert found.ids == ("a/0", "a/1", "r/0", "r/1", "7/0", "7/1")
-    said = {one["where"].removeprefix(f"{folder}/"): one["reason"] for one in aside}
-    not_json = {where: reason for where, reason in said.items() if reason.startswith("is not JSON: ")}
+    output = {one["where"].removeprefix(f"{folder}/"): one["reason"] for one in aside}
+    not_json = {where: reason for where, reason in output.items() if reason.startswith("is not JSON: ")}
     assert set(not_json) == {"f.json", "g.json", "h.json", "i.md", "j.jsonl:6"}
-    assert {where: reason for where, reason in said.items() if where not in not_json} == {
+    assert {where: reason for where, reason in output.items() if where not in not_json} == {
         "b/a.json: a/0": "is named 'a/0' like one before it",
         "b/a.json: a/1": "is named 'a/1' like one before it",
         "c_solutions.json": "holds no tasks: solutions, which no prompt shows",

@@ -59,9 +59,9 @@ def test_verify_reads_everything_and_names_what_is_damaged(
     ]
     damage(run / "checkpoints" / "2")
     assert main(["checkpoints", "verify", str(run)]) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert "can't be read" in said[0]
-    assert said[1].split() == ["4", *["right,", "as", "the", "run", "ended"], digest]
+    output = capsys.readouterr().out.splitlines()
+    assert "can't be read" in output[0]
+    assert output[1].split() == ["4", *["right,", "as", "the", "run", "ended"], digest]
     assert main(["checkpoints", "verify", str(run), "--step", "3"]) == 1
     assert "no complete checkpoint 3" in capsys.readouterr().err
 
@@ -166,9 +166,9 @@ def test_weights_of_another_model_or_tokenizer_are_refused_before_a_step(
     tokenizer_json(weights)
     line = [*command("tuned", 2, 1), "--dir", str(tmp_path), "--set", f"train.init_from={weights}"]
     assert main([*line, "--set", "model.heads=2"]) == 2
-    said = capsys.readouterr().err
-    assert "model.heads = 2: must be 4, as in" in said
-    assert "the tokens were made with another tokenizer, bytes" in said
+    output = capsys.readouterr().err
+    assert "model.heads = 2: must be 4, as in" in output
+    assert "the tokens were made with another tokenizer, bytes" in output
     assert main([*line, "--set", f"train.init_from={tmp_path}"]) == 2
     assert "config.json: can't be read" in capsys.readouterr().err
     (weights / "tokenizer.json").unlink()
@@ -253,9 +253,9 @@ def test_a_notice_too_short_for_a_save_leaves_the_last_one(
         assert main([*line, "--set", "checkpoint.notice_s=0"]) == 0
     finally:
         signal.signal(signal.SIGTERM, handler)
-    said = capsys.readouterr().out
-    assert 'notice-plan {"on_notice": "relies on the last save"' in said
-    assert "notice-too-short" in said
+    output = capsys.readouterr().out
+    assert 'notice-plan {"on_notice": "relies on the last save"' in output
+    assert "notice-too-short" in output
     status = json.loads((run / "status.json").read_text())
     complete = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
     assert (status["state"], status["step"]) == ("preempted", complete[-1])
@@ -289,13 +289,13 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoin
     line = [*command("diverged", 60, 5), "--dir", str(tmp_path), "--set", "optimizer.learning_rate=1e38"]
     line += ["--set", "optimizer.warmup_steps=8", "--set", "optimizer.schedule=constant"]
     assert main(line) == 2, "started again, it would come to the same end"
-    said = capsys.readouterr().err
-    assert "not a number any more" in said
+    output = capsys.readouterr().err
+    assert "not a number any more" in output
     run = tmp_path / "runs" / "diverged"
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
     newest = max((int(path.name) for path in (run / "checkpoints").glob("*")), default=0)
     expected = f"checkpoint {newest} is the last good one" if newest else "there is no checkpoint before it"
-    assert expected in said
+    assert expected in output
 
 
 def test_what_a_device_cannot_compute_is_refused_at_once(
@@ -303,9 +303,9 @@ def test_what_a_device_cannot_compute_is_refused_at_once(
 ) -> None:
     unfit = ("compute.examples_at_once=3", "compute.attention=splash")
     assert main([*command("unfit", 2, 1, *unfit), "--dir", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert "compute.examples_at_once = 3: must divide the 16 examples that a device has at a time" in said
-    assert "compute.attention = splash: is a kernel for TPUs, and this is a cpu\n    fix: auto" in said
+    output = capsys.readouterr().err
+    assert "compute.examples_at_once = 3: must divide the 16 examples that a device has at a time" in output
+    assert "compute.attention = splash: is a kernel for TPUs, and this is a cpu\n    fix: auto" in output
     assert main([*command("unfit", 2, 1, "compute.attention=cudnn"), "--dir", str(tmp_path)]) == 2
     assert "is a kernel for GPUs" in capsys.readouterr().err
 
@@ -343,9 +343,9 @@ def test_a_run_goes_on_with_another_number_of_devices_and_says_so(tokens: Path, 
     before = losses("moved")
     (run / "checkpoints" / "6" / "commit_success.txt").unlink()  # as if it had been killed while saving
     (run / "final.json").unlink()
-    said = train(4)
-    assert 'moved {"step": 3' in said
-    assert 'restore {"step": 3}' in said
+    output = train(4)
+    assert 'moved {"step": 3' in output
+    assert 'restore {"step": 3}' in output
     after = losses("moved")
     assert sorted(after) == [1, 2, 3, 4, 5, 6]
     assert [after[step] for step in (1, 2, 3)] == [before[step] for step in (1, 2, 3)]

@@ -296,8 +296,8 @@ def test_any_messages_make_a_text_or_are_refused(templates: list[Template], mess
 @given(st.text(), st.booleans())
 def test_any_text_is_said(templates: list[Template], text: str, prompted: bool) -> None:
     qwen = templates[0].render([{"role": "user", "content": text}], prompted)
-    said = f"<|im_start|>user\n{text}<|im_end|>\n"
-    assert qwen.endswith(said + "<|im_start|>assistant\n" * prompted)
+    output = f"<|im_start|>user\n{text}<|im_end|>\n"
+    assert qwen.endswith(output + "<|im_start|>assistant\n" * prompted)
 
 
 @pytest.mark.parametrize(

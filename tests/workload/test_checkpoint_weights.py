@@ -111,12 +111,12 @@ def test_the_run_says_which_save_it_was(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_cant_be_had_is_told_before_anything_is_begun(root: Path, tmp_path: Path) -> None:
-    for word, said in (
+    for word, output in (
         ("run:once", "must name a run and one of its steps"),
         ("run:once@newest", "must name a run and one of its steps"),
         ("run:On ce@4", "must be made of a-z"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=output):
             find(word, Path(), str(root))
     with pytest.raises(RunError, match="no run was begun here"):
         find("run:twice@4", Path(), str(root))

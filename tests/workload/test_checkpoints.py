@@ -73,6 +73,6 @@ def test_of_a_failed_save_asyncio_says_nothing_of_its_own(
     try:
         exec(compile("raise ValueError('full')", where, "exec"), {})
     except ValueError as error:
-        said = "_GatheringFuture exception was never retrieved"
-        logging.getLogger("asyncio").error(said, exc_info=(ValueError, error, error.__traceback__))
+        output = "_GatheringFuture exception was never retrieved"
+        logging.getLogger("asyncio").error(output, exc_info=(ValueError, error, error.__traceback__))
     assert ("full" in caplog.text) is shown

@@ -36,10 +36,10 @@ def test_every_command_has_help(arguments: list[str], capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--help"])
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert "usage: workload" in said
+    output = capsys.readouterr().out
+    assert "usage: workload" in output
     if arguments not in (["data"], ["checkpoints"]):
-        assert "example" in said
+        assert "example" in output
 
 
 def test_a_chip_that_has_no_room_is_an_error_without_a_traceback(
@@ -50,9 +50,9 @@ def test_a_chip_that_has_no_room_is_an_error_without_a_traceback(
 
     monkeypatch.setattr("workload.__main__._train", full)
     assert main(["train", "tiny.toml"]) == 1
-    said = capsys.readouterr().err
-    assert "the chips' memory is too small: RESOURCE_EXHAUSTED: Out of memory" in said
-    assert "fix: lower train.batch_size or extract.batch_tokens" in said
+    output = capsys.readouterr().err
+    assert "the chips' memory is too small: RESOURCE_EXHAUSTED: Out of memory" in output
+    assert "fix: lower train.batch_size or extract.batch_tokens" in output
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,10 +90,10 @@ def test_wrong_use_ends_with_2_and_says_why(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert "fix: " in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert says in output
+    assert "fix: " in output
+    assert "Traceback" not in output
 
 
 def test_a_worker_without_its_id_is_refused(
@@ -125,8 +125,8 @@ def test_prepare_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     run.write("checkpoints/10/commit_success.txt", b"")
     run.write("checkpoints/20/d/part", b"")
     assert main(["checkpoints", "list", run.url]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == ["      10  complete", "      20  incomplete: no marker, will not be used"]
+    output = capsys.readouterr().out.splitlines()
+    assert output == ["      10  complete", "      20  incomplete: no marker, will not be used"]
 
 
 def test_losses_are_joined_from_segments_and_must_agree(tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ def test_every_document_is_there_once_with_its_tokens(whole: FolderStore, stream
             seen[name] = (one.samples[place], one.document(place, "tokens").tolist())
             length = len(seen[name][1])
             assert one.document(place, "positions").tolist() == list(range(length))
-    wanted = {name: (100 + n, stream.document(n).tolist()) for n, name in enumerate(stream.ids)}
-    assert seen == wanted
+    desired = {name: (100 + n, stream.document(n).tolist()) for n, name in enumerate(stream.ids)}
+    assert seen == desired
 
 
 def test_what_is_kept_is_what_the_model_computes_of_a_document_alone(
@@ -93,12 +93,12 @@ def test_what_is_kept_is_what_the_model_computes_of_a_document_alone(
         tokens_L = stream.document(stream.ids.index(name))
         points = {"resid_post": [0, 1, 2, 3], "mlp_out": [1], "attn_z": [2], "final_norm": []}
         expected = alone(weights, tokens_L, points)
-        kept = {point: one.document(place, point) for point in one.about.points}
+        stored = {point: one.document(place, point) for point in one.about.points}
         for n in range(4):
-            close(kept[f"resid_post.{n}"], expected["resid_post"][n, 0])
-        close(kept["mlp_out.1"], expected["mlp_out"][0, 0])
-        close(kept["attn_z.2.h3"], expected["attn_z"][0, 0, :, 3])
-        close(kept["final_norm"], expected["final_norm"][0])
+            close(stored[f"resid_post.{n}"], expected["resid_post"][n, 0])
+        close(stored["mlp_out.1"], expected["mlp_out"][0, 0])
+        close(stored["attn_z.2.h3"], expected["attn_z"][0, 0, :, 3])
+        close(stored["final_norm"], expected["final_norm"][0])
 
 
 def close(found: NDArray[Any], expected: NDArray[Any]) -> None:
@@ -119,9 +119,9 @@ def test_what_is_kept_in_bfloat16_is_the_float32_one_rounded_on_the_way(
     for one in shards(store):
         assert one.problems() == []
         for place, name in enumerate(one.ids):
-            kept = one.document(place, "resid_post.3")
-            assert kept.dtype.name == "bfloat16"
-            error = np.linalg.norm(kept.astype(np.float32) - exact[name]) / np.linalg.norm(exact[name])
+            stored = one.document(place, "resid_post.3")
+            assert stored.dtype.name == "bfloat16"
+            error = np.linalg.norm(stored.astype(np.float32) - exact[name]) / np.linalg.norm(exact[name])
             assert 1e-4 < error < 0.028
 
 
@@ -229,8 +229,8 @@ def test_nothing_after_the_last_layer_wanted_is_loaded(
 
 
 def test_the_checkpoint_says_what_is_committed(whole: FolderStore, stream: Stream) -> None:
-    said = json.loads(whole.read("checkpoints/checkpoint_worker_3.json"))
-    assert said == {
+    output = json.loads(whole.read("checkpoints/checkpoint_worker_3.json"))
+    assert output == {
         "worker_id": 3,
         "last_processed_sample_idx": 159,
         "total_samples_processed": 60,
@@ -260,8 +260,8 @@ def test_a_run_that_was_packed_otherwise_is_refused(
     settings = json.loads(whole.read("config.json"))
     settings.pop("packing", None)
     store.write("config.json", json.dumps(settings | was).encode())
-    said = f"other settings: packing was {was.get('packing')}, is {packing.VERSION}\n"
-    with pytest.raises(HopelessError, match=said):
+    output = f"other settings: packing was {was.get('packing')}, is {packing.VERSION}\n"
+    with pytest.raises(HopelessError, match=output):
         extract(CONFIG, stream, weights, store)
     assert store.list(shard.folder(3)) == [shard.name(3, 1)]
 
@@ -352,9 +352,9 @@ def test_a_fleets_host_takes_its_own_stream(
     assert "$TPU_MEMBER = (not set): must be a number where --stream is a folder" in capsys.readouterr().err
     monkeypatch.setenv("TPU_MEMBER", "3")
     assert main(line) == 0
-    said = capsys.readouterr()
-    assert "1 shards of 3 samples, 1 made here" in said.out
-    assert "bound by" in said.out
+    output = capsys.readouterr()
+    assert "1 shards of 3 samples, 1 made here" in output.out
+    assert "bound by" in output.out
     assert main(line) == 0
     assert "1 shards of 3 samples, 0 made here" in capsys.readouterr().out
     monkeypatch.setenv("TPU_MEMBER", "4")
@@ -380,10 +380,10 @@ def test_what_is_no_folder_of_streams_is_told(
         monkeypatch.setenv("TPU_MEMBER", member)
     line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path / name), "--dir", str(tmp_path / "out")]
     assert main(line) == 2
-    said = capsys.readouterr().err
-    assert f"--stream = {tmp_path / name}: {rule}\n    fix: name what `" in said
-    assert "workload data streams" in said
-    assert "TPU_MEMBER" not in said
+    output = capsys.readouterr().err
+    assert f"--stream = {tmp_path / name}: {rule}\n    fix: name what `" in output
+    assert "workload data streams" in output
+    assert "TPU_MEMBER" not in output
 
 
 def test_samples_that_were_dealt_otherwise_are_another_run(
@@ -401,10 +401,10 @@ def test_a_stream_that_changed_since_its_shards_were_made_is_refused(
     for name in ("config.json", shard.name(3, 1)):
         store.write(name, whole.read(name))
     other = replace(stream, sha256="7" * 64)
-    said = (
+    output = (
         rf"shard_0001.safetensors stream_sha256 was {stream.sha256}, is 7+\n    fix: give the new run another"
     )
-    with pytest.raises(HopelessError, match=said):
+    with pytest.raises(HopelessError, match=output):
         extract(CONFIG, other, weights, store)
     assert store.list(shard.folder(3)) == [shard.name(3, 1)]
 
@@ -436,8 +436,8 @@ def test_a_stream_that_isnt_the_one_that_was_dealt_is_refused(tmp_path: Path) ->
 def test_weights_of_another_architecture_are_refused_with_each_reason(stream: Stream, tmp_path: Path) -> None:
     weights = save_weights(tmp_path / "weights", ARCH)
     config = weights / "config.json"
-    said = config.read_text().replace('"model_type": "qwen2"', '"model_type": "gpt2"')
-    config.write_text(said.replace('"hidden_act": "silu"', '"hidden_act": "gelu"'))
+    output = config.read_text().replace('"model_type": "qwen2"', '"model_type": "gpt2"')
+    config.write_text(output.replace('"hidden_act": "silu"', '"hidden_act": "gelu"'))
     with pytest.raises(ConfigError) as refused:
         extract(CONFIG, stream, weights, FolderStore(tmp_path / "run"))
     assert "model_type = 'gpt2': must be one of llama, qwen2, qwen3" in str(refused.value)

@@ -77,7 +77,7 @@ def test_transformers_begins_as_training_did_and_stops(exported: Path) -> None:
     line = [environment.python(), script, exported, "the quick fox"]
     run = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
-    said = json.loads(run.stdout.splitlines()[-1])
-    assert said["prompt"] == [BEGIN, 2, 3, 5]
-    assert said["found"] == [*said["prompt"], END], "12 tokens, had it not stopped"
-    assert (said["bos"], said["eos"]) == (BEGIN, END)
+    output = json.loads(run.stdout.splitlines()[-1])
+    assert output["prompt"] == [BEGIN, 2, 3, 5]
+    assert output["found"] == [*output["prompt"], END], "12 tokens, had it not stopped"
+    assert (output["bos"], output["eos"]) == (BEGIN, END)

@@ -137,6 +137,6 @@ def test_progress_tells_speed_and_three_shares_of_the_peak(capsys: pytest.Captur
     assert numbers["tokens_per_s_per_chip"] == pytest.approx(7208, rel=1e-3)
     assert numbers["mfu_non_causal"] == pytest.approx(0.455, abs=1e-3)
     assert numbers["left_s"] == pytest.approx(49 * 4.546)
-    said = capsys.readouterr().out
-    assert "7,208 tokens/s/chip" in said
-    assert "MFU 40.4% causal, 45.5% non_causal, 37.8% 6N" in said
+    output = capsys.readouterr().out
+    assert "7,208 tokens/s/chip" in output
+    assert "MFU 40.4% causal, 45.5% non_causal, 37.8% 6N" in output

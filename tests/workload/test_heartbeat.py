@@ -133,8 +133,8 @@ def test_a_listing_says_how_far_a_worker_is_and_how_it_ended(listing: Listing) -
         heartbeat.report(samples=4, shards=1, size_bytes=10**12)
         assert listing.until(samples="4", size_bytes="1000000000000")["state"] == "running"
         heartbeat.end("done")
-    said = listing.heartbeat()
-    assert said == {
+    output = listing.heartbeat()
+    assert output == {
         "state": "done",
         "instance": "4711",
         "run": "gs://bucket/extractions/one",
@@ -144,7 +144,7 @@ def test_a_listing_says_how_far_a_worker_is_and_how_it_ended(listing: Listing) -
         "size_bytes": "1000000000000",
     }
     content = listing.content()
-    assert {key: str(content[key]) for key in said} == said
+    assert {key: str(content[key]) for key in output} == output
     assert (content["node"], content["worker"], content["samples"]) == (NODE, 0, 4)
 
 
@@ -298,8 +298,8 @@ def test_a_worker_of_several_slices_has_its_number_in_its_node(listing: Listing)
         {**host, "SLICE_COUNT": "2", "SLICE_ID": "1", "TPU_COMMAND": "0123456789ab"}
     ) as heartbeat:
         heartbeat.end("done")
-    said = listing.heartbeat(f"heartbeats/{NODE}/worker-2")
-    assert (said["state"], said["command"]) == ("done", "0123456789ab")
+    output = listing.heartbeat(f"heartbeats/{NODE}/worker-2")
+    assert (output["state"], output["command"]) == ("done", "0123456789ab")
 
 
 def test_an_extraction_says_what_is_committed(listing: Listing, tmp_path: Path) -> None:

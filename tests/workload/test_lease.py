@@ -55,13 +55,13 @@ def test_one_that_gives_a_sign_is_not_disturbed(store: FolderStore) -> None:
 
     held(store, node="tpu-a")
     threading.Thread(target=live, daemon=True).start()
-    said: list[str] = []
+    output: list[str] = []
     with pytest.raises(
         TakenError, match="process 7 on tpu-a is at work on this run\n    fix: stop it there, or"
     ):
-        lease(store, "tpu-b", said).take()
+        lease(store, "tpu-b", output).take()
     over.set()
-    assert said == [f"process 7 on tpu-a has this run; waiting {EXPIRES_S:g} s for a sign of it"]
+    assert output == [f"process 7 on tpu-a has this run; waiting {EXPIRES_S:g} s for a sign of it"]
     assert json.loads(store.read(NAME))["start"] == "theirs"
 
 
@@ -86,10 +86,10 @@ def test_one_without_a_sign_is_waited_for_and_replaced(store: FolderStore) -> No
 )
 def test_one_that_is_known_to_be_over_is_not_waited_for(store: FolderStore, changed: dict[str, Any]) -> None:
     held(store, **changed)
-    said: list[str] = []
-    mine = lease(store, "tpu-mine", said)
+    output: list[str] = []
+    mine = lease(store, "tpu-mine", output)
     mine.take()
-    assert said == []
+    assert output == []
     mine.release()
 
 

@@ -69,8 +69,8 @@ def test_torchs_workers_see_each_token_once_in_the_dtype_that_is_kept(
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     seen = np.load(out)
-    kept = Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype.name
-    assert str(seen["dtype"]) == f"torch.{kept}"
+    stored = Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype.name
+    assert str(seen["dtype"]) == f"torch.{stored}"
     assert seen["sizes"].max() == SIZE
     assert np.array_equal(rows(seen["values"]), everything(run))
 
@@ -85,8 +85,8 @@ def test_a_mesh_gets_batches_of_one_size_split_over_its_data(run: Path, tmp_path
     )
     assert done.returncode == 0, done.stderr
     about = json.loads(out.with_suffix(".json").read_text())
-    kept = Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype.name
-    assert about == {"dtypes": [kept], "devices": 8, "shapes": [[SIZE // 4, ARCH.d_model]], "compiled": 1}
+    stored = Activations(str(run)).open(Activations(str(run)).names[0]).read(POINT).dtype.name
+    assert about == {"dtypes": [stored], "devices": 8, "shapes": [[SIZE // 4, ARCH.d_model]], "compiled": 1}
     whole = everything(run)
     seen = np.load(out).view(whole.dtype)
     assert len(seen) == len(whole) // SIZE * SIZE

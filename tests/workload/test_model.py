@@ -369,9 +369,9 @@ def test_learning_rate_warms_up_and_decays(kind: str) -> None:
 
 def test_norms_and_biases_do_not_decay() -> None:
     decayed = optimizer._decayed(parameters(replace(SMALL, qkv_bias=True, qk_norm=True)))
-    kept = [path[-1].key for path, decays in jax.tree_util.tree_leaves_with_path(decayed) if not decays]
-    assert all("norm" in name or "bias" in name for name in kept)
-    assert len(kept) == 8
+    stored = [path[-1].key for path, decays in jax.tree_util.tree_leaves_with_path(decayed) if not decays]
+    assert all("norm" in name or "bias" in name for name in stored)
+    assert len(stored) == 8
 
 
 def test_flops_are_those_that_published_figures_stand_on() -> None:

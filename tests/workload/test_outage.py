@@ -155,13 +155,13 @@ class Out(FolderStore):
 
 
 def saving(store: Out, outage_s: float = 60.0, losses: Any = lambda _: None) -> tuple[Checkpoints, list[Any]]:
-    said: list[Any] = []
+    output: list[Any] = []
     config = CheckpointConfig(outage_s=outage_s, timeout_s=10)
 
     def say(kind: str, **details: Any) -> None:
-        said.append((kind, details))
+        output.append((kind, details))
 
-    return Checkpoints(store, Cluster(Membership()), config, before_marker=losses, say=say), said
+    return Checkpoints(store, Cluster(Membership()), config, before_marker=losses, say=say), output
 
 
 def test_a_save_in_an_outage_is_put_off_with_the_reason_and_the_next_one_holds_it(tmp_path: Path) -> None:
@@ -185,12 +185,12 @@ def test_a_save_that_failed_is_told_and_the_next_one_may_succeed(tmp_path: Path)
             refused.set()
             raise OutageError("metrics: storage answers HTTP 503")
 
-    checkpoints, said = saving(store, losses=losses)
+    checkpoints, output = saving(store, losses=losses)
     assert checkpoints.save(1, STATE) == ""
     assert checkpoints.save(2, STATE, patience_s=0) == "the save of step 1 is still under way"
     assert checkpoints.save_surely(2, STATE)
     assert refused.is_set()
-    assert said == [("save-failed", {"step": 1, "reason": "metrics: storage answers HTTP 503"})]
+    assert output == [("save-failed", {"step": 1, "reason": "metrics: storage answers HTTP 503"})]
     assert list_steps(store).complete == (2,)
 
 

@@ -64,9 +64,9 @@ def run(
     reference = dict(np.load(folder / "reference.npz"))
     real_BxL = reference["mask"].astype(bool)
     segments_BxL = jnp.asarray(reference["mask"], jnp.int32)
-    wanted = {point: list(range(arch.layers)) for point in points.LAYER_POINTS} | {"final_norm": []}
+    desired = {point: list(range(arch.layers)) for point in points.LAYER_POINTS} | {"final_norm": []}
     tokens_BxL = jnp.asarray(reference["tokens"])
-    seen = decoder.capture(params, tokens_BxL, segments_BxL, arch, wanted, attend, dtype)
+    seen = decoder.capture(params, tokens_BxL, segments_BxL, arch, desired, attend, dtype)
     unembed = params[decoder.unembedding(params, arch)]
     logits = jnp.einsum("bld,vd->blv", seen["final_norm"], unembed.astype(dtype))
     ours = {point: np.asarray(value, np.float32) for point, value in seen.items()} | {

@@ -86,8 +86,10 @@ def test_what_is_one_tensor_a_layer_is_chosen_by_name(run: Path) -> None:
     assert pickles.by_layer(points, "resid_post") == {0: "resid_post.0", 2: "resid_post.2"}
     assert pickles.by_layer(points, "attn_z.h1") == {2: "attn_z.2.h1"}
     assert pickles.by_layer(["final_norm", "mlp_out.1"]) == {1: "mlp_out.1"}
-    said = r"--point = \(not given\): .* keeps resid_post, attn_z.h3, attn_z.h1\n    fix: --point resid_post"
-    with pytest.raises(ConfigError, match=said):
+    output = (
+        r"--point = \(not given\): .* keeps resid_post, attn_z.h3, attn_z.h1\n    fix: --point resid_post"
+    )
+    with pytest.raises(ConfigError, match=output):
         pickles.by_layer(points)
     with pytest.raises(ConfigError, match="--point = mlp_in: must name one"):
         pickles.by_layer(points, "mlp_in")

@@ -80,7 +80,7 @@ def test_every_file_passed_over_and_every_row_rejected_is_counted_and_named(
     (source / "to-a-folder").symlink_to(source / "folder")
     (source / "to-nothing").symlink_to(source / "gone")
     assert main(["data", "prepare", "--source", str(source), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     named = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
     assert {entry["where"].removeprefix(f"{source}/"): entry["reason"] for entry in named} == {
         "nothing.jsonl": "is an empty file",
@@ -90,10 +90,10 @@ def test_every_file_passed_over_and_every_row_rejected_is_counted_and_named(
         "to-a-folder": "is a link to a folder",
         "to-nothing": "is a link to nothing",
     }
-    assert "2 × is empty;" in said
+    assert "2 × is empty;" in output
     for name in ("nothing.jsonl", "picture.png", "to-a-folder", "to-nothing"):
-        assert f"{source / name}: is" in said
-    assert "2 documents, 4 tokens" in said
+        assert f"{source / name}: is" in output
+    assert "2 documents, 4 tokens" in output
 
 
 def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:

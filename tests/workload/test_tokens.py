@@ -373,10 +373,10 @@ def test_prepare_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pyte
         starts += 1
         assert not (out / "manifest.json").exists()
         (out / "tokens-99999.bin").write_bytes(b"half a shard")
-    said: list[str] = []
-    prepare([source], out, shard_tokens=700, say=said.append)
+    output: list[str] = []
+    prepare([source], out, shard_tokens=700, say=output.append)
     assert starts == 3
-    assert "resumes after" in said[0]
+    assert "resumes after" in output[0]
     written = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     assert {path.name: path.read_bytes() for path in out.iterdir()} == written
     assert len(written) > 5

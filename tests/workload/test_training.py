@@ -70,9 +70,9 @@ def test_in_a_bucket_a_run_commits_by_marker_and_passes_over_a_step_without(
     final = store.read("final.json")
     store.delete("checkpoints/8/commit_success.txt")
     assert list_steps(store).incomplete == (8,)
-    said = train()
-    assert re.search(r'passed-over \{"step": 8, "reason": "no marker', said)
-    assert re.search(r'restore \{"step": 6\}', said)
+    output = train()
+    assert re.search(r'passed-over \{"step": 8, "reason": "no marker', output)
+    assert re.search(r'restore \{"step": 6\}', output)
     assert store.read("final.json") == final
     assert list_steps(store).complete == (4, 6, 8)
 

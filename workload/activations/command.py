@@ -162,10 +162,10 @@ def _read_all(activations: Activations) -> Iterator[tuple[Shard | None, list[str
         try:
             one, found = activations.check(name)
             changed = [problem for problem in found if problem.endswith(CHANGED)]
-            said = [f"{name}: {problem}" for problem in found if problem not in changed]
+            output = [f"{name}: {problem}" for problem in found if problem not in changed]
             if changed:
-                said.append(f"{name}: {_some(changed)}\n    fix: {MEND}")
-            return one, said
+                output.append(f"{name}: {_some(changed)}\n    fix: {MEND}")
+            return one, output
         except DataError as error:
             return None, [str(error)]
 

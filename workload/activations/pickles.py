@@ -53,8 +53,8 @@ def by_layer(points: Sequence[str], kind: str | None = None) -> dict[int, str]:
     if kind is None and len(kinds) == 1:
         (kind,) = kinds
     if kind not in kinds:
-        kept = ", ".join(kinds) or "none of a layer"
-        rule = f"must name one: {FORMAT} holds one tensor a layer, and the run keeps {kept}"
+        stored = ", ".join(kinds) or "none of a layer"
+        rule = f"must name one: {FORMAT} holds one tensor a layer, and the run keeps {stored}"
         fix = f"--point {next(iter(kinds))}" if kinds else 'extract points of layers, e.g. ["resid_post.*"]'
         raise ConfigError(f"--format {FORMAT}", [Problem("--point", kind or "(not given)", rule, fix)])
     return kinds[kind]
@@ -119,8 +119,8 @@ def pack(one: Shard, layers: Mapping[int, str]) -> bytes:
         found[layer] = [
             {
                 "sample_idx": int(one.samples[place]),
-                "activation": (kept := values[one.offsets[place] : one.offsets[place + 1]].copy()),
-                "shape": kept.shape,
+                "activation": (stored := values[one.offsets[place] : one.offsets[place + 1]].copy()),
+                "shape": stored.shape,
                 "text_preview": document[:_PREVIEW],
             }
             for place, document in enumerate(one.ids)

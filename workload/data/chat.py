@@ -67,8 +67,8 @@ class Template:
             if problem := _problem(message):
                 raise ConversationError(f"is no conversation: message {number} {problem}")
         # A null is a key that isn't there: Parquet gives each message every key.
-        said = [{key: value for key, value in one.items() if value is not None} for one in messages]
-        known = {"messages": said, "tools": None, "documents": None, "add_generation_prompt": prompted}
+        output = [{key: value for key, value in one.items() if value is not None} for one in messages]
+        known = {"messages": output, "tools": None, "documents": None, "add_generation_prompt": prompted}
         try:
             return whole(self._template.render(**known, **self._tokens))
         except Exception as error:  # a template is a program, and may fail in any way

@@ -112,11 +112,11 @@ def prepare(
     aside = _Aside(out / REJECTED)
     unique = _Unique(reading.documents(aside.take))
     writer = _Writer(out, key, done, shard_tokens, token_dtype(tokenizer.vocab_size))
-    told = time.monotonic()
+    reported = time.monotonic()
     for tokens in _encoded(tokenizer, unique, done.documents):
         writer.add(tokens)
-        if say and time.monotonic() > told + 2:
-            told = time.monotonic()
+        if say and time.monotonic() > reported + 2:
+            reported = time.monotonic()
             say(
                 f"{writer.documents} documents, {writer.tokens / 1e6:.1f} M tokens, {len(done.shards)} shards"
             )

@@ -199,8 +199,8 @@ class Sources:
         if not isinstance(content, self.kinds):
             known = [name for name, value in fields.items() if isinstance(value, self.kinds)]
             fix = f"--field one of {', '.join(known)}" if known else "mend it, or leave the file out"
-            wanted = "text or messages" if list in self.kinds else "text"
-            return Sample(where, problem=f"has no {wanted} in {self.field!r}", fix=fix)
+            desired = "text or messages" if list in self.kinds else "text"
+            return Sample(where, problem=f"has no {desired} in {self.field!r}", fix=fix)
         name = name_of(fields.get(self.id_field)) if self.id_field else where
         if not name:
             named = columns or [name for name, value in fields.items() if name_of(value)]

@@ -95,7 +95,7 @@ def split(
         aside.append({"sample": number, "where": sample.where, "reason": reason})
         reasons[kind or reason.partition(":")[0]] += 1
 
-    told = time.monotonic()
+    reported = time.monotonic()
     for number, sample, tokens in _tokenized(reading, tokenizer, rules):
         part = parts[number % rules.streams]
         if sample.problem:
@@ -116,8 +116,8 @@ def split(
             part.tokens.append(tokens.astype(np.int32))
             part.samples.append(number)
             part.ids.append(sample.name)
-        if say and time.monotonic() > told + 2:
-            told = time.monotonic()
+        if say and time.monotonic() > reported + 2:
+            reported = time.monotonic()
             say(f"{number + 1} samples, {len(aside)} rejected")
     if not seen:
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
@@ -177,14 +177,14 @@ def _encoded(
 
 def _put_all(out: Store, files: Mapping[str, bytes], say: Callable[[str], None] | None) -> None:
     """Writes several at once; each with its checksum, which the store compares."""
-    told = time.monotonic()
+    reported = time.monotonic()
     with ThreadPoolExecutor(_UPLOADS) as pool:
         running = [pool.submit(_put, out, name, raw) for name, raw in files.items()]
         try:
             for number, future in enumerate(running, 1):
                 future.result()
-                if say and time.monotonic() > told + 2:
-                    told = time.monotonic()
+                if say and time.monotonic() > reported + 2:
+                    reported = time.monotonic()
                     say(f"{number} of {len(files)} files written")
         except BaseException:
             pool.shutdown(cancel_futures=True)

@@ -130,11 +130,11 @@ class HuggingFace:
 
         A special one alone will do: any other may be spelled out in a text, and would end it there.
         """
-        wanted = [self._end] if self._end else _ENDS
-        ids = (self._tokenizer.token_to_id(one) for one in wanted if one in self._specials)
+        desired = [self._end] if self._end else _ENDS
+        ids = (self._tokenizer.token_to_id(one) for one in desired if one in self._specials)
         found: int | None = next((one for one in ids if one is not None), None)
         if found is None:
-            known = [one for one in wanted if self._tokenizer.token_to_id(one) is not None]
+            known = [one for one in desired if self._tokenizer.token_to_id(one) is not None]
             rule = f"has {known[0]!r}, but not as a special token: a text may hold it" if known else ""
             rule = rule or f"has not {repr(self._end) if self._end else 'a token that ends a document'}"
             fix = f"--end one of its special tokens: {', '.join(self._specials) or 'none'}"

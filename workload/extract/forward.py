@@ -72,11 +72,11 @@ class Forward:
         self.attention, self.attention_reason = chosen
         self.attend = None if self.attention == "spans" else attention.attend(self.attention)
         abstract = decoder.shapes(self.arch, self.dtype)
-        kept = {name: leaf for name, leaf in abstract.items() if name in (*self._ends, "layers")}
-        self._where = sharding.specs(kept, self.mesh)
-        placed = sharding.shardings(kept, self.mesh)
+        stored = {name: leaf for name, leaf in abstract.items() if name in (*self._ends, "layers")}
+        self._where = sharding.specs(stored, self.mesh)
+        placed = sharding.shardings(stored, self.mesh)
         self.params = jax.tree.map(
-            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), kept, placed
+            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), stored, placed
         )
         self._by_row = NamedSharding(self.mesh, BATCH)
 

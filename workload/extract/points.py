@@ -50,8 +50,8 @@ def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[
         if point in END_POINTS and not rest:
             found.add(Wanted(arch.layers, point))
         elif point in LAYER_POINTS:
-            wanted, problem = _of_layer(word, point, rest, arch)
-            found |= wanted
+            desired, problem = _of_layer(word, point, rest, arch)
+            found |= desired
             problems += [problem] if problem else []
         else:
             nearest = difflib.get_close_matches(point, [*LAYER_POINTS, *END_POINTS], n=3, cutoff=0.4)

@@ -86,10 +86,10 @@ def _logs(chosen: argparse.Namespace) -> None:
 
 def _until_told() -> threading.Event:
     """Set once systemd, or Ctrl-C, asks this program to end."""
-    told = threading.Event()
+    reported = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
-    return told
+        signal.signal(number, lambda *_: reported.set())
+    return reported
 
 
 def _meet(phase: barrier.Phase, environment: Path | None) -> None:
@@ -99,9 +99,9 @@ def _meet(phase: barrier.Phase, environment: Path | None) -> None:
         return
     address = os.environ.get("COORDINATOR_ADDRESS", "")
     places.environment(node, address)  # whose own address is none says so before the others come
-    told = barrier.wait(node, phase, word=address, program=places.installed(node.slices), say=say)
+    reported = barrier.wait(node, phase, word=address, program=places.installed(node.slices), say=say)
     if environment:
-        environment.write_text(places.environment(node, told))
+        environment.write_text(places.environment(node, reported))
 
 
 _COMMANDS = {"barrier": _barrier, "unit": _unit, "code": _code, "heartbeat": _heartbeat, "logs": _logs}

@@ -111,7 +111,7 @@ class _Barrier:
         worker = self.meeting.worker
         me = {"token": str(uuid.uuid4()), "program": self.program}
         acknowledged: str | None = None
-        said = ""
+        output = ""
         self.bucket.write_json(self._name(worker), {**me, "ack": None})
         while True:
             coordinator = self.bucket.read_json(self.prefix + "coordinator") or {}
@@ -122,9 +122,9 @@ class _Barrier:
                 self.bucket.write_json(self._name(worker), {**me, "ack": acknowledged})
             missing = _missing_of(coordinator, self.meeting)
             line = self._waiting_for(missing, {worker} & set(coordinator.get("unlike", ())))
-            if line != said:
+            if line != output:
                 self.say(line)
-                said = line
+                output = line
             self._pause(missing)
 
     def _name(self, worker: int) -> str:
@@ -169,9 +169,9 @@ def _workers(meeting: Meeting, missing: Collection[int]) -> str:
     for worker in missing:
         name, number = meeting.who(worker)
         of.setdefault(name, []).append(number)
-    said = {
+    output = {
         name: f"worker{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}" for name, some in of.items()
     }
     if len(meeting.slices) == 1:
-        return said[meeting.slices[0]]
-    return "; ".join(f"{some} of {name}" for name, some in said.items())
+        return output[meeting.slices[0]]
+    return "; ".join(f"{some} of {name}" for name, some in output.items())

@@ -95,12 +95,12 @@ class Bucket:
                 if error.code == 401 and not renewed:
                     self._token, renewed = None, True
                     continue
-                said = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
+                output = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
                 passing = error.code in _TRANSIENT
             except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-                said, passing = str(error), True
+                output, passing = str(error), True
             if not passing or time.monotonic() + pause_s > give_up:
-                raise StorageError(f"{method} {self._server}{path}: {said}")
+                raise StorageError(f"{method} {self._server}{path}: {output}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

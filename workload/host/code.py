@@ -36,12 +36,12 @@ class Installed:
     removed: int
 
     def __str__(self) -> str:
-        said = f"{self.files} files, {self.written} of them new"
+        output = f"{self.files} files, {self.written} of them new"
         if self.removed:
-            said += f"; removed {self.removed} of an earlier bundle"
+            output += f"; removed {self.removed} of an earlier bundle"
         if self.kept:
-            said += f"; what was changed on this host is kept: {', '.join(self.kept)}"
-        return said
+            output += f"; what was changed on this host is kept: {', '.join(self.kept)}"
+        return output
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _install(archive: Path | None, folder: Path, record: Path) -> Installed:
     before = _remembered(record)
     folder.mkdir(parents=True, exist_ok=True)
     now: dict[str, str] = {}
-    written, kept = 0, []
+    written, stored = 0, []
     for name, file in _files(archive):
         now[name] = file.digest
         place = folder / name
@@ -86,7 +86,7 @@ def _install(archive: Path | None, folder: Path, record: Path) -> Installed:
         if found != file.digest:
             _make_folders(folder, PurePosixPath(name).parent)
             if found is not None and found != before.get(name):
-                kept.append(_keep(place, folder))
+                stored.append(_keep(place, folder))
             _write(place, file)
             written += 1
         elif file.target is None:
@@ -103,7 +103,7 @@ def _install(archive: Path | None, folder: Path, record: Path) -> Installed:
     new = record.with_name(f"{record.name}.new")
     new.write_text(json.dumps(now, sort_keys=True))
     new.replace(record)
-    return Installed(len(now), written, tuple(kept), removed)
+    return Installed(len(now), written, tuple(stored), removed)
 
 
 def _remembered(record: Path) -> dict[str, str]:
@@ -163,11 +163,11 @@ def _make_folders(folder: Path, parent: PurePosixPath) -> None:
 def _keep(place: Path, folder: Path) -> str:
     number = 1
     while os.path.lexists(
-        kept := place.with_name(f"{place.name}.kept" if number == 1 else f"{place.name}.kept-{number}")
+        stored := place.with_name(f"{place.name}.kept" if number == 1 else f"{place.name}.kept-{number}")
     ):
         number += 1
-    place.rename(kept)
-    return str(kept.relative_to(folder))
+    place.rename(stored)
+    return str(stored.relative_to(folder))
 
 
 def _write(place: Path, file: _File) -> None:

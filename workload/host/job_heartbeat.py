@@ -146,8 +146,10 @@ def look() -> Service:
 def last_line() -> str:
     """The last line of what the job printed that isn't blank."""
     with suppress(subprocess.SubprocessError, OSError):
-        said = _output("journalctl", "--quiet", f"_SYSTEMD_UNIT={JOB}", "--lines=20", "--output=cat", "--all")
-        return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+        output = _output(
+            "journalctl", "--quiet", f"_SYSTEMD_UNIT={JOB}", "--lines=20", "--output=cat", "--all"
+        )
+        return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
     return ""
 
 

@@ -122,16 +122,16 @@ class Shipper:
             try:
                 self._send_once(entries)
             except (HostError, urllib.error.URLError, http.client.HTTPException, OSError) as error:
-                said, passing = str(error), True
+                output, passing = str(error), True
                 if isinstance(error, urllib.error.HTTPError):
-                    said = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
+                    output = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
                     passing = error.code in _PASSING or error.code >= 500
                 self._token = ""
                 if not passing:
-                    self._say(f"{len(entries)} entries were refused, and are left out: {said}")
+                    self._say(f"{len(entries)} entries were refused, and are left out: {output}")
                     return
                 if not failing:
-                    self._say(f"logs can't be sent, will retry: {said}")
+                    self._say(f"logs can't be sent, will retry: {output}")
                 failing = True
             else:
                 if failing:
@@ -140,7 +140,7 @@ class Shipper:
             if self._stopping.wait(pause_s):
                 give_up = give_up or time.monotonic() + _LAST_S
                 if time.monotonic() > give_up:
-                    raise LogsError(f"{len(entries)} lines or more weren't sent: {said}")
+                    raise LogsError(f"{len(entries)} lines or more weren't sent: {output}")
                 time.sleep(self._first_pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

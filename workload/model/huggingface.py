@@ -398,15 +398,15 @@ def save(
         return np.ascontiguousarray(array.T if tensor.transposed else array).astype(kind)
 
     groups = arch.shapes()
-    wanted: list[tuple[str, str, int | None, int]] = []  # their name, template, layer, bytes
+    desired: list[tuple[str, str, int | None, int]] = []  # their name, template, layer, bytes
     for name, shape in groups["ends"].items():
-        wanted.append((TENSORS[name].name, TENSORS[name].name, None, int(np.prod(shape)) * kind.itemsize))
+        desired.append((TENSORS[name].name, TENSORS[name].name, None, int(np.prod(shape)) * kind.itemsize))
     for n in range(arch.layers):
         for name, shape in groups["layers"].items():
             template = TENSORS[name].name
-            wanted.append((template.format(n=n), template, n, int(np.prod(shape[1:])) * kind.itemsize))
+            desired.append((template.format(n=n), template, n, int(np.prod(shape[1:])) * kind.itemsize))
     files: list[list[tuple[str, str, int | None, int]]] = [[]]
-    for entry in wanted:
+    for entry in desired:
         if files[-1] and sum(size for *_, size in files[-1]) + entry[3] > shard_bytes:
             files.append([])
         files[-1].append(entry)
@@ -424,7 +424,7 @@ def save(
         )
         progress(f"{file}: {len(entries)} tensors")
     if len(files) > 1:
-        total = sum(size for *_, size in wanted)
+        total = sum(size for *_, size in desired)
         where = {name: file for file, entries in zip(names, files, strict=True) for name, *_ in entries}
         index = {"metadata": {"total_size": total}, "weight_map": where}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")

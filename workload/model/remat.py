@@ -54,14 +54,14 @@ def remat_layer(
             gathered = policies.save_only_these_names(GATHERED)
             policy = policies.save_from_both_policies(policy, gathered)
     else:
-        kept: Mapping[str, list[str]] = {"save": [GATHERED] if keep_gathered else [], "offload": []}
+        stored: Mapping[str, list[str]] = {"save": [GATHERED] if keep_gathered else [], "offload": []}
         for word in words:
             verb, _, point = word.partition(":")
             if point:  # `full` names none
-                kept[verb].append(point)
+                stored[verb].append(point)
         policy = policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=kept["save"],
-            names_which_can_be_offloaded=kept["offload"],
+            names_which_can_be_saved=stored["save"],
+            names_which_can_be_offloaded=stored["offload"],
             offload_src="device",
             offload_dst="pinned_host",
         )

@@ -56,23 +56,23 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     config = _with_weights(configs.load(options.config, options.overrides))
-    wanted = slices(options.slice, options.slices)
+    desired = slices(options.slice, options.slices)
     paid = price(options.region)
-    _check(config, wanted)
+    _check(config, desired)
     _check_options(options)
 
     def judged(config: Config, compiled: Compiled) -> Verdict:
-        return judge(config, wanted, paid, compiled, options.recovery_min * 60)
+        return judge(config, desired, paid, compiled, options.recovery_min * 60)
 
     if options.cached:
-        known = lookup(config, wanted)
+        known = lookup(config, desired)
         if known is None:
-            _say(f"no cached result for {options.config} on {wanted.title}; run again without --cached")
+            _say(f"no cached result for {options.config} on {desired.title}; run again without --cached")
             return 4
         return _tell(judged(config, known), options)
     ask = partial(compile_step, use_cache=not options.fresh)
     if options.search:
-        found = searching.search(config, wanted, judged, say=_say, compile_with=ask)
+        found = searching.search(config, desired, judged, say=_say, compile_with=ask)
         best = found[0]
         fits = best.verdict is not None and best.verdict.fits == "yes"
         if options.json:
@@ -85,10 +85,10 @@ def _run(options: argparse.Namespace) -> int:
         if options.plot:
             from workload.preflight.plot import draw
 
-            draw(found, options.plot, f"{options.config} on {wanted.title}")
+            draw(found, options.plot, f"{options.config} on {desired.title}")
         return 0 if fits else 3
-    _say(f"compiling for {wanted.title}: a minute for a small model, 5 to 15 for a large one; kept then")
-    return _tell(judged(config, ask(config, wanted)), options)
+    _say(f"compiling for {desired.title}: a minute for a small model, 5 to 15 for a large one; kept then")
+    return _tell(judged(config, ask(config, desired)), options)
 
 
 def _tell(verdict: Verdict, options: argparse.Namespace) -> int:

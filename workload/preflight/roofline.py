@@ -68,8 +68,8 @@ def _again(part: str, remat: Sequence[str]) -> bool:
         return False
     if list(remat) == ["dots"]:
         return part == "attention"
-    kept = {word.partition(":")[2] for word in remat}
-    return not kept & set(_SPARED_BY[part])
+    stored = {word.partition(":")[2] for word in remat}
+    return not stored & set(_SPARED_BY[part])
 
 
 @dataclass(frozen=True)

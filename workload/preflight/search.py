@@ -94,11 +94,11 @@ def estimate_bytes(config: Config, slices: Slices) -> float:
     state = 16 * arch.parameters() * copies / slices.chips  # 12 kept, 4 of the gradient
     sizes = _point_sizes(config)
     if list(compute.remat) == ["none"]:
-        kept = sum(sizes.values())
+        stored = sum(sizes.values())
     else:
         points = {word.partition(":")[2] for word in compute.remat if word.startswith("save:")}
-        kept = arch.d_model + sum(sizes[point] for point in points)
-    layers = width * tokens * arch.layers * kept
+        stored = arch.d_model + sum(sizes[point] for point in points)
+    layers = width * tokens * arch.layers * stored
     at_once = min(examples, compute.examples_at_once or examples) * config.data.sequence_length
     one_layer = width * at_once * sum(sizes.values())
     of_a_layer = width * (arch.parameters() - arch.vocab_size * arch.d_model) / arch.layers

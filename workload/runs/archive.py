@@ -104,8 +104,8 @@ class Past:
     def _restore(self, step: int, placed: Any, partial: bool, strict: bool) -> Any:
         quiet_failures()
         loader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-        wanted = ocp.checkpoint_utils.construct_restore_args(placed, strict=strict)
-        arguments = ocp.args.PyTreeRestore(placed, restore_args=wanted, partial_restore=partial)
+        desired = ocp.checkpoint_utils.construct_restore_args(placed, strict=strict)
+        arguments = ocp.args.PyTreeRestore(placed, restore_args=desired, partial_restore=partial)
         try:
             return loader.restore(epath.Path(self.store.url) / FOLDER / str(step), args=arguments)
         except Exception as error:  # orbax and tensorstore raise what they like
@@ -171,8 +171,8 @@ def complete_step(store: Store, step: int | None) -> int:
     """
     complete = list_steps(store).complete
     if not complete or (step is not None and step not in complete):
-        wanted = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
-        raise RunError(f"{store.url}: {wanted}\n    fix: one of {list(complete) or 'none: let it train on'}")
+        desired = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
+        raise RunError(f"{store.url}: {desired}\n    fix: one of {list(complete) or 'none: let it train on'}")
     return complete[-1] if step is None else step
 
 

@@ -63,13 +63,13 @@ def quiet_failures() -> None:
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_by_others)
-    told = sys.unraisablehook
+    reported = sys.unraisablehook
 
     def tell(ignored: "sys.UnraisableHookArgs") -> None:
         code = getattr(ignored.object, "cr_code", None)  # of a coroutine
         orbaxs = code is not None and "orbax" in code.co_filename
         if str(ignored.exc_value) != "Event loop is closed" and not orbaxs:
-            told(ignored)
+            reported(ignored)
 
     sys.unraisablehook = tell
 

@@ -49,9 +49,9 @@ class DurableCopies:
             self._last = float(json.loads(self._run.read(NOTE))["time"])
         except (MissingObjectError, ValueError, KeyError, TypeError):
             self._note(0)  # the first one a day from now, however often the run starts until then
-        kept, saved = list_steps(self._run).complete, list_steps(self.steps).complete
-        if kept and kept[-1] > max(saved, default=-1):
-            _copy_step(self._run, self.steps, kept[-1])
+        stored, saved = list_steps(self._run).complete, list_steps(self.steps).complete
+        if stored and stored[-1] > max(saved, default=-1):
+            _copy_step(self._run, self.steps, stored[-1])
 
     def saved(self, step: int | None) -> None:
         """Begins to copy a complete step in the background, where a copy is due."""

@@ -121,9 +121,9 @@ def refuse_other(store: Store, theirs: dict[str, Any], mine: dict[str, Any]) -> 
         HopelessError: naming each that changed.
     """
     if changed := changes(theirs, mine):
-        said = "; ".join(f"{key} was {was}, is {now}" for key, was, now in changed)
+        output = "; ".join(f"{key} was {was}, is {now}" for key, was, now in changed)
         fix = "give the new run another --name, or put the old settings back"
-        raise HopelessError(f"{store.url}: begun with other settings: {said}\n    fix: {fix}")
+        raise HopelessError(f"{store.url}: begun with other settings: {output}\n    fix: {fix}")
 
 
 def changes(was: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:

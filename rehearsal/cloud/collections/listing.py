@@ -38,14 +38,14 @@ def chosen(call: Call, items: Iterable[tuple[str, JsonObject]]) -> list[tuple[st
     The order is a list of fields, each with `desc` or without (https://google.aip.dev/132#ordering).
     """
     keep, order = predicate(call.query.get("filter") or ""), str(call.query.get("orderBy") or "")
-    kept = [item for item in items if keep(item[1])]
+    stored = [item for item in items if keep(item[1])]
     for term in reversed([part.split() for part in order.split(",") if part.strip()]):
         if len(term) > 2 or (len(term) == 2 and term[1].lower() not in ("asc", "desc")):
             raise bad_request(f"Invalid orderBy '{order}'.")
         path = ".".join(camel(part) for part in term[0].split("."))
         down = len(term) == 2 and term[1].lower() == "desc"
-        kept.sort(key=lambda item, path=path: _sortable(values(item[1], path)), reverse=down)  # type: ignore[misc]
-    return kept
+        stored.sort(key=lambda item, path=path: _sortable(values(item[1], path)), reverse=down)  # type: ignore[misc]
+    return stored
 
 
 def predicate(expression: str) -> Keep:

@@ -18,9 +18,9 @@ def apply(shape: Shape, method: JsonObject, change: Change, raw: JsonObject) -> 
     """Write what the request changes into the draft. `raw` is the resource as it was sent."""
     paths = _paths(shape, change)
     if paths is None and method["httpMethod"] == "PUT":
-        kept = {k: v for k, v in change.body.items() if k == "name" or output_only(shape.fields.get(k, {}))}
+        stored = {k: v for k, v in change.body.items() if k == "name" or output_only(shape.fields.get(k, {}))}
         change.body.clear()
-        change.body.update(copy.deepcopy(change.collection.defaults) | kept)
+        change.body.update(copy.deepcopy(change.collection.defaults) | stored)
         merge(change.body, copy.deepcopy(change.sent))
         return
     if paths is None:

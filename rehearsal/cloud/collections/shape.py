@@ -167,14 +167,14 @@ class Shape:
 
         64-bit numbers become strings.
         """
-        kept = {}
+        stored = {}
         for key, field in self.properties(schema or self.schema).items():
             if key in sent and (output or not output_only(field)):
                 value = self._kept(sent[key], field, output)
                 # A message is there also when it is empty: the fields of a oneof are told apart so.
                 if value not in (None, []) and (value != {} or ("$ref" in field and not self.dialect)):
-                    kept[key] = value
-        return kept
+                    stored[key] = value
+        return stored
 
     def _kept(self, value: Any, field: JsonObject, output: bool) -> Any:
         if value is None:

@@ -161,9 +161,9 @@ def _check(change: Change) -> None:
         _check_labels(change.shape, field, change.body.get(field))
     _refer(change)
     change.collection.check(change)
-    kept = change.shape.writable(change.body, output=True)
+    stored = change.shape.writable(change.body, output=True)
     change.body.clear()
-    change.body.update(kept)
+    change.body.update(stored)
     _stamp(change.shape, change.body)
 
 

@@ -102,17 +102,17 @@ def new_bucket(body: JsonObject, project_number: str, generation: int, now: str)
 def changed_bucket(bucket: JsonObject, body: JsonObject, now: str, *, replace: bool) -> JsonObject:
     """The resource after PATCH, or PUT where `replace`; ApiError 400 where the result is not valid."""
     for key in _FIXED:
-        wanted, actual = body.get(key), bucket.get(key)
+        desired, actual = body.get(key), bucket.get(key)
         if key == "hierarchicalNamespace":
-            wanted, actual = _enabled(wanted), _enabled(actual)
-        if key in body and str(wanted).upper() != str(actual).upper():
+            desired, actual = _enabled(desired), _enabled(actual)
+        if key in body and str(desired).upper() != str(actual).upper():
             raise bad_request(f"The bucket's {key} cannot be changed.")
-    kept = bucket
+    stored = bucket
     if replace:
-        kept = {key: value for key, value in bucket.items() if key in _OUTPUT or key in _FIXED}
-        kept["storageClass"] = bucket["storageClass"]
+        stored = {key: value for key, value in bucket.items() if key in _OUTPUT or key in _FIXED}
+        stored["storageClass"] = bucket["storageClass"]
     metageneration = int(bucket["metageneration"]) + 1
-    return _finish(kept, body, bucket, now) | {
+    return _finish(stored, body, bucket, now) | {
         "metageneration": str(metageneration),
         "etag": etag(metageneration),
     }
@@ -126,9 +126,9 @@ def _finish(base: JsonObject, body: JsonObject, before: JsonObject, now: str) ->
     for key, value in body.items():
         if key not in _SETTABLE and key not in _OUTPUT and value:
             raise NotEmulatedError(f"Bucket field '{key}'")
-    wanted = {key: value for key, value in body.items() if key in _SETTABLE}
+    desired = {key: value for key, value in body.items() if key in _SETTABLE}
     bucket = copy.deepcopy(base)
-    merge(bucket, copy.deepcopy(wanted))
+    merge(bucket, copy.deepcopy(desired))
     bucket["location"] = bucket["location"].upper()
     bucket["storageClass"] = bucket["storageClass"].upper()
     bucket["locationType"] = _location_type(bucket["location"])

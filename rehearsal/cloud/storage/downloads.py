@@ -29,9 +29,9 @@ async def send(request: web.Request, version: Version, blobs: BlobStore) -> web.
     if not transcode:
         if encoding:
             headers["Content-Encoding"] = encoding
-        wanted = byte_range(request.headers.get("Range"), size)
-        if wanted is not None:
-            start, end = wanted
+        desired = byte_range(request.headers.get("Range"), size)
+        if desired is not None:
+            start, end = desired
             status = 206
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
         headers["Content-Length"] = str(end - start)

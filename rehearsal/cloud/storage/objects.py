@@ -161,11 +161,11 @@ class Objects:
         refuse_acls(call)
         bucket, name = call.path["destinationBucket"], call.path["destinationObject"]
         body = call.body or {}
-        wanted: list[JsonObject] = body.get("sourceObjects") or []
-        if not 1 <= len(wanted) <= MAX_COMPONENTS:
-            raise bad_request(f"The number of source components provided ({len(wanted)}) must be 1 to 32.")
+        desired: list[JsonObject] = body.get("sourceObjects") or []
+        if not 1 <= len(desired) <= MAX_COMPONENTS:
+            raise bad_request(f"The number of source components provided ({len(desired)}) must be 1 to 32.")
         check_name(name, call.raw.raw_path)
-        sources = [self._component(call, bucket, entry) for entry in wanted]
+        sources = [self._component(call, bucket, entry) for entry in desired]
         destination = body.get("destination") or {}
         named = call.query.get("kmsKeyName") or destination.get("kmsKeyName")
         fields = settable(destination) | encryption.for_new(self._store, call, bucket, named)

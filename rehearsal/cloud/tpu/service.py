@@ -143,11 +143,11 @@ class TpuService:
         node, sent = self._find(call), call.body or {}
         if not node.tells_guest_attributes:
             raise ApiError(400, "FAILED_PRECONDITION", DISABLED)
-        hosts, wanted = node.slice.hosts, [one for one in sent.get("workerIds") or () if one]
-        for one in wanted:
+        hosts, desired = node.slice.hosts, [one for one in sent.get("workerIds") or () if one]
+        for one in desired:
             if not one.isascii() or not one.isdecimal() or int(one) >= hosts:
                 raise refusal(f'invalid worker ID "{one}": the node has workers 0 to {hosts - 1}')
-        workers = [int(one) for one in wanted] or range(hosts)
+        workers = [int(one) for one in desired] or range(hosts)
         path = sent.get("queryPath") or ""
         return {"guestAttributes": [node.guest_attributes[worker].entry(path) for worker in workers]}
 

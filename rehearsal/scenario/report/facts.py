@@ -44,15 +44,18 @@ def interrupted_step(record: Record, kill: KillRecord) -> int:
     The kill's record holds what status.json said, which lags by two seconds.
     """
     events = [event for run in record.runs if run.name == kill.run for event in run.events]
-    told = [int(event["step"]) for event in events if "step" in event and epoch(event["time"]) <= kill.time]
-    return max([kill.step or 0, *told])
+    reported = [
+        int(event["step"]) for event in events if "step" in event and epoch(event["time"]) <= kill.time
+    ]
+    return max([kill.step or 0, *reported])
 
 
 def lost_at(record: Record, kill: KillRecord) -> str:
-    """What was struck, and how far it was: `interrupted at step 12`, `extraction at 40 shards`."""
-    if kill.shards is not None:
+    """What was lost, and how far it was: `interrupted at step 12`, `extraction at 40 shards`, `own`."""
+    if kill.shards:
         return f"{kill.run} at {kill.shards} shards"
-    return f"{kill.run} at step {interrupted_step(record, kill)}"
+    step = interrupted_step(record, kill)
+    return f"{kill.run} at step {step}" if step else kill.run
 
 
 def headlines(record: Record) -> list[tuple[str, str]]:

@@ -37,8 +37,10 @@ p { margin: 4px 0; color: var(--faint) }
 section { padding: 18px 20px; margin-top: 16px; overflow-x: auto } svg { width: 100%; height: auto }
 table { border-collapse: collapse; width: 100%; font-size: 14px }
 th { text-align: left; color: var(--faint); font-weight: 500 }
+td { overflow-wrap: anywhere }
 td, th { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap;
+             overflow-wrap: normal }
 tr:last-child td { border-bottom: 0 } .failed td { color: var(--bad) } .detail { color: var(--faint) }
 pre { white-space: pre-wrap; margin: 8px 0 0; font-size: 13px } ul { margin: 6px 0 0; padding-left: 20px }
 details summary { cursor: pointer; font-weight: 600; font-size: 17px }
@@ -107,12 +109,12 @@ def _checks(record: Record) -> str:
 
 
 def _hosts(record: Record) -> str:
-    said = (
+    output = (
         "One row a host: the stages of the production start-up script at each boot, then the time it was up."
     )
     from rehearsal.scenario.report import plots  # matplotlib, a second of imports, where something is drawn
 
-    return _section("Hosts", plots.timeline(record), said)
+    return _section("Hosts", plots.timeline(record), output)
 
 
 def compared(record: Record) -> list[tuple[RunRecord, RunRecord]]:
@@ -129,10 +131,10 @@ def _losses(record: Record) -> list[str]:
 
     parts = []
     for calm, run in compared(record):
-        said = "The thick line was never interrupted; the thin one on top of it was, at the marks."
-        parts.append(_section(f"Loss: {run.name} over {calm.name}", plots.loss(record, calm, run), said))
-        said = "Steps that were reported; a restore begins a new line, at the newest complete checkpoint."
-        parts.append(_section(f"Progress of {run.name}", plots.progress(record, run), said))
+        output = "The thick line was never interrupted; the thin one on top of it was, at the marks."
+        parts.append(_section(f"Loss: {run.name} over {calm.name}", plots.loss(record, calm, run), output))
+        output = "Steps that were reported; a restore begins a new line, at the newest complete checkpoint."
+        parts.append(_section(f"Progress of {run.name}", plots.progress(record, run), output))
     return parts
 
 
@@ -170,12 +172,12 @@ def _price(record: Record) -> str:
     if not rows:
         return ""
     dates = ", ".join(sorted({cost.dated for cost in costs(record)}))
-    said = (
+    output = (
         f"Prices of {dates} from the project's catalog, times the wall time that the node existed here. "
         "CPU hosts train slower and boot faster than v6e: it shows the bill's shape, not your bill."
     )
     head = ["node", "kind", "per hour", "up (h:mm:ss)", "chip-hours", "price"]
-    return _section("What the same hours cost on Google Cloud", _table(head, rows, [2, 3, 4, 5]), said)
+    return _section("What the same hours cost on Google Cloud", _table(head, rows, [2, 3, 4, 5]), output)
 
 
 def _steps(record: Record) -> str:

@@ -56,7 +56,7 @@ _NAMES = {
 }  # fmt: skip
 _ENDING = ("notice", "power-loss", "maintenance")  # of the machine; others leave it running
 _BUSY_KINDS = {
-    "up": "#4878a8", "destroy": "#8b5a83", "recover": "#4878a8", "publish": "#e9a23b", "done": TRAINING,
+    "up": "#4878a8", "destroy": "#8b5a83", "recover": "#4878a8", "publish": "#5b7f9d", "done": TRAINING,
     "reach": TRAINING, "kill": FAULT, "kills": FAULT, "ready": "#b08fc7",
 }  # fmt: skip
 
@@ -226,8 +226,8 @@ def loss(record: Record, reference: RunRecord, interrupted: RunRecord) -> str:
 def progress(record: Record, run: RunRecord) -> str:
     """Which step a run's checkpoints had reached when: the gaps are what the kills cost."""
     # A checkpoint that a restore passes over is a step that was not reached again.
-    told = [event for event in run.events if "step" in event and event["kind"] != "passed-over"]
-    points = [(event["time"], event["step"], event["kind"]) for event in told]
+    reported = [event for event in run.events if "step" in event and event["kind"] != "passed-over"]
+    points = [(event["time"], event["step"], event["kind"]) for event in reported]
     if len(points) < 2:
         return ""
 

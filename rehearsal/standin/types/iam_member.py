@@ -45,11 +45,11 @@ class Grant:
         if binding is not None:
             others = {m for m in binding["members"] if m != self.member}
             binding["members"] = sorted(others | {self.member} if self.present else others)
-        kept = sorted(
+        stored = sorted(
             (b for b in bindings if b["members"]), key=lambda b: (b["role"], str(b.get("condition")))
         )
         rest = {key: value for key, value in policy.items() if key in ("auditConfigs", "etag")}
-        return {**rest, "version": _POLICY_VERSION, **({"bindings": kept} if kept else {})}
+        return {**rest, "version": _POLICY_VERSION, **({"bindings": stored} if stored else {})}
 
     def holds(self, policy: Policy) -> bool:
         """Whether the policy is as this change wants it."""

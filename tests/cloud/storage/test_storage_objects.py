@@ -268,10 +268,10 @@ class TestCopies:
         front.put(bucket, "a", b"content")
         front.request("PATCH", object_path(bucket, "a"), {"contentType": "x/y", "metadata": {"k": "v"}})
         path = f"{object_path(bucket, 'a')}/rewriteTo/{object_path(bucket, 'dir/b')}"
-        kept = front.request("POST", path, {}).json
-        assert (kept["done"], kept["objectSize"]) == (True, "7")
-        assert kept["resource"]["metadata"] == {"k": "v"}
-        assert kept["resource"]["metageneration"] == "1"
+        stored = front.request("POST", path, {}).json
+        assert (stored["done"], stored["objectSize"]) == (True, "7")
+        assert stored["resource"]["metadata"] == {"k": "v"}
+        assert stored["resource"]["metageneration"] == "1"
         replaced = front.request("POST", path, {"contentType": "p/q"}).json["resource"]
         assert replaced["contentType"] == "p/q"
         assert "metadata" not in replaced

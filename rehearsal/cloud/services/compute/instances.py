@@ -145,8 +145,8 @@ def _check_instance(change: Change) -> None:
 
 
 def _printed(value: JsonObject) -> JsonObject:
-    kept = {key: item for key, item in value.items() if key not in ("fingerprint", "kind")}
-    return kept | {"fingerprint": fingerprint(kept)}
+    stored = {key: item for key, item in value.items() if key not in ("fingerprint", "kind")}
+    return stored | {"fingerprint": fingerprint(stored)}
 
 
 def _attach(change: Change, disk: JsonObject, index: int, place: str) -> None:

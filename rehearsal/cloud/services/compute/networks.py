@@ -68,10 +68,10 @@ def _refuse(text: str) -> None:
 
 def _expand(change: Change) -> None:
     """subnetworks.expandIpCidrRange: to a range that holds the old one."""
-    wanted, old = change.sent.get("ipCidrRange", ""), _cidr(change.old["ipCidrRange"], "ipCidrRange")
-    if not old.subnet_of(_cidr(wanted, "ipCidrRange")):
-        raise invalid("ipCidrRange", wanted, f"The new range must contain the current one, {old}.")
-    change.body["ipCidrRange"] = wanted
+    desired, old = change.sent.get("ipCidrRange", ""), _cidr(change.old["ipCidrRange"], "ipCidrRange")
+    if not old.subnet_of(_cidr(desired, "ipCidrRange")):
+        raise invalid("ipCidrRange", desired, f"The new range must contain the current one, {old}.")
+    change.body["ipCidrRange"] = desired
 
 
 def _set_private_access(change: Change) -> None:
