@@ -252,6 +252,8 @@ def monitor(options: argparse.Namespace) -> int:
         try:
             while True:
                 fleet = _followed(options, fleet, controller)
+                if options.watch:
+                    controller.state = controller.store.read()  # what whoever acts has noted since
                 observation = controller.step(may=() if options.watch else frozenset(Cause))
                 dashboard.show(observation)
                 if not options.watch:

@@ -74,7 +74,7 @@ def rows(observation: Observation, rates: Rates) -> list[Row]:
     for one in observation.decisions:
         observed = observation.view.node(one.node, one.zone)
         status = one.status or WorkerStatus(0.0)
-        rate = rates.note(one.node, observation.view.at_s, status.samples) if status.work else None
+        rate = rates.note(one.node, observation.view.at_s, status.samples) if status.samples else None
         rate = rate if one.condition is Condition.WORKING else None  # of the ten minutes before it was lost
         left = (status.of_samples - status.samples) / rate if rate and status.of_samples else None
         found.append(

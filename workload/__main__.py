@@ -123,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where runs/ is kept; gs://$CHECKPOINT_BUCKET, unless given",
     )
+    text = "continue a run to a larger train.steps; config.json records it"
+    train.add_argument("--extend", action="store_true", help=text)
     train.set_defaults(command=_train)
 
     data = add(commands, "data", "Make token files.").add_subparsers(required=True, metavar="COMMAND")
@@ -211,7 +213,7 @@ def _train(options: argparse.Namespace) -> int:
         _leave_tpu_out()
         from workload.train.launch import launch
 
-        return launch(config, run, url, os.environ, heartbeat)
+        return launch(config, run, url, os.environ, heartbeat, options.extend)
 
 
 def _prepare(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflig
 PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
 TRAIN_OPTIONS = ("--dir", "--name", "--set")
+TRAIN_SWITCHES = ("--extend",)
 
 _WORKLOAD = resources.files("workload")
 # Configs that hosts have without anybody's code.
@@ -70,8 +71,12 @@ def training(run: str) -> Training | None:
         option, given, value = word.partition("=")
         if not word.startswith("-"):
             configs.append(word)
+        elif word in TRAIN_SWITCHES:
+            continue
         elif option not in options:
-            raise ValueError(f"{option} isn't an option of train: {', '.join(TRAIN_OPTIONS)}")
+            raise ValueError(
+                f"{option} isn't an option of train: {', '.join((*TRAIN_OPTIONS, *TRAIN_SWITCHES))}"
+            )
         elif not (value := value if given else next(rest, "")):
             raise ValueError(f"{option} has no value")
         else:

@@ -121,7 +121,7 @@ def test_the_options_of_train_are_those_of_the_workload() -> None:
         [sys.executable, "-m", "workload", "train", "--help"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert {*commands.TRAIN_OPTIONS, "--help"} == set(
+    assert {*commands.TRAIN_OPTIONS, *commands.TRAIN_SWITCHES, "--help"} == set(
         re.findall(r"^  (?:-h, )?(--\w+)", output.stdout, re.MULTILINE)
     )
     cut = [sys.executable, "-m", "workload", "train", "tiny.toml", "--nam", "x"]

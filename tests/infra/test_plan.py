@@ -11,7 +11,8 @@ from infra.cli import Pulumi
 from infra.errors import CommandError, InfraError
 from infra.layers import layers
 from infra.nodes import nodes
-from infra.plan import empty_state, plan
+from infra.plan import as_json, empty_state, markdown, plan, text
+from infra.preflight import Said
 from infra.prices import of, rows, table
 from infra.settings import parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
@@ -287,3 +288,23 @@ def test_an_unknown_price_makes_the_sum_unknown() -> None:
 def test_no_slices_cost_nothing_by_the_hour() -> None:
     text = table(of(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": []}, "f"), "f")))
     assert text == "No slices, nor anything else that is billed by the hour."
+
+
+def test_what_preflight_said_is_in_the_plan_and_in_its_comment(
+    pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulumi_cli.answer("stack ls", [])
+    answers = iter([Said("preflight of `train tiny.toml`: fits v6e-16", warn=False)])
+    monkeypatch.setattr("infra.preflight.said", lambda *_: next(answers))
+    found = plan("dev")
+    assert text(found).count("preflight of `train tiny.toml`: fits v6e-16") == 1
+    assert "✅ preflight of `train tiny.toml`: fits v6e-16\n" in markdown(found)
+    assert as_json(found)["preflight"] == [
+        {"line": "preflight of `train tiny.toml`: fits v6e-16", "warn": False}
+    ]
+    pulumi_cli.log(warning("no preflight of it yet"), warning("the provider is old"))
+    answers = iter([Said("no preflight of it yet", warn=True)])
+    comment = markdown(plan("dev"))
+    assert comment.count("no preflight of it yet") == 1
+    assert "⚠️ no preflight of it yet\n" in comment
+    assert "⚠️ the provider is old\n" in comment

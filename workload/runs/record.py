@@ -22,6 +22,7 @@ from workload.train.config import Config
 from workload.train.step import Step
 
 NAME, TOKENIZER = "config.json", "tokenizer"
+_STEPS = "train.steps"
 
 
 def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> None:
@@ -45,7 +46,8 @@ def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> Non
 class RunRecord:
     """Of one start of a run, on this worker."""
 
-    def __init__(self, config: Config, step: Step, dataset: Dataset, cluster: Cluster):
+    def __init__(self, config: Config, step: Step, dataset: Dataset, cluster: Cluster, extend: bool = False):
+        self._extend = extend
         chip = cluster.devices[0]
         program = {
             "chip": chip.device_kind,
@@ -55,7 +57,7 @@ class RunRecord:
         mesh = {name: int(size) for name, size in step.mesh.shape.items()}
         self._config, self._cluster, self._dataset = config, cluster, dataset
         # What the losses depend on, and what changes them by rounding alone.
-        self._written = {
+        self._written: dict[str, Any] = {
             "exact": {**config.identity(), "tokens": dataset.manifest.sha256},
             "rounding": {**config.arithmetic(), "mesh": mesh, **program},
         }
@@ -74,7 +76,11 @@ class RunRecord:
 
     def write(self, store: Store) -> None:
         """Writes down that the run resumes as it does here; for worker 0."""
-        store.write(NAME, (json.dumps(self._written, indent=2) + "\n").encode())
+        self._store_record(store, self._written)
+
+    @staticmethod
+    def _store_record(store: Store, content: dict[str, Any]) -> None:
+        store.write(NAME, (json.dumps(content, indent=2) + "\n").encode())
 
     def _compare(self, store: Store) -> bool:
         """With what the first start of the run wrote down; writes it where nothing is. For worker 0."""
@@ -94,9 +100,23 @@ class RunRecord:
                 f"{store.url}/{NAME}: damaged, or by another version of the trainer: {error}\n"
                 "    fix: give the new run another --name, or continue with that version"
             ) from None
-        refuse_other(store, theirs["exact"], self._written["exact"])
-        self._written |= {"generation": theirs["generation"]} if "generation" in theirs else {}
+        self._written |= {key: theirs[key] for key in ("generation", "extended") if key in theirs}
+        if self._extend and self._extends(theirs["exact"]):
+            # The rest as it was: what the mesh changes is written once its losses are forgotten.
+            self._store_record(store, {**self._written, "rounding": theirs["rounding"]})
+        else:
+            refuse_other(store, theirs["exact"], self._written["exact"])
         return bool(theirs["rounding"] != self._written["rounding"])
+
+    def _extends(self, theirs: dict[str, Any]) -> bool:
+        """Whether this start only asks for more steps; then that is noted, for whoever reads the losses."""
+        differs = changes(theirs, self._written["exact"])
+        if [key for key, _, _ in differs] != [_STEPS] or differs[0][2] < differs[0][1]:
+            return False
+        (_, was, now), earlier = differs[0], self._written.get("extended", [])
+        self._written["extended"] = [*earlier, {"from": was, "to": now}]
+        print(f"extended from {was} to {now} steps; the learning rate follows their schedule from here on")
+        return True
 
     def _keep_tokenizer(self, store: Store, weights: Path | None) -> None:
         """What an export needs, besides the checkpoint, to be of use; see `model/generation.py`."""
@@ -123,6 +143,8 @@ def refuse_other(store: Store, theirs: dict[str, Any], mine: dict[str, Any]) -> 
     if changed := changes(theirs, mine):
         output = "; ".join(f"{key} was {was}, is {now}" for key, was, now in changed)
         fix = "give the new run another --name, or put the old settings back"
+        if [key for key, _, _ in changed] == [_STEPS] and changed[0][2] > changed[0][1]:
+            fix = f"--extend continues it to {changed[0][2]} steps, on their schedule; or give another --name"
         raise HopelessError(f"{store.url}: begun with other settings: {output}\n    fix: {fix}")
 
 

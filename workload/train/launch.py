@@ -29,11 +29,19 @@ from workload.train.preemption import taken, watch_metadata
 _ANOTHER_WORKER = 75  # "try again later" of sysexits.h: no success to systemd, which starts the job again
 
 
-def launch(config: Config, run: str, url: str, environment: Mapping[str, str], heartbeat: Heartbeat) -> int:
+def launch(
+    config: Config,
+    run: str,
+    url: str,
+    environment: Mapping[str, str],
+    heartbeat: Heartbeat,
+    extend: bool = False,
+) -> int:
     """Trains run `run`, kept at `url`; returns 0 when it is done or saved before a preemption.
 
     Where it is another worker that goes, with its slice or alone, 75: this one stays, and its service
-    starts again and waits at the barrier for the other to come back. `word` is told how far this worker is.
+    starts again and waits at the barrier for the other to come back. `heartbeat` reports how far this worker
+    is; with `extend` a run of fewer steps continues to those of `config`.
 
     With other workers a failure doesn't return but ends the process at once: an orderly
     exit would wait for workers that may be gone.
@@ -58,10 +66,13 @@ def launch(config: Config, run: str, url: str, environment: Mapping[str, str], h
         goodput.seconds["init"] = time.time() - goodput.begun
         steps = open_store(location.of_steps(url, environment))
         durable = DurableCopies(store, steps, config.checkpoint.durable_every_h, config.checkpoint.keep)
-        outcome = Run(config, cluster, dataset, store, lease, step_log, goodput, heartbeat, durable).go()
+        outcome = Run(
+            config, cluster, dataset, store, lease, step_log, goodput, heartbeat, durable, extend
+        ).go()
 
         def end() -> None:
             if step_log:
+                print(f"run: {url}\ncurves: tensorboard --logdir {url}/tensorboard", flush=True)
                 step_log.goodput(goodput)
                 step_log.end(outcome.state, outcome.step, outcome.loss)
             lease.release()

@@ -70,6 +70,7 @@ class Run:
         goodput: GoodputRecorder,
         heartbeat: Heartbeat,
         durable: DurableCopies,
+        extend: bool = False,
     ):
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
@@ -87,7 +88,7 @@ class Run:
             durable.steps, cluster, config.checkpoint, lease.check, flush, self._event
         )
         self._put_off: int | None = None  # the step whose save was
-        self._record = RunRecord(config, self._step, dataset, cluster)
+        self._record = RunRecord(config, self._step, dataset, cluster, extend)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
@@ -126,6 +127,8 @@ class Run:
             self._begin(restored, new_mesh)
             state = restored.state or self._first_state()
         with goodput.doing("compile"):
+            if self._cluster.leader:
+                print("compiling the step; it is cached for later starts …", flush=True)
             update = self._step.compile()
         preemption = Preemption(self._cluster.membership.workers)
         self._say_what_a_notice_does()
@@ -156,7 +159,7 @@ class Run:
         profiler.close()
         if step < config.train.steps:
             saved = self._checkpoints.newest or 0
-            self._event("preempted", step=saved, lost_steps=step - saved)
+            self._event(preemption.event, step=saved, lost_steps=step - saved)
             return Outcome("preempted", saved, self._last_loss)
         with goodput.doing("save"):
             self._cluster.agree(lambda: self._durable.end(step))

@@ -3,7 +3,9 @@
 from typing import Any
 
 import jax
+import numpy as np
 import optax  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from workload.train.config import Config
 
@@ -22,6 +24,13 @@ def schedule(config: Config) -> optax.Schedule:
     )
     warm_up = optax.linear_schedule(0.0, peak, settings.warmup_steps)
     return optax.join_schedules([warm_up, decay], [settings.warmup_steps])
+
+
+def learning_rates(config: Config) -> NDArray[np.float32]:
+    """Of every update, in their order; on the CPU, in one call."""
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        rates = schedule(config)(np.arange(config.train.steps))
+    return np.broadcast_to(np.asarray(rates, np.float32), config.train.steps)
 
 
 def build(config: Config) -> optax.GradientTransformation:

@@ -21,11 +21,16 @@ _GIVE_UP_S = 20.0  # at the start: no metadata server, no watcher
 
 
 class Preemption:
-    """Whether to stop at this step. Made once `Cluster.join` is done."""
+    """Whether to stop at this step. Made once `Cluster.join` is done.
+
+    Attributes:
+        event: what to call it: preempted, or interrupted by Ctrl-C.
+    """
 
     def __init__(self, workers: int):
         self._alone = workers == 1
         self._noticed = False
+        self.event = "preempted"
         if self._alone:  # with others JAX has its own handler in place
             signal.signal(signal.SIGTERM, self._notice)
             signal.signal(signal.SIGINT, self._interrupt)
@@ -35,7 +40,7 @@ class Preemption:
 
     def _interrupt(self, *_: object) -> None:
         """Ctrl-C: saves as on a notice; the next one doesn't wait for that."""
-        self._noticed = True
+        self._noticed, self.event = True, "interrupted"
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print("Ctrl-C: leaves a checkpoint after this step; once more ends it at once", flush=True)
 

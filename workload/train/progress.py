@@ -7,6 +7,7 @@ from typing import Any
 
 from workload.train import flops
 from workload.train.config import Config
+from workload.train.optimizer import learning_rates
 
 _WINDOW = 20  # steps that a speed is taken over
 
@@ -21,6 +22,7 @@ class Progress:
         self._flops = flops.model_flops(config.model, config.data.sequence_length)
         self._peak = flops.PEAK_TFLOPS.get(device_kind)
         self._ends: deque[tuple[int, float]] = deque(maxlen=_WINDOW + 1)
+        self._rates = learning_rates(config)
         self._told = 0.0
 
     def begin(self, step: int) -> None:
@@ -31,7 +33,10 @@ class Progress:
     def did(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
         """The numbers of a step that just ended; prints a line every few seconds."""
         self._ends.append((step, self._clock()))
-        numbers: dict[str, Any] = {"gradient_norm": metrics["gradient_norm"]}
+        numbers: dict[str, Any] = {
+            "gradient_norm": metrics["gradient_norm"],
+            "learning_rate": float(self._rates[step - 1]),
+        }
         (first, begun), (last, ended) = self._ends[0], self._ends[-1]
         if last > first and ended > begun:
             step_s = (ended - begun) / (last - first)
@@ -48,7 +53,7 @@ class Progress:
 
 
 def _line(step: int, steps: int, loss: float, numbers: Mapping[str, Any]) -> str:
-    parts = [f"step {step}/{steps}", f"loss {loss:.4f}"]
+    parts = [f"step {step}/{steps}", f"loss {loss:.4f}", f"lr {numbers['learning_rate']:.2e}"]
     if "step_s" in numbers:
         parts += [f"{numbers['step_s']:.3g} s/step", f"{numbers['tokens_per_s_per_chip']:,.0f} tokens/s/chip"]
         parts.append(f"{numbers['left_s'] / 60:.1f} min left")
