@@ -100,7 +100,7 @@ def _row(row: Row, history: Sequence[tuple[float, int]]) -> str:
         f"<td class=n data-head=rate>{rate}"
         f"<td class=n data-head=goodput>{'' if row.goodput is None else f'{row.goodput:.0%}'}"
         f"<td class=n data-head=left>{'' if row.left_s is None else in_time(row.left_s)}"
-        f"<td class=wide>{sparkline(history) if row.samples else ""}</tr>"
+        f"<td class=wide>{sparkline(history) if row.samples else ''}</tr>"
     )
 
 
