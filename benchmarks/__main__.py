@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def memory(_: argparse.Namespace) -> dict[str, Any]:
-    """T2: an 8B step's memory and exchanges on v6e-256, beside MaxText's; 20 min."""
+    """T2: an 8B step's memory and collectives on v6e-256, beside MaxText's; 20 min."""
     from benchmarks.memory import measure
 
     return measure()

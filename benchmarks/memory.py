@@ -1,4 +1,4 @@
-"""T2: Llama 3.1 8B at sequence 8192 for v6e-256: memory and exchanges of a step, beside MaxText's.
+"""T2: Llama 3.1 8B at sequence 8192 for v6e-256: memory and collectives of a step, beside MaxText's.
 
 Both are compiled here for the same topology, batch and remat (all of a layer computed again, no
 host offload), ours with one example at once, and also with what it can do with the memory that it
@@ -24,7 +24,7 @@ from workload.preflight.program import Program
 from workload.preflight.slices import GIB, slices
 from workload.train import config as configs
 
-KEPT = 4  # layers whose parameters stay whole: the least that brings exchanges below MaxText's
+KEPT = 4  # layers whose parameters stay whole: the least that brings collectives below MaxText's
 Compile = Callable[[int], dict[str, Any]]
 
 
@@ -87,10 +87,10 @@ def maxtext(batch: int) -> dict[str, Any]:
             raise SystemExit(f"MaxText's train_compile failed:\n{output[-3000:]}")
         (text,) = Path(folder).glob("*jit_train_step*after_optimizations.txt")
         temporaries, _ = buffers(Path(folder))
-        exchanges = Program(text.read_text()).collectives(256)
+        collectives = Program(text.read_text()).collectives(256)
     return {
         "total_gib": (int(arguments[1]) + temporaries) / GIB,
         "arguments_gib": int(arguments[1]) / GIB,
-        "exchanged_gb": sum(one.size_bytes * one.times for one in exchanges) / 1e9,
+        "exchanged_gb": sum(one.size_bytes * one.times for one in collectives) / 1e9,
         "compile_s": compile_s,
     }

@@ -8,10 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TextIO, TypeVar
+
+from rich.console import Console
 
 from fleet import deploy as plans
 from fleet import doctor as fleets
@@ -49,15 +51,15 @@ T = TypeVar("T", Node, ObservedNode, Node | ObservedNode)
 
 def status(options: argparse.Namespace) -> int:
     """Look once: every member, what Google and its workers say of it, and what would be done."""
-    fleet = opened(options)
-    observation = fleet.watcher().step(may=())
+    with _asking():
+        observation = opened(options).watcher().step(may=())
     return _told(observation, options.json)
 
 
 def list_nodes(options: argparse.Namespace) -> int:
     """Every node of this environment, in whatever zone, orphans too unless a slice is named."""
-    fleet = opened(options)
-    observation = fleet.watcher().step(may=())
+    with _asking():
+        observation = opened(options).watcher().step(may=())
     desired = {(one.zone, one.name): one for one in observation.members}
     found = [
         observed for one in observation.members if (observed := observation.view.node(one.name, one.zone))
@@ -78,6 +80,12 @@ def list_nodes(options: argparse.Namespace) -> int:
 def _listed(observed: ObservedNode, member: Node | None) -> dict[str, str | None]:
     slice_name = member.slice if member else None  # of an orphan
     return {"name": observed.name, "zone": observed.zone, "state": observed.state, "slice": slice_name}
+
+
+def _asking() -> AbstractContextManager[object]:
+    """A spinner while Pulumi and Google are asked, which takes seconds; on a terminal alone."""
+    console = Console(stderr=True)
+    return console.status("asking Pulumi and Google …") if console.is_terminal else nullcontext()
 
 
 def create(options: argparse.Namespace) -> int:
@@ -316,10 +324,11 @@ def _mend(
     wanted: Callable[[Decision, Controller], bool],
     updates: bool = True,
 ) -> int:
-    fleet = opened(options)
-    before = fleet.watcher(updates)
-    before.state.retry_now()  # a person asks: zones that refused are retried
-    observation = before.step(may=())
+    with _asking():
+        fleet = opened(options)
+        before = fleet.watcher(updates)
+        before.state.retry_now()  # a user asks: zones that refused are retried
+        observation = before.step(may=())
     due = {
         one.member.key
         for one in observation.decisions

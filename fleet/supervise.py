@@ -19,7 +19,7 @@ from fleet.errors import FleetError
 from fleet.model import Action, Condition, Decision, ObservedNode
 from fleet.roster import members
 from fleet.show import unanswered
-from fleet.store import BucketStore, LeaseHeldError
+from fleet.store import BucketStore, LeaseHeldError, UnreachableError
 from infra.errors import InfraError
 from infra.named import read_stack
 from infra.settings import from_file
@@ -96,7 +96,12 @@ class Supervisor:
             if _due(observation):
                 self._take_lease()
         if self._controller is not None:
-            observation = self._controller.step()
+            try:
+                observation = self._controller.step()
+            except LeaseHeldError as error:  # this machine slept, say, and another took it over
+                self._controller = None
+                self._tell_once("lease", str(error).partition("\n")[0])
+                return self.step()
             if not self._controller.busy and not _due(observation):
                 self._controller.leave()
                 self._controller = None
@@ -147,6 +152,8 @@ class Supervisor:
             self._controller = self.fleet.controller()
         except LeaseHeldError as error:
             self._tell_once("lease", f"{str(error).partition(chr(10))[0]}: it acts, this only looks")
+        except UnreachableError as error:  # asked again at the next look
+            self._tell_once("lease", str(error).partition("\n")[0])
 
     def _tell(self, observation: Observation) -> None:
         events = [event for event in observation.events if "->" not in event] if self._controller else []

@@ -11,8 +11,10 @@ from fleet import supervise
 from fleet.adhoc import AdHoc
 from fleet.errors import FleetError
 from fleet.model import WorkerStatus
-from fleet.store import BucketStore
+from fleet.store import BucketStore, object_of
 from fleet.supervise import Supervisor
+from infra.gcp.client import RequestError
+from infra.gcp.failures import Failure, Kind
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world  # noqa: F401
 
@@ -172,3 +174,35 @@ def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> 
     world.objects[f"{OWNER.stack}/fleets.json"] = json.dumps({"mine": {**ITEM, "stopWhenDone": True}}), 1
     assert command.main(["status", "dev"]) == 0
     assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True}
+
+
+def test_who_has_lost_the_lease_looks_on(world: Cloud) -> None:
+    run = Run().begin()
+    run.of.step()
+    time.sleep(0.1)
+    assert world.asked == [("create", NODE)], "it holds the lease"
+    text, generation = world.objects[object_of(OWNER.stack)]
+    leader = {"id": "another", "host": "elsewhere", "process": 1, "at_s": time.time()}
+    world.objects[object_of(OWNER.stack)] = json.dumps({**json.loads(text), "leader": leader}), generation + 1
+    world.states[NODE] = "PREEMPTED"
+    before = len(world.asked)
+    run.steps(4)
+    assert world.asked[before:] == [], "nothing is asked of Google without it"
+    assert any("another `fleet` acts, on elsewhere" in line for line in run.said)
+
+
+def test_a_bucket_that_does_not_answer_is_asked_again(world: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run().begin()
+    read = world.read
+
+    def silent(name: str) -> Any:
+        if name == object_of(OWNER.stack):
+            raise RequestError(Failure(Kind.TRANSIENT, "503"))
+        return read(name)
+
+    monkeypatch.setattr(world, "read", silent)
+    assert not run.steps(2)
+    assert world.asked == []
+    monkeypatch.setattr(world, "read", read)
+    assert not run.steps(3)
+    assert world.asked == [("create", NODE)]

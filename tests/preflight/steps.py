@@ -32,7 +32,7 @@ def main() -> None:
         program = Program(step.lower().compile().as_text())
         found.setdefault(f"{remat} {stored}", {})[length] = {
             "flops": program.matmul_flops(),
-            "exchanges": [
+            "collectives": [
                 {"kind": one.kind, "bytes": one.size_bytes * one.times} for one in program.collectives(8)
             ],
         }

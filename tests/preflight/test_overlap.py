@@ -1,4 +1,4 @@
-"""That exchanges run beside products, in the step as XLA's TPU compiler schedules it; no TPU is needed."""
+"""That collectives run beside products, in the step as XLA's TPU compiler schedules it; no TPU is needed."""
 
 import jax
 import pytest

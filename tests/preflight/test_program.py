@@ -1,4 +1,4 @@
-"""Reading a compiled program: loops, exchanges, products, each as often as it runs."""
+"""Reading a compiled program: loops, collectives, products, each as often as it runs."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from workload.train.flops import model_flops
 pytestmark = pytest.mark.slow
 
 # As XLA's TPU compiler writes it, cut down: a loop whose bound stands in its condition, an
-# exchange split into a start and a later part, one over an iota of groups.
+# collective split into a start and a later part, one over an iota of groups.
 TEXT = Path(__file__).with_name("program.txt").read_text()
 
 
@@ -86,7 +86,7 @@ LONGER = 416  # three blocks and a quarter
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Any]:
-    """FLOPs and exchanges of a step compiled for 8 CPU devices, by remat: 20 s."""
+    """FLOPs and collectives of a step compiled for 8 CPU devices, by remat: 20 s."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -134,17 +134,17 @@ def test_a_parameter_is_gathered_once_a_pass_and_its_gradient_summed_once(
     One gather, where the layer's parameters are kept.
     """
     arch = Architecture(**ARCH)
-    exchanges = compiled[f"{remat} {kept}"][str(LENGTH)]["exchanges"]
+    collectives = compiled[f"{remat} {kept}"][str(LENGTH)]["collectives"]
     split = 4 * sum(
         _size(shape)
         for group in arch.shapes().values()
         for name, shape in group.items()
         if "norm" not in name
     )
-    gathered = sum(one["bytes"] for one in exchanges if one["kind"] == "all-gather")
+    gathered = sum(one["bytes"] for one in collectives if one["kind"] == "all-gather")
     ends = 4 * 2 * arch.vocab_size * arch.d_model  # not in a layer: gathered once
     assert gathered == (2 - kept / arch.layers) * (split - ends) + ends
-    summed = sum(one["bytes"] for one in exchanges if one["kind"] in ("all-reduce", "reduce-scatter"))
+    summed = sum(one["bytes"] for one in collectives if one["kind"] in ("all-reduce", "reduce-scatter"))
     assert split <= summed <= split * 1.02
 
 

@@ -107,7 +107,7 @@ def test_an_exchange_that_the_program_waits_for_comes_on_top() -> None:
     assert beside.prediction.bounds.exposed == 0
     more = [a - b for a, b in zip(waiting.prediction.step_s, beside.prediction.step_s, strict=True)]
     assert more == pytest.approx([2 * took, took, 0], abs=1e-9)
-    assert "stands still for 1 of 1 exchanges" in report.text(waiting, "mine.toml")
+    assert "stands still for 1 of 1 collectives" in report.text(waiting, "mine.toml")
 
 
 def test_hardware_flops_are_the_models_and_what_remat_adds() -> None:
@@ -129,12 +129,12 @@ def test_hardware_flops_are_the_models_and_what_remat_adds() -> None:
 def test_each_exchange_is_held_against_its_own_network() -> None:
     config = llama()
     two = slices("v6e-256", 2)
-    exchanges = (
+    collectives = (
         Collective("all-gather", "a", 10**9, 256, False, 30),
         Collective("all-reduce", "b", 10**9, 2, True, 4),
     )
     found = roofline.bounds(
-        replace(config, train=replace(config.train, batch_size=2048)), two, "splash", exchanges
+        replace(config, train=replace(config.train, batch_size=2048)), two, "splash", collectives
     )
     assert found.ici == pytest.approx(30e9 * 255 / 256 / 400e9)
     # Two slices: half of each array and back again; four chips share a host's cards.

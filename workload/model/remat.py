@@ -69,5 +69,5 @@ def remat_layer(
 
 
 def _all_but_gathered(primitive: Any, *_: Any, **settings: Any) -> bool:
-    """A policy. It must know the exchange itself: what a name is given to counts as another value."""
+    """A policy. It must know the collective itself: what a name is given to counts as another value."""
     return primitive.name != "all_gather" and settings.get("name") != GATHERED

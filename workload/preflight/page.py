@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from workload.preflight.report import WORDS, exchanges, seconds, short, size
+from workload.preflight.report import WORDS, collectives, seconds, short, size
 from workload.preflight.roofline import Prediction
 from workload.preflight.slices import CHIP, GIB, PRICES_READ
 from workload.preflight.verdict import MARGIN, Money, Verdict
@@ -23,7 +23,7 @@ h1 { font-size: 26px; margin: 0 } h2 { font-size: 16px; margin: 0 0 8px }
 p { margin: 4px 0 0 } .faint, small { color: var(--faint) }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px;
           margin-top: 14px }
-.row { display: grid; grid-template-columns: 13em 1fr 6.5em; gap: 0 10px; align-items: center; margin: 5px 0 }
+.row { display: grid; grid-template-columns: 15em 1fr 6.5em; gap: 0 10px; align-items: center; margin: 5px 0 }
 .row > :last-child { color: var(--faint); font-size: 13px; white-space: nowrap }
 .track { position: relative; height: 18px }
 .track i { position: absolute; height: 100%; min-width: 2px; background: var(--bar); border-radius: 2px }
@@ -128,7 +128,7 @@ def _time(verdict: Verdict, prediction: Prediction) -> str:
         "MFU": "<br>".join(
             f"{share:.1%} <small>{_text(kind)}</small>" for kind, share in prediction.mfu.items()
         ),
-        "collectives": "<br>".join(map(_text, exchanges(verdict))) or "none",
+        "collectives": "<br>".join(map(_text, collectives(verdict))) or "none",
     }
     return f"{''.join(rows)}{_facts(facts)}"
 

@@ -27,7 +27,7 @@ COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "coll
 
 @dataclass(frozen=True)
 class Collective:
-    """One kind of exchange in the program.
+    """One kind of collective in the program.
 
     Attributes:
         kind: one of COLLECTIVES.
@@ -119,7 +119,7 @@ class Program:
         return sorted(found, reverse=True)
 
     def collectives(self, devices_a_slice: int) -> list[Collective]:
-        """Every exchange that runs, once each, however the compiler split it to overlap it."""
+        """Every collective that runs, once each, however the compiler split it to overlap it."""
         found = []
         begun = self._begun()
         for name, computation in self._computations.items():
@@ -147,7 +147,7 @@ class Program:
         return found
 
     def _begun(self) -> set[str]:
-        """The exchanges and computations that run beside others, by name: on a chip's SparseCores, say."""
+        """The collectives and computations that run beside others, by name: on a chip's SparseCores, say."""
         found = set()
         for computation in self._computations.values():
             for number, start in enumerate(computation.instructions):
@@ -198,19 +198,19 @@ def _dot_flops(dot: _Instruction, shapes: dict[str, str]) -> float:
 
 
 def _is_later_part(computation: _Computation) -> bool:
-    """Whether this is a middle or last part of an exchange whose start is counted elsewhere.
+    """Whether this is a middle or last part of a collective whose start is counted elsewhere.
 
-    The TPU's compiler weaves an exchange into the matrix products beside it and repeats the
+    The TPU's compiler weaves a collective into the matrix products beside it and repeats the
     instruction in each of them; the part that begins it says AsyncCollectiveStart.
     """
-    exchanges = any(i.opcode in COLLECTIVES for i in computation.instructions)
+    collectives = any(i.opcode in COLLECTIVES for i in computation.instructions)
     entered = any(i.opcode == "parameter" for i in computation.instructions)
     chained = any("chain_id" in i.rest for i in computation.instructions if i.opcode in COLLECTIVES)
-    return exchanges and entered and chained and not _is_first_part(computation)
+    return collectives and entered and chained and not _is_first_part(computation)
 
 
 def _works_until_done(start: _Instruction, scheduled: list[_Instruction]) -> bool:
-    """Whether the chip has something to compute between an exchange's start and its end."""
+    """Whether the chip has something to compute between a collective's start and its end."""
     for instruction in scheduled:
         if instruction.opcode.endswith("-done") and re.search(
             rf"%{re.escape(start.name)}\b", instruction.rest
@@ -245,7 +245,7 @@ def _groups(rest: str) -> list[list[int]]:
             return _grid(list(lengths.values()), order, prod(lengths[name] for name in along))
     if "replica_groups=" in rest:
         groups = rest[rest.index("replica_groups=") :][:120]
-        raise WorkloadError(f"the compiler spells the groups of an exchange in a new way: {groups}")
+        raise WorkloadError(f"the compiler spells the groups of a collective in a new way: {groups}")
     return []
 
 

@@ -87,7 +87,7 @@ def _time(verdict: Verdict, prediction: Prediction) -> list[str]:
         mark = "  <- binds" if bounds.binding == name else ""
         lines.append(f"  {seconds(getattr(bounds, name)):>11}  {label}{mark}")
     hidden = sum(one.hidden for one in verdict.compiled.collectives)
-    of = f"{len(verdict.compiled.collectives) - hidden} of {len(verdict.compiled.collectives)} exchanges"
+    of = f"{len(verdict.compiled.collectives) - hidden} of {len(verdict.compiled.collectives)} collectives"
     lines.append(f"  {seconds(bounds.exposed):>11}  that the program stands still for {of}, on top")
     slow, likely, fast = prediction.step_s
     lines.append(f"  {seconds(likely):>11}  a step, likely ({seconds(fast)} to {seconds(slow)})")
@@ -95,14 +95,14 @@ def _time(verdict: Verdict, prediction: Prediction) -> list[str]:
     lines.append(f"  {likely:>11,.0f}  tokens/s/chip ({slow:,.0f} to {fast:,.0f})")
     shares = ", ".join(f"{share:.1%} {name}" for name, share in prediction.mfu.items())
     lines.append(f"               MFU {shares}")
-    lines += [f"               {line}" for line in exchanges(verdict)]
+    lines += [f"               {line}" for line in collectives(verdict)]
     if prediction.step_s[1] < _SHORT_S:
         text = f"a step below {_SHORT_S * 1e3:.0f} ms waits for launches and latencies, which are not in here"
         lines.append(f"               {text}")
     return lines
 
 
-def exchanges(verdict: Verdict) -> list[str]:
+def collectives(verdict: Verdict) -> list[str]:
     """A line for each kind of collective: bytes a step."""
     sizes: Counter[tuple[str, str]] = Counter()
     for one in verdict.compiled.collectives:

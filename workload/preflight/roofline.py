@@ -2,7 +2,7 @@
 
 XLA's own estimate isn't used: it counts a loop's body once, knows no kernels and no time on the
 links, and comes out negative for a step of 8 billion parameters. Here the arithmetic comes from
-the model, the exchanges from the compiled program, with which of them it waits for, and the distance between
+the model, collectives from the compiled program, with which of them it waits for, and the distance between
 a roofline and what a chip does from runs of another program that others measured (`published.toml`).
 """
 
@@ -77,7 +77,7 @@ class Bounds:
     """The least seconds that each resource needs for a step, at its published peak.
 
     Attributes:
-        exposed: of the exchanges, those that the compiled program waits for: the chip computes nothing.
+        exposed: of the collectives, those that the compiled program waits for: the chip computes nothing.
     """
 
     compute: float

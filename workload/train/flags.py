@@ -34,7 +34,7 @@ GROUPS: dict[str, Options] = {
         "xla_tpu_overlap_compute_collective_tc": _ON,
         "xla_enable_async_all_gather": _ON,
     },
-    # What does it under JAX 0.12: exchanges run on the chip's SparseCores. From the same library, without
+    # What does it under JAX 0.12: collectives run on the chip's SparseCores. From the same library, without
     # xla_sc_disjoint_spmem and the name of a chip's configuration. Compiled here, not tried on a TPU.
     "sparsecore": {
         "xla_tpu_enable_sparse_core_collective_offload_all_gather": _ON,
