@@ -19,7 +19,7 @@ Result = dict[str, Any]
 
 
 def written() -> dict[Path, str]:
-    """The page with its tables made anew, and the picture."""
+    """The page with its tables recreated, and the picture."""
     results = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in TABLES}
     blocks = {
         name: "\n".join([*table(results[name]), "", *_machine(results[name])])

@@ -416,7 +416,7 @@ class Controller:
         verb = self._running[key].verb if key in self._running else Verb.CREATE
         if verb is Verb.UPDATE:
             return one
-        why = "being deleted, to be made again" if verb is Verb.DELETE else "being brought back"
+        why = "being deleted, to be recreated" if verb is Verb.DELETE else "being brought back"
         return replace(one, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 
     def _changes(self, found: Sequence[Decision]) -> list[str]:

@@ -124,7 +124,7 @@ def _foreign(member: Node, observed: ObservedNode | None, owner: Owner) -> str:
         fix = f"if an update of yours was killed: {settle}; else rename the slice, or pulumi import"
         return f"a node of this name is there, and your stack doesn't hold it\n    fix: {fix}"
     if owner.labels.items() <= observed.labels.items():
-        fix = "if nobody else keeps it: tpu fleet take-over; else rename the fleet"
+        fix = "if no other controller keeps it: tpu fleet take-over; else rename the fleet"
         return f"it is of another stack, {observed.labels.get('stack') or 'without an id'}\n    fix: {fix}"
     return "a node of this name is there without our labels\n    fix: delete it manually, or rename the fleet"
 
@@ -148,7 +148,7 @@ def _desired(
         return _of(member, Action.CREATE, Condition.RECOVERING, "there is no such node", Cause.NEW)
     if observed.state in TAKEN_AWAY:
         if status and status.work == "done":
-            why = f"its work is done; Google says {observed.state}, and it isn't made again"
+            why = f"its work is done; Google says {observed.state}, and it isn't recreated"
             return _of(member, Action.LEAVE, Condition.DONE, why)
         why = f"Google says {observed.state}"
         return _of(member, Action.REPLACE, Condition.RECOVERING, why, Cause.PREEMPTION)
@@ -237,7 +237,7 @@ def _allowed(desired: Decision, member: Node, view: View, state: ControllerState
     unlisted = view.statuses is None and silent_s < limits.heartbeat_timeout_s
     if gone and unlisted and member.run and not state.open(member.key):
         why = f"{desired.why}; whether its work is done isn't known: the bucket didn't answer for"
-        why = f"{why} {silent_s / 60:.0f} min, made again after {limits.heartbeat_timeout_s / 60:.0f}"
+        why = f"{why} {silent_s / 60:.0f} min, recreated after {limits.heartbeat_timeout_s / 60:.0f}"
         return replace(desired, action=Action.HOLD, condition=Condition.UNKNOWN, why=why)
     refusal = Refusal() if gone else state.refusal(member.key, desired.zone)
     if refusal.holds(now_s):

@@ -111,7 +111,7 @@ class RemoteExec:
         reached = [one.worker for one in found if one.ending is Ending.OK]
         left_out = down | unreached
         if not reached:
-            raise self._partial("are left out, and nobody is left", left_out, len(left_out))
+            raise self._partial("are left out, and no worker is left", left_out, len(left_out))
         say(f"on {len(reached)} workers; what each says: {self.folder}/NODE-wK.log")
         width = max(len(one.name) for one in reached)
         reports = []

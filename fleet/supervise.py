@@ -27,7 +27,7 @@ from infra.settings import from_file
 Say = Callable[[str], None]
 
 _LEASE_PAUSE_S = 5.0
-# What may differ in a fleet that is there: its hosts take it over without being made anew.
+# What may differ in a fleet that is there: its hosts take it over without being recreated.
 _CHANGEABLE = ("bundle", "run", STOP_WHEN_DONE)
 
 

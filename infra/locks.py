@@ -60,7 +60,7 @@ def locks(pulumi: Pulumi, layer: str) -> list[Lock]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         cancel = f"pulumi -C {directory(layer)} cancel -s {pulumi.environment} --yes"
         raise CommandError(
-            f"the locks of {layer} can't be read: {error}\n    fix: where nobody works on it: {cancel}"
+            f"the locks of {layer} can't be read: {error}\n    fix: if no update is running: {cancel}"
         ) from error
 
 

@@ -61,7 +61,7 @@ def within_budget(settings: Settings) -> float | None:
     if settings[FleetSettings].dollars_per_hour is not None and None in hourly:
         unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in found if row.hourly is None}))
         fix = "take fleet:dollarsPerHour out, or these slices"
-        raise InfraError(f"nobody knows the price of {unknown}: no budget can hold it\n    fix: {fix}")
+        raise InfraError(f"no known price of {unknown}: no budget can hold it\n    fix: {fix}")
     known = sum(price for price in hourly if price is not None)
     most = settings[FleetSettings].dollars_per_hour
     if most is not None and known > most:

@@ -96,7 +96,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
 
 
 def written(page: Path) -> str:
-    """A page with all its blocks made anew."""
+    """A page with all its blocks recreated."""
     blocks = {name: make() for name, make in PAGES[page].items()}
     return filled(page.read_text(encoding="utf-8"), blocks, page.name)
 

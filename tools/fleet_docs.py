@@ -64,7 +64,7 @@ def _cells() -> list[dict[str, Any]]:
 
 
 def written() -> str:
-    """The page with its tables made anew."""
+    """The page with its tables recreated."""
     blocks = {"failures": failures(), "matrix": matrix(), "outcomes": outcomes()}
     return filled(PAGE.read_text(encoding="utf-8"), blocks, PAGE.name)
 

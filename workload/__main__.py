@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--dir",
         metavar="DIR",
-        help="where runs/ is kept; gs://$CHECKPOINT_BUCKET, unless given",
+        help="where runs/ is stored; gs://$CHECKPOINT_BUCKET, unless given",
     )
     text = "continue a run to a larger train.steps; config.json records it"
     train.add_argument("--extend", action="store_true", help=text)
@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "Keep what a model computes of a stream; see `workload extract --help`."
     add(commands, "extract", text)
-    add(commands, "activations", "Look at what was kept; see `workload activations --help`.")
+    add(commands, "activations", "Look at what was stored; see `workload activations --help`.")
     text = "Say whether a run fits a slice, how fast, at what price; see `workload preflight --help`."
     add(commands, "preflight", text)
     add(commands, "host", "Barrier and status of a host; see `workload host --help`.")

@@ -117,7 +117,7 @@ class Client:
         content, headers = body, {}
         if isinstance(body, Mapping):
             content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
-        failure = Failure(Kind.UNKNOWN, "nobody was asked")
+        failure = Failure(Kind.UNKNOWN, "no request was sent")
         for attempt in range(_TRIES):
             if attempt:
                 pause_s = failure.retry_after_s or _PAUSE_S * 2**attempt

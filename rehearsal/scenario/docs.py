@@ -65,7 +65,7 @@ BLOCKS = {
 
 
 def written(document: str) -> str:
-    """`document` with its generated blocks made anew; RehearsalError names one that is missing."""
+    """`document` with its generated blocks recreated; RehearsalError names one that is missing."""
     for name, make in BLOCKS.items():
         begin, end = (f"<!-- {word} generated: {name} -->\n" for word in ("begin", "end"))
         head, opened, rest = document.partition(begin)

@@ -113,7 +113,7 @@ def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_y
     assert command.main(["status", "dev"]) == 0
     output = capsys.readouterr().out
     assert (
-        "tpu-us-east5-a-0 and 3 more: it is of another stack, lost\n    fix: if nobody else keeps it"
+        "tpu-us-east5-a-0 and 3 more: it is of another stack, lost\n    fix: if no other controller keeps it"
         in output
     )
     assert "orphan" not in output

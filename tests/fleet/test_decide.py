@@ -82,7 +82,7 @@ def test_whether_work_is_done_is_waited_for_while_the_bucket_does_not_answer_and
     found = one(0, lost, state)
     assert (found.action, found.condition) == (Action.HOLD, Condition.UNKNOWN)
     assert "Google says PREEMPTED; whether its work is done isn't known" in found.why
-    assert "the bucket didn't answer for 10 min, made again after 30" in found.why
+    assert "the bucket didn't answer for 10 min, recreated after 30" in found.why
     assert one(0, replace(lost, statuses={}), state).action is Action.REPLACE, "it says nothing of work"
     assert one(1, lost, state).action is Action.CREATE, "where there is no node, none was taken away"
     without = [replace(member, run=None) for member in fleet(4)]

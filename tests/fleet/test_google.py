@@ -379,7 +379,7 @@ def test_how_an_operation_ended_is_told_apart(cloud: Cloud, asker: Google) -> No
 def test_as_many_connections_are_kept_as_a_controller_has_threads(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Eight to each zone and one for its list: those of a smaller pool would be made anew each time."""
+    """Eight to each zone and one for its list: those of a smaller pool would be recreated each time."""
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "token")
     together = threading.Barrier(9 * 8, timeout=30)
 

@@ -122,7 +122,7 @@ def test_another_bundle_reaches_hosts_that_live_by_their_metadata(world: Cloud) 
     again.steps(3)
     assert world.updated == [NODE]
     assert world.labels[NODE]["bundle"] == "efefefefefef"
-    assert world.asked == [("create", NODE)], "nothing was made anew"
+    assert world.asked == [("create", NODE)], "nothing was recreated"
 
 
 def test_one_of_its_name_on_other_slices_is_refused(world: Cloud) -> None:

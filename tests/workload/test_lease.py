@@ -79,7 +79,7 @@ def test_one_without_a_sign_is_waited_for_and_replaced(store: FolderStore) -> No
     "changed",
     [
         {"written": time.time() - 60},
-        {"node": "tpu-mine"},  # made anew under the same name, or booted again
+        {"node": "tpu-mine"},  # recreated under the same name, or booted again
         {"boot": leases._boot(), "pid": 2**22 + 1, "began": "5"},  # no such process here any more
         {"boot": leases._boot(), "pid": 1, "began": "not when process 1 began"},
     ],

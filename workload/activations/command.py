@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = arguments_of.parser("workload activations", "Look at what an extraction left.", _EXAMPLES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text, command in (
-        ("show", "List shards, or what is kept of one document.", _show),
+        ("show", "List shards, or what is stored of one document.", _show),
         ("stats", "Tokens, mean norm and spread of every point, over all shards.", _stats),
         ("verify", "Read every byte; say what is damaged, missing or there twice.", _verify),
         ("convert", "Write shards as kathir-ks/activation-extract does, for those who read that.", _convert),
@@ -133,7 +133,7 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
                 problems.append(f"{name}: {document!r} is in {held[document]} too")
             held[document] = name
     if run is None:
-        problems.append("config.json: is missing or damaged: which streams belong to the run can't be told")
+        problems.append("config.json: is missing or damaged: which streams belong to the run is unknown")
     elif absent := [
         worker
         for worker in range(run[1])

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--stream", required=True, metavar="URL", help=text)
     arguments_of.add_set(parser)
     parser.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
-    text = "where extractions/ is kept; gs://$CHECKPOINT_BUCKET, unless given"
+    text = "where extractions/ is stored; gs://$CHECKPOINT_BUCKET, unless given"
     parser.add_argument("--dir", metavar="DIR", help=text)
     text = "pkl.gz: besides, as kathir-ks/activation-extract does; see `workload activations convert`"
     parser.add_argument("--format", choices=("safetensors", pickles.FORMAT), default="safetensors", help=text)
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
             stream = f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"
     if options.point and options.format != pickles.FORMAT:
         rule = f"goes with --format {pickles.FORMAT}, whose layout has one tensor a layer"
-        fix = "leave it out; extract.points says what is kept"
+        fix = "leave it out; extract.points says what is stored"
         problems.append(Problem("--point", options.point, rule, fix))
     if problems:
         raise ConfigError("workload extract", problems)

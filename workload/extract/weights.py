@@ -120,7 +120,7 @@ def find(weights: str, data: Path, root: str | None) -> Weights:
     Args:
         weights: as it stands there.
         data: below which folders lie, $DATA_DIR.
-        root: where runs/ is kept; see `location.of_run`.
+        root: where runs/ is stored; see `location.of_run`.
 
     Raises:
         ConfigError: it names a run without a step, or nobody knows where.

@@ -44,7 +44,7 @@ def wait(
     """
     meeting = node.meeting(phase)
     if meeting.workers == 1:
-        say("barrier: a single worker waits for nobody")
+        say("barrier: a single worker waits for no other")
         return word
     began = time.monotonic()
     hint = _WHERE_TO_LOOK[phase].format(bucket=node.bucket)

@@ -40,7 +40,7 @@ class Installed:
         if self.removed:
             output += f"; removed {self.removed} of an earlier bundle"
         if self.kept:
-            output += f"; what was changed on this host is kept: {', '.join(self.kept)}"
+            output += f"; files changed on this host are kept beside: {', '.join(self.kept)}"
         return output
 
 

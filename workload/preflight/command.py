@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --search: draw what was found")
     parser.add_argument("--json", action="store_true", help="the whole answer, for programs")
     parser.add_argument("--html", type=Path, metavar="FILE", help="the answer as a page, too")
-    parser.add_argument("--fresh", action="store_true", help="compile although the answer is kept already")
+    parser.add_argument("--fresh", action="store_true", help="compile even if the answer is cached")
 
     text = "only a cached result; exit status 4 if there is none"
     parser.add_argument("--cached", action="store_true", help=text)
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
 
             draw(found, options.plot, f"{options.config} on {desired.title}")
         return 0 if fits else 3
-    _say(f"compiling for {desired.title}: a minute for a small model, 5 to 15 for a large one; kept then")
+    _say(f"compiling for {desired.title}: a minute for a small model, 5 to 15 for a large one; cached then")
     return _tell(judged(config, ask(config, desired)), options)
 
 

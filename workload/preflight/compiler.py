@@ -261,7 +261,7 @@ def buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
     hbm = text.split("Memory Space:")[1]
     sizes = [int(size) for size in _TEMPORARIES.findall(assignment.read_text())]
     if not sizes:
-        raise PreflightError("the compiler lists no temporaries, or in a new way: its memory can't be told")
+        raise PreflightError("the compiler lists no temporaries, or in a new way: its memory is unknown")
     section = next((part for part in hbm.split("cumulative_size;") if "GiB(" in part or "MiB(" in part), "")
     found = [
         Buffer(round(float(size) * _UNITS[unit]), shapes)

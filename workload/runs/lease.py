@@ -5,7 +5,7 @@ worker 0 holds an object, `lease.json` or one below `leases/`, and writes it ane
 start that finds another's waits until nobody does so any more, and one that finds its own gone has been
 replaced, and ends before it saves or removes anything.
 It need not wait where the other is known to be over: its process on this machine has ended, or its
-machine was booted again or made anew under the same TPU's name.
+machine was booted again or recreated under the same TPU's name.
 What is left is a worker that stands still in the middle of a save and wakes up later: its step may
 then be complete without being whole, and is passed over, since a step is read before it is used.
 """

@@ -119,7 +119,7 @@ def _exit_status(state: str, membership: Membership, environment: Mapping[str, s
 
 
 def _cache_compiled(url: str, environment: Mapping[str, str]) -> None:
-    """Keeps compiled steps beside the runs, so that a slice made anew starts without compiling.
+    """Keeps compiled steps beside the runs, so that a slice recreated starts without compiling.
 
     What is compiled for a CPU is for one kind alone: each has its folder.
     """
