@@ -255,7 +255,7 @@ def monitor(options: argparse.Namespace) -> int:
         within_budget(fleet.settings)
         controller = fleet.controller()
     title = f"fleet {options.environment}"
-    with Dashboard(title) as dashboard:
+    with Dashboard(title, project=fleet.settings.project) as dashboard:
         page = serve(dashboard, options.port) if options.port is not None else None
         try:
             while True:

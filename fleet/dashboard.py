@@ -30,7 +30,8 @@ class Dashboard:
     A terminal is drawn anew; anywhere else what happened is a line each, and the summary where it changes.
     """
 
-    def __init__(self, title: str, console: Console | None = None):
+    def __init__(self, title: str, console: Console | None = None, project: str = ""):
+        self._project = project
         self._title, self._console = title, console or Console()
         self._rates, self._events = Rates(), deque[str](maxlen=_EVENTS)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
@@ -78,7 +79,7 @@ class Dashboard:
         heading, found, lines = self._last
         title, _, clock = heading.rpartition(", ")
         remarks = lines[1 : lines.index("")] if "" in lines else []
-        return page(title, clock, found, self._history, self._facts, remarks, [*self._events])
+        return page(title, clock, found, self._history, self._facts, remarks, [*self._events], self._project)
 
     def _drawn(self, room: int) -> Group:
         """The last look; of more members than there is room for, those that need somebody."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
+from urllib.parse import quote
 
 from fleet.model import Condition
 from fleet.show import Row, in_time
+from infra import names
 
 REFRESH_S = 5
 _BADGES = {
@@ -37,7 +39,7 @@ td, th { padding: 7px 12px 7px 0; border-bottom: 1px solid var(--line); vertical
 tr:last-child td { border-bottom: 0 }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 .badge { font-weight: 600 } .ok { color: var(--ok) } .busy { color: var(--busy) } .bad { color: var(--bad) }
-.dim, small { color: var(--faint) } small { display: block }
+a { color: var(--run) } .dim, small { color: var(--faint) } small { display: block }
 progress { width: 100%; height: 6px; accent-color: var(--ok); display: block; margin-top: 4px }
 svg { width: 120px; height: 30px; display: block } pre { margin: 0; white-space: pre-wrap; font-size: 13px }
 @media (max-width: 720px) {
@@ -60,14 +62,18 @@ def page(
     facts: Mapping[str, str],
     lines: Sequence[str],
     events: Sequence[str],
+    project: str = "",
 ) -> str:
-    """The whole page; `facts` are its cards, `lines` what needs attention, `events` the newest last."""
+    """The whole page; `facts` are its cards, `lines` what needs attention, `events` the newest last.
+
+    With a project each slice has a link to its entries in Cloud Logging.
+    """
     cards = "".join(
         f"<div class=card>{escape(name)}<b>{escape(value)}</b></div>" for name, value in facts.items()
     )
-    names = ("slice", "condition", "progress", "loss", "rate", "goodput", "left", "history")
-    head = "".join(f"<th{' class=n' if 3 <= place <= 6 else ''}>{name}" for place, name in enumerate(names))
-    body = "".join(_row(row, history.get(row.node, ())) for row in rows)
+    columns = ("slice", "condition", "progress", "loss", "rate", "goodput", "left", "history")
+    head = "".join(f"<th{' class=n' if 3 <= place <= 6 else ''}>{name}" for place, name in enumerate(columns))
+    body = "".join(_row(row, history.get(row.node, ()), project) for row in rows)
     notes = f"<section><pre>{escape(chr(10).join(lines))}</pre></section>" if lines else ""
     happened = escape("\n".join(reversed(events))) or "nothing yet"
     return f"""<!doctype html>
@@ -81,7 +87,7 @@ def page(
 """
 
 
-def _row(row: Row, history: Sequence[tuple[float, int]]) -> str:
+def _row(row: Row, history: Sequence[tuple[float, int]], project: str) -> str:
     badge = _BADGES[Condition(row.condition)]
     done = f"{row.samples:,}" if row.samples else ""
     if row.samples and row.of_samples:
@@ -93,7 +99,7 @@ def _row(row: Row, history: Sequence[tuple[float, int]]) -> str:
     rate = "" if row.samples_per_s is None else f"{row.samples_per_s:,.2f}/s"
     return (
         f"<tr><td class=wide><b>{escape(row.node)}</b>"
-        f"<small>{escape(row.zone)}, {escape(row.state or '-')}</small>"
+        f"<small>{escape(row.zone)}, {escape(row.state or '-')}{_logs(row.node, project)}</small>"
         f"<td class=wide><span class='badge {badge}'>{escape(row.condition)}</span>{stage}{why}"
         f"<td class=wide>{done}"
         f"<td class=n data-head=loss>{'' if row.loss is None else f'{row.loss:.3f}'}"
@@ -102,6 +108,15 @@ def _row(row: Row, history: Sequence[tuple[float, int]]) -> str:
         f"<td class=n data-head=left>{'' if row.left_s is None else in_time(row.left_s)}"
         f"<td class=wide>{sparkline(history) if row.samples else ''}</tr>"
     )
+
+
+def _logs(node: str, project: str) -> str:
+    """A link to what a node's hosts printed: https://cloud.google.com/logging/docs/view/query-library"""
+    if not project:
+        return ""
+    query = f'logName="projects/{project}/logs/{names.LOG}" AND labels.node="{node}"'
+    url = f"https://console.cloud.google.com/logs/query;query={quote(query, safe='')}?project={project}"
+    return f' · <a href="{escape(url)}">logs</a>'
 
 
 def sparkline(history: Sequence[tuple[float, int]], width: int = 120, height: int = 30) -> str:

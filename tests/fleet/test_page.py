@@ -80,3 +80,10 @@ def test_a_chart_needs_three_observations_and_never_goes_below_zero() -> None:
 def test_the_newest_event_comes_first() -> None:
     text = drawn(row(), events=("1 first", "2 second"))
     assert text.index("2 second") < text.index("1 first")
+
+
+def test_each_slice_leads_to_its_log() -> None:
+    text = page("fleet dev", "12:00:00", [row("tpu-dev")], HISTORY, {}, [], [], "my-project")
+    (link,) = re.findall(r'href="([^"]+)"', text)
+    assert link.startswith("https://console.cloud.google.com/logs/query;query=logName%3D%22projects%2Fmy-")
+    assert link.endswith("labels.node%3D%22tpu-dev%22?project=my-project")
