@@ -1,5 +1,7 @@
 """What people and programs are shown of a fleet: rows, their sums, and how they look in a terminal."""
 
+import os
+import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -199,8 +201,9 @@ def _table(*head: str, title: str = "") -> Table:
 
 
 def plain(drawn: Table) -> str:
-    """As lines of text, however long."""
-    console = Console(file=StringIO(), width=_ANY_WIDTH, force_terminal=False)
+    """As lines of text, however long; in colour on a terminal that wants any."""
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    console = Console(file=StringIO(), width=_ANY_WIDTH, force_terminal=colour)
     console.print(drawn)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
 
