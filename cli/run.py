@@ -252,7 +252,7 @@ def _introduce(
     zones = " or ".join([*item["zones"], *item.get("fallbackZones", ())])
     paid = "spot" if member.spot else "on demand"
     after = "deleted when it has ended" if options.stop_when_done else "stays up when it has ended"
-    there = "is there: changed" if run.before else f"${prices.dollars(row.hourly)} an hour"
+    there = f"${prices.dollars(row.hourly)} an hour{', is there already' if run.before else ''}"
     left = ", where an earlier run has left something" if earlier else ""
     lines = {
         "program": found.why,
