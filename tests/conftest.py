@@ -27,6 +27,17 @@ def compiled_folder() -> Path:
     return cache_dir("compiled-for-tests", f"{processor.key()}-{packages}")
 
 
+def drop_halves(folder: Path) -> None:
+    """Removes what a process left that a test killed while it stored a program: JAX, which limits the cache's
+    size by the times beside its entries, stores nothing more while one lacks its own.
+    """
+    for entry in folder.glob("*-cache"):
+        if not entry.with_name(f"{entry.name.removesuffix('-cache')}-atime").exists():
+            entry.unlink(missing_ok=True)
+
+
+drop_halves(compiled_folder())
+
 # Before anything imports JAX, which reads these once; programs that tests start inherit them.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled_folder())
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
