@@ -20,6 +20,8 @@ RUN_BY_CI = {"make test", "make rehearse"}
 RUN_BY_EVERY_TARGET = {"make setup && export PATH=$PWD/.venv/bin:$PATH"}
 # In the guides, which are executed as printed: tests/docs/test_guides.py.
 RUN_BY_A_GUIDE = {"tpu plan dev", "tpu preflight tiny.toml --slice v6e-16"}
+# By its own scenario: the same words, with the rehearsal's script.
+RUN_BY_A_SCENARIO = {"tpu run train.py --slice v6e-16": ("run", r"tpu run dev \S+ .*--slice v6e-16")}
 # Half an hour, which CI doesn't have; that the command starts this scenario is checked here.
 TOO_LONG = {"make rehearse SCENARIO=kills": "python -m rehearsal run kills"}
 
@@ -32,9 +34,12 @@ def commands() -> set[str]:
 
 
 def test_every_command_of_the_readme_is_run_by_something() -> None:
-    found = commands() - {"tpu publish", "tpu recover", "tpu rehearsal picture"}
+    found = commands() - {"tpu publish", "tpu recover", "tpu rehearsal picture", "tpu run"}
     assert len(found) >= 7
-    assert found <= RUN_HERE | RUN_BY_CI | RUN_BY_EVERY_TARGET | RUN_BY_A_GUIDE | set(TOO_LONG)
+    known = RUN_HERE | RUN_BY_CI | RUN_BY_EVERY_TARGET | RUN_BY_A_GUIDE
+    assert found <= known | set(RUN_BY_A_SCENARIO) | set(TOO_LONG)
+    for name, pattern in RUN_BY_A_SCENARIO.values():
+        assert re.search(pattern, (ROOT / "rehearsal/scenarios" / f"{name}.yaml").read_text("utf-8"))
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert all(command in ci for command in RUN_BY_CI)
 
