@@ -22,6 +22,7 @@ ACCOUNTS = {
     "compile": "tracing and compiling, or reading the compiled step from the cache",
     "data": "waiting for examples",
     "step": "waiting for the devices to do a step",
+    "eval": "computing the loss on held-out tokens",
     "save": "training stood still for a checkpoint",
     "other": "what none of these explains",
 }

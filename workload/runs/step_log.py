@@ -114,6 +114,12 @@ class StepLog:
         self._numbers = dict(numbers)
         self.status("running", step, loss)
 
+    def evaluated(self, step: int, loss: float) -> None:
+        """Takes the loss on held-out tokens after a step."""
+        if self._board:
+            self._board.add_scalar("eval_loss", loss, step)
+        self.event("eval", step=step, loss=round(loss, 6))
+
     def goodput(self, goodput: GoodputRecorder) -> None:
         """Keeps the accounts of this start; in storage within a few seconds, a kill costs no more."""
         self._soon.put(goodput.name(), _json(goodput.content()))

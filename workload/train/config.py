@@ -105,6 +105,9 @@ class ObserveConfig:
 
     profile_from: int = ruled(0, at_least(0))  # first step of a trace for xprof; 0: none
     profile_steps: int = ruled(3, at_least(1))
+    eval_path: str = ""  # folder of held-out tokens, relative to $DATA_DIR where that is set; empty: none
+    eval_every: int = ruled(100, at_least(1))  # steps between two losses on them
+    eval_batches: int = ruled(8, at_least(1))  # of train.batch_size examples, the same ones each time
     strict: bool = False  # a step done again with another loss ends the run; else that is an event
 
 

@@ -23,7 +23,7 @@ from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
 from workload.train.cluster import Cluster, Membership, first_line
 from workload.train.config import Config
-from workload.train.loop import Run, open_dataset
+from workload.train.loop import Run, open_dataset, open_held_out
 from workload.train.preemption import taken, watch_metadata
 
 _ANOTHER_WORKER = 75  # "try again later" of sysexits.h: no success to systemd, which starts the job again
@@ -51,7 +51,8 @@ def launch(
     """
     goodput = GoodputRecorder(_process_began())
     membership = Membership.from_environment(environment)
-    dataset = open_dataset(config, environment.get("DATA_DIR"))
+    data_dir = environment.get("DATA_DIR")
+    dataset, held_out = open_dataset(config, data_dir), open_held_out(config, data_dir)
     cluster = Cluster.join(membership, config.cluster)
     step_log: StepLog | None = None
     lease: Lease | None = None
@@ -67,7 +68,7 @@ def launch(
         steps = open_store(location.of_steps(url, environment))
         durable = DurableCopies(store, steps, config.checkpoint.durable_every_h, config.checkpoint.keep)
         outcome = Run(
-            config, cluster, dataset, store, lease, step_log, goodput, heartbeat, durable, extend
+            config, cluster, dataset, store, lease, step_log, goodput, heartbeat, durable, held_out, extend
         ).go()
 
         def end() -> None:

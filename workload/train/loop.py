@@ -36,6 +36,7 @@ from workload.runs.step_log import StepLog, read_losses
 from workload.runs.store import MissingObjectError, Store
 from workload.train.cluster import Cluster, whole
 from workload.train.config import Config
+from workload.train.evaluation import Evaluation
 from workload.train.fitting import check, resolve
 from workload.train.interval import Interval
 from workload.train.preemption import Preemption
@@ -70,6 +71,7 @@ class Run:
         goodput: GoodputRecorder,
         heartbeat: Heartbeat,
         durable: DurableCopies,
+        held_out: Dataset | None = None,
         extend: bool = False,
     ):
         config = resolve(config, dataset)
@@ -90,6 +92,7 @@ class Run:
         self._put_off: int | None = None  # the step whose save was
         self._record = RunRecord(config, self._step, dataset, cluster, extend)
         self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
+        self._evaluation = Evaluation(config, self._step, dataset, held_out) if held_out else None
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
         self._progress = Progress(config, mesh.size, cluster.devices[0].device_kind)
@@ -143,6 +146,7 @@ class Run:
                 state, self._metrics[step] = update(state, batch)
                 self._report(step - 1)  # the step before, so that the devices never wait for us
             profiler.after(step, self._metrics.get(step))
+            self._evaluate(step, state)
             stop = preemption.reached(step)
             due = interval.due(step)
             # After the last step there is nothing to resume from: it is saved, and the run is done.
@@ -166,6 +170,17 @@ class Run:
         done_again = step > restored.step
         self._finish(step, state, again=done_again and (new_mesh or not config.observe.strict))
         return Outcome("done", step, self._last_loss)
+
+    def _evaluate(self, step: int, state: State) -> None:
+        """Every so many steps, and after the last; not where the run stops for another reason."""
+        if self._evaluation is None or (
+            step % self._config.observe.eval_every and step != self._config.train.steps
+        ):
+            return
+        with self._goodput.doing("eval"):
+            loss = self._evaluation.loss(state["params"])
+        if self._step_log:
+            self._step_log.evaluated(step, loss)
 
     def _first_state(self) -> State:
         """Before any update. Read from weights, each worker reads the parts that its devices hold.
@@ -347,6 +362,12 @@ def digest(tree: Any) -> str:
         for part in (leaf[n] for n in range(len(leaf))) if leaf.ndim > 2 else (leaf,):
             sha.update(np.ascontiguousarray(whole(part)).tobytes())
     return sha.hexdigest()
+
+
+def open_held_out(config: Config, data_dir: str | None) -> Dataset | None:
+    """The held-out token files, likewise; None where the config names none."""
+    path = config.observe.eval_path
+    return Dataset(Path(data_dir or ".") / path, config.data.sequence_length) if path else None
 
 
 def open_dataset(config: Config, data_dir: str | None) -> Dataset:

@@ -75,6 +75,23 @@ class Step:
         )
         return compiled
 
+    def compile_loss(self) -> Callable[[Params, Batch], tuple[Array, Array]]:
+        """Sum of the losses of a batch and how many targets it is over, without an update."""
+        replicated = NamedSharding(self.mesh, PartitionSpec())
+        sums = jax.shard_map(
+            partial(_local_sums, self),
+            mesh=self.mesh,
+            in_specs=(self.where, dict.fromkeys(self.batch, BATCH)),
+            out_specs=(PartitionSpec(), PartitionSpec()),
+            check_vma=False,
+        )
+        placed = self.shardings["params"], dict.fromkeys(self.batch, self.by_example)
+        program = jax.jit(sums, in_shardings=placed, out_shardings=replicated)
+        lowered: Any = program.lower(self.state["params"], self.batch)
+        chosen = flags.options(self.config.compute, self.platform, self.slices)
+        compiled: Callable[[Params, Batch], tuple[Array, Array]] = lowered.compile(compiler_options=chosen)
+        return compiled
+
     def _update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         params = state["params"]
         total, count, gradients = self._gradients(params, batch)
@@ -124,6 +141,18 @@ def _local_gradients(step: Step, params: Params, batch: Batch) -> tuple[Array, A
 
     gradients = jax.tree.map(summed, gradients, step.where)
     return jax.lax.psum(total, (DATA, FSDP)), jax.lax.psum(count, (DATA, FSDP)), gradients
+
+
+def _local_sums(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]:
+    """On one device: its examples' losses and targets, in as many parts as in training, then the sums."""
+
+    def part(carry: tuple[Array, Array], piece: Batch) -> tuple[tuple[Array, Array], None]:
+        total, count = _local_loss(step, params, piece)
+        return (carry[0] + total, carry[1] + count), None
+
+    pieces = {name: x.reshape(step.config.train.accumulate, -1, x.shape[1]) for name, x in batch.items()}
+    (total, count), _ = jax.lax.scan(part, (jnp.float32(0), jnp.float32(0)), pieces)
+    return jax.lax.psum(total, (DATA, FSDP)), jax.lax.psum(count, (DATA, FSDP))
 
 
 def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]:

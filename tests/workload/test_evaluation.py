@@ -1,0 +1,64 @@
+"""The loss on held-out tokens: the right number, at its steps, and a run that doesn't notice it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.workload.slice import SETTINGS, RunFolder, Workers
+from workload.__main__ import main
+
+pytestmark = pytest.mark.slow
+
+
+def train(tokens: Path, folder: Path, name: str, *more: str, workers: int = 1) -> RunFolder:
+    settings = [*SETTINGS, "train.steps=8", "optimizer.warmup_steps=1", *more]
+    line = ["tiny.toml", "--name", name, "--dir", str(folder), *(f"--set={one}" for one in settings)]
+    started = Workers(workers, line, {"DATA_DIR": str(tokens)}, folder / f"logs-{name}")
+    assert started.wait() == [0] * workers, started.output()
+    return RunFolder(folder / "runs" / name)
+
+
+def evaluated(run: RunFolder) -> dict[int, float]:
+    return {event["step"]: event["loss"] for event in run.events("eval")}
+
+
+def test_it_is_the_loss_of_the_model_as_it_is(tokens: Path, tmp_path: Path) -> None:
+    """With the training tokens held out, seed 0 and no learning, the first batch is the first step's."""
+    still = ["optimizer.learning_rate=1e-30", "observe.eval_path=.", "observe.eval_every=4"]
+    run = train(tokens, tmp_path, "still", *still, "observe.eval_batches=1")
+    (first,) = run.losses()[1]
+    assert evaluated(run) == pytest.approx(dict.fromkeys((4, 8), float.fromhex(first)), abs=1e-4)
+    parts = train(tokens, tmp_path, "parts", *still, "observe.eval_batches=3", "train.accumulate=4")
+    two = train(tokens, tmp_path, "two", *still, "observe.eval_batches=3", workers=2)
+    assert evaluated(parts) == pytest.approx(evaluated(two), abs=1e-4)
+    assert [*(two.path / "events").glob("*-eval.json")] != []
+
+
+def test_a_run_ends_with_the_same_bits_as_without(tokens: Path, tmp_path: Path) -> None:
+    without = train(tokens, tmp_path, "without")
+    run = train(tokens, tmp_path, "with", "observe.eval_path=.", "observe.eval_every=3")
+    assert [*evaluated(run)] == [3, 6, 8], "and after the last step"
+    assert evaluated(run)[8] < evaluated(run)[3]
+    assert run.json("final.json") == without.json("final.json")
+    (account,) = (run.path / "goodput").glob("*.json")
+    assert json.loads(account.read_text())["accounts"]["eval"] > 0
+
+
+def test_tokens_that_do_not_fit_are_refused(
+    tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in tokens.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps({**manifest, "tokenizer_sha256": "ab" * 32}))
+    monkeypatch.setenv("DATA_DIR", str(tokens))
+    settings = [
+        f"--set={one}" for one in (*SETTINGS, f"observe.eval_path={other}", "train.batch_size=1000000")
+    ]
+    assert main(["train", "tiny.toml", "--dir", str(tmp_path), *settings]) == 2
+    output = capsys.readouterr().err
+    assert "must be made with the training tokens' tokenizer" in output
+    assert "must hold a batch of 1000000 examples" in output

@@ -1,0 +1,48 @@
+"""The loss on tokens that a run doesn't train on; computing it changes nothing of the run."""
+
+from collections.abc import Callable
+
+from jax import Array
+
+from workload.data.loader import Loader
+from workload.data.tokens import Dataset
+from workload.errors import ConfigError, Problem
+from workload.model.decoder import Params
+from workload.train.config import Config
+from workload.train.step import Batch, Step
+
+
+class Evaluation:
+    """The same batches of held-out examples each time."""
+
+    def __init__(self, config: Config, step: Step, trained: Dataset, held_out: Dataset):
+        """Compiles at the first evaluation.
+
+        Raises:
+            ConfigError: the held-out tokens are of another tokenizer, or less than a batch.
+        """
+        self._config, self._step, self._held_out = config, step, held_out
+        size, problems = config.train.batch_size, []
+        if held_out.manifest.tokenizer_sha256 != trained.manifest.tokenizer_sha256:
+            rule = f"must be made with the training tokens' tokenizer, {trained.manifest.tokenizer}"
+            fix = "prepare them again with that --tokenizer"
+            problems.append(Problem("observe.eval_path", str(held_out.folder), rule, fix))
+        if len(held_out) < size:
+            rule = f"must hold a batch of {size} examples, not {len(held_out)}"
+            problems.append(Problem("observe.eval_path", str(held_out.folder), rule, "hold more text out"))
+        if problems:
+            raise ConfigError("config", problems)
+        self._batches = min(config.observe.eval_batches, len(held_out) // size)
+        self._sums: Callable[[Params, Batch], tuple[Array, Array]] | None = None
+
+    def loss(self, params: Params) -> float:
+        """Mean over the targets of all batches; by all workers together."""
+        if self._sums is None:
+            self._sums = self._step.compile_loss()
+        loader = Loader(self._held_out, self._config.train.batch_size, 0, self._step.by_example)
+        total = count = 0.0
+        for number in range(1, self._batches + 1):
+            sums = self._sums(params, loader.batch(number))
+            total, count = total + float(sums[0]), count + float(sums[1])
+        loader.close()
+        return total / max(count, 1.0)
