@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder, Workers
@@ -50,15 +51,15 @@ def test_tokens_that_do_not_fit_are_refused(
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    for file in tokens.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
-    manifest = json.loads((other / "manifest.json").read_text())
-    (other / "manifest.json").write_text(json.dumps({**manifest, "tokenizer_sha256": "ab" * 32}))
+    manifest = json.loads((tokens / "manifest.json").read_text())
+    first, few = manifest["shards"][0], 200
+    raw = (tokens / first["file"]).read_bytes()
+    (other / first["file"]).write_bytes(raw[: few * np.dtype(manifest["dtype"]).itemsize])
+    manifest |= {"shards": [{**first, "tokens": few}], "tokenizer_sha256": "ab" * 32}
+    (other / "manifest.json").write_text(json.dumps(manifest))
     monkeypatch.setenv("DATA_DIR", str(tokens))
-    settings = [
-        f"--set={one}" for one in (*SETTINGS, f"observe.eval_path={other}", "train.batch_size=1000000")
-    ]
+    settings = [f"--set={one}" for one in (*SETTINGS, f"observe.eval_path={other}")]
     assert main(["train", "tiny.toml", "--dir", str(tmp_path), *settings]) == 2
     output = capsys.readouterr().err
     assert "must be made with the training tokens' tokenizer" in output
-    assert "must hold a batch of 1000000 examples" in output
+    assert "must hold a batch of 16 examples" in output
