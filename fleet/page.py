@@ -95,7 +95,8 @@ def _row(row: Row, history: Sequence[tuple[float, int]], project: str) -> str:
     if row.shards:
         done += f"<small>{row.shards:,} shards</small>"
     stage = f"<small>boot: {escape(row.stage)}</small>" if row.stage and not row.samples else ""
-    why = f"<small>{escape(row.why.partition(chr(10))[0])}</small>" if row.why else ""
+    reason = row.why.partition("\n")[0]
+    why = f"<small>{escape(reason)}</small>" if reason and not (stage and reason == f"at {row.stage}") else ""
     rate = "" if row.samples_per_s is None else f"{row.samples_per_s:,.2f}/s"
     return (
         f"<tr><td class=wide><b>{escape(row.node)}</b>"

@@ -348,7 +348,7 @@ def test_a_fleets_host_takes_its_own_stream(
     )
     line = ["extract", str(tmp_path / "mine.toml"), "--stream", str(tmp_path), "--dir", str(tmp_path / "out")]
     monkeypatch.delenv("TPU_MEMBER", raising=False)
-    assert main(line) == 2
+    assert main([*line[:3], "gs://bucket/streams", *line[4:]]) == 2
     assert "$TPU_MEMBER = (not set): must be a number where --stream is a folder" in capsys.readouterr().err
     monkeypatch.setenv("TPU_MEMBER", "3")
     assert main(line) == 0
@@ -360,6 +360,23 @@ def test_a_fleets_host_takes_its_own_stream(
     monkeypatch.setenv("TPU_MEMBER", "4")
     assert main(line) == 2
     assert "stream_004.safetensors: no such stream" in capsys.readouterr().err
+
+
+def test_of_a_folder_here_all_streams_are_taken_one_after_another(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TPU_MEMBER", raising=False)
+    for number in (3, 4):
+        raw = make_stream([5, 60, 33], number=number)
+        (tmp_path / f"stream_{number:03}.safetensors").write_bytes(raw)
+    settings = [f'model.weights="{weights}"', 'extract.points=["mlp_out.0"]']
+    line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path), "--dir", str(tmp_path / "out")]
+    assert main([*line, *(f"--set={one}" for one in settings)]) == 0
+    output = capsys.readouterr().out
+    assert output.count("1 made here") == 2
+    assert output.count("next: ") == 1
+    made = tmp_path / "out" / "extractions" / "qwen2.5-0.5b" / "activations"
+    assert sorted(each.name for each in made.iterdir()) == ["tpu_3", "tpu_4"]
 
 
 @pytest.mark.parametrize("member", [None, "3"])

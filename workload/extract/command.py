@@ -25,7 +25,9 @@ def main(arguments: Sequence[str]) -> int:
     description = "Run a model over a stream and keep what it computes at some points."
     parser = arguments_of.parser("workload extract", description, _EXAMPLES)
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (qwen2.5-0.5b.toml)")
-    text = "made by `workload data streams`: a stream, or their folder, of which $TPU_MEMBER takes its own"
+    text = (
+        "made by `workload data streams`: a stream, or their folder: $TPU_MEMBER's, or all of a folder here"
+    )
     parser.add_argument("--stream", required=True, metavar="URL", help=text)
     arguments_of.add_set(parser)
     parser.add_argument("--name", metavar="RUN", help="name of the run; the config's, unless given")
@@ -51,18 +53,21 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
     name = options.name or Path(options.config).stem
     url, problems = location.of_run("extractions", name, options.dir)
     stream, member = options.stream, os.environ.get("TPU_MEMBER", "")
+    chosen = [stream]
     if not stream.endswith(".safetensors"):
         if "://" not in stream and not Path(stream).is_dir():
             rule = "is a file, and no stream" if Path(stream).exists() else "there is no such folder"
             dealing = command("data", "streams")
             fix = f"name what `{dealing} --source … --out …` made of samples: a stream, or their folder"
             problems.append(Problem("--stream", stream, rule, fix))
+        elif not member and (found := _here(stream)):
+            chosen = found  # one after another
         elif not member.isdecimal():
             fix = f"name a stream, e.g. {stream.rstrip('/')}/stream_000.safetensors"
             rule = "must be a number where --stream is a folder: a fleet's host knows its own"
             problems.append(Problem("$TPU_MEMBER", repr(member) if member else "(not set)", rule, fix))
         else:
-            stream = f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"
+            chosen = [f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"]
     if options.point and options.format != pickles.FORMAT:
         rule = f"goes with --format {pickles.FORMAT}, whose layout has one tensor a layer"
         fix = "leave it out; extract.points says what is stored"
@@ -70,7 +75,21 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
     if problems:
         raise ConfigError("workload extract", problems)
     heartbeat.report(run=url)
+    for each in chosen:
+        _extract(options, config, url, each, heartbeat)
+    print(f"next: {command('activations', 'show', url)}")
+    return 0
 
+
+def _here(folder: str) -> list[str]:
+    """The streams of a folder on this machine."""
+    return [] if "://" in folder else sorted(map(str, Path(folder).glob("stream_*.safetensors")))
+
+
+def _extract(
+    options: argparse.Namespace, config: configs.Config, url: str, stream: str, heartbeat: Heartbeat
+) -> None:
+    """One stream."""
     from workload.data.stream import read
     from workload.extract.run import Extraction
     from workload.extract.weights import find
@@ -100,8 +119,6 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
             f"{summary.tokens / summary.wall_s:,.0f} tokens/s; {summary.wall_s:.1f} s, of which busy: {busy};"
             f" bound by {busiest.name}; {1 - summary.tokens / summary.places:.1%} of it padding"
         )
-    print(f"next: {command('activations', 'show', store.url)}")
-    return 0
 
 
 def _say(line: str) -> None:
