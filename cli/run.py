@@ -28,8 +28,10 @@ from fleet.supervise import Supervisor
 from infra import nodes, prices
 from infra.catalog import CATALOG
 from infra.cli import confirm
-from infra.errors import CommandError, InfraError
+from infra.errors import CommandError
 from infra.gcp import client
+from infra.gcp.client import RequestError
+from infra.gcp.failures import Kind
 from infra.publish.__main__ import LOCKS, default_lock, publish
 from infra.publish.environment import Target
 from infra.settings import Settings, from_file
@@ -37,6 +39,7 @@ from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
 
 _LOOK_S, _POLL_S = 10.0, 2.0
+_PASSING = (Kind.TRANSIENT, Kind.RATE, Kind.UNKNOWN)
 _ANY_BUNDLE = "0" * 64  # the settings are checked before there is a bundle
 
 
@@ -52,9 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
         found = program(path, options.entry, options.requirements, words, Path(work))
         item = _item(settings, options, path, found)
-        run = Supervisor(
-            environment, {**item, "bundle": _ANY_BUNDLE}, print
-        )  # what is wrong, before the question
+        # What is wrong with it is said before the question.
+        run = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
         prices.within_budget(run.fleet.settings)
         _introduce(run, found, item, options, out)
         confirm(f"Run {path.name} on it?", options.yes)
@@ -95,7 +97,7 @@ class Job:
 
     @property
     def advice(self) -> str:
-        """What goes on without this command, and what doesn't."""
+        """What continues without this command, and what doesn't."""
         environment, name = self._environment, self._name
         return (
             f"the slice is up, and billed\n"
@@ -173,9 +175,10 @@ class Job:
                     self._newest = max(self._newest, entry["timestamp"])
                     if entry["timestamp"] >= self._began:  # not what ran there before
                         print(f"  | {entry.get('textPayload', '')}", file=self._out, flush=True)
-            except InfraError as error:
-                self._no_logs = True
-                self._tell(f"its output can't be read here: {str(error).partition(chr(10))[0]}")
+            except RequestError as error:
+                if error.failure.kind not in _PASSING:
+                    self._no_logs = True
+                    self._tell(f"its output can't be read here: {str(error).partition(chr(10))[0]}")
             if time.monotonic() >= until_s:
                 return
             time.sleep(min(_POLL_S, max(0.0, until_s - time.monotonic())))

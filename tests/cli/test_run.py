@@ -11,6 +11,8 @@ from cli import run
 from cli.program import program
 from fleet.model import WorkerStatus
 from infra.errors import CommandError
+from infra.gcp.client import RequestError
+from infra.gcp.failures import Failure, Kind
 from infra.publish.environment import Target
 from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
 
@@ -115,6 +117,22 @@ def test_detached_it_returns_when_the_node_is_there(
     assert "tpu logs dev own --follow" in reported
     assert "tpu fleet delete dev --slice own" in reported
     assert world.states[NODE] == "READY"
+
+
+def test_logs_that_fail_for_a_moment_are_read_again_and_those_that_are_refused_are_not(
+    script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    world.said[NODE] = DONE
+    kinds = iter([Kind.TRANSIENT, Kind.PERMISSION])
+
+    class Failing:
+        def since(self, _: str) -> list[dict[str, str]]:
+            raise RequestError(Failure(next(kinds), "no"))
+
+    monkeypatch.setattr(run, "_entries", lambda *_: Failing())
+    assert run.main(["dev", str(script), "--slice", "v6e-1", "--name", "own", "--yes"]) == 0
+    assert capsys.readouterr().out.count("its output can't be read here") == 1
 
 
 def test_without_a_terminal_nothing_is_published_unasked(
