@@ -88,7 +88,7 @@ def test_what_a_person_put_there_stays(publish: Publish, tmp_path: Path) -> None
     assert publish({"train.py": "1"}).kept == ("train.py.kept",)
     (top / "train.py").write_text("manually again")
     done = publish({"train.py": "2"})
-    assert "what was changed on this host is kept: train.py.kept-2" in str(done)
+    assert "files changed on this host are kept beside: train.py.kept-2" in str(done)
     assert there(tmp_path) == {
         "notes.txt": "mine",
         "train.py": "2",
