@@ -315,7 +315,7 @@ def _reporting(view: View) -> frozenset[str]:
     """Nodes whose workers spoke lately: the bucket and this machine's clock are fine."""
     statuses = view.statuses or {}
     return frozenset(
-        node for node, output in statuses.items() if any(abs(view.at_s - one.at_s) < 600 for one in output)
+        node for node, reports in statuses.items() if any(abs(view.at_s - one.at_s) < 600 for one in reports)
     )
 
 

@@ -95,8 +95,8 @@ class Environment:
         ours = names.member_labels(environment, node.slice, node.member, self.stack.id)
         labels = {**node.labels, **ours, "bundle": node.bundle_label}
         body = member_request(self.settings, node, labels)
-        reported = json.dumps(body["metadata"], sort_keys=True)
-        body["labels"]["spec"] = sha256(reported.encode()).hexdigest()[:12]
+        content = json.dumps(body["metadata"], sort_keys=True)
+        body["labels"]["spec"] = sha256(content.encode()).hexdigest()[:12]
         return body
 
     def spec(self, node: Node) -> str:

@@ -157,24 +157,24 @@ def spoken(items: Sequence[Mapping[str, Any]]) -> dict[str, list[WorkerStatus]]:
         named = re.fullmatch(r"(boot|heartbeats)/([^/]+)/worker-\d+(\.json)?", str(item.get("name")))
         if not named:
             continue
-        output, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
-        state, why = str(output.get("state", "")), str(output.get("why", ""))
+        metadata, at_s = item.get("metadata") or {}, _unix_s(str(item.get("updated")))
+        state, why = str(metadata.get("state", "")), str(metadata.get("why", ""))
         if named[1] == "boot":
-            status = WorkerStatus(at_s, boot=state, stage=output.get("stage", ""), why=why)
+            status = WorkerStatus(at_s, boot=state, stage=metadata.get("stage", ""), why=why)
         else:
             status = WorkerStatus(
                 at_s,
                 work=state,
-                samples=_count(output, "samples"),
-                of_samples=_count(output, "of_samples"),
-                shards=_count(output, "shards"),
-                size_bytes=_count(output, "size_bytes"),
-                command=str(output.get("command", "")),
+                samples=_count(metadata, "samples"),
+                of_samples=_count(metadata, "of_samples"),
+                shards=_count(metadata, "shards"),
+                size_bytes=_count(metadata, "size_bytes"),
+                command=str(metadata.get("command", "")),
                 why=why,
-                disk_full=output.get("disk") == "full",
-                loss=_finite(output, "loss"),
-                goodput=_finite(output, "goodput"),
-                final=output.get("final") == "1",
+                disk_full=metadata.get("disk") == "full",
+                loss=_finite(metadata, "loss"),
+                goodput=_finite(metadata, "goodput"),
+                final=metadata.get("final") == "1",
             )
         found.setdefault(named[2], []).append(status)
     return found

@@ -146,9 +146,9 @@ class View:
     @property
     def cloud_s(self) -> float:
         """The present by Google's clock, which dates all that it says, where this machine's is behind it."""
-        output = (status.at_s for statuses in (self.statuses or {}).values() for status in statuses)
+        reported_s = (status.at_s for statuses in (self.statuses or {}).values() for status in statuses)
         created = (observed.created_s for observed in self.all())
-        return max((self.at_s, *output, *created))
+        return max((self.at_s, *reported_s, *created))
 
     def node(self, name: str, zone: str) -> ObservedNode | None:
         """A node, if its zone's list has it."""
@@ -165,8 +165,8 @@ class View:
         Both times are Google's: of the node's creation, and of the objects.
         """
         statuses = (self.statuses or {}).get(observed.name, ())
-        output = [status.of(command) for status in statuses if status.at_s >= observed.created_s]
-        return together(output)
+        fresh = [status.of(command) for status in statuses if status.at_s >= observed.created_s]
+        return together(fresh)
 
 
 def together(said: Sequence[WorkerStatus]) -> WorkerStatus | None:

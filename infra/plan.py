@@ -149,8 +149,10 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
                 for event in events
                 if "resourcePreEvent" in event
             ]
-            message = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
-            warnings = [sentence(each["message"]) for each in message if each.get("severity") == "warning"]
+            diagnostics = [event["diagnosticEvent"] for event in events if "diagnosticEvent" in event]
+            warnings = [
+                sentence(each["message"]) for each in diagnostics if each.get("severity") == "warning"
+            ]
             warnings = [one for one in warnings if not one.startswith(_FROM_PATH)]
             return LayerPlan(
                 layer,

@@ -86,10 +86,10 @@ def _logs(chosen: argparse.Namespace) -> None:
 
 def _until_told() -> threading.Event:
     """Set once systemd, or Ctrl-C, asks this program to end."""
-    reported = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: reported.set())
-    return reported
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def _meet(phase: barrier.Phase, environment: Path | None) -> None:
@@ -99,9 +99,9 @@ def _meet(phase: barrier.Phase, environment: Path | None) -> None:
         return
     address = os.environ.get("COORDINATOR_ADDRESS", "")
     places.environment(node, address)  # whose own address is none says so before the others come
-    reported = barrier.wait(node, phase, word=address, program=places.installed(node.slices), say=say)
+    coordinator = barrier.wait(node, phase, word=address, program=places.installed(node.slices), say=say)
     if environment:
-        environment.write_text(places.environment(node, reported))
+        environment.write_text(places.environment(node, coordinator))
 
 
 _COMMANDS = {"barrier": _barrier, "unit": _unit, "code": _code, "heartbeat": _heartbeat, "logs": _logs}
