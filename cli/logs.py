@@ -42,7 +42,7 @@ def main(arguments: Sequence[str], root: Path = ROOT, client: Client | None = No
     if not found and not options.follow:
         print("no entries; a host sends its first ones in the boot stage `logs`", file=sys.stderr)
     if options.follow:
-        for entry in entries.following(found[-1]["timestamp"] if found else _text(_now())):
+        for entry in entries.following(found[-1]["timestamp"] if found else now()):
             print(_line(entry, options.json), flush=True)
     return 0
 
@@ -165,6 +165,11 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text} is no number of lines")
     return int(text)
+
+
+def now() -> str:
+    """The present, as entries have it."""
+    return _text(_now())
 
 
 def _now() -> datetime:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,7 +34,7 @@ from infra.gcp.client import RequestError
 from infra.gcp.failures import Kind
 from infra.publish.__main__ import LOCKS, default_lock, publish
 from infra.publish.environment import Target
-from infra.settings import Settings, from_file
+from infra.settings import Settings, from_file, rules
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
 
@@ -89,9 +89,7 @@ class Job:
         (self._member,) = run.fleet.members
         self._name, self._began_s = self._member.slice, time.monotonic()
         self._entries = _entries(run, self._name)
-        self._began = self._newest = (
-            datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        )
+        self._began = self._newest = logs.now()
         self._no_logs = False
         self.result: dict[str, Any] = {}
 
@@ -228,7 +226,7 @@ def _item(settings: Settings, options: argparse.Namespace, path: Path, found: Pr
             f"\n    fix: tpu:zones: [{desired}] in {file}, then tpu up {settings.environment} network data"
         )
     name = options.name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):
+    if not rules.RESOURCE_NAME.ok(name):
         problems.append(f"{name or path.stem!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
     if name in {one.name for one in settings[TpuSettings].slices}:
         problems.append(f"{name}: {file} has a slice of this name\n    fix: --name ANOTHER")

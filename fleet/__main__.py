@@ -133,13 +133,10 @@ def delete(options: argparse.Namespace) -> int:
     confirm(f"Delete {len(target)} slice(s)?", options.yes)
     store = BucketStore(fleet.google, fleet.stack.id)
     state = store.read()  # refuses beside a monitor, which would bring them back
-    state.deleted([one.key for one in there])
-    store.write(state)
-    out = _out(options)
+    say = partial(print, file=_out(options))
     try:
-        gone, failed = delete_nodes(
-            fleet.google, target, lambda: store.renew(state), partial(print, file=out)
-        )
+        keys = [one.key for one in there]
+        gone, failed = delete_nodes(fleet.google, store, state, keys, target, say)
     finally:
         with suppress(InfraError):
             store.write(state, renew=False)

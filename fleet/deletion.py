@@ -2,8 +2,10 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from fleet.controller import Store
+from fleet.controller_state import ControllerState
 from fleet.google import Google
 from fleet.model import ObservedNode, View
 from infra.gcp.client import RequestError
@@ -14,15 +16,31 @@ Doomed = Node | ObservedNode
 
 
 def delete_nodes(
-    google: Google, nodes: Sequence[Doomed], renew: Callable[[], None], say: Callable[[str], None]
+    google: Google,
+    store: Store,
+    state: ControllerState,
+    keys: Collection[str],
+    nodes: Sequence[Doomed],
+    say: Callable[[str], None],
 ) -> tuple[list[Doomed], dict[str, str]]:
-    """Deletes each, whatever becomes of the others; those that are gone, and by name why others aren't.
+    """Notes that members go, and deletes each node, whatever becomes of the others.
 
-    `renew` renews the lease, and raises where it is lost: who has lost it deletes nothing more.
+    Args:
+        google: where they are.
+        store: holds the lease; it raises where that is lost, and nothing more is deleted.
+        state: of the controller.
+        keys: of the members, which aren't to be recovered.
+        nodes: theirs, and others.
+        say: told how many are gone.
+
+    Returns:
+        Those that are gone, and by name why others aren't.
     """
+    state.deleted(keys)
+    store.write(state)
     failed: dict[str, str] = {}
     for one in nodes:
-        renew()
+        store.renew(state)
         try:
             google.delete(one.zone, one.name)
         except RequestError as error:
@@ -32,7 +50,7 @@ def delete_nodes(
     left = len(gone)
     while left:
         time.sleep(_POLL_S)
-        renew()
+        store.renew(state)
         view = google.observe(sorted({one.zone for one in gone}))
         before, left = left, sum(_maybe_there(one, view) for one in gone)
         if left != before:

@@ -6,13 +6,12 @@ beside them: where that holds the lease, it acts, and this only looks.
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
 from fleet.adhoc import STOP_WHEN_DONE, AdHoc, slices
-from fleet.controller import Controller, Observation, Store
-from fleet.controller_state import ControllerState
+from fleet.controller import Controller, Observation
 from fleet.deletion import delete_nodes
 from fleet.environment import Environment, google_of
 from fleet.errors import FleetError
@@ -100,11 +99,10 @@ class Supervisor:
                 observation = self._controller.step()
             except LeaseHeldError as error:  # this machine slept, say, and another took it over
                 self._controller = None
-                self._tell_once("lease", str(error).partition("\n")[0])
+                self._tell_once("lease", _headline(error))
                 return self.step()
             if not self._controller.busy and not _due(observation):
-                self._controller.leave()
-                self._controller = None
+                self.leave()
         self._tell(observation)
         return observation
 
@@ -126,20 +124,20 @@ class Supervisor:
         """Deletes its nodes and forgets it; waits for the lease, unless a monitor has done it by then."""
         self.leave()
         name = self._item["name"]
+        there = [observed for _, observed in self._answered().nodes]
         store = BucketStore(self.fleet.google, self.fleet.stack.id)
         while True:
             try:
                 state = store.read()
                 break
             except LeaseHeldError as error:
-                self._tell_once("lease", str(error).partition("\n")[0])
+                self._tell_once("lease", _headline(error))
             time.sleep(_LEASE_PAUSE_S)
             if name not in self._saved.read():
                 return
-        observation = self.fleet.watcher().step(may=())
         try:
-            failed = _delete(self.fleet, store, state, [one.key for one in self.fleet.members],
-                             [observed for _, observed in observation.nodes], self._say)  # fmt: skip
+            keys = [one.key for one in self.fleet.members]
+            _, failed = delete_nodes(self.fleet.google, store, state, keys, there, self._say)
         finally:
             with suppress(InfraError):
                 store.write(state, renew=False)
@@ -147,13 +145,20 @@ class Supervisor:
             raise FleetError(f"{', '.join(failed)}: not deleted, and billed\n    fix: tpu fleet delete again")
         self._saved.keep(name, None)
 
+    def _answered(self) -> Observation:
+        """A look that every zone answered: a node that isn't seen would be forgotten, and billed."""
+        while unanswered(observation := self.fleet.watcher().step(may=())):
+            self._tell_once("silent", "; ".join(unanswered(observation)))
+            time.sleep(_LEASE_PAUSE_S)
+        return observation
+
     def _take_lease(self) -> None:
         try:
             self._controller = self.fleet.controller()
         except LeaseHeldError as error:
-            self._tell_once("lease", f"{str(error).partition(chr(10))[0]}: it acts, this only looks")
+            self._tell_once("lease", f"{_headline(error)}: it acts, this only looks")
         except UnreachableError as error:  # asked again at the next look
-            self._tell_once("lease", str(error).partition("\n")[0])
+            self._tell_once("lease", _headline(error))
 
     def _tell(self, observation: Observation) -> None:
         events = [event for event in observation.events if "->" not in event] if self._controller else []
@@ -183,21 +188,9 @@ def take_down_ended(fleet: Environment, controller: Controller, observation: Obs
         keys = {one.member.key for one in mine}
         there = [observed for node, observed in observation.nodes if node.key in keys]
         say(f"{name}: its program has ended: deleted")
-        if not _delete(fleet, controller.store, controller.state, list(keys), there, say):
+        _, failed = delete_nodes(fleet.google, controller.store, controller.state, keys, there, say)
+        if not failed:
             AdHoc(fleet.google, fleet.stack.id).keep(name, None)
-
-
-def _delete(
-    fleet: Environment,
-    store: Store,
-    state: ControllerState,
-    keys: Sequence[str],
-    there: Sequence[ObservedNode],
-    say: Say,
-) -> dict[str, str]:
-    state.deleted(keys)
-    store.write(state)
-    return delete_nodes(fleet.google, there, lambda: store.renew(state), say)[1]
 
 
 def _due(observation: Observation) -> bool:
@@ -207,3 +200,8 @@ def _due(observation: Observation) -> bool:
 
 def _shape(item: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in item.items() if key not in _CHANGEABLE}
+
+
+def _headline(error: FleetError) -> str:
+    """What is wrong, without what to do."""
+    return str(error).partition("\n")[0]

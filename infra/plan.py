@@ -93,6 +93,11 @@ class Plan:
         """Layers whose preview failed."""
         return [one.layer for one in self.layers if one.failed]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of all layers, each once."""
+        return tuple(dict.fromkeys(warning for one in self.layers for warning in one.warnings))
+
     def refuse_failed(self) -> None:
         """Raises CommandError if a layer's preview failed; its output has been printed."""
         if self.failed:
@@ -180,9 +185,8 @@ def text(found: Plan, full: bool = False) -> str:
         else:
             parts += [f"  {change}" for change in one.changes] or ["  no changes"]
         parts.append("")
-    warnings = dict.fromkeys(warning for one in found.layers for warning in one.warnings)
-    parts += [f"warning: {warning}" for warning in warnings]
-    return "\n".join([*parts, *([""] if warnings else []), summary(found)])
+    parts += [f"warning: {warning}" for warning in found.warnings]
+    return "\n".join([*parts, *([""] if found.warnings else []), summary(found)])
 
 
 def summary(found: Plan) -> str:
@@ -212,8 +216,7 @@ def markdown(found: Plan) -> str:
         *(f"{'⚠️' if one.warn else '✅'} {one.line}\n" for one in found.preflight),
     ]
     reported = {one.line for one in found.preflight}
-    warnings = dict.fromkeys(warning for one in found.layers for warning in one.warnings)
-    lines += [f"⚠️ {warning}\n" for warning in warnings if warning not in reported]
+    lines += [f"⚠️ {warning}\n" for warning in found.warnings if warning not in reported]
     for one in found.layers:
         shown = [one.output] if one.failed else [str(change) for change in one.changes]
         if shown:

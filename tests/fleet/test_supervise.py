@@ -93,6 +93,25 @@ def test_it_is_over_once_its_program_has_ended_on_every_worker(world: Cloud) -> 
     assert world.states["train"] == "READY", "nobody else's"
 
 
+def test_a_zone_that_is_silent_at_the_end_is_waited_for_and_its_node_not_forgotten(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run().begin()
+    run.steps(3)
+    world.said[NODE] = DONE
+    assert run.steps(1)
+    world.silent = {"us-east5-b"}
+
+    def answers(_: float) -> None:
+        assert known(world) == {"mine": ITEM}
+        world.silent = set()
+
+    monkeypatch.setattr(supervise.time, "sleep", answers)
+    run.of.take_down()
+    assert world.asked[-1] == ("delete", NODE)
+    assert known(world) == {}
+
+
 @pytest.mark.parametrize(("final", "over"), [(True, True), (False, False)])
 def test_a_failure_ends_it_only_if_it_is_not_started_again(final: bool, over: bool, world: Cloud) -> None:
     run = Run().begin()
