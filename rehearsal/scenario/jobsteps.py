@@ -5,16 +5,15 @@ They are among the kinds of `steps.py`, and follow its rules.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from rehearsal.scenario.matching import Matching
 from rehearsal.scenario.typed import Typed
 
 
 @dataclass(frozen=True)
-class Logged:
+class Logged(Matching):
     """Wait until Cloud Logging has a matching line of each of a node's workers, be the node there or not."""
 
     node: str
@@ -26,15 +25,12 @@ class Logged:
     def __str__(self) -> str:
         return f"wait: the logs of {self.node}'s {self.workers} workers say {self.prints}"
 
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("prints", self.prints)
-
 
 @dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(Matching):
     """Wait until each of a node's workers has said from here on that its job is in this state, and why."""
 
+    regex: ClassVar[str] = "why"
     node: str
     workers: int
     state: Literal["running", "done", "failed"]
@@ -43,18 +39,6 @@ class Heartbeat:
 
     def __str__(self) -> str:
         return f"wait: {self.node}'s {self.workers} workers say {self.state}"
-
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("why", self.why)
-
-
-def pattern(key: str, text: str | None) -> Iterator[str]:
-    """What is wrong with a regular expression."""
-    try:
-        re.compile(text or "")
-    except re.error as broken:
-        yield f"{key}: not a regular expression: {broken}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +53,7 @@ class Start(Typed):
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Matching):
     """Press Ctrl+C in a command that was begun, or wait for its end; what it printed must hold a match."""
 
     name: str
@@ -80,13 +64,9 @@ class Stop:
     def __str__(self) -> str:
         return f"{'the end of' if self.wait else 'Ctrl+C in'} {self.name}"
 
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("prints", self.prints)
-
 
 @dataclass(frozen=True)
-class Page:
+class Page(Matching):
     """Save a page that something serves on a port here beside the report; its text must hold a match."""
 
     name: str
@@ -95,7 +75,3 @@ class Page:
 
     def __str__(self) -> str:
         return f"save http://localhost:{self.port} as {self.name}.html"
-
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("prints", self.prints)

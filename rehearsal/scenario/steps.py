@@ -14,7 +14,8 @@ from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.scenario.impostor_steps import Impostor, Unharmed
-from rehearsal.scenario.jobsteps import Heartbeat, Logged, Page, Start, Stop, pattern
+from rehearsal.scenario.jobsteps import Heartbeat, Logged, Page, Start, Stop
+from rehearsal.scenario.matching import Matching
 from rehearsal.scenario.tour_steps import Guide, Request, Tour
 from rehearsal.scenario.typed import Deployed, Typed
 from rehearsal.world.program import Layer
@@ -29,19 +30,16 @@ class Preview(Deployed):
 
 
 @dataclass(frozen=True)
-class Up(Deployed):
+class Up(Deployed, Matching):
     """Bring a layer's stack up with the Pulumi CLI; with `refused` it must fail and print a match of it."""
 
+    regex: ClassVar[str] = "refused"
     scalar: ClassVar[str] = "layer"
     layer: Layer
     refused: str | None = None
 
     def __str__(self) -> str:
         return f"pulumi up: {self.layer}{', which must fail' if self.refused else ''}"
-
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("refused", self.refused)
 
 
 @dataclass(frozen=True)
@@ -56,19 +54,16 @@ class Unchanged(Deployed):
 
 
 @dataclass(frozen=True)
-class Destroy(Deployed):
+class Destroy(Deployed, Matching):
     """Destroy a layer's stack; with `refused` it must fail and print a match of that pattern."""
 
+    regex: ClassVar[str] = "refused"
     scalar: ClassVar[str] = "layer"
     layer: Layer
     refused: str | None = None
 
     def __str__(self) -> str:
         return f"pulumi destroy: {self.layer}{', which must be refused' if self.refused else ''}"
-
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("refused", self.refused)
 
 
 @dataclass(frozen=True)
@@ -251,19 +246,16 @@ class Fill:
 
 
 @dataclass(frozen=True)
-class Reboot:
+class Reboot(Matching):
     """Reboot a node's first host, and wait until its boot has failed with a log that holds a match."""
 
+    regex: ClassVar[str] = "fails"
     node: str
     fails: str
     timeout_s: float = 120.0
 
     def __str__(self) -> str:
         return f"{self.node}: reboot, which must fail"
-
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("fails", self.fails)
 
 
 @dataclass(frozen=True)
@@ -356,7 +348,7 @@ class Survived:
 
 
 @dataclass(frozen=True)
-class Ssh(Typed):
+class Ssh(Typed, Matching):
     """Run a shell command on every worker of a node, as a person would; each must print a match."""
 
     node: str
@@ -367,13 +359,9 @@ class Ssh(Typed):
     def __str__(self) -> str:
         return f"ssh to every host of {self.node}: {self.run}"
 
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("prints", self.prints)
-
 
 @dataclass(frozen=True)
-class Command(Typed):
+class Command(Typed, Matching):
     """Run a shell command in the world; with `fails` its exit status must not be 0."""
 
     scalar: ClassVar[str] = "run"
@@ -385,10 +373,6 @@ class Command(Typed):
     def __str__(self) -> str:
         first, *more = self.run.splitlines()
         return f"$ {first}{' …' if more else ''}{'   (must fail)' if self.fails else ''}"
-
-    def check(self) -> Iterator[str]:
-        """A pattern that can't be compiled is a broken rule."""
-        yield from pattern("prints", self.prints)
 
 
 @dataclass(frozen=True)
