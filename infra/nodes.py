@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from infra import names
 from infra.catalog import CATALOG, SliceType, region_of
+from infra.errors import Problem
+from infra.settings import sizes
 from infra.settings.schema import Settings
 from infra.tpu.settings import SliceSettings, TpuSettings
 
@@ -70,7 +72,7 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
     """All nodes, in the order of the settings."""
     found: list[Node] = []
     for one in settings[TpuSettings].slices:
-        kind = CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")
+        kind = sizes.kind_of(one.accelerator_type, one.topology)
         assert kind is not None, "the settings were checked"
         named = members(one)
         together = tuple(name for name, _ in named) if one.multislice else ()
@@ -108,6 +110,16 @@ def zones(settings: Settings) -> tuple[str, ...]:
 def known_zones(settings: Settings) -> tuple[str, ...]:
     """Zones that offer v6e: those of the catalog, and those that the settings add."""
     return (*CATALOG.zones, *settings[TpuSettings].additional_zones)
+
+
+def unknown_zone(path: str, zone: str) -> Problem:
+    """What is wrong with a zone that isn't known to offer v6e."""
+    return Problem(
+        path,
+        f'zone "{zone}"',
+        f"v6e is offered in {', '.join(CATALOG.zones)} (read {CATALOG.zones_read})",
+        f"choose one of these; if Google offers it there to you, add {zone} to tpu:additionalZones",
+    )
 
 
 def regions(settings: Settings) -> tuple[str, ...]:

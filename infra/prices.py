@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from infra import layers
-from infra.catalog import CATALOG
+from infra.catalog import CATALOG, SliceType
 from infra.errors import InfraError
 from infra.nodes import Node, nodes
 from infra.settings import Settings, from_file
@@ -57,6 +57,8 @@ def within_budget(settings: Settings) -> float | None:
         InfraError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.
     """
     found = rows([_dearest(one) for one in nodes(settings)])
+    # Slices of other layers stay where they are, at their dearest: with all nodes that may come.
+    found += [row for row in of(settings) if row.chips and row.what not in {one.what for one in found}]
     hourly = [row.hourly for row in found]
     if settings[FleetSettings].dollars_per_hour is not None and None in hourly:
         unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in found if row.hourly is None}))
@@ -84,22 +86,33 @@ def _dearest(node: Node) -> Node:
 def _row(same: Sequence[Node]) -> Row:
     node = same[0]
     price = CATALOG.price(node.zone)
-    chips = len(same) * node.kind.chips
+    chips = node.kind.chips
     paid, each = "on demand", price.on_demand
     if node.spot:
         paid, each = "spot", price.spot
     elif node.reserved:
         paid, each = "reserved", None  # a contract's price, which no catalog knows
+    hourly = None if each is None else chips * each
+    return of_chips(
+        node.slice, tuple(node.name for node in same), node.kind, node.zone, paid=paid, each=hourly
+    )
+
+
+def of_chips(
+    what: str, named: tuple[str, ...], kind: SliceType, zone: str, *, paid: str, each: float | None
+) -> Row:
+    """Equal slices in one zone; `each`: what one of them costs an hour, None where unknown."""
+    on_demand, chips = CATALOG.price(zone).on_demand, len(named) * kind.chips
     return Row(
-        what=node.slice,
-        nodes=tuple(node.name for node in same),
-        kind=node.kind.name,
-        zone=node.zone,
+        what=what,
+        nodes=named,
+        kind=kind.name,
+        zone=zone,
         chips=chips,
         paid=paid,
-        hourly=None if each is None else chips * each,
+        hourly=None if each is None else len(named) * each,
         source=f"Prices of v6e chips, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move.",
-        on_demand_hourly=None if price.on_demand is None else chips * price.on_demand,
+        on_demand_hourly=None if on_demand is None else chips * on_demand,
     )
 
 
@@ -148,10 +161,12 @@ def table(found: Sequence[Row]) -> str:
     )
 
 
-def _sum(found: Sequence[Row]) -> tuple[str, ...]:
-    def total(prices: list[float | None]) -> float | None:
-        return None if None in prices else sum(price for price in prices if price is not None)
+def total(prices: Sequence[float | None]) -> float | None:
+    """Their sum; None where one is unknown."""
+    return None if None in prices else sum(price for price in prices if price is not None)
 
+
+def _sum(found: Sequence[Row]) -> tuple[str, ...]:
     paid = total([row.hourly for row in found])
     nodes_, chips = sum(len(row.nodes) for row in found), sum(row.chips for row in found)
     on_demand = total([row.on_demand_hourly if row.chips else row.hourly for row in found])

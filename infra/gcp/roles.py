@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from infra.settings import Settings
 
-On = Literal["project", "hosts' account", "checkpoint bucket", "controller's bucket"]
+On = Literal["project", "hosts' account", "GKE nodes' account", "checkpoint bucket", "controller's bucket"]
 PLATFORM, ML, CI = ACCOUNTS = ("platform-engineer", "ml-engineer", "ci")
 
 # What a controller does with nodes. Guest attributes are read by tpu.nodes.get.
@@ -52,6 +52,10 @@ TPU_ADMIN = Role(
 ACT_AS = Role(
     "roles/iam.serviceAccountUser", "start hosts that run as it", ("iam.serviceAccounts.actAs",),
     "hosts' account",
+)  # fmt: skip
+ACT_AS_NODES = Role(
+    "roles/iam.serviceAccountUser", "create nodes that run as it", ("iam.serviceAccounts.actAs",),
+    "GKE nodes' account",
 )  # fmt: skip
 OBJECTS = (
     "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list",

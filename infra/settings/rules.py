@@ -141,6 +141,7 @@ SUBNET_ID = pattern(
     "projects/P/regions/R/subnetworks/S",
     "copy it from `gcloud compute networks subnets list --uri`, from `projects/` on",
 )
+TOPOLOGY = pattern(r"[1-9]\d?x[1-9]\d?", "a grid such as 4x4", "write rows x columns")
 RUNTIME = Rule(
     is_runtime,
     f"an image for v6e: {CATALOG.default_runtime}, or one of your own; none of older chips",

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from infra.catalog import CATALOG, chips_of
+from infra.catalog import CATALOG
 from infra.errors import Problem
-from infra.settings import commands
+from infra.settings import commands, sizes
 from infra.tpu.settings import SliceSettings
 
 
@@ -16,7 +16,7 @@ def checked(
     """A slice with a name and a size, so that rules between slices can read it; and what is wrong with it."""
     problems = list(_within(path, one, raw, broken))
     broken.update(problem.path for problem in problems if problem.path != path)
-    if not (CATALOG.by_name(one.accelerator_type or "") or CATALOG.by_topology(one.topology or "")):
+    if sizes.kind_of(one.accelerator_type, one.topology) is None:
         broken.add(f"{path}.acceleratorType")
         one = replace(one, accelerator_type=CATALOG.types[0].name)
     return replace(one, name=one.name or path), problems
@@ -31,7 +31,9 @@ def _within(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]
         )
 
     if fine("topology"):
-        yield from _size(path, one, type_known=fine("acceleratorType"))
+        yield from sizes.problems(
+            path, one.accelerator_type, one.topology, type_known=fine("acceleratorType")
+        )
     if fine("zones") and not one.zones and "zones" in raw:
         yield Problem(f"{path}.zones", "[]", "a slice is in a zone", "add one: [us-east5-b]")
     if fine("zones", "count") and one.count is None and len(one.zones) > 1:
@@ -70,39 +72,6 @@ def _within(path: str, one: SliceSettings, raw: dict[str, Any], broken: set[str]
         commands.training(one.run or "")
     except ValueError as error:
         yield Problem(f"{path}.run", f'"{one.run}"', str(error), "write e.g. train tiny.toml --name first")
-
-
-def _size(path: str, one: SliceSettings, type_known: bool) -> Iterator[Problem]:
-    kind = CATALOG.by_name(one.accelerator_type) if one.accelerator_type else None
-    if kind is None and one.topology is None and type_known:
-        yield Problem(
-            path,
-            "neither acceleratorType nor topology",
-            "a slice has a size",
-            "add acceleratorType: v6e-16 (or topology: 4x4)",
-        )
-    if one.topology is None:
-        return
-    same = CATALOG.by_topology(one.topology)
-    chips = chips_of(one.topology)
-    if kind is not None and one.topology != kind.topology:
-        what = f"{one.topology} is {chips} chips" + (f", a {same.name}" if same else "")
-        other = f", or acceleratorType: {same.name}" if same else ""
-        yield Problem(
-            f"{path}.topology",
-            f'"{one.topology}"',
-            f"{kind.name} is {kind.topology} ({kind.chips} chips); {what}",
-            f"write topology: {kind.topology}{other}",
-        )
-    elif same is None:
-        known = ", ".join(known.topology for known in CATALOG.types)
-        turned = CATALOG.by_topology("x".join(reversed(one.topology.split("x"))))
-        yield Problem(
-            f"{path}.topology",
-            f'"{one.topology}"',
-            f"v6e comes as {known} (a pod has {CATALOG.pod_chips} chips)",
-            f"write topology: {turned.topology}" if turned else "write one of these",
-        )
 
 
 def _fallback_zones(path: str, one: SliceSettings) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from infra import nodes
-from infra.catalog import CATALOG, region_of
+from infra.catalog import region_of
 from infra.errors import Problem
 from infra.settings import commands
 from infra.settings.schema import FleetSettings, Relation, Settings
@@ -44,12 +44,7 @@ def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
     known = nodes.known_zones(settings)
     for zone in nodes.zones(settings):
         if zone not in known:
-            yield Problem(
-                "tpu:slices",
-                f'zone "{zone}"',
-                f"v6e is offered in {', '.join(CATALOG.zones)} (read {CATALOG.zones_read})",
-                f"choose one of these; if Google offers it there to you, add {zone} to tpu:additionalZones",
-            )
+            yield nodes.unknown_zone("tpu:slices", zone)
 
 
 def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:

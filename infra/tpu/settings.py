@@ -23,7 +23,7 @@ class SliceSettings:
     topology: str | None = setting(
         "size by grid of chips; this or acceleratorType",
         default=None,
-        rule=rules.pattern(r"[1-9]\d?x[1-9]\d?", "a grid such as 4x4", "write rows x columns"),
+        rule=rules.TOPOLOGY,
     )
     zones: tuple[str, ...] = setting(
         "zones; a fleet's members are spread over them in turn", rule=rules.ZONE, example="[us-east5-b]"

@@ -96,7 +96,8 @@ def fields(
         if made is None:
             continue
         attributes = {"computed": name in known.computed, "output": output, **made}
-        if attributes["kind"] is Kind.MAP and name == "labels" and "effectiveLabels" in known.outputs:
+        is_labels = name in ("labels", "resourceLabels") and "effectiveLabels" in known.outputs
+        if attributes["kind"] is Kind.MAP and is_labels:
             attributes["kind"] = Kind.LABELS
         is_fixed = attributes["rest"] is not None and mutable != "*" and name not in mutable.split()
         if path.endswith("/{name}") and name == "name":

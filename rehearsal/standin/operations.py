@@ -1,4 +1,4 @@
-"""Waiting for long-running operations, in the two forms that Google's APIs use."""
+"""Waiting for long-running operations, in the forms that Google's APIs use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ def is_operation(answer: Any) -> bool:
     """Whether a request was answered with an operation instead of the resource."""
     if not isinstance(answer, Mapping):
         return False
+    if _is_gke(answer):
+        return True
     if "kind" in answer:
         return bool(answer["kind"] == "compute#operation")
     return re.fullmatch(r"(.*/)?operations/[^/]+", str(answer.get("name", ""))) is not None
+
+
+def _is_gke(answer: Mapping[str, Any]) -> bool:
+    """https://cloud.google.com/kubernetes-engine/docs/reference/rest/v1/projects.locations.operations"""
+    return "operationType" in answer and "kind" not in answer
 
 
 def wait(
@@ -42,7 +49,7 @@ def wait(
             return operation
         if time.monotonic() > deadline:
             raise OperationError(f"timeout while waiting for operation {operation.get('name')}")
-        operation = client.send(service, "GET", path, deadline=deadline)
+        operation = client.send(service, "GET", path, library=_is_gke(operation), deadline=deadline)
         if not _is_done(operation):
             client.pause(poll_s)
 
@@ -54,6 +61,8 @@ def _path(service: Service, operation: Mapping[str, Any], project: str) -> str:
             if operation.get(part):
                 return f"projects/{project}/{part}s/{basename(operation[part])}/operations/{name}"
         return f"projects/{project}/global/operations/{name}"
+    if _is_gke(operation):
+        return f"projects/{project}/locations/{operation['location']}/operations/{name}"
     # Service Usage v1 hands out operations that the official provider polls on v1beta1.
     return f"/v1beta1/{name}" if service is SERVICE_USAGE else name
 

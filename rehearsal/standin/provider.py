@@ -18,7 +18,7 @@ from rehearsal.standin.install import installed_version
 from rehearsal.standin.invokes import INVOKES
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings, unknown_settings
-from rehearsal.standin.types import NOT_CARRIED_OUT, TYPES
+from rehearsal.standin.types import TYPES
 
 POLL_S = 0.5  # the official provider: 10 s
 WINDOW_S = 0.3  # the official provider: 3 s
@@ -144,8 +144,6 @@ class Provider:
 
 
 def _type(token: str) -> Resource:
-    if token in NOT_CARRIED_OUT:
-        raise UnsupportedError(f"the stand-in doesn't carry out {token}: {NOT_CARRIED_OUT[token]}")
     if token not in TYPES:
         known = ", ".join(TYPES)
         raise UnsupportedError(f"the stand-in doesn't know the resource type {token!r}; it knows {known}")

@@ -52,6 +52,7 @@ NAMED_OTHERWISE = {
     "cloudresourcemanager.projects.search": "resourcemanager.projects.get",
     "cloudscheduler.projects.locations.jobs.resume": "cloudscheduler.jobs.enable",
     "container.projects.locations.clusters.setLocations": "container.clusters.update",
+    "container.projects.locations.clusters.setMaintenancePolicy": "container.clusters.update",
     "container.projects.locations.clusters.setResourceLabels": "container.clusters.update",
     **{
         f"container.projects.locations.clusters.nodePools.{verb}": f"container.clusters.{asked}"

@@ -19,7 +19,8 @@ from infra import upstream
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.tpu import startup
 
-PROJECT = "my-project"
+PROJECT, PROJECT_NUMBER = "my-project", "123456789012"
+DNS_NAME = "gke-0123-123456789012.us-east5.gke.goog"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"  # how the engine writes a value that a preview can't know
 BASE: dict[str, Any] = {
     "pulumi:disable-default-providers": ["*"],
@@ -113,6 +114,9 @@ class Recording(pulumi.runtime.Mocks):
             outputs |= {"state": "READY", "networkEndpoints": [{"ipAddress": "10.64.32.2"}]}
         if args.typ == "gcp:serviceaccount/account:Account":
             outputs["email"] = f"{args.inputs['accountId']}@{project}.iam.gserviceaccount.com"
+            outputs["name"] = f"projects/{project}/serviceAccounts/{outputs['email']}"
+        if args.typ == "gcp:container/cluster:Cluster":
+            outputs["controlPlaneEndpointsConfig"] = {"dnsEndpointConfig": {"endpoint": DNS_NAME}}
         return ids.get(args.typ, f"{args.name}-id"), outputs
 
     def call(self, args: mocks.MockCallArgs) -> Any:
@@ -130,6 +134,8 @@ class Recording(pulumi.runtime.Mocks):
             if url not in self.objects:
                 raise EngineError("googleapi: got HTTP response code 404 with body: No such object")
             return {"selfLink": url, "name": args.args["name"]}
+        if args.token == "gcp:organizations/getProject:getProject":
+            return {"projectId": args.args["projectId"], "number": PROJECT_NUMBER}
         raise EngineError(f"unexpected call {args.token}")
 
     def of(self, token: str) -> list[Registration]:

@@ -41,6 +41,7 @@ ACCOUNT = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
 KINDS = {"networks", "subnetworks", "firewalls", "routers", "disks", "nodes", "serviceAccounts"}
 PRODUCTS = {
     "COMPUTE": "compute.googleapis.com/compute/beta/",
+    "CONTAINER": "container.googleapis.com/v1beta1/",
     "STORAGE": "storage.googleapis.com/storage/v1/",
     "TPU_V2": "tpu.googleapis.com/v2alpha1/",
     "IAM": "iam.googleapis.com/v1/",

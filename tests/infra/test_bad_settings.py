@@ -18,10 +18,10 @@ from tests.infra.engine import BASE, Recording, execute
 CASES = yaml.safe_load((Path(__file__).parent / "bad_settings.yaml").read_text())
 
 
-def problems_of(changes: dict[str, Any]) -> list[str]:
+def problems_of(changes: dict[str, Any], environment: str = "dev") -> list[str]:
     values = {key: value for key, value in {**BASE, **changes}.items() if value is not None}
     with pytest.raises(SettingsError) as caught:
-        parse("dev", as_pulumi_hands_it_over(values, "Pulumi.dev.yaml"), "Pulumi.dev.yaml")
+        parse(environment, as_pulumi_hands_it_over(values, "Pulumi.dev.yaml"), "Pulumi.dev.yaml")
     count = len(caught.value.problems)
     head = f"{count} problem{'s' if count > 1 else ''} in Pulumi.dev.yaml:"
     assert str(caught.value).splitlines()[0] == head
@@ -30,7 +30,7 @@ def problems_of(changes: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES, ids=[case["case"] for case in CASES])
 def test_it_is_refused_in_these_words(case: dict[str, Any]) -> None:
-    assert problems_of(case["change"]) == case["problems"]
+    assert problems_of(case["change"], case.get("environment", "dev")) == case["problems"]
 
 
 @pytest.mark.parametrize("environment", ["Dev", "my.env", "d" * 64])

@@ -6,21 +6,22 @@ from pathlib import Path
 import pytest
 import yaml
 
+from infra import layers
 from infra.__main__ import main
 from infra.cli import Pulumi
 from infra.errors import CommandError, InfraError
-from infra.layers import layers
 from infra.nodes import nodes
 from infra.plan import as_json, empty_state, markdown, plan, text
 from infra.preflight import Said
 from infra.prices import of, rows, table
-from infra.settings import parse
+from infra.settings import from_file, parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from tests.infra.conftest import FakePulumi
 from tests.infra.engine import BASE
 
-LAYERS = [layer.name for layer in layers()]
-FOLDERS = [layer.directory for layer in layers()]
+ON = layers.on(from_file("dev", ROOT))
+LAYERS = [layer.name for layer in ON]
+FOLDERS = [layer.directory for layer in ON]
 
 
 def test_before_anything_exists_nothing_is_written_anywhere(
@@ -185,7 +186,7 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
         ("up nowhere", "Pulumi.nowhere.yaml does not exist"),
         ("down nowhere tpu", "Pulumi.nowhere.yaml does not exist"),
         ("settle nowhere", "Pulumi.nowhere.yaml does not exist"),
-        ("up dev tpus", "no layer tpus\n    fix: one of storage, data, network, tpu"),
+        ("up dev tpus", "no layer tpus\n    fix: one of storage, data, network, gke, tpu"),
         ("down dev tpus", "no layer tpus"),
         ("settle dev tpus", "no layer tpus"),
     ],

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rehearsal.plugin.errors import StandInError, UnsupportedError
+from rehearsal.plugin.errors import StandInError
 from rehearsal.standin import sdk
 from rehearsal.standin.provider import Provider
-from rehearsal.standin.types import NOT_CARRIED_OUT, TYPES
+from rehearsal.standin.types import TYPES
 from tests.standin.replay import RECORDINGS, Google, Recording, Request, google, load, momentless
 
 # Recordings that show all requests on something shared: their resources are replayed together.
@@ -25,8 +25,12 @@ TOGETHER = {
 # Recordings of errors, which tests/standin/test_faults.py replays.
 FAULTS = {"tpu.V2Vm.createFailed", "tpu.V2Vm.rejectedBothAccelerators", "tpu.V2Vm.faults"}
 ALL = {f.stem: load(f.stem).token for f in RECORDINGS.glob("*.json")}
-REFUSED = {name for name, token in ALL.items() if token in NOT_CARRIED_OUT}
-ALONE = sorted(ALL.keys() - FAULTS - REFUSED - {n for g in TOGETHER.values() for n in g})
+ALONE = sorted(ALL.keys() - FAULTS - {n for g in TOGETHER.values() for n in g})
+
+
+# Recordings that hold what a neighbour asked, too. Of these, the requests that change something are compared,
+# and the outputs that the program gave as inputs: of a cluster's other hundreds nothing of ours reads any.
+NEIGHBOURS = {"container.Cluster", "container.NodePool", "container.NodePool.cpu"}
 
 
 class Resource:
@@ -109,14 +113,17 @@ def test_requests_are_the_recorded_ones(name: str) -> None:
         played.phase = "create"
         resource.create()
         assert momentless(resource.id) == momentless(played.recording.content["id"])
-        assert (
-            differing_outputs(resource.recording.token, resource.state, played.recording.content["outputs"])
-            == {}
-        )
+        recorded = played.recording.content["outputs"]
+        if name in NEIGHBOURS:
+            recorded = within(recorded, content["inputs"])
+            assert len(recorded) > 5
+        ours = within(resource.state, content["inputs"]) if name in NEIGHBOURS else resource.state
+        assert differing_outputs(resource.recording.token, ours, recorded) == {}
         played.phase = "noop"
         assert (resource.up("inputs") == []) is stable
-        played.phase = "refresh"
-        resource.refresh()
+        if "NodePool" not in name:  # the official provider reads all pools of a cluster by one list
+            played.phase = "refresh"
+            resource.refresh()
         played.phase = "noop"
         assert (resource.up("inputs") == []) is stable
         after = "inputsAfterUpdate" if "inputsAfterUpdate" in played.recording.content else "inputs"
@@ -130,7 +137,10 @@ def test_requests_are_the_recorded_ones(name: str) -> None:
             played.phase = "update"
             resource.up(after)
             recorded = played.recording.content.get("outputsAfterUpdate", {})
-            assert differing_outputs(resource.recording.token, resource.state, recorded, {"updated"}) == {}
+            if name in NEIGHBOURS:
+                recorded = within(recorded, content["inputsAfterUpdate"])
+            ours = within(resource.state, content[after]) if name in NEIGHBOURS else resource.state
+            assert differing_outputs(resource.recording.token, ours, recorded, {"updated"}) == {}
             played.phase = "noop"
             assert (resource.up(after) == []) is stable
         played.phase = "delete"
@@ -140,7 +150,12 @@ def test_requests_are_the_recorded_ones(name: str) -> None:
         recorded_requests = played.recording.requests(phase)
         if (name, phase) == ("compute.RouterNat", "refresh"):
             recorded_requests.pop()  # the router's own refresh
-        assert played.asked[phase] == recorded_requests, phase
+        asked = played.asked[phase]
+        if name in NEIGHBOURS:
+            assert asked or phase in ("noop", "refresh"), phase
+            asked = [one for one in asked if one.method != "GET"]
+            recorded_requests = [one for one in recorded_requests if one.method != "GET"]
+        assert asked == recorded_requests, phase
 
 
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=list(TOGETHER))
@@ -216,13 +231,7 @@ def labels_of(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_every_type_has_a_recording() -> None:
-    assert set(ALL.values()) == TYPES.keys() | NOT_CARRIED_OUT.keys()
-
-
-@pytest.mark.parametrize("token", NOT_CARRIED_OUT)
-def test_a_type_that_is_not_carried_out_is_refused_in_a_sentence(token: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"{token}.*{NOT_CARRIED_OUT[token]}"):
-        Provider().check(token, {}, {}, "it", b"")
+    assert set(ALL.values()) == TYPES.keys()
 
 
 def counted(requests: list[Request]) -> Counter[Request]:
@@ -242,6 +251,13 @@ def differing_outputs(
         for key, value in recorded.items()
         if key in known and key not in ignored and not alike(ours.get(key), value)
     }
+
+
+def within(value: Any, given: Any) -> Any:
+    """Of a mapping, and of those in it, what `given` has too."""
+    if not isinstance(value, Mapping) or not isinstance(given, Mapping):
+        return value
+    return {key: within(value[key], given[key]) for key in value.keys() & given.keys()}
 
 
 def _meaning(value: Any) -> str:

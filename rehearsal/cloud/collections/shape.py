@@ -31,11 +31,14 @@ def template(method: JsonObject, version: str) -> list[str]:
     return parts[1:] if parts[0] == version else parts
 
 
+_VERSION = re.compile(r"v\d+((alpha|beta)\d*)?")
+
+
 def segments(call: Call, method: JsonObject) -> list[str]:
     """The path of a request below the version, decoded, without a verb after a colon."""
     text = re.sub(r"\}:\w+$", "}", method["path"])
     parts = re.sub(r"\{\+?(\w+)\}", lambda match: call.path[match[1]], text).split("/")
-    return parts[1:] if parts[0] == call.version else parts
+    return parts[1:] if _VERSION.fullmatch(parts[0]) else parts  # the method may be another version's
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,3 @@ TYPES: dict[str, Resource] = {
     for found in vars(module).values()
     if isinstance(found, Resource)
 }
-
-# Types that are recorded, and whose behaviour is too far from plain: the stand-in refuses them.
-NOT_CARRIED_OUT: dict[str, str] = {
-    "gcp:container/cluster:Cluster": "its body isn't the properties', each change is a request",
-    "gcp:container/nodePool:NodePool": "its node count is read from the zones' instance groups",
-}

@@ -20,6 +20,7 @@ _PUBLIC_IMAGE = re.compile(
     r"projects/(debian|centos|rocky-linux|rhel|ubuntu-os|cos|deeplearning-platform|schedmd-slurm-public)"
     r"(-cloud|-release)?/global/images/.+"
 )
+_NOT_LISTED = ("aggregatedList", "delete", "get", "insert", "patch", "testIamPermissions", "update")
 _SUBNETS, _USE = ("compute.subnetworks",), "compute.subnetworks.use"
 _NETWORKS = (
     Reference("networkInterfaces.network", ("compute.networks",)),
@@ -235,6 +236,8 @@ COLLECTIONS = (
         check=_check_template,
         seconds=3.0,
     ),
+    # GKE makes them, one for each zone of a node pool: rehearsal/cloud/services/container/pools.py
+    Collection("compute.instanceGroupManagers", omit=_NOT_LISTED),
     Collection(
         "compute.instances",
         required=("machineType", "disks", "networkInterfaces"),

@@ -1,0 +1,149 @@
+"""The node pools of the settings, and what is derived from them: nodes, addresses, prices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from infra.catalog import CATALOG, SliceType
+from infra.gke.facts import MAX_FLEX_START_S, Machine, machines_for
+from infra.gke.settings import GkeSettings, PoolSettings
+from infra.settings import sizes
+from infra.settings.schema import Settings
+from infra.storage.settings import StorageSettings
+
+PODS_PER_CPU_NODE = 110  # GKE's default and the most of it that a /24 takes
+ON_DEMAND, SPOT, FLEX_START, QUEUED, RESERVED = PROVISIONING = (
+    "on demand", "spot", "flex-start", "queued", "reservation",
+)  # fmt: skip
+_SMALLEST_BLOCK = 8
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One node pool with TPUs: a slice of `kind`, built of `nodes` machines.
+
+    `scales`: GKE adds all of its nodes when pods need them, and removes all.
+    """
+
+    name: str
+    group: str
+    kind: SliceType
+    machine: Machine
+    zone: str
+    provisioning: str
+    scales: bool
+    max_run_duration_s: int | None
+    reservation: str | None
+
+    @property
+    def nodes(self) -> int:
+        """How many machines the slice has."""
+        return self.kind.chips // self.machine.chips
+
+    @property
+    def hourly(self) -> float | None:
+        """US dollars an hour while all nodes are there; None where no catalog knows the price."""
+        price = CATALOG.price(self.zone)
+        each = {ON_DEMAND: price.on_demand, SPOT: price.spot, FLEX_START: price.flex_start}
+        dollars = each.get(self.provisioning)
+        return None if dollars is None else self.kind.chips * dollars
+
+    def outputs(self) -> dict[str, Any]:
+        """What the stack exports of it."""
+        return {
+            "name": self.name,
+            "acceleratorType": self.kind.name,
+            "topology": self.kind.topology,
+            "machineType": self.machine.name,
+            "hosts": self.nodes,
+            "chips": self.kind.chips,
+            "zone": self.zone,
+            "provisioning": self.provisioning,
+            "scales": self.scales,
+            "pricePerHour": self.hourly,
+        }
+
+
+def region(settings: Settings) -> str:
+    """Where the cluster is."""
+    return settings[GkeSettings].region or settings[StorageSettings].location
+
+
+def provisioning(one: PoolSettings) -> tuple[str, ...]:
+    """The ways of provisioning that an item names; it may name one at most."""
+    asked = (
+        (SPOT, one.spot),
+        (FLEX_START, one.flex_start),
+        (QUEUED, one.queued),
+        (RESERVED, one.reservation),
+    )
+    return tuple(name for name, value in asked if value)
+
+
+def pools(settings: Settings) -> tuple[Pool, ...]:
+    """All node pools with TPUs, in the order of the settings."""
+    return tuple(pool for one in settings[GkeSettings].tpu_pools for pool in _of(one))
+
+
+def _of(one: PoolSettings) -> Iterator[Pool]:
+    kind = sizes.kind_of(one.accelerator_type, one.topology)
+    assert kind is not None, "the settings were checked"
+    able = machines_for(kind)
+    machine = next((machine for machine in able if machine.name == one.machine_type), able[0])
+    paid = (*provisioning(one), ON_DEMAND)[0]
+    limit = one.max_run_duration_s or (MAX_FLEX_START_S if paid == FLEX_START else None)
+    for number in range(one.count):
+        yield Pool(
+            name=f"{one.name}-{number}",
+            group=one.name,
+            kind=kind,
+            machine=machine,
+            zone=one.zone,
+            provisioning=paid,
+            scales=one.autoscaling or paid in (FLEX_START, QUEUED),
+            max_run_duration_s=limit,
+            reservation=one.reservation,
+        )
+
+
+def cpu_zones(settings: Settings) -> tuple[str, ...]:
+    """Zones of the CPU nodes; none where the settings name none and have no TPU pool."""
+    given = settings[GkeSettings].cpu_pool_zones
+    return given or tuple(one.zone for one in settings[GkeSettings].tpu_pools)[:1]
+
+
+def block(pods: int) -> int:
+    """Addresses that a node takes of the pods' range: twice its pods at least, a power of two.
+
+    https://cloud.google.com/kubernetes-engine/docs/how-to/flexible-pod-cidr
+    """
+    return max(_SMALLEST_BLOCK, 1 << (2 * pods - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """What the nodes need: of the subnet one address each, of the pods' range a block each."""
+
+    cpu_nodes: int
+    tpu_nodes: int
+    tpu_block: int
+
+    @property
+    def nodes(self) -> int:
+        """All nodes."""
+        return self.cpu_nodes + self.tpu_nodes
+
+    @property
+    def pods(self) -> int:
+        """Addresses of the blocks of all nodes."""
+        return self.cpu_nodes * block(PODS_PER_CPU_NODE) + self.tpu_nodes * self.tpu_block
+
+
+def addresses(settings: Settings) -> Addresses:
+    """What all nodes need that the settings allow."""
+    desired = settings[GkeSettings]
+    return Addresses(
+        cpu_nodes=desired.cpu_pool_nodes * max(1, len(cpu_zones(settings))),
+        tpu_nodes=sum(pool.nodes for pool in pools(settings)),
+        tpu_block=block(desired.pods_per_tpu_node),
+    )

@@ -1,0 +1,92 @@
+"""Declares the GKE layer."""
+
+import json
+from collections.abc import Mapping
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra import prices, upstream
+from infra.gke import GkeOutputs, _prices, pools
+from infra.gke.bucket import ArtifactBucket
+from infra.gke.cluster import TrainingCluster
+from infra.gke.identity import NodeIdentity, WorkloadIdentity
+from infra.gke.settings import GkeSettings
+from infra.gke.tpu_pool import TpuPool
+from infra.network import NetworkOutputs
+from infra.settings import Settings
+from infra.storage import StorageOutputs
+
+
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> GkeOutputs:
+    """The cluster, its pools, and who may do what."""
+    desired, provider = settings[GkeSettings], providers["gcp"]
+    opts = pulumi.ResourceOptions(provider=provider)
+    storage = upstream.read(StorageOutputs, settings)
+    network = upstream.read(NetworkOutputs, settings)
+    nodes = NodeIdentity(settings, opts)
+    after = pulumi.ResourceOptions(provider=provider, depends_on=[nodes])
+    cluster = TrainingCluster(settings, network.network_id, nodes.account, after)
+    slices = pools.pools(settings)
+    for pool in slices:
+        TpuPool(settings, pool, cluster, nodes.account, after)
+    buckets: dict[str, pulumi.Input[str]] = {
+        "checkpoints": storage.bucket_name,
+        "steps": storage.steps_bucket_name,
+    }
+    name = desired.artifact_bucket
+    artifacts = ArtifactBucket(settings, name, opts).bucket if name else None
+    if artifacts:
+        buckets["artifacts"] = artifacts.name
+    number = gcp.organizations.get_project_output(
+        project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
+    ).number
+    workload = WorkloadIdentity(settings, number, buckets, cluster.cluster, opts)
+    endpoint = cluster.cluster.control_plane_endpoints_config.apply(_dns_name)
+    hourly = prices.total([row.hourly for row in _prices(settings)])
+    return GkeOutputs(
+        cluster_name=cluster.cluster.name,
+        location=pulumi.Output.from_input(pools.region(settings)),
+        endpoint=endpoint,
+        workload_pool=pulumi.Output.from_input(f"{settings.project}.svc.id.goog"),
+        namespaces=pulumi.Output.from_input(list(desired.namespaces)),
+        kubernetes_account=pulumi.Output.from_input(desired.kubernetes_account),
+        workload_account_email=workload.account.email if workload.account else None,
+        pools=pulumi.Output.from_input([pool.outputs() for pool in slices]),
+        multislice_group=pulumi.Output.from_input(desired.multislice_group),
+        price_per_hour=None if hourly is None else pulumi.Output.from_input(hourly),
+        node_account_email=nodes.account.email,
+        artifact_bucket=artifacts.name if artifacts else None,
+        kubeconfig=endpoint.apply(lambda host: kubeconfig(settings, host)),
+    )
+
+
+def _dns_name(config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig) -> str:
+    return (config.dns_endpoint_config and config.dns_endpoint_config.endpoint) or ""
+
+
+def kubeconfig(settings: Settings, host: str) -> str:
+    """A kubeconfig whose token is asked for at each call, by the plug-in of the Google Cloud CLI.
+
+    https://cloud.google.com/kubernetes-engine/docs/how-to/cluster-access-for-kubectl
+    """
+    name = f"gke_{settings.project}_{pools.region(settings)}_{settings[GkeSettings].cluster_name}"
+    execute = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "gke-gcloud-auth-plugin",
+        "installHint": "gcloud components install gke-gcloud-auth-plugin",
+        "interactiveMode": "Never",
+        "provideClusterInfo": True,
+    }
+    # The control plane's DNS name has a certificate of a public authority: none is given here.
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": {"server": f"https://{host}"}}],
+            "users": [{"name": name, "user": {"exec": execute}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        },
+        indent=2,
+    )

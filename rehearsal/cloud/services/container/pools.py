@@ -1,0 +1,198 @@
+"""Node pools. Each has an instance group in each of its zones, which says how many nodes there are.
+
+The rules of TPU pools are those of https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+
+from rehearsal.cloud.collections import Change, Collection, Verb
+from rehearsal.cloud.collections.checks import acts_as
+from rehearsal.cloud.operations import compute_link
+from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, World, bad_request
+from rehearsal.cloud.tpu import catalog
+
+_POOL = "container.projects.locations.clusters.nodePools"
+UPDATE = "container.clusters.update"
+PATH_FIELDS = frozenset({"name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})  # say which one
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
+_TPU_MACHINE = re.compile(r"ct6e-standard-([148])t")
+_MOST_PODS = 256
+
+
+def add_pool(cluster: Change, pool: JsonObject) -> None:
+    """A pool that is made with its cluster."""
+    name = f"{cluster.name}/nodePools/{pool['name']}"
+    shape = cluster.resources.shape(_POOL)
+    link = f"{cluster.body['selfLink']}/nodePools/{pool['name']}"
+    made = Change(cluster.resources, shape, cluster.call, name, pool, dict(pool), {})
+    _complete(made, cluster.body)
+    body = made.body | {"status": "RUNNING", "selfLink": link}
+    cluster.world.directory[name] = shape.writable(body, output=True)
+    _make_groups(cluster.world, name, body)
+
+
+def _check_pool(change: Change) -> None:
+    if change.old:
+        return
+    cluster = change.world.directory[change.name.partition("/nodePools/")[0]]
+    _complete(change, cluster)
+    _check_tpus(change.body)
+    _check_room(change, cluster)
+
+
+def _complete(change: Change, cluster: JsonObject) -> None:
+    body = change.body
+    body.setdefault("version", cluster["currentMasterVersion"])
+    body.setdefault("locations", cluster["locations"])
+    given = {"machineType": "e2-medium", **body.get("config", {})}
+    disk = "hyperdisk-balanced" if _TPU_MACHINE.fullmatch(given["machineType"]) else "pd-balanced"
+    body["config"] = {"diskType": disk, "diskSizeGb": 100, "oauthScopes": list(_SCOPES), **given}
+    pods = int((body.get("maxPodsConstraint") or {}).get("maxPodsPerNode") or 110)
+    if not 8 <= pods <= _MOST_PODS:
+        raise bad_request(f"Max pods per node must be between 8 and {_MOST_PODS}.")
+    body["maxPodsConstraint"] = {"maxPodsPerNode": str(pods)}
+    body["podIpv4CidrSize"] = 32 - _block(pods).bit_length() + 1
+    body["instanceGroupUrls"] = [compute_link(group) for group in _groups(change.world, change.name, body)]
+
+
+def _check_tpus(body: JsonObject) -> None:
+    config, placement = body["config"], body.get("placementPolicy") or {}
+    machine, topology = _TPU_MACHINE.fullmatch(config["machineType"]), placement.get("tpuTopology")
+    if machine is None:
+        if topology:
+            raise bad_request(f"Machine type {config['machineType']} doesn't support TPU topologies.")
+        return
+    for zone in body["locations"]:
+        if zone not in catalog.ZONES:
+            raise bad_request(f"Machine type {config['machineType']} is not available in zone {zone}.")
+    if config.get("diskType") not in catalog.DISK_TYPES:
+        raise bad_request(f"Disk type {config.get('diskType')} is not supported by {config['machineType']}.")
+    if config.get("spot") and config.get("flexStart"):
+        raise bad_request("Spot and flex-start can't both be set.")
+    chips, scaling = int(machine[1]), body.get("autoscaling") or {}
+    if topology is None:
+        return
+    found = catalog.find_topology(topology)
+    if found is None or chips != 4 or found.chips <= chips:
+        raise bad_request(f"TPU topology {topology} is not supported by {config['machineType']}.")
+    nodes = found.chips // chips
+    if scaling.get("enabled"):
+        if scaling.get("maxNodeCount", scaling.get("totalMaxNodeCount")) != nodes:
+            raise bad_request(f"The maximum number of nodes of a {topology} slice must be {nodes}.")
+    elif body.get("initialNodeCount", 0) != nodes:
+        raise bad_request(f"The number of nodes of a {topology} slice must be {nodes}.")
+
+
+def _block(pods: int) -> int:
+    """Addresses of the pods' range that a node takes."""
+    return 1 << (2 * pods - 1).bit_length()
+
+
+def _check_room(change: Change, cluster: JsonObject) -> None:
+    """Every node that a pool may have needs a block of the pods' range."""
+    cidr = (cluster.get("ipAllocationPolicy") or {}).get("clusterIpv4CidrBlock")
+    if not cidr:
+        return
+    name = change.name.partition("/nodePools/")[0]
+    others = [body for _, body in change.resources.below(f"{name}/nodePools")]
+    taken = sum(_addresses(pool) for pool in (*others, change.body))
+    if taken > ipaddress.IPv4Network(cidr).num_addresses:
+        text = f"IP space of {cidr} is exhausted: its nodes need {taken} addresses for pods."
+        raise ApiError(403, "PERMISSION_DENIED", text, reason="ipSpaceExhausted")
+
+
+def _addresses(pool: JsonObject) -> int:
+    nodes = int(pool.get("initialNodeCount", 0)) * len(pool["locations"])
+    return nodes * _block(int(pool["maxPodsConstraint"]["maxPodsPerNode"]))
+
+
+def _groups(world: World, name: str, body: JsonObject) -> list[str]:
+    """Full names of a pool's instance groups."""
+    cluster, pool = name.split("/")[5], name.rpartition("/")[2]
+    stem = f"gke-{cluster}-{pool}"[:40].rstrip("-")
+    suffix = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return [
+        f"projects/{world.project}/zones/{zone}/instanceGroupManagers/{stem}-{suffix}-grp"
+        for zone in body["locations"]
+    ]
+
+
+def _make_groups(world: World, name: str, body: JsonObject) -> None:
+    for group in _groups(world, name, body):
+        zone, id_ = group.rpartition("/instanceGroupManagers/")[0], group.rpartition("/")[2]
+        world.directory[group] = {
+            "kind": "compute#instanceGroupManager",
+            "name": id_,
+            "baseInstanceName": id_.removesuffix("-grp"),
+            "zone": compute_link(zone),
+            "targetSize": int(body.get("initialNodeCount", 0)),
+            "instanceGroup": compute_link(f"{zone}/instanceGroups/{id_}"),
+            "selfLink": compute_link(group),
+        }
+
+
+def _created(change: Change) -> None:
+    _make_groups(change.world, change.name, change.body)
+
+
+def forget_groups(world: World, name: str, body: JsonObject) -> None:
+    """The instance groups of a pool go with it."""
+    for group in _groups(world, name, body):
+        world.directory.pop(group, None)
+
+
+def _update_pool(change: Change) -> None:
+    """nodePools.update: what nodes share goes into `config`, out of its wrapping (`{labels: {labels}}`)."""
+    config = change.shape.properties("NodeConfig")
+    for key, value in change.sent.items():
+        if key in PATH_FIELDS:
+            continue
+        if key == "nodeVersion":
+            change.body["version"] = value
+        elif key in config:
+            inner = value[key] if isinstance(value, dict) and list(value) == [key] else value
+            change.body.setdefault("config", {})[key] = inner
+        elif key in change.shape.fields:
+            change.body[key] = value
+        else:
+            raise NotEmulatedError(f"UpdateNodePoolRequest.{key}")
+
+
+def _resize(change: Change) -> None:
+    change.body["initialNodeCount"] = change.sent.get("nodeCount", 0)
+    _check_tpus(change.body)
+    change.finish.append(lambda: _make_groups(change.world, change.name, change.body))
+
+
+def set_fields(change: Change) -> None:
+    """A method whose request has fields of the resource by their own names."""
+    change.body |= {key: value for key, value in change.sent.items() if key not in PATH_FIELDS}
+
+
+POOLS = Collection(
+    _POOL,
+    # https://cloud.google.com/kubernetes-engine/docs/how-to/iam: a pool is part of its cluster.
+    permission="container.clusters",
+    permissions=dict.fromkeys(("create", "delete", "setSize", "setAutoscaling", "setManagement"), UPDATE),
+    pattern=_NAME,
+    references=(acts_as("config.serviceAccount"),),
+    creating={"status": "PROVISIONING"},
+    ready={"status": "RUNNING"},
+    ending={"status": "STOPPING"},
+    check=_check_pool,
+    created=_created,
+    deleted=lambda change: forget_groups(change.world, change.name, change.old),
+    verbs={
+        "update": Verb(_update_pool, operation="UPGRADE_NODES"),
+        "setSize": Verb(_resize, operation="SET_NODE_POOL_SIZE"),
+        "setAutoscaling": Verb(set_fields, operation="UPDATE_CLUSTER"),
+        "setManagement": Verb(set_fields, operation="SET_NODE_POOL_MANAGEMENT"),
+    },
+    seconds=90.0,
+    change_seconds=30.0,
+)
