@@ -11,6 +11,7 @@ from pathlib import Path
 
 from infra import names
 from infra.gcp.roles import ACCOUNTS, Role, roles
+from infra.gke.settings import GkeSettings
 from infra.layers import up_command
 from infra.settings import Settings, from_file
 from infra.storage.settings import StorageSettings
@@ -23,7 +24,14 @@ def resource(role: Role, settings: Settings) -> str:
         "hosts' account": names.service_account_id(settings),
         "checkpoint bucket": f"projects/_/buckets/{settings[StorageSettings].bucket_name}",
         "controller's bucket": f"projects/_/buckets/{names.controller_bucket(settings)}",
+        "GKE nodes' account": _nodes_account(settings),
     }[role.on]
+
+
+def _nodes_account(settings: Settings) -> str:
+    gke = settings.get(GkeSettings)
+    email = f"{gke.node_account_id if gke else ''}@{settings.project}.iam.gserviceaccount.com"
+    return f"projects/{settings.project}/serviceAccounts/{email}"
 
 
 def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
@@ -33,6 +41,8 @@ def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
         return f"gcloud projects add-iam-policy-binding {settings.project} {flags}"
     if role.on == "hosts' account":
         return f"{member} in storage:serviceAccountUsers, then {up_command('storage', settings.environment)}"
+    if role.on == "GKE nodes' account":
+        return f"{member} in gke:nodeAccountUsers, then {up_command('gke', settings.environment)}"
     bucket = resource(role, settings).rpartition("/")[2]
     return f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {flags}"
 

@@ -21,7 +21,7 @@ from infra.layers import layers  # noqa: E402
 from infra.outputs import declared  # noqa: E402
 from infra.settings.table import tables  # noqa: E402
 from rehearsal.standin import document  # noqa: E402
-from tools import role_tables, update_kills  # noqa: E402
+from tools import gke_inputs, role_tables, update_kills  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 from workload.model.points import ELSEWHERE, END_POINTS, POINTS  # noqa: E402
 
@@ -91,6 +91,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "extraction.md": {"points": points},
     DOCS / "architecture.md": {"outputs": outputs},
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
+    DOCS / "gke.md": {"inputs": gke_inputs.table},
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},
 }
 

@@ -9,7 +9,7 @@ https://cloud.google.com/iam/docs/roles-permissions
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
@@ -92,10 +92,19 @@ def roles(account: str, settings: Settings | None = None) -> Iterator[Role]:
     if account != PLATFORM:
         yield from _OF[account]
         return
+    found: dict[tuple[str, ...], Role] = {}
     for layer in layers.layers() if settings is None else layers.on(settings):
         for one in layer.roles:
             if settings is None or not one.setting or getattr(settings[layer.settings], one.setting):
-                yield one
+                key = (one.name, one.on, one.setting)
+                found[key] = _both(found[key], one) if key in found else one
+    yield from found.values()
+
+
+def _both(first: Role, second: Role) -> Role:
+    """One role for what two layers need it for."""
+    permissions = tuple(dict.fromkeys((*first.permissions, *second.permissions)))
+    return replace(first, why=f"{first.why}; {second.why}", permissions=permissions)
 
 
 @cache

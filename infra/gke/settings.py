@@ -62,7 +62,7 @@ class PoolSettings:
     )
     queued: bool = setting(
         "queued provisioning, by the ProvisioningRequests of Kueue; Google's pages promise it for GPUs, and "
-        "nobody here has tried it with v6e",
+        "it has not been tried with v6e",
         default=False,
     )
     reservation: str | None = setting(

@@ -96,7 +96,10 @@ steps:
         (HEAD + "steps: [surviv]\n", "steps[0]: unknown step 'surviv'; did you mean survived?"),
         (HEAD + "steps: [3]\n", "steps[0]: expected one `kind: fields`"),
         (HEAD + "steps: [{up: tpu, ready: tpu-dev}]\n", "steps[0]: expected one `kind: fields`"),
-        (HEAD + "steps: [up: tpus]\n", "steps[0].up.layer: 'tpus' is none of storage, network, gke, data, tpu"),
+        (
+            HEAD + "steps: [up: tpus]\n",
+            "steps[0].up.layer: 'tpus' is none of storage, network, gke, data, tpu",
+        ),
         (HEAD + "steps: [up: {layer: tpu, refuse: x}]\n", "steps[0].up.refuse: unknown key; did you mean"),
         (
             HEAD + "steps: [up: {layer: tpu, refused: '('}]\n",

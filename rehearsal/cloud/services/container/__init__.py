@@ -1,4 +1,4 @@
-"""GKE: clusters and node pools. No control plane runs behind a cluster; its endpoint answers nobody.
+"""GKE: clusters and node pools. No control plane runs behind a cluster; its endpoint has no listener.
 
 https://cloud.google.com/kubernetes-engine/docs/reference/rest/v1/projects.locations.clusters
 """
