@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 SYSTEM_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _LIFETIME = datetime.timedelta(days=30)
+_PEM = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True)
@@ -26,48 +28,86 @@ class TlsFiles:
     key: Path
 
 
+@dataclass(frozen=True)
+class Pair:
+    """PEM files of a certificate, with its authority's behind it, and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """An authority whose key is never written down, and the certificates that it signs."""
+
+    def __init__(self, folder: Path, name: str = "Rehearsal CA"):
+        """Makes it; `ca` is its certificate."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._now = folder, datetime.datetime.now(datetime.UTC)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _named(name)
+        self._identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        self._certificate = (
+            _certificate(self._name, self._name, self._key.public_key(), self._now)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(self._identifier, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.ca = folder / "ca.pem"
+        self.ca.write_bytes(self._certificate.public_bytes(_PEM))
+
+    def server(self, file: str, names: Sequence[str], addresses: Sequence[str]) -> Pair:
+        """A server's certificate for `names` (wildcards allowed) and IP `addresses`."""
+        alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
+        alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+        return self._sign(
+            file, _named(names[0]), ExtendedKeyUsageOID.SERVER_AUTH, x509.SubjectAlternativeName(alternatives)
+        )
+
+    def client(self, file: str, user: str, groups: Sequence[str] = ()) -> Pair:
+        """A client's certificate, which says who it is and of which groups."""
+        return self._sign(file, _named(user, groups), ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def _sign(
+        self, file: str, subject: x509.Name, usage: x509.ObjectIdentifier, *more: x509.ExtensionType
+    ) -> Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        authority = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
+        # Python 3.13's VERIFY_X509_STRICT refuses certificates without key identifiers and key usage.
+        builder = (
+            _certificate(subject, self._name, key.public_key(), self._now)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(authority, critical=False)
+        )
+        for extension in more:
+            builder = builder.add_extension(extension, critical=False)
+        signed = builder.sign(self._key, hashes.SHA256())
+        pair = Pair(self._folder / f"{file}.pem", self._folder / f"{file}.key")
+        pair.certificate.write_bytes(signed.public_bytes(_PEM) + self._certificate.public_bytes(_PEM))
+        pair.key.touch(mode=0o600)
+        pair.key.write_bytes(
+            key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+        return pair
+
+
 def issue(folder: Path, names: list[str], addresses: list[str]) -> TlsFiles:
     """Make a CA and a server certificate for `names` (wildcards allowed) and IP `addresses`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    now = datetime.datetime.now(datetime.UTC)
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Rehearsal CA")])
-    ca_identifier = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
-    ca = (
-        _certificate(ca_name, ca_name, ca_key.public_key(), now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .add_extension(ca_identifier, critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
-    alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
-    alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-    # Python 3.13's VERIFY_X509_STRICT refuses certificates without key identifiers and key usage.
-    server = (
-        _certificate(subject, ca_name, key.public_key(), now)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_identifier), critical=False
-        )
-        .sign(ca_key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    files = TlsFiles(folder / "ca.pem", folder / "bundle.pem", folder / "server.pem", folder / "server.key")
-    files.ca.write_bytes(ca.public_bytes(pem))
-    files.certificate.write_bytes(server.public_bytes(pem) + ca.public_bytes(pem))
-    files.key.touch(mode=0o600)
-    files.key.write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    authority = Authority(folder)
+    server = authority.server("server", names, addresses)
+    files = TlsFiles(authority.ca, folder / "bundle.pem", server.certificate, server.key)
     trusted = SYSTEM_BUNDLE.read_bytes() if SYSTEM_BUNDLE.exists() else b""
-    files.bundle.write_bytes(trusted + b"\n" + ca.public_bytes(pem))
+    files.bundle.write_bytes(trusted + b"\n" + files.ca.read_bytes())
     return files
+
+
+def _named(name: str, groups: Sequence[str] = ()) -> x509.Name:
+    """A subject; Kubernetes reads organizations as groups."""
+    organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*organizations, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _certificate(

@@ -1,0 +1,143 @@
+"""A job as a JobSet: one slice or several, one pod on each host, all or nothing.
+
+https://jobset.sigs.k8s.io/docs/concepts/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from infra.queue.kueue import POOL_LABEL, TOLERATION, TPU, Object, Team
+
+API = "jobset.x-k8s.io/v1alpha2"
+SLICE = "slice"
+PORT = 8476
+_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
+_SLICES, _SLICE_SIZE = "kueue.x-k8s.io/podset-slice-required-topology", "kueue.x-k8s.io/podset-slice-size"
+_MOST_RESTARTS = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a team submits.
+
+    Attributes:
+        name: of the JobSet; with `-slice-N-N` behind it a host name, so 50 characters at most.
+        command: what every host runs.
+        topology, hosts, chips_per_host: of each slice.
+        selector: node labels that a host has beside its topology.
+        priority: low, medium or high.
+        restarts: how often a failure that isn't the job's fault may recreate it; maintenance and preemption
+            don't count.
+    """
+
+    name: str
+    team: Team
+    image: str
+    command: Sequence[str]
+    topology: str
+    hosts: int
+    chips_per_host: int
+    slices: int = 1
+    account: str = "trainer"
+    priority: str = "medium"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    selector: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = _MOST_RESTARTS
+
+
+def jobset(job: Job) -> Object:
+    """The manifest."""
+    return {
+        "apiVersion": API,
+        "kind": "JobSet",
+        "metadata": {
+            "name": job.name,
+            "namespace": job.team.namespace,
+            "labels": {
+                "kueue.x-k8s.io/queue-name": job.team.queue,
+                "kueue.x-k8s.io/priority-class": job.priority,
+            },
+        },
+        "spec": {
+            "coordinator": {"replicatedJob": SLICE, "jobIndex": 0, "podIndex": 0},
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            # A disrupted host isn't the job's fault; any other failure is, and ends it at once.
+            "failurePolicy": {
+                "maxRestarts": job.restarts,
+                "rules": [
+                    {
+                        "name": "disrupted",
+                        "action": "RestartJobSetAndIgnoreMaxRestarts",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                    },
+                    {"name": "failed", "action": "FailJobSet"},
+                ],
+            },
+            "replicatedJobs": [{"name": SLICE, "replicas": job.slices, "template": {"spec": _job(job)}}],
+        },
+    }
+
+
+def _job(job: Job) -> Object:
+    annotations = {_TOPOLOGY: POOL_LABEL}
+    if job.slices > 1:
+        annotations = {_SLICES: POOL_LABEL, _SLICE_SIZE: str(job.hosts)}
+    return {
+        "parallelism": job.hosts,
+        "completions": job.hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+            ]
+        },
+        "template": {"metadata": {"annotations": annotations}, "spec": _pod(job)},
+    }
+
+
+def _pod(job: Job) -> Object:
+    chips = {TPU: str(job.chips_per_host)}
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": job.account,
+        "automountServiceAccountToken": False,
+        "nodeSelector": {"cloud.google.com/gke-tpu-topology": job.topology, **job.selector},
+        "tolerations": [TOLERATION],
+        "terminationGracePeriodSeconds": 30,
+        "containers": [
+            {
+                "name": "worker",
+                "image": job.image,
+                "command": list(job.command),
+                "env": [*_places(job), *({"name": k, "value": v} for k, v in job.environment.items())],
+                "ports": [{"containerPort": PORT}],
+                "resources": {"requests": {**chips, "cpu": "1", "memory": "1Gi"}, "limits": chips},
+            }
+        ],
+    }
+
+
+def _places(job: Job) -> list[Object]:
+    """Which host of which slice a pod is, and where the coordinator is.
+
+    JobSet counts all replicated jobs in its `global-…` annotations, so the slice's own index is taken
+    (https://github.com/kubernetes-sigs/jobset/issues/787).
+    """
+
+    def of_pod(path: str) -> Object:
+        return {"fieldRef": {"fieldPath": path}}
+
+    annotation = "metadata.annotations['{}']"
+    return [
+        {"name": "JOB_COORDINATOR", "valueFrom": of_pod(annotation.format("jobset.sigs.k8s.io/coordinator"))},
+        {"name": "JOB_SLICE", "valueFrom": of_pod(annotation.format("jobset.sigs.k8s.io/job-index"))},
+        {
+            "name": "JOB_WORKER",
+            "valueFrom": of_pod(annotation.format("batch.kubernetes.io/job-completion-index")),
+        },
+        {"name": "JOB_SLICES", "value": str(job.slices)},
+        {"name": "JOB_HOSTS", "value": str(job.hosts)},
+    ]

@@ -1,0 +1,125 @@
+"""Kueue's objects, from the node pools that exist: a queue can't promise chips that nobody has.
+
+https://kueue.sigs.k8s.io/docs/concepts/
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+API = "kueue.x-k8s.io/v1beta2"
+TPU = "google.com/tpu"
+TOPOLOGY, CLUSTER_QUEUE, CPU_FLAVOR = "node-pools", "tpu", "cpu"
+POOL_LABEL = "cloud.google.com/gke-nodepool"
+_TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
+PRIORITIES: Mapping[str, int] = {"low": 100, "medium": 500, "high": 1000}
+TOLERATION = {"key": TPU, "operator": "Equal", "value": "present", "effect": "NoSchedule"}
+# What a node gives to pods, below what its machine has: GKE keeps some for itself.
+# https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes
+_PER_NODE: Mapping[str, tuple[int, int]] = {  # vCPUs, memory in GiB
+    "ct6e-standard-1t": (43, 160),
+    "ct6e-standard-4t": (179, 680),
+    "ct6e-standard-8t": (179, 1380),
+}
+_CPU_POOL = (9, 36)  # of three n2-standard-4
+
+
+@dataclass(frozen=True)
+class Team:
+    """A team: its namespace, and the queue in it that its jobs name."""
+
+    name: str
+    namespace: str
+    queue: str = "default"
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """Pools that are alike: a job takes one or several of them."""
+
+    topology: str
+    machine: str
+    provisioning: str
+    zone: str
+    scales: bool
+
+    @property
+    def name(self) -> str:
+        """E.g. v6e-4x4-spot-us-east5-b."""
+        how = {"on demand": "", "reserved": "-reserved"}.get(self.provisioning, f"-{self.provisioning}")
+        return f"v6e-{self.topology}{how}-{self.zone}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """By which its nodes are found."""
+        found = {
+            "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+            _TOPOLOGY_LABEL: self.topology,
+            "node.kubernetes.io/instance-type": self.machine,
+            "topology.kubernetes.io/zone": self.zone,
+        }
+        if self.provisioning in ("spot", "flex-start"):
+            found[f"cloud.google.com/gke-{self.provisioning}"] = "true"
+        return found
+
+
+def flavors(pools: Sequence[Mapping[str, Any]]) -> dict[Flavor, list[Mapping[str, Any]]]:
+    """The pools of the output `pools` of the gke layer, by flavor."""
+    found: dict[Flavor, list[Mapping[str, Any]]] = defaultdict(list)
+    for pool in pools:
+        kind = (pool["topology"], pool["machineType"], pool["provisioning"], pool["zone"], pool["scales"])
+        found[Flavor(*kind)].append(pool)
+    return dict(found)
+
+
+def objects(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team]) -> Iterator[Object]:
+    """All of them, each behind what it names."""
+    yield _object("Topology", TOPOLOGY, {
+        "levels": [{"nodeLabel": POOL_LABEL}, {"nodeLabel": "kubernetes.io/hostname"}],
+    })  # fmt: skip
+    known = flavors(pools)
+    yield _object("ResourceFlavor", CPU_FLAVOR, {"nodeLabels": {POOL_LABEL: "cpu"}})
+    for flavor in known:
+        spec: Object = {"nodeLabels": flavor.labels, "tolerations": [TOLERATION]}
+        if not flavor.scales:  # topology-aware scheduling places on nodes that are there
+            spec["topologyName"] = TOPOLOGY
+        yield _object("ResourceFlavor", flavor.name, spec)
+    for name, value in PRIORITIES.items():
+        yield {
+            "apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value,
+            "description": f"{name} priority",
+        }  # fmt: skip
+    yield _object("ClusterQueue", CLUSTER_QUEUE, _cluster_queue(known))
+    for team in teams:
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team.namespace}}
+        yield _object("LocalQueue", team.queue, {"clusterQueue": CLUSTER_QUEUE}, team.namespace)
+
+
+def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]]) -> Object:
+    quotas = [_quota(CPU_FLAVOR, 0, *_CPU_POOL)]
+    for flavor, same in known.items():
+        nodes, chips = sum(pool["hosts"] for pool in same), sum(pool["chips"] for pool in same)
+        cpus, memory_gib = _PER_NODE[flavor.machine]
+        quotas.append(_quota(flavor.name, chips, nodes * cpus, nodes * memory_gib))
+    # One group: pods that ask for resources of two groups would need the node labels of two flavors at once.
+    group = {"coveredResources": [TPU, "cpu", "memory"], "flavors": quotas}
+    return {
+        "namespaceSelector": {},
+        "queueingStrategy": "BestEffortFIFO",
+        "resourceGroups": [group],
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+    }
+
+
+def _quota(flavor: str, chips: int, cpus: int, memory_gib: int) -> Object:
+    amounts = {TPU: str(chips), "cpu": str(cpus), "memory": f"{memory_gib}Gi"}
+    return {"name": flavor, "resources": [{"name": k, "nominalQuota": v} for k, v in amounts.items()]}
+
+
+def _object(kind: str, name: str, spec: Object, namespace: str = "") -> Object:
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": API, "kind": kind, "metadata": meta, "spec": spec}

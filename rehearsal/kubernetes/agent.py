@@ -1,0 +1,362 @@
+"""Imitates the kubelet: runs the pods of its nodes as processes, and tells the API server how they fare.
+
+Of a pod it carries out containers, environment, volumes, readiness by HTTP, restarts, and termination with
+its grace. It pulls no images: `images` says what stands for each.
+https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import itertools
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import requests
+
+from rehearsal.kubernetes.api import Api, Object
+from rehearsal.kubernetes.control_plane import ADDRESS, PORT
+from rehearsal.kubernetes.errors import ApiError, KubernetesError
+from rehearsal.kubernetes.sandbox import Container, Image, Sandbox
+from rehearsal.kubernetes.volumes import Volumes, expanded
+
+_WATCH_S, _POLL_S = 300.0, 0.1
+_LEASE_EVERY_S, _LEASE_S = 10.0, 40
+_RETRY_S = 0.5
+_VERSION = "v1.35.7-gke.1222000"
+_IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": str(PORT)}
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Agent:
+    """The kubelet of several nodes. `start` returns at once; `stop` kills what it runs."""
+
+    def __init__(self, api: Api, folder: Path, images: Mapping[str, Image]):
+        """`images`: by patterns of their names, such as `*/kueue/kueue*`."""
+        self._api, self._folder, self._images = api, folder, dict(images)
+        self.nodes: dict[str, Object] = {}
+        self._pods: dict[str, _Pod] = {}
+        self._numbers = itertools.count(1)
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._watch, self._renew)]
+
+    def start(self) -> None:
+        """Watch pods, and keep the nodes' leases."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End every pod, without a word to the API server."""
+        self._stopping.set()
+        for pod in list(self._pods.values()):
+            pod.kill()
+
+    def add(self, nodes: Sequence[Object]) -> None:
+        """Register nodes: each is ready from then on."""
+        for node in nodes:
+            self._api.apply(node, "rehearsal-agent")
+            self.nodes[node["metadata"]["name"]] = node
+            self._tell_node(node)
+            self._renew_one(node["metadata"]["name"])
+
+    def shut_down(self, *names: str, grace_s: float = 15.0) -> None:
+        """Machines with notice of their end: the kubelet ends their pods and reports them as disrupted.
+
+        https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/
+        """
+        for name in names:  # no new pod is taken from here on
+            self._tell_node(self.nodes.pop(name), ready="False", reason="KubeletNotReady")
+        ending = [pod for pod in self._pods.values() if pod.node in names]
+        for pod in ending:
+            pod.disrupt(grace_s)
+        deadline = time.monotonic() + grace_s
+        while any(pod.runs for pod in ending) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        self.lose(*names)
+
+    def lose(self, *names: str) -> None:
+        """Machines that are gone: their pods die at once, and no report is sent."""
+        for name in names:
+            self.nodes.pop(name, None)
+        for pod in list(self._pods.values()):
+            if pod.node in names:
+                pod.kill()
+
+    def log(self, namespace: str, name: str, container: str) -> str:
+        """What a pod's container has printed."""
+        for pod in self._pods.values():
+            if (pod.namespace, pod.name) == (namespace, name):
+                return (pod.folder / f"{container}.log").read_text(errors="replace")
+        raise KubernetesError(f"there is no pod {name} in {namespace} here")
+
+    def image(self, name: str) -> Image:
+        """What stands for an image. Raises KubernetesError where nothing does."""
+        for pattern, image in self._images.items():
+            if fnmatch.fnmatchcase(name, pattern):
+                return image
+        raise KubernetesError(f'nothing stands for the image "{name}"')
+
+    def address(self) -> tuple[int, str]:
+        """A new pod's number and address."""
+        number = next(self._numbers)
+        return number, f"10.128.{1 + number // 250}.{1 + number % 250}"
+
+    # Nodes
+
+    def _tell_node(self, node: Object, ready: str = "True", reason: str = "KubeletReady") -> None:
+        condition = {
+            "type": "Ready", "status": ready, "reason": reason, "message": "",
+            "lastHeartbeatTime": _now(), "lastTransitionTime": _now(),
+        }  # fmt: skip
+        status = {
+            "conditions": [condition],
+            "nodeInfo": {"kubeletVersion": _VERSION},
+            **node.get("status", {}),
+        }
+        self._api.patch_status(self._api.path(node), status)
+
+    def _renew_one(self, name: str) -> None:
+        moment = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_S, "renewTime": moment}
+        meta = {"name": name, "namespace": "kube-node-lease"}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+        self._api.apply(lease, "rehearsal-agent")
+
+    def _renew(self) -> None:
+        while not self._stopping.wait(_LEASE_EVERY_S):
+            for name in list(self.nodes):
+                try:
+                    self._renew_one(name)
+                except ApiError:
+                    break  # the API server is away; again at the next turn
+
+    # Pods
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            for event, pod in self._api.watch("v1", "Pod", _WATCH_S):
+                if self._stopping.is_set():
+                    return
+                self._take(event, pod)
+            time.sleep(_POLL_S)
+
+    def _take(self, event: str, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        known = self._pods.get(uid)
+        if event == "DELETED":
+            if known:
+                known.kill()
+            return
+        if pod["spec"].get("nodeName") not in self.nodes:
+            return
+        if known is None and pod.get("status", {}).get("phase", "Pending") == "Pending":
+            known = self._pods[uid] = _Pod(self, self._api, pod, self._folder / "pods" / uid)
+            known.start()
+        if known and "deletionTimestamp" in pod["metadata"]:
+            known.terminate(pod["metadata"].get("deletionGracePeriodSeconds", 30))
+
+
+class _Pod:
+    """One pod's life, in a thread of its own."""
+
+    def __init__(self, agent: Agent, api: Api, pod: Object, folder: Path):
+        self._agent, self._api, self._pod, self.folder = agent, api, pod, folder
+        meta = pod["metadata"]
+        self.name, self.namespace, self.node = meta["name"], meta["namespace"], pod["spec"]["nodeName"]
+        self._path = api.path(pod)
+        self._grace: float | None = None
+        self._gone = threading.Event()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._restarts: dict[str, int] = {}
+        self._asked: set[str] = set()
+        self._disrupted = False
+        self._thread = threading.Thread(target=self._live, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def terminate(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL when the grace is over."""
+        self._grace = time.monotonic() + grace_s
+
+    def disrupt(self, grace_s: float) -> None:
+        """End it since its node ends; it stays as a failed pod."""
+        self._disrupted = True
+        self.terminate(grace_s)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its life goes on."""
+        return self._thread.is_alive()
+
+    def kill(self) -> None:
+        """End it at once, without a report."""
+        self._gone.set()
+        for process in self._running.values():
+            _signal(process, signal.SIGKILL)
+
+    def _live(self) -> None:
+        sandbox = None
+        try:
+            number, address = self._agent.address()
+            self._pod["status"] = {**self._pod.get("status", {}), "podIP": address, "hostIP": ADDRESS}
+            volumes = self._volumes()
+            if volumes is None:
+                return
+            sandbox = Sandbox(f"pod{number}", address, self.folder, {self.name: address})
+            self._run(sandbox, volumes, address)
+        except (KubernetesError, KeyError) as error:
+            if not self._gone.is_set():
+                self._tell({"phase": "Failed", "reason": "AgentError", "message": str(error)})
+        finally:
+            if sandbox:
+                sandbox.close()
+
+    def _volumes(self) -> Volumes | None:
+        """The volumes, once what they are made of is there; None where the pod is deleted before."""
+        while not self._gone.is_set():
+            if self._grace is not None:
+                self._api.delete(self._path, grace_s=0)
+                return None
+            try:
+                return Volumes(self._api, self._pod, self.folder / "volumes")
+            except KubernetesError as error:
+                self._tell({"phase": "Pending", "reason": "ContainerCreating", "message": str(error)})
+                time.sleep(_RETRY_S)
+        return None
+
+    def _run(self, sandbox: Sandbox, volumes: Volumes, address: str) -> None:
+        spec = self._pod["spec"]
+        containers = {one["name"]: one for one in spec["containers"]}
+        for one in containers.values():
+            self._start(sandbox, volumes, one)
+        started, ended = _now(), dict[str, Object]()
+        told, refreshed = None, time.monotonic()
+        policy = spec.get("restartPolicy", "Always")
+        while not self._gone.is_set():
+            for name, process in list(self._running.items()):
+                code = process.poll()
+                if code is None:
+                    continue
+                del self._running[name]
+                code = 128 - code if code < 0 else code
+                again = self._grace is None and (policy == "Always" or (policy == "OnFailure" and code))
+                if again:
+                    self._restarts[name] = self._restarts.get(name, 0) + 1
+                    time.sleep(_RETRY_S)
+                    self._start(sandbox, volumes, containers[name])
+                else:
+                    ended[name] = {"exitCode": code, "reason": "Error" if code else "Completed",
+                                   "startedAt": started, "finishedAt": _now()}  # fmt: skip
+            status = self._status(address, started, ended)
+            if status != told:
+                self._tell(status)
+                told = status
+            if not self._running:
+                break
+            self._stop_in_order()
+            if time.monotonic() - refreshed > 1:
+                volumes.refresh()
+                refreshed = time.monotonic()
+            time.sleep(_POLL_S)
+        while self._grace is None and not self._gone.is_set():
+            time.sleep(_POLL_S)  # its log stays readable until it is deleted
+        if not self._gone.is_set() and not self._disrupted:
+            self._api.delete(self._path, grace_s=0)
+
+    def _stop_in_order(self) -> None:
+        if self._grace is None:
+            return
+        late = time.monotonic() > self._grace
+        for name, process in self._running.items():
+            if late:
+                _signal(process, signal.SIGKILL)
+            elif name not in self._asked:  # once: a second one means "at once" to many programs
+                self._asked.add(name)
+                _signal(process, signal.SIGTERM)
+
+    def _start(self, sandbox: Sandbox, volumes: Volumes, one: Object) -> None:
+        image = self._agent.image(one["image"])
+        given = volumes.environment(one)
+        environment = {"PATH": _DEFAULT_PATH, "HOSTNAME": self._pod["spec"].get("hostname", self.name),
+                       **_IN_CLUSTER, **given}  # fmt: skip
+        line = [*(one.get("command") or image.command), *one.get("args", ())]
+        not_root = (self._pod["spec"].get("securityContext") or {}).get("runAsNonRoot", False)
+        self._running[one["name"]] = sandbox.start(one["name"], Container(
+            image, [expanded(word, given) for word in line], environment, list(volumes.mounts(one)),
+            directory=one.get("workingDir", "/"), is_root=not not_root,
+        ))  # fmt: skip
+
+    # What the API server is told
+
+    def _status(self, address: str, started: str, ended: Mapping[str, Object]) -> Object:
+        containers = self._pod["spec"]["containers"]
+        ready = {one["name"]: one["name"] in self._running and _is_ready(one, address) for one in containers}
+        states = []
+        for one in containers:
+            name = one["name"]
+            state = {"terminated": ended[name]} if name in ended else {"running": {"startedAt": started}}
+            states.append({
+                "name": name, "image": one["image"], "imageID": one["image"], "ready": ready[name],
+                "restartCount": self._restarts.get(name, 0), "started": name not in ended, "state": state,
+            })  # fmt: skip
+        phase = "Running"
+        if len(ended) == len(containers):
+            phase = "Failed" if any(one["exitCode"] for one in ended.values()) else "Succeeded"
+        fine = "True" if all(ready.values()) else "False"
+        conditions = [
+            {"type": kind, "status": value, "lastTransitionTime": started}
+            for kind, value in (("Initialized", "True"), ("Ready", fine), ("ContainersReady", fine),
+                                ("PodScheduled", "True"))
+        ]  # fmt: skip
+        if self._disrupted and phase in ("Failed", "Succeeded"):
+            phase = "Failed"
+            conditions.append({"type": "DisruptionTarget", "status": "True", "lastTransitionTime": _now(),
+                               "reason": "TerminationByKubelet", "message": "its node is shutting down"})  # fmt: skip
+        return {"phase": phase, "podIP": address, "podIPs": [{"ip": address}], "hostIP": ADDRESS,
+                "startTime": started, "conditions": conditions, "containerStatuses": states}  # fmt: skip
+
+    def _tell(self, status: Object) -> None:
+        while not self._gone.is_set():
+            try:
+                self._api.patch_status(self._path, status)
+                return
+            except ApiError as error:
+                if error.status != requests.codes.unavailable:
+                    raise
+                time.sleep(_RETRY_S)
+
+
+def _is_ready(container: Object, address: str) -> bool:
+    """Whether a container's readiness probe succeeds; one without is ready when it runs."""
+    probe = (container.get("readinessProbe") or {}).get("httpGet")
+    if probe is None:
+        return True
+    try:
+        url = f"http://{address}:{probe['port']}{probe.get('path', '/')}"
+        return requests.get(url, timeout=1).ok
+    except requests.RequestException:
+        return False
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To the container's own first process, which is the child of nsenter's and unshare's."""
+    try:
+        if number is signal.SIGKILL:
+            os.killpg(process.pid, number)
+            return
+        for task in Path(f"/proc/{process.pid}/task").glob("*/children"):
+            for child in task.read_text().split():
+                os.kill(int(child), number)
+    except (ProcessLookupError, FileNotFoundError):
+        pass

@@ -1,0 +1,15 @@
+"""What goes wrong here."""
+
+from rehearsal.errors import RehearsalError
+
+
+class KubernetesError(RehearsalError):
+    """The control plane, or a pod, can't be run."""
+
+
+class ApiError(KubernetesError):
+    """The API server refused a request: `status` is HTTP's, `reason` Kubernetes' (`NotFound`, `Conflict`)."""
+
+    def __init__(self, status: int, reason: str, message: str):
+        super().__init__(f"{status} {reason}: {message}")
+        self.status, self.reason = status, reason

@@ -1,0 +1,148 @@
+"""A pod's network namespace, and a container in it: a root of its own with the image's files and the volumes.
+
+python -m rehearsal.kubernetes.sandbox SPEC.json PIPE    (run by `Sandbox.start`, inside fresh mount namespaces)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rehearsal.hosts.commands import run
+from rehearsal.kubernetes.control_plane import BRIDGE, NETWORK_BITS
+
+_NOT_ROOT = 65532  # the user `nonroot` of distroless images
+
+
+@dataclass(frozen=True)
+class Image:
+    """What stands for a container image.
+
+    `root`: a folder with its files, under which changes are the container's own; without one the container
+    has `files` alone: path in the container → path here. `command` is what it starts, unless the pod says.
+    """
+
+    files: Mapping[str, Path] = field(default_factory=dict)
+    root: Path | None = None
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container, as it is to be started."""
+
+    image: Image
+    line: Sequence[str]
+    environment: Mapping[str, str]
+    mounts: Iterable[tuple[Path, str, bool]]
+    directory: str = "/"
+    is_root: bool = True
+
+
+class Sandbox:
+    """A pod's network: an interface with the pod's address on the cluster's bridge."""
+
+    def __init__(self, name: str, address: str, folder: Path, hosts: Mapping[str, str]):
+        """`name`: at most 12 characters, unique on this machine. `hosts`: host names → addresses."""
+        self._name, self._folder = name, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = ["127.0.0.1 localhost", *(f"{ip} {host}" for host, ip in hosts.items())]
+        (folder / "hosts").write_text("\n".join(lines) + "\n")
+        run(["ip", "netns", "add", name])
+        port = f"v{name}"
+        run(["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name])
+        run(["ip", "link", "set", port, "master", BRIDGE, "up"])
+        inside = ["ip", "-n", name]
+        run([*inside, "link", "set", "lo", "up"])
+        run([*inside, "address", "add", f"{address}/{NETWORK_BITS}", "dev", "eth0"])
+        run([*inside, "link", "set", "eth0", "up"])
+
+    def start(self, name: str, container: Container) -> subprocess.Popen[bytes]:
+        """Start a container; its output goes to NAME.log in the pod's folder."""
+        spec = self._folder / f"{name}.json"
+        root = self._folder / name
+        root.mkdir(exist_ok=True)
+        spec.write_text(json.dumps({
+            "root": str(root), "lower": str(container.image.root or ""), "hosts": str(self._folder / "hosts"),
+            "mounts": [
+                *([str(here), place, True] for place, here in container.image.files.items()),
+                *([str(here), place, read_only] for here, place, read_only in container.mounts),
+            ],
+            "line": list(container.line), "environment": dict(container.environment),
+            "directory": container.directory, "user": 0 if container.is_root else _NOT_ROOT,
+        }))  # fmt: skip
+        reading, writing = os.pipe()
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [
+                    *("nsenter", f"--net=/run/netns/{self._name}", "--"),
+                    *("unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child=KILL"),
+                    *("--propagation", "private", sys.executable, "-m", __name__, str(spec), str(writing)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=Path(__file__).resolve().parents[2],
+                start_new_session=True,
+                pass_fds=(writing,),
+            )
+        os.close(writing)
+        os.read(reading, 1)  # until the container's program takes over
+        os.close(reading)
+        return process
+
+    def close(self) -> None:
+        """Take the network away."""
+        subprocess.run(["ip", "netns", "delete", self._name], check=False, capture_output=True)
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
+
+
+def main() -> None:
+    """Build the container's root, enter it, and become its program."""
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    root = Path(spec["root"])
+    _mount("-t", "tmpfs", "-o", "mode=755", "container", str(root))
+    if spec["lower"]:
+        parts = {name: root / name for name in ("upper", "work", "merged")}
+        for part in parts.values():
+            part.mkdir()
+        layers = f"lowerdir={spec['lower']},upperdir={parts['upper']},workdir={parts['work']}"
+        _mount("-t", "overlay", "-o", layers, "overlay", str(parts["merged"]))
+        root = parts["merged"]
+    for place, mode in (("proc", 0o755), ("dev", 0o755), ("tmp", 0o1777), ("etc", 0o755)):
+        (root / place).mkdir(exist_ok=True)
+        (root / place).chmod(mode)
+    _mount("-t", "proc", "proc", str(root / "proc"))
+    _mount("--rbind", "/dev", str(root / "dev"))
+    for here, place, read_only in [*spec["mounts"], [spec["hosts"], "/etc/hosts", True]]:
+        target = root / place.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if Path(here).is_dir():
+            target.mkdir(exist_ok=True)
+        else:
+            target.touch()
+        _mount("--bind", here, str(target))
+        if read_only:
+            _mount("-o", "remount,bind,ro", str(target))
+    os.chroot(root)
+    os.chdir(spec["directory"])
+    if spec["user"]:
+        os.setgroups([])
+        os.setgid(spec["user"])
+        os.setuid(spec["user"])
+    pipe = int(sys.argv[2])
+    os.write(pipe, b"1")
+    os.close(pipe)
+    os.execvpe(spec["line"][0], spec["line"], spec["environment"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What a pod's containers find: the files of its volumes, and their environment.
+
+https://kubernetes.io/docs/concepts/storage/volumes/
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rehearsal.kubernetes.api import Api, Object
+from rehearsal.kubernetes.errors import KubernetesError
+
+_KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_READ_ONLY, _WRITABLE = 0o644, 0o777
+
+
+class Volumes:
+    """The volumes of one pod, each a folder."""
+
+    def __init__(self, api: Api, pod: Object, folder: Path):
+        """Writes them. Raises KubernetesError for a kind of volume that isn't emulated, or a missing object."""
+        self._api, self._pod, self.folder = api, pod, folder
+        self._namespace = pod["metadata"]["namespace"]
+        for volume in pod["spec"].get("volumes", ()):
+            self._write(volume)
+
+    def mounts(self, container: Object) -> Iterator[tuple[Path, str, bool]]:
+        """(file or folder, place in the container, read-only?)"""
+        for one in container.get("volumeMounts", ()):
+            source = self.folder / one["name"]
+            yield (
+                source / one["subPath"] if "subPath" in one else source,
+                one["mountPath"],
+                one.get("readOnly", False),
+            )
+
+    def refresh(self) -> None:
+        """Write secrets again, which may have changed since."""
+        for volume in self._pod["spec"].get("volumes", ()):
+            if "secret" in volume:
+                self._write(volume)
+
+    def _write(self, volume: Object) -> None:
+        place = self.folder / volume["name"]
+        place.mkdir(parents=True, exist_ok=True)
+        kind = next(key for key in volume if key != "name")
+        if kind == "emptyDir":
+            place.chmod(_WRITABLE)
+            return
+        sources = volume[kind].get("sources", []) if kind == "projected" else [{kind: volume[kind]}]
+        for source in sources:
+            for name, content in self._files(*next(iter(source.items()))).items():
+                _put(place / name, content)
+
+    def _files(self, kind: str, source: Object) -> dict[str, bytes]:
+        if kind == "serviceAccountToken":
+            return {source["path"]: self._token(source)}
+        if kind == "downwardAPI":
+            return {one["path"]: self.field(one["fieldRef"]["fieldPath"]).encode() for one in source["items"]}
+        if kind not in ("configMap", "secret"):
+            raise KubernetesError(f"a volume of the kind {kind} isn't emulated")
+        name = source.get("name") or source["secretName"]
+        found = self._api.get("v1", kind[0].upper() + kind[1:], name, self._namespace)
+        if found is None:
+            raise KubernetesError(f"{kind} {name} of {self._namespace} isn't there yet")
+        data = {key: text.encode() for key, text in (found.get("data") or {}).items()}
+        if kind == "secret":
+            data = {key: base64.b64decode(text) for key, text in data.items()}
+        if items := source.get("items"):
+            return {one["path"]: data[one["key"]] for one in items}
+        return data
+
+    def _token(self, source: Object) -> bytes:
+        spec = self._pod["spec"]
+        path = self._api.place(
+            "v1", "ServiceAccount", self._namespace, spec.get("serviceAccountName", "default")
+        )
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [source["audience"]] if "audience" in source else None,
+                "expirationSeconds": 8 * 3600,
+            },
+        }
+        token: str = self._api.request("POST", f"{path}/token", body)["status"]["token"]
+        return token.encode()
+
+    # Environment
+
+    def environment(self, container: Object) -> dict[str, str]:
+        """A container's variables, with `$(NAME)` of earlier ones filled in."""
+        found: dict[str, str] = {}
+        for one in container.get("env", ()):
+            text = one.get("value", "") if "valueFrom" not in one else self._value(one["valueFrom"])
+            found[one["name"]] = expanded(text, found)
+        return found
+
+    def _value(self, source: Object) -> str:
+        if "fieldRef" in source:
+            return self.field(source["fieldRef"]["fieldPath"])
+        for kind, key in (("configMapKeyRef", "configMap"), ("secretKeyRef", "secret")):
+            if kind in source:
+                return self._files(key, {"name": source[kind]["name"]})[source[kind]["key"]].decode()
+        raise KubernetesError(f"an environment variable from {', '.join(source)} isn't emulated")
+
+    def field(self, path: str) -> str:
+        """A field of the pod, as the downward API has it."""
+        if keyed := _KEYED.fullmatch(path):
+            return str((self._pod["metadata"].get(keyed[1]) or {}).get(keyed[2], ""))
+        value: Any = self._pod
+        for part in path.split("."):
+            value = value.get(part, {}) if isinstance(value, Mapping) else {}
+        return value if isinstance(value, str) else ""
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """`text` with `$(NAME)` replaced where NAME is known."""
+    return re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda found: environment.get(found[1], found[0]), text)
+
+
+def _put(path: Path, content: bytes) -> None:
+    if path.is_file() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.part")
+    scratch.write_bytes(content)
+    scratch.chmod(_READ_ONLY)
+    scratch.rename(path)

@@ -1,0 +1,118 @@
+"""A real control plane with Kueue and JobSet, in a network namespace that belongs to one thread.
+
+Everything that talks to the cluster runs in that thread, or in threads and processes that it started:
+`conftest.py` runs the tests of this folder in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rehearsal.kubernetes.agent import Agent
+from rehearsal.kubernetes.api import Object, documents
+from rehearsal.kubernetes.control_plane import ControlPlane
+from rehearsal.kubernetes.nodes import nodes
+from rehearsal.kubernetes.programs import QUEUE, folder, program
+from rehearsal.kubernetes.sandbox import Image
+
+_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
+MACHINE = "rehearsal/machine"
+"""The image whose files are this machine's."""
+HOSTS = 4
+V6E_16 = {"machineType": "ct6e-standard-4t", "spot": True}
+
+
+def _enter() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    for command in ("mount --make-rprivate /", "mount -t tmpfs tmpfs /run", "ip link set lo up"):
+        subprocess.run(command.split(), check=True)
+
+
+INSIDE = ThreadPoolExecutor(max_workers=1, initializer=_enter)
+
+
+def pool(name: str, **more: Any) -> Object:
+    """A node pool with a v6e-16, as GKE's API has it."""
+    return {"name": name, "locations": ["us-east5-b"], "config": V6E_16, "placementPolicy": {"tpuTopology": "4x4"},
+            **more}  # fmt: skip
+
+
+def output(name: str, **more: Any) -> Object:
+    """That pool, as the gke layer exports it."""
+    return {"name": name, "acceleratorType": "v6e-16", "topology": "4x4", "machineType": "ct6e-standard-4t",
+            "hosts": HOSTS, "chips": 16, "zone": "us-east5-b", "provisioning": "spot", "scales": False,
+            "pricePerHour": 22.45, **more}  # fmt: skip
+
+
+class Lab:
+    """The cluster: `api` is its administrator's."""
+
+    def __init__(self, place: Path):
+        self.control_plane = ControlPlane(place)
+        self.control_plane.start()
+        self.api = self.control_plane.api
+        images = {f"*/{name}/{name}*": Image({"/manager": program(name)}) for name in ("kueue", "jobset")}
+        self.agent = Agent(self.api, place / "agent", {**images, MACHINE: Image(root=Path("/"))})
+        self.agent.start()
+        self.add_pool(
+            {"name": "cpu", "locations": ["us-east5-b"], "config": {"machineType": "n2-standard-4"}}, 3
+        )
+        for file in ("provisioningrequests", "jobset", "kueue"):
+            self.api.apply_all(documents((folder(QUEUE) / f"{file}.yaml").read_text()), "tests")
+        self.until(lambda: all(
+            one.get("status", {}).get("readyReplicas") for one in self.api.list("apps/v1", "Deployment")
+        ), "Kueue and JobSet", 180)  # fmt: skip
+
+    def close(self) -> None:
+        self.agent.stop()
+        self.control_plane.stop()
+
+    def add_pool(self, one: Object, count: int = HOSTS) -> list[str]:
+        """Make a pool's nodes; their names."""
+        made = list(nodes("tpu", one, count))
+        self.agent.add(made)
+        return [node["metadata"]["name"] for node in made]
+
+    def preempt(self, *names: str) -> None:
+        """Machines with notice of their end."""
+        self.agent.shut_down(*names)
+        self.lose(*names, notice=True)
+
+    def lose(self, *names: str, notice: bool = False) -> None:
+        """Machines that are gone: GKE takes the nodes of the whole slice away."""
+        if not notice:
+            self.agent.lose(*names)
+        for name in names:
+            self.api.delete(self.api.place("v1", "Node", name=name))
+
+    def until(self, is_so: Callable[[], Any], what: str, seconds: float = 30) -> Any:
+        """Wait for something; how long that took is its second value where it is a pair."""
+        begun = time.monotonic()
+        while not (found := is_so()):
+            assert time.monotonic() - begun < seconds, f"{what}: not within {seconds} s\n{self.state()}"
+            time.sleep(0.05)
+        return found
+
+    def state(self) -> str:
+        """Pods and workloads, for a message."""
+        lines = []
+        for kind, version in (
+            ("Pod", "v1"),
+            ("Workload", "kueue.x-k8s.io/v1beta2"),
+            ("JobSet", "jobset.x-k8s.io/v1alpha2"),
+        ):
+            for one in self.api.list(version, kind):
+                status = one.get("status", {})
+                lines.append(
+                    f"{kind} {one['metadata']['name']} {one['spec'].get('nodeName', '')} "
+                    f"{status.get('phase', '')} {status.get('message', '')} {[c.get('message') for c in status.get('conditions', ())]}"
+                )
+        return "\n".join(lines)

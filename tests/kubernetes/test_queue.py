@@ -1,0 +1,167 @@
+"""Jobs on a real Kueue and JobSet: queued, preempted by priority, and placed again when hosts are lost."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from infra.queue import jobset
+from infra.queue.jobset import Job
+from infra.queue.kueue import Team, objects
+from tests.kubernetes.lab import HOSTS, MACHINE, Lab, output, pool
+
+VISION, SPEECH = Team("vision", "vision"), Team("speech", "speech")
+JOBSET = ("jobset.x-k8s.io/v1alpha2", "JobSet")
+# The first process of a container ends at SIGTERM only where it has a handler for it.
+WAIT = ["sh", "-c", "trap 'exit 143' TERM; sleep 1000 & wait"]
+WORKLOAD = ("kueue.x-k8s.io/v1beta2", "Workload")
+
+
+@pytest.fixture(scope="module", name="queue")
+def _queue(lab: Lab) -> Lab:
+    from tests.kubernetes.lab import INSIDE
+
+    def make() -> None:
+        for name in ("train-0", "train-1"):
+            lab.add_pool(pool(name))
+        lab.api.apply_all(list(objects([output("train-0"), output("train-1")], [VISION, SPEECH])), "tests")
+        for team in (VISION, SPEECH):
+            account = {"apiVersion": "v1", "kind": "ServiceAccount",
+                       "metadata": {"name": "trainer", "namespace": team.namespace}}  # fmt: skip
+            lab.api.apply(account, "tests")
+
+    INSIDE.submit(make).result()
+    return lab
+
+
+def job(name: str, team: Team, command: Sequence[str], **more: Any) -> Job:
+    return Job(name, team, MACHINE, command, topology="4x4", hosts=HOSTS, chips_per_host=4, **more)
+
+
+def submit(lab: Lab, one: Job) -> None:
+    lab.api.create(jobset.jobset(one))
+
+
+def pods(lab: Lab, one: Job, phase: str = "Running") -> list[dict[str, Any]]:
+    found = lab.api.list(
+        "v1", "Pod", one.team.namespace, labelSelector=f"jobset.sigs.k8s.io/jobset-name={one.name}"
+    )
+    return [
+        pod
+        for pod in found
+        if pod["status"].get("phase") == phase and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def running(lab: Lab, one: Job) -> bool:
+    if len(pods(lab, one)) < one.hosts * one.slices:
+        return False
+    time.sleep(0.2)  # for the shells to set their traps
+    return True
+
+
+def ended(lab: Lab, one: Job) -> str:
+    """What became of it: Completed, Failed, or nothing yet."""
+    found = lab.api.get(*JOBSET, one.name, one.team.namespace)
+    assert found is not None
+    return str(found.get("status", {}).get("terminalState", ""))
+
+
+def status(lab: Lab, one: Job) -> dict[str, Any]:
+    found = lab.api.get(*JOBSET, one.name, one.team.namespace)
+    assert found is not None
+    return dict(found.get("status", {}))
+
+
+def remove(lab: Lab, *jobs: Job) -> None:
+    for one in jobs:
+        lab.api.delete(lab.api.place(*JOBSET, one.team.namespace, one.name))
+    for one in jobs:
+        lab.until(lambda one=one: not lab.api.list("v1", "Pod", one.team.namespace,
+                  labelSelector=f"jobset.sigs.k8s.io/jobset-name={one.name}"), f"the end of {one.name}", 60)  # type: ignore[misc]  # fmt: skip
+
+
+def test_a_job_runs_on_one_pool_and_every_host_knows_its_place(queue: Lab) -> None:
+    print_place = 'echo "$JOB_SLICE/$JOB_SLICES $JOB_WORKER/$JOB_HOSTS $JOB_COORDINATOR"'
+    one = job("place", VISION, ["sh", "-c", print_place])
+    submit(queue, one)
+    queue.until(lambda: ended(queue, one) == "Completed", "the job's end")
+    done = pods(queue, one, "Succeeded")
+    places = [queue.agent.log(VISION.namespace, pod["metadata"]["name"], "worker").strip() for pod in done]
+    assert sorted(places) == [f"0/1 {worker}/4 place-slice-0-0.place" for worker in range(HOSTS)]
+    used = {queue.agent.nodes[pod["spec"]["nodeName"]]["metadata"]["labels"]["cloud.google.com/gke-nodepool"]
+            for pod in done}  # fmt: skip
+    assert len(used) == 1, "a slice is one node pool"
+    remove(queue, one)
+
+
+def test_jobs_of_two_teams_queue_and_a_higher_priority_preempts(queue: Lab) -> None:
+    first, both = (
+        job("first", VISION, WAIT, priority="low"),
+        job("both", SPEECH, WAIT, slices=2, priority="low"),
+    )
+    urgent = job("urgent", VISION, WAIT, slices=2, priority="high")
+    submit(queue, first)
+    queue.until(lambda: running(queue, first), "the first job")
+    submit(queue, both)
+    time.sleep(2)
+    assert not pods(queue, both, "Pending")
+    assert not pods(queue, both)
+    place = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/tpu/pendingworkloads"
+    pending = queue.api.request("GET", place)["items"]
+    assert [one["localQueueName"] for one in pending] == ["default"]
+    submit(queue, urgent)
+    queue.until(lambda: running(queue, urgent), "the urgent job", 60)
+    assert not pods(queue, first), "it was preempted"
+    remove(queue, urgent)
+    queue.until(lambda: running(queue, first), "the preempted job again", 60)
+    assert status(queue, first).get("restarts", 0) == 0
+    remove(queue, first)
+    queue.until(lambda: running(queue, both), "the job of two slices", 60)
+    remove(queue, both)
+
+
+@pytest.mark.parametrize(("how", "limit_s"), [("preempt", 30), ("lose", 90)])
+def test_a_lost_slice_is_placed_again_and_costs_no_restart(queue: Lab, how: str, limit_s: float) -> None:
+    """Without notice it takes Kubernetes' garbage collector 40 seconds to give a lost node's pods up."""
+    one = job(how, VISION, WAIT, restarts=0)
+    submit(queue, one)
+    queue.until(lambda: running(queue, one), "the job")
+    nodes = sorted(pod["spec"]["nodeName"] for pod in pods(queue, one))
+    begun = time.monotonic()
+    getattr(queue, how)(*nodes)
+
+    def moved() -> bool:
+        now = [pod["spec"]["nodeName"] for pod in pods(queue, one)]
+        return len(now) == one.hosts and not {*now} & {*nodes}
+
+    queue.until(moved, "the job on the other pool", limit_s)
+    print(f"{how}: running again after {time.monotonic() - begun:.1f} s")
+    assert status(queue, one).get("restartsCountTowardsMax", 0) == 0
+    remove(queue, one)
+    queue.add_pool(pool("train-0" if "train-0" in nodes[0] else "train-1"))
+
+
+def test_a_program_that_fails_ends_its_job_at_once(queue: Lab) -> None:
+    one = job("broken", VISION, ["sh", "-c", "exit 1"], restarts=4)
+    submit(queue, one)
+    queue.until(lambda: ended(queue, one) == "Failed", "the job's end")
+    assert status(queue, one).get("restarts", 0) == 0
+    remove(queue, one)
+
+
+def test_maintenance_spends_no_restart(queue: Lab) -> None:
+    one = job("moved", VISION, WAIT, restarts=0)
+    submit(queue, one)
+    queue.until(lambda: running(queue, one), "the job")
+    before = {pod["metadata"]["uid"] for pod in pods(queue, one)}
+    victim = pods(queue, one)[0]["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction",
+                "metadata": {"name": victim, "namespace": VISION.namespace}}  # fmt: skip
+    queue.api.request("POST", queue.api.place("v1", "Pod", VISION.namespace, victim) + "/eviction", eviction)
+    queue.until(lambda: running(queue, one) and not {p["metadata"]["uid"] for p in pods(queue, one)} & before,
+                "the job again", 60)  # fmt: skip
+    found = status(queue, one)
+    assert (found["restarts"], found.get("restartsCountTowardsMax", 0)) == (1, 0)
+    remove(queue, one)
