@@ -172,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "Keep what a model computes of a stream; see `workload extract --help`."
     add(commands, "extract", text)
+    add(commands, "launch", "Start a program with its place in a job; see `workload launch --help`.")
     add(commands, "activations", "Look at what was stored; see `workload activations --help`.")
     text = "Say whether a run fits a slice, how fast, at what price; see `workload preflight --help`."
     add(commands, "preflight", text)
@@ -329,8 +330,19 @@ def _host(arguments: Sequence[str]) -> int:
     return host(arguments)
 
 
+def _launch(arguments: Sequence[str]) -> int:
+    from workload import place
+
+    return place.main(arguments)
+
+
 # Packages with a parser of their own.
-_OTHERS = {"preflight": _preflight, "extract": _extract, "activations": _activations}
+_OTHERS = {
+    "preflight": _preflight,
+    "extract": _extract,
+    "activations": _activations,
+    "launch": _launch,
+}
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import requests
 from rehearsal.kubernetes.api import Api, Object
 from rehearsal.kubernetes.control_plane import ADDRESS, PORT
 from rehearsal.kubernetes.errors import ApiError, KubernetesError
+from rehearsal.kubernetes.names import Names
 from rehearsal.kubernetes.sandbox import Container, Image, Sandbox
 from rehearsal.kubernetes.volumes import Volumes, expanded
 
@@ -48,16 +49,23 @@ class Agent:
         self._pods: dict[str, _Pod] = {}
         self._numbers = itertools.count(1)
         self._stopping = threading.Event()
+        self._names = Names(self.addresses)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._watch, self._renew)]
 
+    def addresses(self, name: str) -> list[str]:
+        """The pods that a name stands for: `HOSTNAME.SUBDOMAIN.NAMESPACE`, of a headless service."""
+        return [pod.address for pod in self._pods.values() if pod.address and pod.full_name == name]
+
     def start(self) -> None:
-        """Watch pods, and keep the nodes' leases."""
+        """Answer names, watch pods, and keep the nodes' leases."""
+        self._names.start()
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
         """End every pod, without a word to the API server."""
         self._stopping.set()
+        self._names.stop()
         for pod in list(self._pods.values()):
             pod.kill()
 
@@ -178,6 +186,8 @@ class _Pod:
         self._gone = threading.Event()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._restarts: dict[str, int] = {}
+        self.address = ""
+        self.full_name = f"{self._hostname()}.{pod['spec'].get('subdomain', '')}.{self.namespace}"
         self._asked: set[str] = set()
         self._disrupted = False
         self._thread = threading.Thread(target=self._live, daemon=True)
@@ -209,11 +219,12 @@ class _Pod:
         sandbox = None
         try:
             number, address = self._agent.address()
+            self.address = address
             self._pod["status"] = {**self._pod.get("status", {}), "podIP": address, "hostIP": ADDRESS}
             volumes = self._volumes()
             if volumes is None:
                 return
-            sandbox = Sandbox(f"pod{number}", address, self.folder, {self.name: address})
+            sandbox = Sandbox(f"pod{number}", address, self.folder, self._hostname(), self.namespace)
             self._run(sandbox, volumes, address)
         except (KubernetesError, KeyError) as error:
             if not self._gone.is_set():
@@ -221,6 +232,9 @@ class _Pod:
         finally:
             if sandbox:
                 sandbox.close()
+
+    def _hostname(self) -> str:
+        return str(self._pod["spec"].get("hostname", self.name))
 
     def _volumes(self) -> Volumes | None:
         """The volumes, once what they are made of is there; None where the pod is deleted before."""
@@ -321,10 +335,24 @@ class _Pod:
         ]  # fmt: skip
         if self._disrupted and phase in ("Failed", "Succeeded"):
             phase = "Failed"
-            conditions.append({"type": "DisruptionTarget", "status": "True", "lastTransitionTime": _now(),
-                               "reason": "TerminationByKubelet", "message": "its node is shutting down"})  # fmt: skip
-        return {"phase": phase, "podIP": address, "podIPs": [{"ip": address}], "hostIP": ADDRESS,
-                "startTime": started, "conditions": conditions, "containerStatuses": states}  # fmt: skip
+            conditions.append(
+                {
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "lastTransitionTime": _now(),
+                    "reason": "TerminationByKubelet",
+                    "message": "its node is shutting down",
+                }
+            )
+        return {
+            "phase": phase,
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "hostIP": ADDRESS,
+            "startTime": started,
+            "conditions": conditions,
+            "containerStatuses": states,
+        }
 
     def _tell(self, status: Object) -> None:
         while not self._gone.is_set():

@@ -29,8 +29,9 @@ _SERVICES, _FIRST_SERVICE = "10.96.0.0/16", "10.96.0.1"
 _ETCD, _ETCD_PEERS = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
-_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
-          "localhost")  # fmt: skip
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+_SERVICE = "kubernetes.default.svc.cluster.local"
+_NAMES = (*(_SERVICE.rsplit(".", dots)[0] for dots in (4, 3, 2)), _SERVICE, "localhost")
 
 
 class ControlPlane:
@@ -157,7 +158,8 @@ class ControlPlane:
             "service-cluster-ip-range": _SERVICES, "authorization-mode": "RBAC",
             "enable-aggregator-routing": "true", "allow-privileged": "true",
             "requestheader-client-ca-file": ca, "requestheader-allowed-names": "front-proxy-client",
-            "requestheader-username-headers": "X-Remote-User", "requestheader-group-headers": "X-Remote-Group",
+            "requestheader-username-headers": "X-Remote-User",
+            "requestheader-group-headers": "X-Remote-Group",
             "requestheader-extra-headers-prefix": "X-Remote-Extra-",
             "proxy-client-cert-file": proxy.certificate, "proxy-client-key-file": proxy.key,
         }  # fmt: skip
@@ -172,7 +174,11 @@ class ControlPlane:
         self._lines[name] = arguments
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [program(name), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+                [*DIES_WITH_US, program(name), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
             )
 
     def _wait(self, is_there: Callable[[], bool], what: str) -> None:

@@ -1,12 +1,13 @@
-"""A pod's network namespace, and a container in it: a root of its own with the image's files and the volumes.
+"""A pod's network namespace, and its containers: each has a root with the image's files and the volumes.
 
-python -m rehearsal.kubernetes.sandbox SPEC.json PIPE    (run by `Sandbox.start`, inside fresh mount namespaces)
+python -m rehearsal.kubernetes.sandbox SPEC.json PIPE    (run by `Sandbox.start`, in fresh namespaces)
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rehearsal.hosts.commands import run
-from rehearsal.kubernetes.control_plane import BRIDGE, NETWORK_BITS
+from rehearsal.kubernetes.control_plane import ADDRESS, BRIDGE, DIES_WITH_US, NETWORK_BITS
 
 _NOT_ROOT = 65532  # the user `nonroot` of distroless images
 
@@ -47,12 +48,15 @@ class Container:
 class Sandbox:
     """A pod's network: an interface with the pod's address on the cluster's bridge."""
 
-    def __init__(self, name: str, address: str, folder: Path, hosts: Mapping[str, str]):
-        """`name`: at most 12 characters, unique on this machine. `hosts`: host names → addresses."""
-        self._name, self._folder = name, folder
+    def __init__(self, name: str, address: str, folder: Path, hostname: str, namespace: str):
+        """`name`: at most 12 characters, unique on this machine."""
+        self._name, self._folder, self._hostname = name, folder, hostname
         folder.mkdir(parents=True, exist_ok=True)
-        lines = ["127.0.0.1 localhost", *(f"{ip} {host}" for host, ip in hosts.items())]
-        (folder / "hosts").write_text("\n".join(lines) + "\n")
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{address} {hostname}\n")
+        domain = "svc.cluster.local"
+        (folder / "resolv.conf").write_text(
+            f"nameserver {ADDRESS}\nsearch {namespace}.{domain} {domain} cluster.local\noptions ndots:5\n"
+        )
         run(["ip", "netns", "add", name])
         port = f"v{name}"
         run(["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name])
@@ -68,7 +72,7 @@ class Sandbox:
         root = self._folder / name
         root.mkdir(exist_ok=True)
         spec.write_text(json.dumps({
-            "root": str(root), "lower": str(container.image.root or ""), "hosts": str(self._folder / "hosts"),
+            "root": str(root), "lower": str(container.image.root or ""), "etc": str(self._folder), "hostname": self._hostname,
             "mounts": [
                 *([str(here), place, True] for place, here in container.image.files.items()),
                 *([str(here), place, read_only] for here, place, read_only in container.mounts),
@@ -80,8 +84,9 @@ class Sandbox:
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [
+                    *DIES_WITH_US,
                     *("nsenter", f"--net=/run/netns/{self._name}", "--"),
-                    *("unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child=KILL"),
+                    *("unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=KILL"),
                     *("--propagation", "private", sys.executable, "-m", __name__, str(spec), str(writing)),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -122,7 +127,10 @@ def main() -> None:
         (root / place).chmod(mode)
     _mount("-t", "proc", "proc", str(root / "proc"))
     _mount("--rbind", "/dev", str(root / "dev"))
-    for here, place, read_only in [*spec["mounts"], [spec["hosts"], "/etc/hosts", True]]:
+    for here, place, read_only in [
+        *spec["mounts"],
+        *([f"{spec['etc']}/{name}", f"/etc/{name}", True] for name in ("hosts", "resolv.conf")),
+    ]:
         target = root / place.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         if Path(here).is_dir():
@@ -132,6 +140,7 @@ def main() -> None:
         _mount("--bind", here, str(target))
         if read_only:
             _mount("-o", "remount,bind,ro", str(target))
+    socket.sethostname(spec["hostname"])
     os.chroot(root)
     os.chdir(spec["directory"])
     if spec["user"]:

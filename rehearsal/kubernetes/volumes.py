@@ -22,16 +22,17 @@ class Volumes:
     """The volumes of one pod, each a folder."""
 
     def __init__(self, api: Api, pod: Object, folder: Path):
-        """Writes them. Raises KubernetesError for a kind of volume that isn't emulated, or a missing object."""
+        """Writes them. Raises KubernetesError for a kind that isn't emulated, or a missing object."""
         self._api, self._pod, self.folder = api, pod, folder
         self._namespace = pod["metadata"]["namespace"]
+        self._of_host: dict[str, Path] = {}
         for volume in pod["spec"].get("volumes", ()):
             self._write(volume)
 
     def mounts(self, container: Object) -> Iterator[tuple[Path, str, bool]]:
         """(file or folder, place in the container, read-only?)"""
         for one in container.get("volumeMounts", ()):
-            source = self.folder / one["name"]
+            source = self._of_host.get(one["name"], self.folder / one["name"])
             yield (
                 source / one["subPath"] if "subPath" in one else source,
                 one["mountPath"],
@@ -48,6 +49,9 @@ class Volumes:
         place = self.folder / volume["name"]
         place.mkdir(parents=True, exist_ok=True)
         kind = next(key for key in volume if key != "name")
+        if kind == "hostPath":
+            self._of_host[volume["name"]] = Path(volume[kind]["path"])
+            return
         if kind == "emptyDir":
             place.chmod(_WRITABLE)
             return

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from workload.host.errors import MetadataError
 from workload.host.metadata import Node
+from workload.place import Place
 
 __all__ = ["environment", "installed"]
 
-_MEGASCALE_PORT = 8080  # every host listens there; the firewall opens it between slices
 _UNIT = Path("/etc/systemd/system/tpu-job.service")
 
 
@@ -45,15 +45,8 @@ def environment(node: Node, coordinator: str) -> str:
             f"worker 0 of {node.slices[0]} says that it listens at {coordinator!r}: not ip:port"
         )
     meeting = node.meeting("job")
-    variables = {
-        "WORKER_ID": meeting.worker,
-        "WORKER_COUNT": meeting.workers,
-        "SLICE_ID": node.slice_id,
-        "SLICE_COUNT": len(node.slices),
-        "COORDINATOR_ADDRESS": coordinator,
-        "MEGASCALE_COORDINATOR_ADDRESS": f"{found[1]}:{_MEGASCALE_PORT}",
-        "MEGASCALE_PORT": _MEGASCALE_PORT,
-        "MEGASCALE_NUM_SLICES": len(node.slices),
-        "MEGASCALE_SLICE_ID": node.slice_id,
-    }
-    return "".join(f"{name}={value}\n" for name, value in variables.items())
+    hosts = meeting.workers // len(node.slices)
+    place = Place(
+        node.slice_id, len(node.slices), meeting.worker % hosts, hosts, found[1], port=int(found[2])
+    )
+    return "".join(f"{name}={value}\n" for name, value in place.variables().items())
