@@ -1,4 +1,4 @@
-"""Kueue's objects, from the node pools that exist: a queue can't promise chips that nobody has.
+"""Kueue's objects, from the node pools that exist: a queue can't promise more chips than there are.
 
 https://kueue.sigs.k8s.io/docs/concepts/
 """

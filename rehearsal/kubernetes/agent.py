@@ -255,7 +255,7 @@ class _Pod:
         for one in containers.values():
             self._start(sandbox, volumes, one)
         started, ended = _now(), dict[str, Object]()
-        told, refreshed = None, time.monotonic()
+        reported, refreshed = None, time.monotonic()
         policy = spec.get("restartPolicy", "Always")
         while not self._gone.is_set():
             for name, process in list(self._running.items()):
@@ -273,9 +273,9 @@ class _Pod:
                     ended[name] = {"exitCode": code, "reason": "Error" if code else "Completed",
                                    "startedAt": started, "finishedAt": _now()}  # fmt: skip
             status = self._status(address, started, ended)
-            if status != told:
+            if status != reported:
                 self._tell(status)
-                told = status
+                reported = status
             if not self._running:
                 break
             self._stop_in_order()
@@ -311,7 +311,7 @@ class _Pod:
             directory=one.get("workingDir", "/"), is_root=not not_root,
         ))  # fmt: skip
 
-    # What the API server is told
+    # Reports to the API server
 
     def _status(self, address: str, started: str, ended: Mapping[str, Object]) -> Object:
         containers = self._pod["spec"]["containers"]

@@ -165,8 +165,8 @@ def _answer(answer: requests.Response) -> Any:
     is_json = answer.headers.get("Content-Type", "").startswith("application/json")
     content = answer.json() if is_json else answer.text
     if not answer.ok:
-        said = content if isinstance(content, dict) else {"message": content}
-        raise ApiError(answer.status_code, said.get("reason", ""), said.get("message", "")[:2000])
+        reason = content if isinstance(content, dict) else {"message": content}
+        raise ApiError(answer.status_code, reason.get("reason", ""), reason.get("message", "")[:2000])
     return content
 
 

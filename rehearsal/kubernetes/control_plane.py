@@ -67,7 +67,7 @@ class ControlPlane:
             "--leader-elect=false",
         ])  # fmt: skip
         self._run("kube-scheduler", [*self._config("scheduler"), "--leader-elect=false"])
-        # The first pods of a Job are refused without it, and tried again seconds later.
+        # The first pods of a Job are refused without it, and retried seconds later.
         self._wait(
             lambda: self.api.get("v1", "ServiceAccount", "default", "default") is not None,
             "the service account `default`",

@@ -72,7 +72,8 @@ class Sandbox:
         root = self._folder / name
         root.mkdir(exist_ok=True)
         spec.write_text(json.dumps({
-            "root": str(root), "lower": str(container.image.root or ""), "etc": str(self._folder), "hostname": self._hostname,
+            "root": str(root), "lower": str(container.image.root or ""), "etc": str(self._folder),
+            "hostname": self._hostname,
             "mounts": [
                 *([str(here), place, True] for place, here in container.image.files.items()),
                 *([str(here), place, read_only] for here, place, read_only in container.mounts),

@@ -25,6 +25,8 @@ _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 MACHINE = "rehearsal/machine"
 """The image whose files are this machine's."""
 HOSTS = 4
+JOBSET = ("jobset.x-k8s.io/v1alpha2", "JobSet")
+WORKLOAD = ("kueue.x-k8s.io/v1beta2", "Workload")
 V6E_16 = {"machineType": "ct6e-standard-4t", "spot": True}
 
 
@@ -41,8 +43,8 @@ INSIDE = ThreadPoolExecutor(max_workers=1, initializer=_enter)
 
 def pool(name: str, **more: Any) -> Object:
     """A node pool with a v6e-16, as GKE's API has it."""
-    return {"name": name, "locations": ["us-east5-b"], "config": V6E_16, "placementPolicy": {"tpuTopology": "4x4"},
-            **more}  # fmt: skip
+    place = {"locations": ["us-east5-b"], "placementPolicy": {"tpuTopology": "4x4"}}
+    return {"name": name, "config": V6E_16, **place, **more}
 
 
 def output(name: str, **more: Any) -> Object:
@@ -102,17 +104,18 @@ class Lab:
         return found
 
     def state(self) -> str:
-        """Pods and workloads, for a message."""
+        """Pods, workloads and JobSets, for a message."""
         lines = []
-        for kind, version in (
-            ("Pod", "v1"),
-            ("Workload", "kueue.x-k8s.io/v1beta2"),
-            ("JobSet", "jobset.x-k8s.io/v1alpha2"),
-        ):
+        for version, kind in (("v1", "Pod"), WORKLOAD, JOBSET):
             for one in self.api.list(version, kind):
                 status = one.get("status", {})
-                lines.append(
-                    f"{kind} {one['metadata']['name']} {one['spec'].get('nodeName', '')} "
-                    f"{status.get('phase', '')} {status.get('message', '')} {[c.get('message') for c in status.get('conditions', ())]}"
+                messages = [condition.get("message") for condition in status.get("conditions", ())]
+                words = (
+                    kind,
+                    one["metadata"]["name"],
+                    one["spec"].get("nodeName"),
+                    status.get("phase"),
+                    messages,
                 )
+                lines.append(" ".join(map(str, words)))
         return "\n".join(lines)

@@ -9,19 +9,15 @@ import pytest
 from infra.queue import jobset
 from infra.queue.jobset import Job
 from infra.queue.kueue import Team, objects
-from tests.kubernetes.lab import HOSTS, MACHINE, Lab, output, pool
+from tests.kubernetes.lab import HOSTS, INSIDE, JOBSET, MACHINE, Lab, output, pool
 
 VISION, SPEECH = Team("vision", "vision"), Team("speech", "speech")
-JOBSET = ("jobset.x-k8s.io/v1alpha2", "JobSet")
 # The first process of a container ends at SIGTERM only where it has a handler for it.
 WAIT = ["sh", "-c", "trap 'exit 143' TERM; sleep 1000 & wait"]
-WORKLOAD = ("kueue.x-k8s.io/v1beta2", "Workload")
 
 
 @pytest.fixture(scope="module", name="queue")
 def _queue(lab: Lab) -> Lab:
-    from tests.kubernetes.lab import INSIDE
-
     def make() -> None:
         for name in ("train-0", "train-1"):
             lab.add_pool(pool(name))

@@ -13,7 +13,7 @@ import pytest
 from infra.queue.jobset import Job, jobset
 from infra.queue.kueue import Team, objects
 from infra.settings.sources import ROOT
-from tests.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
+from tests.kubernetes.lab import HOSTS, INSIDE, JOBSET, MACHINE, Lab, output, pool
 
 TEAM, STEPS = Team("training", "training"), 40
 WORKLOAD = str(Path(sys.executable).parent / "workload")
@@ -48,8 +48,9 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def submit(lab: Lab, name: str, shared: Path) -> Job:
     """A job whose pods see the checkout, the Python and a folder that all of them share."""
-    line = [WORKLOAD, "launch", "--", WORKLOAD, "train", "tiny.toml", "--dir", str(shared / "results"), "--name", name,
-            "--set", f"train.steps={STEPS}", "--set", "checkpoint.every_steps=5"]  # fmt: skip
+    train = [WORKLOAD, "train", "tiny.toml", "--dir", str(shared / "results"), "--name", name]
+    changes = ["--set", f"train.steps={STEPS}", "--set", "checkpoint.every_steps=5"]
+    line = [WORKLOAD, "launch", "--", *train, *changes]
     environment = {"DATA_DIR": str(shared / "tokens"), "JAX_PLATFORMS": "cpu", "HOME": "/tmp", **{
         key: os.environ[key] for key in os.environ if key.startswith("JAX_")}}  # fmt: skip
     one = Job(
@@ -76,7 +77,7 @@ def submit(lab: Lab, name: str, shared: Path) -> Job:
 
 
 def state(lab: Lab, name: str) -> str:
-    found = lab.api.get("jobset.x-k8s.io/v1alpha2", "JobSet", name, "training")
+    found = lab.api.get(*JOBSET, name, TEAM.namespace)
     assert found is not None
     return str(found.get("status", {}).get("terminalState", ""))
 
@@ -135,6 +136,6 @@ def test_a_preempted_job_ends_where_an_undisturbed_one_ends(queue: Lab, shared: 
     assert losses(shared, "preempted") == losses(shared, "still")
     finals = [(results(shared, name) / "final.json").read_text() for name in ("still", "preempted")]
     assert finals[0] == finals[1], "parameters and optimizer state, too"
-    found = queue.api.get("jobset.x-k8s.io/v1alpha2", "JobSet", "preempted", TEAM.namespace)
+    found = queue.api.get(*JOBSET, "preempted", TEAM.namespace)
     assert found is not None
     assert (found["status"]["restarts"], found["status"].get("restartsCountTowardsMax", 0)) == (1, 0)

@@ -76,7 +76,7 @@ def _version(asked: str, channel: dict[str, str]) -> str:
 def _check_ranges(change: Change) -> None:
     """The secondary ranges that are named must be the subnet's."""
     policy = change.body.get("ipAllocationPolicy") or {}
-    subnet = change.resources.references.full(change.body.get("subnetwork", ""))
+    subnet = _full(change, "subnetwork")
     there = change.world.directory.get(subnet, {}).get("secondaryIpRanges", ())
     ranges = {one["rangeName"]: one["ipCidrRange"] for one in there}
     for what, field, shown in (
@@ -101,7 +101,16 @@ def _give_endpoints(change: Change, place: str) -> None:
     network = change.body.setdefault("networkConfig", {})
     for field in ("network", "subnetwork"):
         if change.body.get(field):
-            network[field] = change.resources.references.full(change.body[field])
+            network[field] = _full(change, field)
+
+
+def _full(change: Change, field: str) -> str:
+    """The full name of the network or subnetwork, which a request may name by its last word."""
+    given = change.body.get(field, "")
+    if given and "/" not in given:
+        place = "global" if field == "network" else f"regions/{change.name.split('/')[3]}"
+        return f"projects/{change.world.project}/{place}/{field}s/{given}"
+    return change.resources.references.full(given)
 
 
 def _zones(change: Change) -> str:

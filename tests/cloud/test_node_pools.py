@@ -1,0 +1,115 @@
+"""GKE's node pools: what is refused of those with TPUs, and the instance groups that count nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cloud_front import PROJECT, CloudFront
+
+P, REGION, ZONE = f"projects/{PROJECT}", "us-east5", "us-east5-b"
+LOCATION = f"container.googleapis.com/v1beta1/{P}/locations/{REGION}"
+CLUSTER = f"{LOCATION}/clusters/pools"
+GROUPS = f"compute.googleapis.com/compute/beta/{P}/zones/{ZONE}/instanceGroupManagers"
+SLICE: dict[str, Any] = {
+    "name": "v6e",
+    "initialNodeCount": 4,
+    "locations": [ZONE],
+    "maxPodsConstraint": {"maxPodsPerNode": "15"},
+    "config": {"machineType": "ct6e-standard-4t"},
+    "placementPolicy": {"type": "COMPACT", "tpuTopology": "4x4"},
+}
+
+
+def done(cloud: CloudFront, method: str, url: str, body: Any = None) -> None:
+    reply = cloud.request(method, url, body)
+    assert reply.status == 200, reply.body
+    cloud.let_pass(300)
+    ended = cloud.request("GET", f"{LOCATION}/operations/{reply.json['name']}").json
+    assert (ended["status"], ended.get("error")) == ("DONE", None)
+
+
+@pytest.fixture(name="cluster", scope="module")
+def _cluster(cloud: CloudFront) -> Iterator[str]:
+    cloud.done(cloud.compute("POST", "global/networks", {"name": "gke", "autoCreateSubnetworks": False}))
+    subnet = {
+        "name": "gke", "network": "global/networks/gke", "ipCidrRange": "10.129.0.0/20",
+        "secondaryIpRanges": [
+            {"rangeName": "pods", "ipCidrRange": "192.168.64.0/22"},
+            {"rangeName": "services", "ipCidrRange": "192.168.80.0/22"},
+        ],
+    }  # fmt: skip
+    cloud.done(cloud.compute("POST", f"regions/{REGION}/subnetworks", subnet))
+    ranges = {"clusterSecondaryRangeName": "pods", "servicesSecondaryRangeName": "services"}
+    body = {
+        "name": "pools",
+        "network": "gke",
+        "subnetwork": "gke",
+        "initialNodeCount": 1,
+        "locations": [ZONE],
+        "ipAllocationPolicy": ranges,
+        "releaseChannel": {"channel": "STABLE"},
+    }
+    done(cloud, "POST", f"{LOCATION}/clusters", {"cluster": body})
+    yield CLUSTER
+    done(cloud, "DELETE", CLUSTER)
+    assert cloud.request("GET", GROUPS).json.get("items", []) == []
+
+
+def sizes(cloud: CloudFront) -> list[int]:
+    return sorted(one["targetSize"] for one in cloud.request("GET", GROUPS).json["items"])
+
+
+def test_a_slice_is_counted_in_its_zones_instance_group(cloud: CloudFront, cluster: str) -> None:
+    assert cloud.request("GET", cluster).json["currentMasterVersion"] == "1.35.6-gke.1250000", "the channel's"
+    done(cloud, "POST", f"{cluster}/nodePools", {"nodePool": SLICE})
+    pool = cloud.request("GET", f"{cluster}/nodePools/v6e").json
+    assert len(pool["instanceGroupUrls"]) == 1
+    assert sizes(cloud) == [1, 4]
+    assert pool["config"]["diskType"] == "hyperdisk-balanced"
+    done(cloud, "DELETE", f"{cluster}/nodePools/v6e")
+    assert sizes(cloud) == [1]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"initialNodeCount": 2}, "The number of nodes of a 4x4 slice must be 4."),
+    ({"initialNodeCount": 0, "autoscaling": {"enabled": True, "maxNodeCount": 2}}, "must be 4"),
+    ({"placementPolicy": {"tpuTopology": "2x2"}, "initialNodeCount": 1}, "2x2 is not supported"),
+    ({"placementPolicy": {"tpuTopology": "4x6"}}, "4x6 is not supported"),
+    ({"config": {"machineType": "ct6e-standard-8t"}}, "not supported by ct6e-standard-8t"),
+    ({"config": {"machineType": "n2-standard-4"}}, "doesn't support TPU topologies"),
+    ({"config": {"machineType": "ct6e-standard-4t", "diskType": "pd-ssd"}}, "Disk type pd-ssd"),
+    ({"config": {"machineType": "ct6e-standard-4t", "spot": True, "flexStart": True}}, "can't both be set"),
+    ({"locations": ["us-east5-c"]}, "not available in zone us-east5-c"),
+    ({"maxPodsConstraint": {"maxPodsPerNode": "5"}}, "between 8 and 256"),
+    ({"maxPodsConstraint": {"maxPodsPerNode": "110"}}, "IP space of 192.168.64.0/22 is exhausted"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_a_slice_that_google_would_refuse(
+    cloud: CloudFront, cluster: str, change: dict[str, Any], message: str
+) -> None:
+    reply = cloud.request("POST", f"{cluster}/nodePools", {"nodePool": {**SLICE, "name": "wrong", **change}})
+    assert reply.status in (400, 403), reply.body
+    assert message in reply.error
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"initialClusterVersion": "1.27.3-gke.100"}, 'Master version "1.27.3-gke.100" is unsupported.'),
+        ({"locations": ["us-central1-b"]}, "us-central1-b is not in the cluster's location"),
+        (
+            {"ipAllocationPolicy": {"clusterSecondaryRangeName": "none"}},
+            'Pod secondary range "none" not found',
+        ),
+    ],
+)
+def test_a_cluster_that_google_would_refuse(
+    cloud: CloudFront, cluster: str, change: dict[str, Any], message: str
+) -> None:
+    body = {"name": "wrong", "network": "gke", "subnetwork": "gke", "initialNodeCount": 1, **change}
+    reply = cloud.request("POST", f"{LOCATION}/clusters", {"cluster": body})
+    assert (reply.status, message in reply.error) == (400, True), reply.body

@@ -1,0 +1,106 @@
+"""What Kueue is given: never more than the pools have."""
+
+from typing import Any
+
+import pytest
+
+from infra.queue.jobset import Job, jobset
+from infra.queue.kueue import CPU_FLAVOR, TPU, Team, flavors, objects
+
+TEAMS = [Team("vision", "vision"), Team("speech", "team-speech", "speech")]
+
+
+def pool(name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name, "acceleratorType": "v6e-16", "topology": "4x4", "machineType": "ct6e-standard-4t",
+        "hosts": 4, "chips": 16, "zone": "us-east5-b", "provisioning": "on demand", "scales": False, **more,
+    }  # fmt: skip
+
+
+def of_kind(kind: str, *pools: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in objects(pools, TEAMS) if one["kind"] == kind]
+
+
+def quotas(*pools: dict[str, Any]) -> dict[str, int]:
+    (queue,) = of_kind("ClusterQueue", *pools)
+    (group,) = queue["spec"]["resourceGroups"]
+    return {
+        flavor["name"]: int(next(one["nominalQuota"] for one in flavor["resources"] if one["name"] == TPU))
+        for flavor in group["flavors"]
+    }
+
+
+def test_quota_is_what_the_pools_have() -> None:
+    assert quotas(pool("a-0"), pool("a-1"), pool("b-0", provisioning="spot")) == {
+        CPU_FLAVOR: 0,
+        "v6e-4x4-us-east5-b": 32,
+        "v6e-4x4-spot-us-east5-b": 16,
+    }
+    assert quotas() == {CPU_FLAVOR: 0}
+
+
+def test_pools_that_are_alike_share_a_flavor() -> None:
+    known = flavors([pool("a-0"), pool("a-1"), pool("c-0", topology="4x8", chips=32, hosts=8)])
+    assert [[one["name"] for one in same] for same in known.values()] == [["a-0", "a-1"], ["c-0"]]
+
+
+@pytest.mark.parametrize(("scales", "placed"), [(False, "node-pools"), (True, None)])
+def test_only_nodes_that_are_there_are_placed_by_topology(scales: bool, placed: str | None) -> None:
+    one = of_kind("ResourceFlavor", pool("a-0", scales=scales, provisioning="flex-start"))[1]
+    assert one["spec"].get("topologyName") == placed
+    assert one["spec"]["nodeLabels"]["cloud.google.com/gke-flex-start"] == "true"
+
+
+def test_each_team_has_a_queue_in_its_namespace() -> None:
+    queues = of_kind("LocalQueue", pool("a-0"))
+    assert [(one["metadata"]["namespace"], one["metadata"]["name"]) for one in queues] == [
+        ("vision", "default"), ("team-speech", "speech"),
+    ]  # fmt: skip
+    assert [one["metadata"]["name"] for one in of_kind("Namespace")] == ["vision", "team-speech"]
+
+
+def job(**more: Any) -> dict[str, Any]:
+    one = Job(
+        "train", TEAMS[1], "image@sha256:0", ["workload"], topology="4x4", hosts=4, chips_per_host=4, **more
+    )
+    return jobset(one)
+
+
+def test_a_job_names_its_teams_queue_and_its_priority() -> None:
+    meta = job(priority="high")["metadata"]
+    assert meta == {
+        "name": "train",
+        "namespace": "team-speech",
+        "labels": {"kueue.x-k8s.io/queue-name": "speech", "kueue.x-k8s.io/priority-class": "high"},
+    }
+
+
+def test_one_pod_on_each_host_with_all_of_its_chips() -> None:
+    spec = job()["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert (spec["parallelism"], spec["completions"], spec["backoffLimit"]) == (4, 4, 0)
+    (worker,) = spec["template"]["spec"]["containers"]
+    assert worker["resources"]["limits"] == {TPU: "4"}
+    assert worker["resources"]["requests"][TPU] == "4"
+    assert spec["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_a_slice_is_placed_whole(slices: int) -> None:
+    replicated = job(slices=slices)["spec"]["replicatedJobs"][0]
+    annotations = replicated["template"]["spec"]["template"]["metadata"]["annotations"]
+    assert replicated["replicas"] == slices
+    pool_label = "cloud.google.com/gke-nodepool"
+    if slices == 1:
+        assert annotations == {"kueue.x-k8s.io/podset-required-topology": pool_label}
+    else:
+        assert annotations == {
+            "kueue.x-k8s.io/podset-slice-required-topology": pool_label,
+            "kueue.x-k8s.io/podset-slice-size": "4",
+        }
+
+
+def test_disruption_spends_no_restart_and_a_failure_ends_the_job() -> None:
+    policy = job(restarts=2)["spec"]["failurePolicy"]
+    assert policy["maxRestarts"] == 2
+    assert [rule["action"] for rule in policy["rules"]] == ["RestartJobSetAndIgnoreMaxRestarts", "FailJobSet"]
+    assert policy["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]

@@ -1,0 +1,85 @@
+"""A worker's place in a job, from what its launcher left in the environment."""
+
+import subprocess
+import sys
+
+import pytest
+
+from workload import place
+from workload.errors import ConfigError
+
+JOBSET = {
+    "JOB_SLICE": "1",
+    "JOB_WORKER": "2",
+    "JOB_SLICES": "2",
+    "JOB_HOSTS": "4",
+    "JOB_COORDINATOR": "a-slice-0-0.a",
+}
+
+
+def test_a_jobset_of_two_slices() -> None:
+    assert place.of(JOBSET) == {
+        "WORKER_ID": "6",
+        "WORKER_COUNT": "8",
+        "COORDINATOR_ADDRESS": "a-slice-0-0.a:8476",
+        "SLICE_ID": "1",
+        "SLICE_COUNT": "2",
+        "MEGASCALE_COORDINATOR_ADDRESS": "a-slice-0-0.a:8080",
+        "MEGASCALE_PORT": "8080",
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+    }
+
+
+def test_every_worker_of_every_slice_has_its_own_number() -> None:
+    found = [
+        place.of({**JOBSET, "JOB_SLICE": str(slice_id), "JOB_WORKER": str(worker)})["WORKER_ID"]
+        for slice_id in range(2)
+        for worker in range(4)
+    ]
+    assert found == [str(number) for number in range(8)]
+
+
+def test_a_single_slice_has_no_megascale_variables() -> None:
+    assert place.of({**JOBSET, "JOB_SLICES": "1", "JOB_SLICE": "0"}) == {
+        "WORKER_ID": "2",
+        "WORKER_COUNT": "4",
+        "COORDINATOR_ADDRESS": "a-slice-0-0.a:8476",
+    }
+
+
+@pytest.mark.parametrize("environment", [{}, {"WORKER_COUNT": "4", **JOBSET}])
+def test_what_is_alone_or_knows_its_place_is_left_as_it_is(environment: dict[str, str]) -> None:
+    assert place.of(environment) == {}
+
+
+def test_all_that_is_wrong_is_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        place.of({**JOBSET, "JOB_SLICE": "2", "JOB_WORKER": "x", "JOB_COORDINATOR": "a:1"})
+    assert [problem.key for problem in caught.value.problems] == [
+        "$JOB_SLICE",
+        "$JOB_WORKER",
+        "$JOB_COORDINATOR",
+    ]
+    with pytest.raises(ConfigError, match="5 problems"):
+        place.of({"JOB_SLICE": ""})
+
+
+def launch(*line: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "workload", "launch", "--", *line]
+    environment = {"PATH": "/usr/bin:/bin", **JOBSET}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_program_takes_over_with_its_place_and_its_own_status() -> None:
+    done = launch("sh", "-c", "echo $WORKER_ID of $WORKER_COUNT; exit 7")
+    assert done.stdout.splitlines()[-1] == "6 of 8"
+    assert done.returncode == 7
+
+
+@pytest.mark.parametrize("line", [(), ("no-such-program",)])
+def test_a_program_that_is_not_there_is_refused(line: tuple[str, ...]) -> None:
+    done = launch(*line)
+    assert done.returncode == 2
+    assert "must be on PATH" in done.stderr
+    assert "Traceback" not in done.stderr
