@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from infra.gcp.roles import ACT_AS_NODES, Role
 from infra.gke import pools
-from infra.gke.facts import DOLLARS_PER_HOUR, PRICE_SOURCE
 from infra.gke.one_pool import checked
 from infra.gke.rules import RULES
 from infra.gke.settings import GkeSettings, PoolSettings
@@ -18,8 +17,6 @@ from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
     from pulumi import Output
-
-    from infra.prices import Row
 
 
 class GkeOutputs(Outputs):
@@ -63,22 +60,6 @@ def _planned(settings: Settings) -> dict[str, Any]:
 def _services(settings: Settings) -> Iterator[str]:
     yield "compute.googleapis.com"
     yield "container.googleapis.com"
-
-
-def _prices(settings: Settings) -> Iterable[Row]:
-    from infra import prices
-
-    desired = settings[GkeSettings]
-    source = f"The fee of a GKE cluster: {PRICE_SOURCE}. Its CPU nodes are billed beside it."
-    yield prices.Row(f"cluster {desired.cluster_name}", DOLLARS_PER_HOUR, source)
-    alike: dict[str, list[pools.Pool]] = {}
-    for pool in pools.pools(settings):
-        alike.setdefault(pool.group, []).append(pool)
-    for group, same in alike.items():
-        yield prices.of_chips(
-            group, tuple(pool.name for pool in same), same[0].kind, same[0].zone,
-            paid=same[0].provisioning, each=same[0].hourly,
-        )  # fmt: skip
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
@@ -129,7 +110,7 @@ LAYER = Layer(
     providers=GOOGLE,
     outputs=GkeOutputs,
     planned=_planned,
-    prices=_prices,
+    prices=pools.rows,
     at_google=_at_google,
     ids={
         "gcp:container/cluster:Cluster": "projects/{project}/locations/{location}/clusters/{name}",

@@ -1,15 +1,20 @@
 """The node pools of the settings, and what is derived from them: nodes, addresses, prices."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.catalog import CATALOG, SliceType
-from infra.gke.facts import MAX_FLEX_START_S, Machine, machines_for
+from infra.gke.facts import DOLLARS_PER_HOUR, MAX_FLEX_START_S, PRICE_SOURCE, Machine, machines_for
 from infra.gke.settings import GkeSettings, PoolSettings
 from infra.settings import sizes
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
+
+if TYPE_CHECKING:
+    from infra.prices import Row
 
 PODS_PER_CPU_NODE = 110  # GKE's default and the most of it that a /24 takes
 ON_DEMAND, SPOT, FLEX_START, QUEUED, RESERVED = PROVISIONING = (
@@ -104,6 +109,21 @@ def _of(one: PoolSettings) -> Iterator[Pool]:
             max_run_duration_s=limit,
             reservation=one.reservation,
         )
+
+
+def rows(settings: Settings) -> Iterator[Row]:
+    """What is billed by the hour while all nodes are there."""
+    from infra import prices  # here, because it imports the layers
+
+    desired = settings[GkeSettings]
+    source = f"The fee of a GKE cluster: {PRICE_SOURCE}. Its CPU nodes are billed beside it."
+    yield prices.Row(f"cluster {desired.cluster_name}", DOLLARS_PER_HOUR, source)
+    alike: dict[str, list[Pool]] = {}
+    for pool in pools(settings):
+        alike.setdefault(pool.group, []).append(pool)
+    for group, same in alike.items():
+        named, one = tuple(pool.name for pool in same), same[0]
+        yield prices.of_chips(group, named, one.kind, one.zone, paid=one.provisioning, each=one.hourly)
 
 
 def cpu_zones(settings: Settings) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra import prices, upstream
-from infra.gke import GkeOutputs, _prices, pools
+from infra.gke import GkeOutputs, pools
 from infra.gke.bucket import ArtifactBucket
 from infra.gke.cluster import TrainingCluster
 from infra.gke.identity import NodeIdentity, WorkloadIdentity
@@ -43,7 +43,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     ).number
     workload = WorkloadIdentity(settings, number, buckets, cluster.cluster, opts)
     endpoint = cluster.cluster.control_plane_endpoints_config.apply(_dns_name)
-    hourly = prices.total([row.hourly for row in _prices(settings)])
+    hourly = prices.total([row.hourly for row in pools.rows(settings)])
     return GkeOutputs(
         cluster_name=cluster.cluster.name,
         location=pulumi.Output.from_input(pools.region(settings)),

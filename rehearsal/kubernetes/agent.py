@@ -7,6 +7,7 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fnmatch
 import itertools
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import requests
 
+from rehearsal.errors import RehearsalError
 from rehearsal.kubernetes.api import Api, Object
 from rehearsal.kubernetes.control_plane import ADDRESS, PORT
 from rehearsal.kubernetes.errors import ApiError, KubernetesError
@@ -152,11 +154,21 @@ class Agent:
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
-            for event, pod in self._api.watch("v1", "Pod", _WATCH_S):
-                if self._stopping.is_set():
-                    return
-                self._take(event, pod)
+            seen = set()
+            with contextlib.suppress(ApiError):  # the API server is away; the next watch finds all again
+                for event, pod in self._api.watch("v1", "Pod", _WATCH_S):
+                    if self._stopping.is_set():
+                        return
+                    self._take(event, pod)
+                    seen.add(pod["metadata"]["uid"])
+                self._forget_others(seen)
             time.sleep(_POLL_S)
+
+    def _forget_others(self, seen: set[str]) -> None:
+        """Ends pods whose deletion went by while no watch was open: a whole one hadn't seen them."""
+        for uid, pod in list(self._pods.items()):
+            if uid not in seen and self._api.get("v1", "Pod", pod.name, pod.namespace) is None:
+                pod.kill()
 
     def _take(self, event: str, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
@@ -212,7 +224,7 @@ class _Pod:
     def kill(self) -> None:
         """End it at once, without a report."""
         self._gone.set()
-        for process in self._running.values():
+        for process in list(self._running.values()):
             _signal(process, signal.SIGKILL)
 
     def _live(self) -> None:
@@ -226,7 +238,7 @@ class _Pod:
                 return
             sandbox = Sandbox(f"pod{number}", address, self.folder, self._hostname(), self.namespace)
             self._run(sandbox, volumes, address)
-        except (KubernetesError, KeyError) as error:
+        except (RehearsalError, KeyError) as error:
             if not self._gone.is_set():
                 self._tell({"phase": "Failed", "reason": "AgentError", "message": str(error)})
         finally:

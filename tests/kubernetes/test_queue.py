@@ -161,3 +161,17 @@ def test_maintenance_spends_no_restart(queue: Lab) -> None:
     found = status(queue, one)
     assert (found["restarts"], found.get("restartsCountTowardsMax", 0)) == (1, 0)
     remove(queue, one)
+
+
+def test_a_job_goes_on_while_the_api_server_is_restarted(queue: Lab) -> None:
+    one = job("steady", VISION, WAIT)
+    submit(queue, one)
+    queue.until(lambda: running(queue, one), "the job")
+    before = {pod["metadata"]["uid"] for pod in pods(queue, one)}
+    queue.control_plane.restart("kube-apiserver")
+    assert {pod["metadata"]["uid"] for pod in pods(queue, one)} == before
+    remove(queue, one)  # by the agent's new watch
+    after = job("after", VISION, ["true"])
+    submit(queue, after)
+    queue.until(lambda: ended(queue, after) == "Completed", "a job after the restart", 90)
+    remove(queue, after)
