@@ -88,7 +88,7 @@ def results(shared: Path, name: str) -> Path:
 
 def losses(shared: Path, name: str) -> dict[int, str]:
     """Step → loss to the last bit, as saved."""
-    found = {}
+    found: dict[int, str] = {}
     for path in results(shared, name).glob("metrics/*.jsonl"):
         found |= {one["step"]: one["loss_hex"] for one in map(json.loads, path.read_text().splitlines())}
     return found
