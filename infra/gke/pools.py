@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ class Pool:
     scales: bool
     max_run_duration_s: int | None
     reservation: str | None
+    labels: Mapping[str, str]
 
     @property
     def nodes(self) -> int:
@@ -108,6 +109,7 @@ def _of(one: PoolSettings) -> Iterator[Pool]:
             scales=one.autoscaling or paid in (FLEX_START, QUEUED),
             max_run_duration_s=limit,
             reservation=one.reservation,
+            labels=one.labels,
         )
 
 

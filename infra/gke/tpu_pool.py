@@ -5,7 +5,7 @@ import pulumi_gcp as gcp
 
 from infra.gke.cluster import TrainingCluster, node_defaults
 from infra.gke.pools import FLEX_START, QUEUED, RESERVED, SPOT, Pool, region
-from infra.gke.settings import GkeSettings, PoolSettings
+from infra.gke.settings import GkeSettings
 from infra.settings import Settings
 
 GROUP_LABEL = "multislice-group"
@@ -27,7 +27,6 @@ class TpuPool(pulumi.ComponentResource):
     ):
         super().__init__("tpu:gke:TpuPool", pool.name, None, opts)
         desired = settings[GkeSettings]
-        one = next(one for one in desired.tpu_pools if one.name == pool.group)
         self.pool = gcp.container.NodePool(
             pool.name,
             name=pool.name,
@@ -45,7 +44,7 @@ class TpuPool(pulumi.ComponentResource):
             queued_provisioning={"enabled": True} if pool.provisioning == QUEUED else None,
             management={"auto_repair": pool.provisioning not in (FLEX_START, QUEUED), "auto_upgrade": True},
             network_config={"enable_private_nodes": True},
-            node_config=_node_config(pool, one, desired, account.email),
+            node_config=_node_config(pool, desired, account.email),
             opts=pulumi.ResourceOptions(parent=self),
         )
         self.register_outputs({})
@@ -59,7 +58,7 @@ def _autoscaling(pool: Pool) -> gcp.container.NodePoolAutoscalingArgsDict:
 
 
 def _node_config(
-    pool: Pool, one: PoolSettings, desired: GkeSettings, account: pulumi.Input[str]
+    pool: Pool, desired: GkeSettings, account: pulumi.Input[str]
 ) -> gcp.container.NodePoolNodeConfigArgsDict:
     config: gcp.container.NodePoolNodeConfigArgsDict = {
         "machine_type": pool.machine.name,
@@ -67,7 +66,7 @@ def _node_config(
         "disk_size_gb": _BOOT_DISK_GIB,
         "gvnic": {"enabled": True},
         "labels": {GROUP_LABEL: desired.multislice_group},
-        "resource_labels": dict(one.labels),
+        "resource_labels": dict(pool.labels),
         "taints": [{"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"}],
         **node_defaults(account),
     }

@@ -14,7 +14,9 @@ from tests.infra.conftest import FakePulumi
 from tests.infra.engine import BASE
 from tests.infra.test_plan import EVENTS
 
-LAYERS = [layer.name for layer in layers()]
+ON = [layer for layer in layers() if layer.name != "gke"]
+"""Layers that the settings here have."""
+LAYERS = [layer.name for layer in ON]
 PUBLISHED = {"tpu:bundle": "ab" * 32}
 
 
@@ -51,7 +53,7 @@ def test_up_shows_the_plan_and_brings_all_layers_up_in_their_order(
     root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert updates.up(["dev", "--yes"], root) == 0
-    assert updated(pulumi_cli, "up") == [str(root / layer.directory) for layer in layers()]
+    assert updated(pulumi_cli, "up") == [str(root / layer.directory) for layer in ON]
     output = capfd.readouterr().out
     assert output.index("$/hour") < output.index("== storage ==") < output.index("== tpu ==")
     assert output.splitlines()[-1] == "up; next: tpu status dev"
@@ -144,7 +146,7 @@ def test_a_layer_that_is_not_there_is_said_before_pulumi_is_asked(
     verb: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb, "dev", "tpus"]) == 1
-    assert "error: no layer tpus\n    fix: one of storage, data, network, tpu" in capfd.readouterr().err
+    assert "error: no layer tpus\n    fix: one of storage, data, network, gke, tpu" in capfd.readouterr().err
     assert pulumi_cli.calls == []
 
 

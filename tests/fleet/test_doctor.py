@@ -47,6 +47,8 @@ from tools.doctor import MISSING, OK, OPTIONAL, Finding
 PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
 BUNDLE = "ab" * 32
 LAYERS = tuple(layer.name for layer in layers())
+OFF = frozenset({"gke"})
+"""Layers that the settings here don't have."""
 STORAGE = "https://storage.googleapis.com"
 
 
@@ -146,9 +148,9 @@ def examine(meant: Settings, google: Google) -> list[Finding]:
 
 
 class Stacks:
-    """Pulumi, with all layers up unless said otherwise."""
+    """Pulumi, with the layers that are on up, unless `down` says otherwise."""
 
-    down: frozenset[str] = frozenset()
+    down = OFF
     broken = ""
 
     def __init__(self, environment: str):
@@ -201,7 +203,7 @@ def test_where_all_is_well_nothing_is_missing(clinic: Clinic) -> None:
 
 def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     clinic.cloud._quotas.set("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "us-east5-a", 8)
-    monkeypatch.setattr(checks.Pulumi, "down", frozenset({"network", "tpu"}))
+    monkeypatch.setattr(checks.Pulumi, "down", OFF | {"network", "tpu"})
     ill = settings(
         **{
             "storage:kmsKey": f"projects/{PROJECT}/locations/us-east5/keyRings/r/cryptoKeys/k",
@@ -340,7 +342,7 @@ def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:
 def test_pulumi_without_a_login_is_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.Pulumi, "broken", "`pulumi stack` of storage failed: error: no login")
     found = clinic.look()
-    asked = [f"{what} {layer}" for what in ("stack", "unheld") for layer in LAYERS]
+    asked = [f"{what} {layer}" for what in ("stack", "unheld") for layer in LAYERS if layer not in OFF]
     assert states(found) == dict.fromkeys(asked, UNKNOWN)
     assert of(found, "stack data")[0].fix.startswith("pulumi login")
 
@@ -359,7 +361,7 @@ def test_what_a_killed_pulumi_left_is_named_with_the_command(
 def test_what_is_at_google_without_the_stack_is_named(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks.Pulumi, "down", frozenset({"storage"}))
+    monkeypatch.setattr(checks.Pulumi, "down", OFF | {"storage"})
     network = {"name": "tpu-training", "autoCreateSubnetworks": False}
     url = f"https://compute.googleapis.com/compute/v1/projects/{PROJECT}/global/networks"
     assert clinic.session(TOKEN).post(url, json=network).ok
@@ -373,7 +375,7 @@ def test_what_is_at_google_without_the_stack_is_named(
 
 
 def test_a_layer_that_is_off_is_not_mentioned(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.Pulumi, "down", frozenset({"data"}))
+    monkeypatch.setattr(checks.Pulumi, "down", OFF | {"data"})
     found = clinic.look(settings(**{"data:snapshot": ""}))
     assert not of(found, "stack data")
     assert not of(found, "unheld data")

@@ -118,7 +118,7 @@ def places(values: Values) -> Iterator[Place]:
         yield from _of(kind, values, (), f"{section}:")
         for key, item in records(kind).items():
             path = f"{section}:{key}"
-            for i, one in enumerate(values[path]):
+            for i, one in enumerate(values.get(path, ())):
                 yield from _of(item, one, (path, i), f"{path}[{i}].")
 
 

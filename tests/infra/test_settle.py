@@ -35,6 +35,7 @@ ALL_OF_IT = {
     "storage:stateKeyRing": "pulumi",
     "storage:serviceAccountUsers": ["user:ann@example.com"],
     "storage:controllerAccountId": "tpu-fleet",
+    "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
 }
 
 
