@@ -1,32 +1,35 @@
-"""`pulumi destroy` of what a fleet's members stand on is refused while they live.
+"""`pulumi destroy` of what living things stand on is refused: members of fleets, jobs in queues.
 
-Members aren't in any stack, so no stack knows them. Each stack therefore holds a resource that depends on all
-others: its deletion comes first, asks the TPU API, and fails where a member lives. It is a dynamic resource,
+They aren't in any stack, so no stack knows them. Each stack therefore holds a resource that depends on all
+others: its deletion comes first, asks Google, and fails where something lives. It is a dynamic resource,
 whose code a plain `pulumi destroy` runs without running the program.
 https://www.pulumi.com/docs/iac/concepts/providers/dynamic-providers/
 """
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pulumi
 from pulumi import dynamic
 
+from infra.errors import InfraError
 from infra.gcp.failures import FOR_PEOPLE, Kind
 
+MEMBERS, JOBS = "members", "jobs"
 _SHOWN = 5
+_WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 
 
-class LivingMembersError(Exception):
-    """Members of a fleet live, or nobody can say that none does."""
+class LivingError(Exception):
+    """Something lives, or it isn't known whether nothing does."""
 
 
-class _MembersProvider(dynamic.ResourceProvider):
+class _LivingProvider(dynamic.ResourceProvider):
     """Holds a place; `delete` is what matters."""
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
-        return dynamic.CreateResult("members", outs=props)
+        return dynamic.CreateResult(props["what"], outs=props)
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         return dynamic.DiffResult(changes=_olds.get("labels") != _news.get("labels"))
@@ -36,52 +39,98 @@ class _MembersProvider(dynamic.ResourceProvider):
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         try:
-            refuse(_props["project"], _props["environment"], _props["labels"])
-        except LivingMembersError as error:
+            refuse(
+                _props["what"],
+                _props["project"],
+                _props["environment"],
+                _props["labels"],
+                _props.get("namespace", ""),
+            )
+        except LivingError as error:
             output = str(error)
             # Pulumi shows people what this gives it: a sentence instead of a traceback.
             traceback.format_exc = lambda *_, **__: output
             raise
 
 
-class LivingMembers(dynamic.Resource):
-    """Keeps a stack from being destroyed under a fleet."""
+class Living(dynamic.Resource):
+    """Keeps a stack from being destroyed under what stands on it."""
 
     def __init__(
         self,
+        what: str,
         project: str,
         environment: str,
         labels: pulumi.Input[dict[str, pulumi.Input[str]]],
         needs: Sequence[pulumi.Resource],
+        namespace: str = "",
     ):
-        """Guards `needs` against members with `labels`; to be made last."""
-        provider = pulumi.ProviderResource("pulumi-python", "members", {})
+        """Guards `needs` against MEMBERS with `labels`, or JOBS on clusters with them; to be made last.
+
+        `namespace`: jobs of this one alone.
+        """
+        name = f"{what}-{namespace}" if namespace else what
+        provider = pulumi.ProviderResource("pulumi-python", name, {})
+        props = {"what": what, "project": project, "environment": environment, "labels": labels}
         super().__init__(
-            _MembersProvider(),
-            "members",
-            {"project": project, "environment": environment, "labels": labels},
+            _LivingProvider(),
+            name,
+            {**props, "namespace": namespace},
             pulumi.ResourceOptions(provider=provider, depends_on=list(needs)),
         )
 
 
-def refuse(project: str, environment: str, labels: dict[str, str]) -> None:
-    """Raises LivingMembersError where a node with these labels is a fleet's and isn't gone."""
-    from infra.gcp.client import Client, RequestError  # here, so that no program waits for Google's libraries
+def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
+    """Raises LivingError where a member that isn't gone, or a job that hasn't ended, stands on the stack."""
+    from infra.gcp.client import RequestError  # here, so that no program waits for Google's libraries
 
+    find, fix, noun = {
+        MEMBERS: (
+            _members,
+            f"tpu fleet delete {environment} --orphans, which ends them",
+            "members of fleets",
+        ),
+        JOBS: (_jobs, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs in queues"),
+    }[what]
     try:
         living = sorted(
-            node["name"].rpartition("/")[2]
-            for node in Client(project).nodes("-", "name,labels")
-            if "fleet" in node.get("labels", {}) and labels.items() <= node["labels"].items()
+            one for one in find(project, labels) if one.startswith(f"{namespace}/" if namespace else "")
         )
     except RequestError as error:
         failure = error.failure
         if failure.kind is Kind.API_OFF:
-            return  # no API, no nodes
-        why = f"nobody can say whether members of a fleet live: {failure.kind}: {failure.message}"
+            return  # no API, nothing of it
+        why = f"nobody can say whether {noun} live: {failure.kind}: {failure.message}"
         fix = f"{failure.fix}; then again" if failure.kind in FOR_PEOPLE else "the same command again"
-        raise LivingMembersError(f"{why}\n    fix: {fix}") from None
+        raise LivingError(f"{why}\n    fix: {fix}") from None
+    except InfraError as error:
+        raise LivingError(f"nobody can say whether {noun} live: {error}") from None
     if living:
         some = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
-        fix = f"tpu fleet delete {environment} --orphans, which ends them; then again"
-        raise LivingMembersError(f"{len(living)} members of fleets stand on this: {some}\n    fix: {fix}")
+        raise LivingError(f"{len(living)} {noun} stand on this: {some}\n    fix: {fix}; then again")
+
+
+def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
+    from infra.gcp.client import Client
+
+    for node in Client(project).nodes("-", "name,labels"):
+        if "fleet" in node.get("labels", {}) and labels.items() <= node["labels"].items():
+            yield node["name"].rpartition("/")[2]
+
+
+def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:
+    """TEAM'S NAMESPACE/JOB of those that Kueue knows and that haven't ended."""
+    from infra.gcp.client import Client, RequestError
+    from infra.gcp.kubernetes import every
+
+    for _, cluster in every(Client(project), labels):
+        try:
+            for one in cluster.items(_WORKLOADS):
+                conditions = {c["type"]: c["status"] for c in one.get("status", {}).get("conditions", ())}
+                if conditions.get("Finished") != "True":
+                    meta = one["metadata"]
+                    owner = next((o["name"] for o in meta.get("ownerReferences", ())), meta["name"])
+                    yield f"{meta['namespace']}/{owner}"
+        except RequestError as error:
+            if error.failure.kind is not Kind.MISSING:  # of a cluster without Kueue
+                raise

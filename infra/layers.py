@@ -59,7 +59,9 @@ class Layer:
         prices: what it costs by the hour.
         at_google: what it makes, by the id in its state, with the URL where Google answers for it.
         ids: of resource types that no other layer makes: infra/google_ids.py.
-        holds_members: fleets' members are of it: while one lives, no destroy of it or of what it reads.
+        holds: what lives on it and is in no stack, "members" of fleets or "jobs" (infra/guard.py): while one
+            does, no destroy of it or of what it reads.
+        held_by: the layer whose label the nodes or clusters carry that these are found on.
     """
 
     name: str
@@ -78,7 +80,8 @@ class Layer:
     prices: Callable[[Settings], Iterable[Row]] = lambda _: ()
     at_google: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     ids: Mapping[str, str] = field(default_factory=dict)
-    holds_members: bool = False
+    holds: str = ""
+    held_by: str = ""
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import pulumi
 
 from infra import layers, names, prices, settings, stacks
 from infra.errors import InfraError
-from infra.guard import LivingMembers
+from infra.guard import MEMBERS, Living
 from infra.layers import Layer
 from infra.outputs import Outputs
 from infra.settings import Settings
@@ -45,11 +45,12 @@ def _of_the_project(checked: Settings) -> Layer:
 
 
 def _guard(checked: Settings, layer: Layer, outputs: Outputs, made: list[pulumi.Resource]) -> None:
-    """Keeps what members of fleets stand on while one lives: their own layer, and those that it reads."""
-    holding = next((one for one in layers.on(checked) if one.holds_members), None)
-    if holding is None or layer.name not in (holding.name, *holding.needs):
-        return
-    labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, holding.name))
-    if "stackId" in (exports := outputs.exports()):
-        labels["stack"] = exports["stackId"]
-    LivingMembers(checked.project, checked.environment, labels, [*made])
+    """Keeps what members of fleets or jobs stand on while one lives: their layer, and those that it reads."""
+    everything = [*made]
+    for holding in layers.on(checked):
+        if not holding.holds or layer.name not in (holding.name, *holding.needs):
+            continue
+        labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, holding.held_by))
+        if holding.holds == MEMBERS and "stackId" in (exports := outputs.exports()):
+            labels["stack"] = exports["stackId"]
+        Living(holding.holds, checked.project, checked.environment, labels, everything)

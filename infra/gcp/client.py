@@ -187,7 +187,10 @@ def _no_token(error: RefreshError) -> Failure:
 def _words(answer: requests.Response) -> str:
     """Google's sentence, with the reasons that programs are meant to read."""
     try:
-        error = answer.json()["error"]
+        found = answer.json()
+        if found.get("kind") == "Status":  # of a cluster's control plane
+            return str(found["message"])
+        error = found["error"]
         reasons = [str(one.get("reason") or "") for one in error.get("details") or error.get("errors") or ()]
         return " ".join([str(error["message"]), *filter(None, reasons)])
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -53,6 +53,9 @@ class TrainingCluster(pulumi.ComponentResource):
             min_master_version=desired.version,
             maintenance_policy=self._maintenance(desired),
             workload_identity_config={"workload_pool": f"{settings.project}.svc.id.goog"},
+            authenticator_groups_config=(
+                {"security_group": desired.security_group} if desired.security_group else None
+            ),
             addons_config={
                 "gcs_fuse_csi_driver_config": {"enabled": True},
                 "gce_persistent_disk_csi_driver_config": {"enabled": True},

@@ -196,6 +196,16 @@ class GkeSettings:
         default=("roles/logging.logWriter",),
         rule=_NODE_ROLE,
     )
+    security_group: str | None = setting(
+        "the group that contains those whose members may be granted rights on the cluster; without it only "
+        "users may",
+        default=None,
+        rule=rules.pattern(
+            r"gke-security-groups@[a-z0-9-]+(\.[a-z0-9-]+)+",
+            "gke-security-groups@ and your domain: Google takes no other name",
+            "write e.g. gke-security-groups@example.com",
+        ),
+    )
     artifact_bucket: str | None = setting(
         "a bucket of the cluster's own, for what jobs leave beside checkpoints; without it none is made",
         default=None,

@@ -1,4 +1,63 @@
-"""Queues on the cluster: what Kueue gets of the node pools and the teams, and the jobs that it admits.
+"""Queue layer: JobSet and Kueue on the cluster, its pools as quota, and the teams that submit jobs."""
 
-No layer yet: its objects are rendered, and tried on a real Kueue and JobSet (tests/kubernetes).
-"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infra.gcp.roles import Role
+from infra.layers import Layer, deferred
+from infra.outputs import Outputs, output
+from infra.queue.cluster import KUBERNETES
+from infra.queue.kueue import CLUSTER_QUEUE
+from infra.queue.rules import RULES
+from infra.queue.settings import QueueSettings
+from infra.queue.team import teams
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from pulumi import Output
+
+
+class QueueOutputs(Outputs):
+    """Where jobs go."""
+
+    cluster_queue: Output[str] = output(f"`{CLUSTER_QUEUE}`, which all teams share")
+    namespaces: Output[dict[str, str]] = output("mapping: a team's namespace, by its name")
+    chips: Output[int] = output("of all pools: the queue's quota")
+    submit: Output[list[str]] = output("list: a team's command to submit a first job")
+
+
+def _planned(settings: Settings) -> dict[str, Any]:
+    return {
+        "cluster_queue": CLUSTER_QUEUE,
+        "namespaces": {team.name: team.namespace for team in teams(settings)},
+    }
+
+
+_ROLES = (
+    # Controllers, their rights and the teams': who grants rights on the cluster must hold all of them.
+    # https://cloud.google.com/kubernetes-engine/docs/how-to/iam
+    Role(
+        "roles/container.admin", "install JobSet and Kueue, and grant teams their rights",
+        ("container.clusters.connect", "container.customResourceDefinitions.create",
+         "container.deployments.create", "container.clusterRoles.bind", "container.clusterRoles.escalate",
+         "container.namespaces.create", "container.persistentVolumes.create",
+         "container.thirdPartyObjects.create"),
+    ),
+)  # fmt: skip
+
+LAYER = Layer(
+    name="queue",
+    reads=("storage", "gke"),
+    may_read=("data",),
+    settings=QueueSettings,
+    rules=RULES,
+    roles=_ROLES,
+    services=lambda _: ("container.googleapis.com",),
+    providers=KUBERNETES,
+    outputs=QueueOutputs,
+    planned=_planned,
+    holds="jobs",
+    held_by="gke",
+    program=deferred(f"{__name__}.program"),
+)

@@ -25,6 +25,7 @@ _PER_NODE: Mapping[str, tuple[int, int]] = {  # vCPUs, memory in GiB
     "ct6e-standard-4t": (179, 680),
     "ct6e-standard-8t": (179, 1380),
 }
+_QUEUED, _CHECK = "queued", "provisioning"
 _CPU_POOL = (9, 36)  # of three n2-standard-4
 
 
@@ -76,8 +77,8 @@ def flavors(pools: Sequence[Mapping[str, Any]]) -> dict[Flavor, list[Mapping[str
     return dict(found)
 
 
-def objects(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team]) -> Iterator[Object]:
-    """All of them, each behind what it names."""
+def objects(pools: Sequence[Mapping[str, Any]]) -> Iterator[Object]:
+    """All of them but the teams' own queues, each behind what it names."""
     yield _object("Topology", TOPOLOGY, {
         "levels": [{"nodeLabel": POOL_LABEL}, {"nodeLabel": "kubernetes.io/hostname"}],
     })  # fmt: skip
@@ -93,10 +94,27 @@ def objects(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team]) -> Iterat
             "apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value,
             "description": f"{name} priority",
         }  # fmt: skip
+    if any(flavor.provisioning == _QUEUED for flavor in known):
+        yield from _provisioning_check()
     yield _object("ClusterQueue", CLUSTER_QUEUE, _cluster_queue(known))
-    for team in teams:
-        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team.namespace}}
-        yield _object("LocalQueue", team.queue, {"clusterQueue": CLUSTER_QUEUE}, team.namespace)
+
+
+def local_queue(team: Team) -> Object:
+    """The queue that a team's jobs name."""
+    return _object("LocalQueue", team.queue, {"clusterQueue": CLUSTER_QUEUE}, team.namespace)
+
+
+def _provisioning_check() -> Iterator[Object]:
+    """Jobs on queued pools wait until Google says that their nodes are coming.
+
+    https://kueue.sigs.k8s.io/docs/admission-check-controllers/provisioning/
+    """
+    yield _object("ProvisioningRequestConfig", _CHECK, {
+        "provisioningClassName": "queued-provisioning.gke.io", "managedResources": [TPU],
+    })  # fmt: skip
+    parameters = {"apiGroup": API.partition("/")[0], "kind": "ProvisioningRequestConfig", "name": _CHECK}
+    controller = "kueue.x-k8s.io/provisioning-request"
+    yield _object("AdmissionCheck", _CHECK, {"controllerName": controller, "parameters": parameters})
 
 
 def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]]) -> Object:
@@ -107,11 +125,14 @@ def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]]) -> Objec
         quotas.append(_quota(flavor.name, chips, nodes * cpus, nodes * memory_gib))
     # One group: pods that ask for resources of two groups would need the node labels of two flavors at once.
     group = {"coveredResources": [TPU, "cpu", "memory"], "flavors": quotas}
+    queued = [flavor.name for flavor in known if flavor.provisioning == _QUEUED]
+    checks = [{"name": _CHECK, "onFlavors": queued}] if queued else []
     return {
         "namespaceSelector": {},
         "queueingStrategy": "BestEffortFIFO",
         "resourceGroups": [group],
         "preemption": {"withinClusterQueue": "LowerPriority"},
+        **({"admissionChecksStrategy": {"admissionChecks": checks}} if checks else {}),
     }
 
 

@@ -61,6 +61,7 @@ LAYER = Layer(
     outputs=TpuOutputs,
     prices=_prices,
     at_google=_at_google,
-    holds_members=True,
+    holds="members",
+    held_by="tpu",
     program=deferred(f"{__name__}.program"),
 )

@@ -5,12 +5,21 @@ import re
 import pytest
 
 from infra.layers import layers
+from infra.queue.versions import IMAGES
 from rehearsal.standin.types import TYPES
-from tests.infra.engine import Recording, run
+from tests.infra.engine import UPSTREAM, Recording, run
 
 LAYERS = [layer.name for layer in layers()]
-DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16}
-OFF = {"gke": {"gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]}}
+DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 128}
+_GKE = {
+    "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
+    "gke:namespaces": ["vision"],
+}
+_QUEUE = {
+    "queue:kueueImage": f"{IMAGES['kueue']}@sha256:{'0' * 64}",
+    "queue:teams": [{"name": "vision", "members": ["user:ada@example.com"]}],
+}
+OFF = {"gke": _GKE, "queue": {**_GKE, **_QUEUE}}
 """Settings that switch a layer on that is off in the tests' environment."""
 EVERYTHING = {
     "network:cloudNat": True,
@@ -25,19 +34,20 @@ EVERYTHING = {
     "gke:workloadAccountId": "cloud-tpu-sa",
     **{key: value for settings in OFF.values() for key, value in settings.items()},
 }
+UP = {**UPSTREAM, "gke": {"pools": [], "kubeconfig": "{}", "endpoint": "gke-1.us-east5.gke.goog"}}
 KNOWN = {resource.table.token for resource in TYPES.values()}  # recorded, or taken from published source
 
 
 @pytest.fixture(scope="module", params=[(layer, preview) for layer in LAYERS for preview in (True, False)])
 def recording(request: pytest.FixtureRequest) -> tuple[str, Recording]:
     layer, preview = request.param
-    return layer, run(layer, EVERYTHING, preview=preview)
+    return layer, run(layer, EVERYTHING, preview=preview, up=UP)
 
 
 @pytest.mark.parametrize(("layer", "count"), DECLARED.items())
 @pytest.mark.parametrize("preview", [True, False])
 def test_how_much_a_layer_declares(layer: str, count: int, preview: bool) -> None:
-    assert len(run(layer, OFF.get(layer), preview=preview).resources) == count
+    assert len(run(layer, OFF.get(layer), preview=preview, up=UP).resources) == count
 
 
 def test_only_known_types_are_used(recording: tuple[str, Recording]) -> None:
@@ -98,15 +108,14 @@ def test_what_a_fleet_stands_on_is_deleted_after_everything_was_asked(
     recording: tuple[str, Recording],
 ) -> None:
     """The resource that refuses a destroy depends on every other one, so that it goes first."""
-    if recording[0] in OFF:
-        assert not recording[1].of("pulumi-python:dynamic:Resource"), "no fleet stands on it"
-        return
-    guard = recording[1].named("pulumi-python:dynamic:Resource", "members")
-    assert guard.inputs["environment"] == "dev"
-    assert "pulumi:providers:pulumi-python::members::" in guard.options["provider"]
-    needed = {urn.rpartition("::")[2] for urn in guard.options["dependencies"]}
-    others = {
-        one.name for one in recording[1].resources if one.type.startswith("gcp:") or one.name == "stack"
-    }
+    layer, done = recording
+    others = {one.name for one in done.resources if one.type.startswith(("gcp:", "kubernetes:"))}
     assert others
-    assert others <= needed
+    for holding in layers():
+        if not holding.holds or layer not in (holding.name, *holding.needs):
+            continue
+        guard = done.named("pulumi-python:dynamic:Resource", holding.holds)
+        assert guard.inputs["environment"] == "dev"
+        assert f"pulumi:providers:pulumi-python::{holding.holds}::" in guard.options["provider"]
+        needed = {urn.rpartition("::")[2] for urn in guard.options["dependencies"]}
+        assert others | {one.name for one in done.resources if one.name == "stack"} <= needed

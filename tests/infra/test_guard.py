@@ -12,10 +12,11 @@ from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import requests
 from google.auth.exceptions import RefreshError
 
 from infra.gcp import client
-from infra.guard import LivingMembersError, refuse
+from infra.guard import JOBS, MEMBERS, LivingError, refuse
 
 LABELS = {"environment": "dev", "stack": "5a5a5a5"}
 
@@ -61,8 +62,8 @@ def test_members_that_live_are_named_with_the_command_that_ends_them(api: Api) -
     first = [node(n, fleet="extract") for n in range(4)]
     more = [node(n, fleet="extract") for n in range(4, 7)]
     api.answers = [(200, {"nodes": first, "nextPageToken": "2"}), (200, {"nodes": more})]
-    with pytest.raises(LivingMembersError) as refused:
-        refuse("p", "dev", LABELS)
+    with pytest.raises(LivingError) as refused:
+        refuse(MEMBERS, "p", "dev", LABELS)
     assert str(refused.value) == (
         "7 members of fleets stand on this: n-0, n-1, n-2, n-3, n-4 and 2 more\n"
         "    fix: tpu fleet delete dev --orphans, which ends them; then again"
@@ -76,13 +77,13 @@ def test_members_that_live_are_named_with_the_command_that_ends_them(api: Api) -
 def test_what_is_no_member_of_this_stack_keeps_nothing(api: Api) -> None:
     others = [node(0), node(1, fleet="extract", stack="another"), {"name": "projects/p/locations/z/nodes/n"}]
     api.answers = [(200, {"nodes": others})]
-    refuse("p", "dev", LABELS)
+    refuse(MEMBERS, "p", "dev", LABELS)
     assert api.asked
 
 
 def test_without_the_api_there_are_no_nodes(api: Api) -> None:
     api.answers = [(403, {"error": {"message": "Cloud TPU API has not been used in project p before"}})]
-    refuse("p", "dev", LABELS)
+    refuse(MEMBERS, "p", "dev", LABELS)
     assert len(api.asked) == 1
 
 
@@ -94,8 +95,8 @@ def test_that_another_api_is_off_says_nothing_of_nodes(monkeypatch: pytest.Monke
     )
     session = mock.Mock(**{"request.side_effect": RefreshError("Unable to acquire", body)})  # type: ignore[no-untyped-call]
     monkeypatch.setattr(client, "_login", lambda: session)
-    with pytest.raises(LivingMembersError, match="login: no token"):
-        refuse("p", "dev", LABELS)
+    with pytest.raises(LivingError, match="login: no token"):
+        refuse(MEMBERS, "p", "dev", LABELS)
     assert session.request.call_count == 1
 
 
@@ -108,8 +109,8 @@ def test_a_login_that_is_none_is_a_sentence(
     path.mkdir() if text is None else path.write_text(text)
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-    with pytest.raises(LivingMembersError, match="fix: gcloud auth application-default login; then again"):
-        refuse("p", "dev", LABELS)
+    with pytest.raises(LivingError, match="fix: gcloud auth application-default login; then again"):
+        refuse(MEMBERS, "p", "dev", LABELS)
 
 
 @pytest.mark.parametrize(
@@ -128,13 +129,80 @@ def test_what_nobody_can_say_is_refused(
     status: int, body: Any, said: str, fix: str, requests: int, api: Api
 ) -> None:
     api.answers = [(status, body)]
-    with pytest.raises(LivingMembersError) as refused:
-        refuse("p", "dev", LABELS)
+    with pytest.raises(LivingError) as refused:
+        refuse(MEMBERS, "p", "dev", LABELS)
     head, _, how = str(refused.value).partition("\n    fix: ")
-    assert head.startswith("nobody can say whether members of a fleet live: ")
+    assert head.startswith("nobody can say whether members of fleets live: ")
     assert said in head
     assert how.startswith(fix)
     assert len(api.asked) == requests
+
+
+class Web:
+    """Answers by URL, a 404 for the rest."""
+
+    def __init__(self, pages: dict[str, Any]):
+        self.pages, self.asked = pages, []
+
+    def request(self, method: str, url: str, **_: Any) -> requests.Response:
+        self.asked.append(url)
+        answer = requests.Response()
+        answer.status_code = 200 if url in self.pages else 404
+        answer._content = json.dumps(self.pages.get(url, {"kind": "Status", "message": "not found"})).encode()
+        return answer
+
+
+CLUSTERS = "https://container.googleapis.com/v1/projects/p/locations/-/clusters"
+WORKLOADS = "https://gke-1.gke.goog/apis/kueue.x-k8s.io/v1beta2/workloads"
+
+
+def cluster(**labels: str) -> dict[str, Any]:
+    dns = {"dnsEndpointConfig": {"endpoint": "gke-1.gke.goog"}}
+    return {"name": "tpu", "resourceLabels": labels, "controlPlaneEndpointsConfig": dns}
+
+
+def workload(name: str, **conditions: str) -> dict[str, Any]:
+    status = [{"type": kind, "status": value} for kind, value in conditions.items()]
+    meta = {"name": f"jobset-{name}-1", "namespace": "vision", "ownerReferences": [{"name": name}]}
+    return {"metadata": meta, "status": {"conditions": status}}
+
+
+@pytest.mark.parametrize(
+    ("clusters", "workloads", "living"),
+    [
+        ({}, None, None),
+        ({"clusters": [cluster(environment="prod")]}, None, None),
+        ({"clusters": [cluster(environment="dev")]}, None, None),
+        (
+            {"clusters": [cluster(environment="dev")]},
+            [workload("done", Admitted="True", Finished="True")],
+            None,
+        ),
+        ({"clusters": [cluster(environment="dev")]}, [workload("runs", Admitted="True")], "1 jobs in queues"),
+        ({"clusters": [cluster(environment="dev")]}, [workload("waits")], "vision/waits"),
+        ({"missingZones": ["us-east5-a"]}, None, "us-east5-a"),
+        (
+            {"clusters": [{**cluster(environment="dev"), "controlPlaneEndpointsConfig": {}}]},
+            None,
+            "no DNS name",
+        ),
+    ],
+)
+def test_jobs_that_run_or_wait_keep_what_they_stand_on(
+    clusters: Any, workloads: Any, living: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = Web({CLUSTERS: clusters, **({} if workloads is None else {WORKLOADS: {"items": workloads}})})
+    monkeypatch.setattr(client, "_login", lambda: web)
+    if living is None:
+        refuse(JOBS, "p", "dev", {"environment": "dev"})
+    else:
+        with pytest.raises(LivingError, match=living):
+            refuse(JOBS, "p", "dev", {"environment": "dev"})
+    assert web.asked
+    if living == "vision/waits":
+        refuse(JOBS, "p", "dev", {"environment": "dev"}, "speech")
+        with pytest.raises(LivingError):
+            refuse(JOBS, "p", "dev", {"environment": "dev"}, "vision")
 
 
 def test_a_program_that_is_guarded_waits_for_none_of_googles_libraries() -> None:

@@ -18,7 +18,7 @@ def pool(name: str, **more: Any) -> dict[str, Any]:
 
 
 def of_kind(kind: str, *pools: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in objects(pools, TEAMS) if one["kind"] == kind]
+    return [one for one in objects(pools) if one["kind"] == kind]
 
 
 def quotas(*pools: dict[str, Any]) -> dict[str, int]:
@@ -49,14 +49,6 @@ def test_only_nodes_that_are_there_are_placed_by_topology(scales: bool, placed: 
     one = of_kind("ResourceFlavor", pool("a-0", scales=scales, provisioning="flex-start"))[1]
     assert one["spec"].get("topologyName") == placed
     assert one["spec"]["nodeLabels"]["cloud.google.com/gke-flex-start"] == "true"
-
-
-def test_each_team_has_a_queue_in_its_namespace() -> None:
-    queues = of_kind("LocalQueue", pool("a-0"))
-    assert [(one["metadata"]["namespace"], one["metadata"]["name"]) for one in queues] == [
-        ("vision", "default"), ("team-speech", "speech"),
-    ]  # fmt: skip
-    assert [one["metadata"]["name"] for one in of_kind("Namespace")] == ["vision", "team-speech"]
 
 
 def job(**more: Any) -> dict[str, Any]:

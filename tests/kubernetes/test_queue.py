@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from infra.queue import jobset
+from infra.queue import jobset, namespace
 from infra.queue.jobset import Job
 from infra.queue.kueue import Team, objects
+from infra.queue.namespace import Volumes
+from rehearsal.kubernetes.errors import ApiError
 from tests.kubernetes.lab import HOSTS, INSIDE, JOBSET, MACHINE, Lab, output, pool
 
 VISION, SPEECH = Team("vision", "vision"), Team("speech", "speech")
@@ -21,11 +23,10 @@ def _queue(lab: Lab) -> Lab:
     def make() -> None:
         for name in ("train-0", "train-1"):
             lab.add_pool(pool(name))
-        lab.api.apply_all(list(objects([output("train-0"), output("train-1")], [VISION, SPEECH])), "tests")
+        lab.api.apply_all(list(objects([output("train-0"), output("train-1")])), "tests")
         for team in (VISION, SPEECH):
-            account = {"apiVersion": "v1", "kind": "ServiceAccount",
-                       "metadata": {"name": "trainer", "namespace": team.namespace}}  # fmt: skip
-            lab.api.apply(account, "tests")
+            mine = namespace.objects(team, ["user:ada@example.com"], "trainer", None, Volumes("bucket", {}))
+            lab.api.apply_all(list(mine), "tests")
 
     INSIDE.submit(make).result()
     return lab
@@ -37,6 +38,15 @@ def job(name: str, team: Team, command: Sequence[str], **more: Any) -> Job:
 
 def submit(lab: Lab, one: Job) -> None:
     lab.api.create(jobset.jobset(one))
+
+
+def accepted(lab: Lab, one: Job) -> bool:
+    try:
+        submit(lab, one)
+    except ApiError as error:
+        assert "webhook" in str(error)
+        return False
+    return True
 
 
 def pods(lab: Lab, one: Job, phase: str = "Running") -> list[dict[str, Any]]:
@@ -172,6 +182,7 @@ def test_a_job_goes_on_while_the_api_server_is_restarted(queue: Lab) -> None:
     assert {pod["metadata"]["uid"] for pod in pods(queue, one)} == before
     remove(queue, one)  # by the agent's new watch
     after = job("after", VISION, ["true"])
-    submit(queue, after)
-    queue.until(lambda: ended(queue, after) == "Completed", "a job after the restart", 90)
+    # JobSet's controller ends where it loses its lease, and comes back with its webhook.
+    queue.until(lambda: accepted(queue, after), "a job after the restart", 90)
+    queue.until(lambda: ended(queue, after) == "Completed", "its end", 90)
     remove(queue, after)

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from infra.queue import namespace
 from infra.queue.jobset import Job, jobset
 from infra.queue.kueue import Team, objects
+from infra.queue.namespace import Volumes
 from infra.settings.sources import ROOT
 from tests.kubernetes.lab import HOSTS, INSIDE, JOBSET, MACHINE, Lab, output, pool
 
@@ -24,13 +26,10 @@ def _queue(lab: Lab) -> Lab:
     def make() -> None:
         for name in ("run-0", "run-1"):
             lab.add_pool(pool(name))
-        lab.api.apply_all(list(objects([output("run-0"), output("run-1")], [TEAM])), "tests")
-        account = {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": "trainer", "namespace": "training"},
-        }
-        lab.api.apply(account, "tests")
+        lab.api.apply_all(list(objects([output("run-0"), output("run-1")])), "tests")
+        space, *rest = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket", {}))
+        del space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]  # its pods see this machine
+        lab.api.apply_all([space, *rest], "tests")
 
     INSIDE.submit(make).result()
     return lab

@@ -1,0 +1,156 @@
+"""Declares the queue layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra import layers, names, upstream
+from infra.data import DataOutputs
+from infra.gke import GkeOutputs
+from infra.gke.settings import GkeSettings
+from infra.guard import JOBS, Living
+from infra.queue import QueueOutputs, kueue, manifests, namespace
+from infra.queue.kueue import CLUSTER_QUEUE, Object, Team
+from infra.queue.ready import Ready
+from infra.queue.settings import QueueSettings
+from infra.queue.team import teams
+from infra.settings import Settings
+from infra.storage import StorageOutputs
+
+# To find the cluster and reach its control plane; what people may do there, their namespace says.
+_CONNECT = ("container.clusters.connect", "container.clusters.get", "container.clusters.list")
+
+
+class Manifest(pulumi.CustomResource):
+    """An object of the cluster, as its manifest says."""
+
+    def __init__(self, one: Object, opts: pulumi.ResourceOptions):
+        version, kind, meta = one["apiVersion"], one["kind"], one["metadata"]
+        name = "-".join(filter(None, (kind, meta.get("namespace"), meta["name"])))
+        group = version if "/" in version else f"core/{version}"
+        super().__init__(f"kubernetes:{group}:{kind}", name, dict(one), opts)
+
+
+class Controller(pulumi.ComponentResource):
+    """JobSet or Kueue, from its released manifests."""
+
+    def __init__(self, name: str, image: str, opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:Controller", name, None, opts)
+        first, rest = manifests.objects(name, image)
+        before = [Manifest(one, pulumi.ResourceOptions(parent=self)) for one in first]
+        after = pulumi.ResourceOptions(parent=self, depends_on=before)
+        self.objects = [*before, *(Manifest(one, after) for one in rest)]
+        self.register_outputs({})
+
+
+class ClusterQueue(pulumi.ComponentResource):
+    """The pools as quota that all teams share, and the priorities of jobs."""
+
+    def __init__(self, pools: Sequence[Mapping[str, Any]], opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:ClusterQueue", CLUSTER_QUEUE, None, opts)
+        self.objects = _in_order(kueue.objects(pools), pulumi.ResourceOptions(parent=self))
+        self.register_outputs({})
+
+
+class TeamSpace(pulumi.ComponentResource):
+    """A team's namespace, with its queue, its rights and its volumes."""
+
+    def __init__(self, team: Team, objects: Iterable[Object], opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:TeamSpace", team.name, None, opts)
+        first, *rest = objects
+        space = Manifest(first, pulumi.ResourceOptions(parent=self))
+        inside = pulumi.ResourceOptions(parent=self, depends_on=[space])
+        self.objects = [space, *(Manifest(one, inside) for one in rest)]
+        self.register_outputs({})
+
+
+class Members(pulumi.ComponentResource):
+    """Lets the teams' people reach the cluster, and do nothing there that their namespace doesn't say."""
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:Members", "members", None, opts)
+        project, role_id = settings.project, f"tpuQueue_{settings.environment.replace('-', '_')}"
+        role = gcp.projects.IAMCustomRole(
+            "members",
+            role_id=role_id,
+            title="TPU queue",
+            description="Finds GKE clusters and reaches their control planes",
+            permissions=_CONNECT,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        after = pulumi.ResourceOptions(parent=self, depends_on=[role])
+        every = dict.fromkeys(member for team in settings[QueueSettings].teams for member in team.members)
+        for member in every:
+            gcp.projects.IAMMember(
+                member, project=project, role=f"projects/{project}/roles/{role_id}", member=member, opts=after
+            )
+        self.register_outputs({})
+
+
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> QueueOutputs:
+    """The controllers, the queue and the teams."""
+    desired, cluster = settings[QueueSettings], providers["kubernetes"]
+    gke = upstream.read(GkeOutputs, settings)
+    storage = upstream.read(StorageOutputs, settings)
+    opts = pulumi.ResourceOptions(provider=cluster)
+    jobset = Controller("jobset", desired.jobset_image, opts)
+    # Its webhooks are asked about every Deployment outside of its own namespace.
+    after_jobset = pulumi.ResourceOptions(provider=cluster, depends_on=jobset.objects)
+    controllers = [*jobset.objects, *Controller("kueue", desired.kueue_image, after_jobset).objects]
+    ready = Ready(settings.project, gke.endpoint, [desired.jobset_image, desired.kueue_image], controllers)
+    pools = _pools(settings)
+    after = pulumi.ResourceOptions(provider=cluster, depends_on=[ready, *controllers])
+    queue = ClusterQueue(pools, after)
+    after = pulumi.ResourceOptions(provider=cluster, depends_on=queue.objects)
+    volumes = namespace.Volumes(storage.bucket_name, _disks(settings, pools))
+    account = settings[GkeSettings].kubernetes_account
+    id_ = settings[GkeSettings].workload_account_id
+    google_account = f"{id_}@{settings.project}.iam.gserviceaccount.com" if id_ else None
+    for team, one in zip(teams(settings), desired.teams, strict=True):
+        mine = namespace.objects(team, one.members, account, google_account, volumes)
+        space = TeamSpace(team, mine, after)
+        # A team that is taken out of the settings loses its namespace, with all that runs there.
+        labels: dict[str, pulumi.Input[str]] = dict(names.labels(settings.environment, "gke"))
+        Living(JOBS, settings.project, settings.environment, labels, space.objects, team.namespace)
+    Members(settings, pulumi.ResourceOptions(provider=providers["gcp"]))
+    commands = [
+        f"tpu job submit {settings.environment} {team.name} -- train tiny.toml" for team in teams(settings)
+    ]
+    return QueueOutputs(
+        cluster_queue=pulumi.Output.from_input(CLUSTER_QUEUE),
+        namespaces=pulumi.Output.from_input({team.name: team.namespace for team in teams(settings)}),
+        chips=pulumi.Output.from_input(sum(pool["chips"] for pool in pools)),
+        submit=pulumi.Output.from_input(commands),
+    )
+
+
+def _pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
+    """The pools that exist; in a preview before there is a cluster, those that the settings ask for."""
+    exist = upstream.known(GkeOutputs, "pools")
+    if exist is None:
+        gke = layers.named("gke")
+        exist = gke.planned(settings)["pools"] if gke else []
+    return [{**pool, **{key: int(pool[key]) for key in ("hosts", "chips")}} for pool in exist]
+
+
+def _disks(settings: Settings, pools: Sequence[Mapping[str, Any]]) -> Mapping[str, pulumi.Input[str]]:
+    """The data disk of each zone that has pools."""
+    zones = sorted({pool["zone"] for pool in pools})
+    if not any(names.disk_id(settings, zone) for zone in zones):
+        return {}
+    disks = upstream.read(DataOutputs, settings).disk_ids
+    return {zone: disks[zone] for zone in zones}
+
+
+def _in_order(objects: Iterable[Object], opts: pulumi.ResourceOptions) -> list[Manifest]:
+    """Each behind the one before: they name one another."""
+    made: list[Manifest] = []
+    for one in objects:
+        made.append(
+            Manifest(one, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=made[-1:])))
+        )
+    return made

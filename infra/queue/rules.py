@@ -1,0 +1,106 @@
+"""Rules between the queue's settings, and with the cluster that it is on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from infra import nodes
+from infra.data.settings import DataSettings
+from infra.errors import Problem
+from infra.gke import pools
+from infra.gke.settings import GkeSettings
+from infra.queue.settings import QueueSettings
+from infra.queue.team import teams
+from infra.queue.versions import IMAGES
+from infra.settings.schema import Relation, Settings
+
+_TEAMS = ("queue:teams[].name", "queue:teams[].namespace")
+_POOLS = ("gke:tpuPools[].count", "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology")
+
+
+def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    found = teams(settings)
+    for name, times in Counter(team.name for team in found).items():
+        if times > 1:
+            yield Problem(
+                "queue:teams", f'{times} teams called "{name}"', "each team has its own name", "rename one"
+            )
+    for space in dict.fromkeys(team.namespace for team in found):
+        sharing = [team.name for team in found if team.namespace == space]
+        if len(set(sharing)) > 1:
+            yield Problem(
+                "queue:teams", f'"{space}" as the namespace of {" and ".join(sharing)}',
+                "each team has a namespace of its own", "give one of them another",
+            )  # fmt: skip
+
+
+def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    known = settings[GkeSettings].namespaces
+    for team in teams(settings):
+        if team.namespace not in known:
+            yield Problem(
+                "queue:teams", f'namespace "{team.namespace}" of {team.name}',
+                f"pods may use the buckets in gke:namespaces alone: {', '.join(known) or 'none'}",
+                f"add {team.namespace} to gke:namespaces",
+            )  # fmt: skip
+
+
+def _members(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if settings[GkeSettings].security_group:
+        return
+    for one in settings[QueueSettings].teams:
+        for member in one.members:
+            if member.startswith("group:"):
+                yield Problem(
+                    "queue:teams", f'"{member}" in {one.name}',
+                    "a cluster knows Google groups only through the one that gke:securityGroup names, whose "
+                    "members they are",
+                    "add gke:securityGroup: gke-security-groups@YOUR-DOMAIN, or name users",
+                )  # fmt: skip
+
+
+def _chips(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    asked, found = settings[QueueSettings].chips, pools.pools(settings)
+    have = sum(pool.kind.chips for pool in found)
+    if asked is not None and asked != have:
+        yield Problem(
+            "queue:chips", str(asked),
+            f"the queue's quota is what the {len(found)} node pools have: {have} chips",
+            f"write {have}, remove it, or change gke:tpuPools",
+        )  # fmt: skip
+
+
+def _data(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    data = settings.get(DataSettings)
+    if data is None or data.snapshot is None:
+        return
+    lacking = sorted({pool.zone for pool in pools.pools(settings)} - set(nodes.zones(settings)))
+    for zone in lacking:
+        yield Problem(
+            "gke:tpuPools", f'"{zone}"', "jobs read the data from a disk in their zone, and there is none",
+            f"add {zone} to tpu:zones",
+        )  # fmt: skip
+
+
+def _versions(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[QueueSettings]
+    for name, image in (("kueue", desired.kueue_image), ("jobset", desired.jobset_image)):
+        tag = IMAGES[name].rpartition(":")[2]
+        found = image.partition("@")[0].rpartition(":")[2]
+        if found != tag:
+            yield Problem(
+                f"queue:{name}Image", f'"{image}"',
+                f"the manifests are those of {tag}, and an image says its version in its tag",
+                f"write {IMAGES[name]}@sha256:…, or your mirror of it",
+            )  # fmt: skip
+
+
+RULES: tuple[Relation, ...] = (
+    (_TEAMS, _names),
+    ((*_TEAMS, "gke:namespaces"), _namespaces),
+    (("queue:teams[].members", "gke:securityGroup"), _members),
+    (("queue:chips", *_POOLS), _chips),
+    (("gke:tpuPools[].zone", "tpu:zones", "data:snapshot"), _data),
+    (("queue:kueueImage", "queue:jobsetImage"), _versions),
+)

@@ -1,0 +1,63 @@
+"""Settings of the queue layer."""
+
+from dataclasses import dataclass
+
+from infra.queue.versions import IMAGES
+from infra.settings import rules
+from infra.settings.schema import setting
+
+NAMESPACE = rules.pattern(
+    "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+    "a Kubernetes namespace: 1 to 63 lowercase letters, digits and hyphens, first and last no hyphen",
+    "rename it",
+)
+DIGEST = rules.pattern(
+    r"[a-z0-9][a-z0-9.-]*(:\d+)?(/[a-z0-9._-]+)+(:[\w][\w.-]{0,127})?@sha256:[0-9a-f]{64}",
+    "an image with its digest, which nobody can move: HOST/PATH[:TAG]@sha256:…",
+    "write the digest: `crane digest IMAGE`, or `docker buildx imagetools inspect IMAGE`",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamSettings:
+    """One item of `queue:teams`."""
+
+    name: str = setting("name of the team", rule=NAMESPACE, example="vision")
+    namespace: str | None = setting(
+        "Kubernetes namespace of its jobs; the team's name, unless given", default=None, rule=NAMESPACE
+    )
+    members: tuple[str, ...] = setting("who may submit and cancel its jobs", default=(), rule=rules.MEMBER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSettings:
+    """JobSet and Kueue on the cluster, and the teams that submit jobs."""
+
+    teams: tuple[TeamSettings, ...] = setting("the teams: a namespace and a queue each")
+    kueue_image: str = setting(
+        f"image of Kueue's controller: {IMAGES['kueue']} with its digest",
+        rule=DIGEST,
+        example=f"{IMAGES['kueue']}@sha256:{'0' * 64}",
+    )
+    jobset_image: str = setting(
+        "image of JobSet's controller",
+        default=f"{IMAGES['jobset']}@sha256:e75536f1135b7bb2f19f8c3b620782fbdd9091d73398e3a272f9a5fed322980d",
+        rule=DIGEST,
+    )
+    image: str | None = setting(
+        "image that jobs run: `docs/queue.md` says how one is built from the workload; without it "
+        "`tpu job submit` needs --image",
+        default=None,
+        rule=DIGEST,
+    )
+    chips: int | None = setting(
+        "chips of all node pools, which the queue's quota is derived from; only checked",
+        default=None,
+        rule=rules.between(0, 1_000_000),
+    )
+    restarts: int = setting(
+        "how often a job is restarted after a failure that isn't its own; maintenance and preemption are not "
+        "counted",
+        default=4,
+        rule=rules.between(0, 100),
+    )

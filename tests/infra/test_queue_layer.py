@@ -1,0 +1,189 @@
+"""What the queue layer declares."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from infra.queue import manifests
+from infra.queue.versions import IMAGES
+from tests.infra.engine import UNKNOWN, UPSTREAM, Recording, run
+
+KUEUE = f"{IMAGES['kueue']}@sha256:{'0' * 64}"
+POOL = {
+    "name": "train-0", "topology": "4x4", "machineType": "ct6e-standard-4t", "hosts": 4.0, "chips": 16.0,
+    "zone": "us-east5-b", "provisioning": "spot", "scales": False,
+}  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True}],
+    "gke:namespaces": ["vision", "speech"],
+    "queue:kueueImage": KUEUE,
+    "queue:teams": [
+        {
+            "name": "vision",
+            "members": ["user:ada@example.com", "serviceAccount:ci@p.iam.gserviceaccount.com"],
+        },
+        {"name": "speech"},
+    ],
+}
+CLUSTER = {"pools": [POOL], "kubeconfig": "{}", "endpoint": "gke-1.us-east5.gke.goog"}
+
+
+def up(preview: bool = False, pools: list[dict[str, Any]] | None = None, **changes: Any) -> Recording:
+    """With the cluster up; in a preview before there is one."""
+    known = {} if preview else {"gke": {**CLUSTER, **({"pools": pools} if pools else {})}}
+    return run("queue", {**SETTINGS, **changes}, preview=preview, up={**UPSTREAM, **known})
+
+
+def manifest(recording: Recording, kind: str, name: str) -> dict[str, Any]:
+    (one,) = [one for one in recording.resources if one.type.endswith(f":{kind}") and one.name == name]
+    return copy.deepcopy(one.inputs)
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_every_object_of_the_released_manifests_is_applied_as_it_is(preview: bool) -> None:
+    recording = up(preview)
+    applied = {one.name: one.inputs for one in recording.resources if one.type.startswith("kubernetes:")}
+    for name in ("jobset", "kueue"):
+        first, rest = manifests.objects(name, "image")
+        assert first
+        assert rest
+        for one in (*first, *rest):
+            found = applied[
+                "-".join(
+                    filter(None, (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]))
+                )
+            ]
+            if one["kind"] != "Deployment":
+                assert found == one
+
+
+@pytest.mark.parametrize(("name", "image"), [("kueue", KUEUE), ("jobset", IMAGES["jobset"])])
+def test_a_controller_runs_an_image_by_its_digest(name: str, image: str) -> None:
+    (deployment,) = [one for one in up().of("kubernetes:apps/v1:Deployment") if name in one.name]
+    (container,) = deployment.inputs["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith(image)
+    assert "@sha256:" in container["image"]
+    assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_all_of_it_is_applied_to_the_cluster_of_the_gke_layer(preview: bool) -> None:
+    recording = up(preview)
+    assert recording.only("pulumi:providers:kubernetes").inputs["kubeconfig"] == (
+        UNKNOWN if preview else "{}"
+    )
+    applied = [one for one in recording.resources if one.type.startswith("kubernetes:")]
+    assert applied
+    for one in applied:
+        assert "pulumi:providers:kubernetes::kubernetes::" in one.options["provider"]
+        assert one.inputs["metadata"]["name"]
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_queues_wait_until_the_controllers_take_objects(preview: bool) -> None:
+    recording = up(preview)
+    ready = recording.named("pulumi-python:dynamic:Resource", "ready")
+    assert ready.inputs["endpoint"] == (UNKNOWN if preview else CLUSTER["endpoint"])
+    needed = {urn.rpartition("::")[2] for urn in ready.options["dependencies"]}
+    assert {one.name for one in recording.of("kubernetes:apps/v1:Deployment")} <= needed
+    queue = recording.only("tpu:queue:ClusterQueue")
+    assert any(urn.endswith("::ready") for urn in queue.options["dependencies"])
+    for team in recording.of("tpu:queue:TeamSpace"):
+        assert any(urn.endswith("ClusterQueue-tpu") for urn in team.options["dependencies"])
+
+
+def test_the_quota_follows_the_pools_that_exist_and_not_those_of_the_settings() -> None:
+    recording = up(pools=[POOL, {**POOL, "name": "train-1"}])
+    queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
+    (group,) = queue["spec"]["resourceGroups"]
+    chips = {one["name"]: one["resources"][0]["nominalQuota"] for one in group["flavors"]}
+    assert chips == {"cpu": "0", "v6e-4x4-spot-us-east5-b": "32"}
+    assert recording.exports["chips"] == 32
+
+
+def test_jobs_on_queued_pools_wait_for_their_nodes() -> None:
+    recording = up(pools=[POOL, {**POOL, "name": "later-0", "provisioning": "queued", "scales": True}])
+    queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
+    checks = queue["spec"]["admissionChecksStrategy"]["admissionChecks"]
+    assert checks == [{"name": "provisioning", "onFlavors": ["v6e-4x4-queued-us-east5-b"]}]
+    assert manifest(recording, "AdmissionCheck", "AdmissionCheck-provisioning")["spec"]["parameters"] == {
+        "apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "provisioning",
+    }  # fmt: skip
+    assert "admissionChecksStrategy" not in manifest(up(), "ClusterQueue", "ClusterQueue-tpu")["spec"]
+
+
+def test_people_may_submit_in_their_teams_namespace_and_do_nothing_else() -> None:
+    recording = up()
+    binding = manifest(recording, "RoleBinding", "RoleBinding-vision-submit-jobs")
+    assert [one["name"] for one in binding["subjects"]] == ["ada@example.com", "ci@p.iam.gserviceaccount.com"]
+    assert manifest(recording, "RoleBinding", "RoleBinding-speech-submit-jobs")["subjects"] == []
+    role = manifest(recording, "Role", "Role-vision-submit-jobs")
+    writable = {
+        resource
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert writable == {"jobsets"}
+    readable = {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert not readable & {"secrets", "pods/exec"}
+
+
+def test_people_reach_the_cluster_by_a_role_with_three_permissions() -> None:
+    recording = up()
+    role = recording.only("gcp:projects/iAMCustomRole:IAMCustomRole")
+    assert role.inputs["permissions"] == [
+        "container.clusters.connect", "container.clusters.get", "container.clusters.list",
+    ]  # fmt: skip
+    granted = [
+        (one.inputs["member"], one.inputs["role"]) for one in recording.of("gcp:projects/iAMMember:IAMMember")
+    ]
+    assert granted == [
+        (member, "projects/my-project/roles/tpuQueue_dev")
+        for member in ("serviceAccount:ci@p.iam.gserviceaccount.com", "user:ada@example.com")
+    ]
+
+
+def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
+    recording = up()
+    bucket = manifest(recording, "PersistentVolume", "PersistentVolume-vision-checkpoints")["spec"]
+    assert bucket["csi"] == {"driver": "gcsfuse.csi.storage.gke.io", "volumeHandle": "bucket-that-is-up"}
+    assert bucket["persistentVolumeReclaimPolicy"] == "Retain"
+    disk = manifest(recording, "PersistentVolume", "PersistentVolume-speech-data-us-east5-b")["spec"]
+    assert disk["csi"]["volumeHandle"] == "projects/my-project/zones/us-east5-b/disks/up"
+    assert disk["csi"]["readOnly"] is True
+    claim = manifest(recording, "PersistentVolumeClaim", "PersistentVolumeClaim-speech-data-us-east5-b")[
+        "spec"
+    ]
+    assert claim["volumeName"] == "speech-data-us-east5-b"
+    assert not [one for one in up(**{"data:snapshot": None}).resources if "data-us-east5" in one.name]
+
+
+@pytest.mark.parametrize(("account", "annotations"), [
+    (None, {}),
+    ("cloud-tpu-sa", {"iam.gke.io/gcp-service-account": "cloud-tpu-sa@my-project.iam.gserviceaccount.com"}),
+])  # fmt: skip
+def test_pods_run_as_the_account_that_has_the_bucket(
+    account: str | None, annotations: dict[str, str]
+) -> None:
+    recording = up(**{"gke:workloadAccountId": account})
+    one = manifest(recording, "ServiceAccount", "ServiceAccount-vision-trainer")
+    assert one["metadata"]["annotations"] == annotations
+    assert one["automountServiceAccountToken"] is False
+
+
+def test_nothing_is_destroyed_under_a_job() -> None:
+    recording = up()
+    guard = recording.named("pulumi-python:dynamic:Resource", "jobs")
+    assert guard.inputs["labels"] == {"environment": "dev", "layer": "gke"}
+    needed = {urn.rpartition("::")[2] for urn in guard.options["dependencies"]}
+    assert {one.name for one in recording.resources if one.type.startswith("kubernetes:")} <= needed
+    for team in ("vision", "speech"):
+        guard = recording.named("pulumi-python:dynamic:Resource", f"jobs-{team}")
+        assert guard.inputs["namespace"] == team
+        assert any(urn.endswith(f"::Namespace-{team}") for urn in guard.options["dependencies"])
+    below = run("gke", SETTINGS, up=UPSTREAM)
+    assert below.named("pulumi-python:dynamic:Resource", "jobs").inputs["environment"] == "dev"
+    alone = {key: value for key, value in SETTINGS.items() if not key.startswith("queue:")}
+    assert not run("gke", alone, up=UPSTREAM).of("pulumi-python:dynamic:Resource")
