@@ -85,6 +85,12 @@ def _run(arguments: list[str]) -> int:
     return run_program(arguments)
 
 
+def _job(arguments: list[str]) -> int:
+    from cli.job import main as job
+
+    return job(arguments)
+
+
 def _status(arguments: list[str]) -> int:
     """Every slice once; with --watch again and again, in the terminal and with --port as a page."""
     if "--watch" not in arguments:
@@ -161,6 +167,7 @@ COMMANDS: dict[str, tuple[Main, str]] = {
 """The commands, and what each does."""
 
 SUBCOMMANDS: dict[str, tuple[Main, str]] = {
+    "job": (_job, "jobs on a cluster's queue: submit, list, logs, cancel"),
     "infra": (_infra, "one layer at a time; prices, roles, settle"),
     "fleet": (_subfleet, "fleets of equal slices: create, delete, deploy, monitor, exec, …"),
     "workload": (_workload, "what hosts run: train, extract, data, checkpoints, activations, goodput"),

@@ -12,10 +12,21 @@ from infra.queue.kueue import POOL_LABEL, TOLERATION, TPU, Object, Team
 
 API = "jobset.x-k8s.io/v1alpha2"
 SLICE = "slice"
+# https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage-fuse-csi-driver-sidecar
+_FUSE = {"gke-gcsfuse/volumes": "true"}
 PORT = 8476
 _TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 _SLICES, _SLICE_SIZE = "kueue.x-k8s.io/podset-slice-required-topology", "kueue.x-k8s.io/podset-slice-size"
 _MOST_RESTARTS = 4
+_KEEP_S = 7 * 24 * 3600  # an ended job, for who looks at it later
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A volume claim that pods mount."""
+
+    name: str
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -23,10 +34,11 @@ class Job:
     """What a team submits.
 
     Attributes:
-        name: of the JobSet; with `-slice-N-N` behind it a host name, so 50 characters at most.
+        name: of the JobSet; with `-slice-N-N` behind it a host name, so 40 characters at most.
         command: what every host runs.
         topology, hosts, chips_per_host: of each slice.
         selector: node labels that a host has beside its topology.
+        claims: volume claims of the namespace, by the folders where they are.
         priority: low, medium or high.
         restarts: how often a failure that isn't the job's fault may recreate it; maintenance and preemption
             don't count.
@@ -44,6 +56,7 @@ class Job:
     priority: str = "medium"
     environment: Mapping[str, str] = field(default_factory=dict)
     selector: Mapping[str, str] = field(default_factory=dict)
+    claims: Mapping[str, Claim] = field(default_factory=dict)
     restarts: int = _MOST_RESTARTS
 
 
@@ -62,6 +75,7 @@ def jobset(job: Job) -> Object:
         },
         "spec": {
             "coordinator": {"replicatedJob": SLICE, "jobIndex": 0, "podIndex": 0},
+            "ttlSecondsAfterFinished": _KEEP_S,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             # A disrupted host isn't the job's fault; any other failure is, and ends it at once.
             "failurePolicy": {
@@ -94,7 +108,7 @@ def _job(job: Job) -> Object:
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
             ]
         },
-        "template": {"metadata": {"annotations": annotations}, "spec": _pod(job)},
+        "template": {"metadata": {"annotations": {**annotations, **_FUSE}}, "spec": _pod(job)},
     }
 
 
@@ -115,7 +129,22 @@ def _pod(job: Job) -> Object:
                 "env": [*_places(job), *({"name": k, "value": v} for k, v in job.environment.items())],
                 "ports": [{"containerPort": PORT}],
                 "resources": {"requests": {**chips, "cpu": "1", "memory": "1Gi"}, "limits": chips},
+                "volumeMounts": [
+                    {
+                        "name": claim.name,
+                        "mountPath": place,
+                        **({"readOnly": True} if claim.read_only else {}),
+                    }
+                    for place, claim in job.claims.items()
+                ],
             }
+        ],
+        "volumes": [
+            {
+                "name": claim.name,
+                "persistentVolumeClaim": {"claimName": claim.name, "readOnly": claim.read_only},
+            }
+            for claim in job.claims.values()
         ],
     }
 

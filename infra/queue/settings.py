@@ -45,10 +45,13 @@ class QueueSettings:
         rule=DIGEST,
     )
     image: str | None = setting(
-        "image that jobs run: `docs/queue.md` says how one is built from the workload; without it "
-        "`tpu job submit` needs --image",
-        default=None,
-        rule=DIGEST,
+        "image that jobs run in; without it `tpu job submit` needs --image", default=None, rule=DIGEST
+    )
+    install: str = setting(
+        "what pods run: `bundle`, that of tpu:bundle, which they install as hosts do, on an image with bash "
+        "and curl; or `image`, what the image itself has",
+        default="bundle",
+        rule=rules.one_of(("bundle", "image")),
     )
     chips: int | None = setting(
         "chips of all node pools, which the queue's quota is derived from; only checked",

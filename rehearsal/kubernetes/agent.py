@@ -16,15 +16,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import requests
 
 from rehearsal.errors import RehearsalError
+from rehearsal.kubernetes import logs
 from rehearsal.kubernetes.api import Api, Object
 from rehearsal.kubernetes.control_plane import ADDRESS, PORT
 from rehearsal.kubernetes.errors import ApiError, KubernetesError
+from rehearsal.kubernetes.logs import LogServer
 from rehearsal.kubernetes.names import Names
 from rehearsal.kubernetes.sandbox import Container, Image, Sandbox
 from rehearsal.kubernetes.volumes import Volumes, expanded
@@ -52,6 +55,7 @@ class Agent:
         self._numbers = itertools.count(1)
         self._stopping = threading.Event()
         self._names = Names(self.addresses)
+        self._logs = LogServer(folder, self._container)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._watch, self._renew)]
 
     def addresses(self, name: str) -> list[str]:
@@ -61,6 +65,7 @@ class Agent:
     def start(self) -> None:
         """Answer names, watch pods, and keep the nodes' leases."""
         self._names.start()
+        self._logs.start()
         for thread in self._threads:
             thread.start()
 
@@ -68,6 +73,7 @@ class Agent:
         """End every pod, without a word to the API server."""
         self._stopping.set()
         self._names.stop()
+        self._logs.stop()
         for pod in list(self._pods.values()):
             pod.kill()
 
@@ -104,9 +110,12 @@ class Agent:
 
     def log(self, namespace: str, name: str, container: str) -> str:
         """What a pod's container has printed."""
+        return logs.text(self._container(namespace, name, container)[0])
+
+    def _container(self, namespace: str, name: str, container: str) -> tuple[Path, Callable[[], bool]]:
         for pod in self._pods.values():
             if (pod.namespace, pod.name) == (namespace, name):
-                return (pod.folder / f"{container}.log").read_text(errors="replace")
+                return pod.folder / f"{container}.log", partial(pod.runs_container, container)
         raise KubernetesError(f"there is no pod {name} in {namespace} here")
 
     def image(self, name: str) -> Image:
@@ -131,6 +140,8 @@ class Agent:
         status = {
             "conditions": [condition],
             "nodeInfo": {"kubeletVersion": _VERSION},
+            "addresses": [{"type": "InternalIP", "address": ADDRESS}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": logs.PORT}},
             **node.get("status", {}),
         }
         self._api.patch_status(self._api.path(node), status)
@@ -195,7 +206,7 @@ class _Pod:
         self.name, self.namespace, self.node = meta["name"], meta["namespace"], pod["spec"]["nodeName"]
         self._path = api.path(pod)
         self._grace: float | None = None
-        self._gone = threading.Event()
+        self._gone, self._over = threading.Event(), threading.Event()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._restarts: dict[str, int] = {}
         self.address = ""
@@ -220,6 +231,10 @@ class _Pod:
     def runs(self) -> bool:
         """Whether its life goes on."""
         return self._thread.is_alive()
+
+    def runs_container(self, name: str) -> bool:
+        """Whether a container runs, or may start yet."""
+        return name in self._running or (self.runs and not self._over.is_set())
 
     def kill(self) -> None:
         """End it at once, without a report."""
@@ -289,6 +304,7 @@ class _Pod:
                 self._tell(status)
                 reported = status
             if not self._running:
+                self._over.set()
                 break
             self._stop_in_order()
             if time.monotonic() - refreshed > 1:

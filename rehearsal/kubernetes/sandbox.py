@@ -10,11 +10,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rehearsal.hosts.commands import run
+from rehearsal.kubernetes import logs
 from rehearsal.kubernetes.control_plane import ADDRESS, BRIDGE, DIES_WITH_US, NETWORK_BITS
 
 _NOT_ROOT = 65532  # the user `nonroot` of distroless images
@@ -82,21 +84,23 @@ class Sandbox:
             "directory": container.directory, "user": 0 if container.is_root else _NOT_ROOT,
         }))  # fmt: skip
         reading, writing = os.pipe()
-        with (self._folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [
-                    *DIES_WITH_US,
-                    *("nsenter", f"--net=/run/netns/{self._name}", "--"),
-                    *("unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=KILL"),
-                    *("--propagation", "private", sys.executable, "-m", __name__, str(spec), str(writing)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=Path(__file__).resolve().parents[2],
-                start_new_session=True,
-                pass_fds=(writing,),
-            )
+        process = subprocess.Popen(
+            [
+                *DIES_WITH_US,
+                *("nsenter", f"--net=/run/netns/{self._name}", "--"),
+                *("unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=KILL"),
+                *("--propagation", "private", sys.executable, "-m", __name__, str(spec), str(writing)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=Path(__file__).resolve().parents[2],
+            start_new_session=True,
+            pass_fds=(writing,),
+        )
+        assert process.stdout is not None
+        path = self._folder / f"{name}.log"
+        threading.Thread(target=logs.record, args=(process.stdout, path), daemon=True).start()
         os.close(writing)
         os.read(reading, 1)  # until the container's program takes over
         os.close(reading)

@@ -44,7 +44,8 @@ def accepted(lab: Lab, one: Job) -> bool:
     try:
         submit(lab, one)
     except ApiError as error:
-        assert "webhook" in str(error)
+        if "webhook" not in str(error):
+            raise
         return False
     return True
 

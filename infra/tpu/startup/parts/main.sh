@@ -5,6 +5,26 @@
 # The script is of the bundle that it installs, and the loader, which found it there, says which that is.
 export TPU_BUNDLE=${1:?the id of the bundle that this script is of}
 
+# A container of a job (infra/queue/jobset.py) installs the same bundle, and becomes the program that it names.
+if [[ ${2:-} == pod ]]; then
+  mkdir -p "$RUN" /opt/tpu /var/lib/tpu
+  for stage in bundle python code; do
+    until
+      code=0
+      (set -e; "stage_$stage") & # in the background, where errexit holds
+      wait $! || code=$?
+      ((code != TRY_AGAIN))
+    do
+      ((SECONDS < 420)) || fail "the stage $stage didn't get on for 7 min"
+      sleep 5
+    done
+    ((code == 0 || code == SKIPPED)) || exit "$code"
+  done
+  export PATH=/opt/tpu/venv/bin:$PATH
+  [[ ! -d /opt/training ]] || cd /opt/training
+  exec workload launch -- "${@:3}"
+fi
+
 mkdir -p "$RUN" /var/lib/tpu /var/log/tpu /opt/tpu
 chmod 0755 "$RUN"
 exec 9>"$RUN/boot.lock"

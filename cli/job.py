@@ -1,0 +1,238 @@
+"""`tpu job`: training and extraction on the cluster's queue, from submission to the last line of output."""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from infra import layers
+from infra.catalog import CATALOG
+from infra.cli import confirm
+from infra.errors import CommandError
+from infra.gcp.client import Client
+from infra.gcp.kubernetes import found
+from infra.gke import pools
+from infra.gke.settings import GkeSettings
+from infra.prices import dollars
+from infra.queue.jobs import COMPLETED, ENDED, QUEUED, Jobs, Status
+from infra.queue.jobset import jobset
+from infra.queue.kueue import PRIORITIES, Team
+from infra.queue.settings import QueueSettings
+from infra.queue.submission import Request, submission, team_of
+from infra.queue.team import teams
+from infra.settings import Settings, from_file
+
+_POLL_S = 2.0
+_EPILOG = """\
+examples:
+  tpu job submit dev vision -- train tiny.toml
+  tpu job submit dev vision --slice v6e-16 --slices 2 --priority high -- train llama-8b.toml
+  tpu job submit dev vision --out job.yaml -- extract qwen-0.5b.toml   # for kubectl apply
+  tpu job list dev
+  tpu job logs dev vision train-tiny --follow
+  tpu job cancel dev vision train-tiny
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Submit, list, read, cancel."""
+    line = list(arguments)
+    mine, words = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
+    options = _parser().parse_args(mine)
+    settings = from_file(options.environment)
+    if settings.get(QueueSettings) is None:
+        raise CommandError(layers.off("queue", options.environment))
+    if options.command == "submit":
+        return _submit(settings, options, words)
+    if options.command == "list":
+        return _list(settings, options)
+    team = team_of(settings, options.team)
+    if options.command == "logs":
+        return _logs(_jobs(settings, team), options)
+    return _cancel(_jobs(settings, team), options)
+
+
+def _jobs(settings: Settings, team: Team) -> Jobs:
+    client = Client(settings.project)
+    name = settings[GkeSettings].cluster_name
+    return Jobs(found(client, pools.region(settings), name, settings.environment), team)
+
+
+def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str]) -> int:
+    if not words:
+        raise CommandError("no program\n    fix: write it behind --, as in: -- train tiny.toml")
+    asked = Request(
+        options.team, words, options.name, options.slice, options.slices, options.pool, options.zone,
+        options.priority, options.image,
+    )  # fmt: skip
+    one = submission(settings, asked)
+    if options.out:
+        text = yaml.safe_dump(jobset(one.job), sort_keys=False)
+        sys.stdout.write(text) if options.out == "-" else Path(options.out).write_text(text, encoding="utf-8")
+        if options.out != "-":
+            print(f"{options.out} is written\n  next: kubectl apply --server-side -f {options.out}")
+        return 0
+    price = dollars(one.hourly)
+    print(f"job {one.job.name} of {one.job.team.name}: {one.reason}")
+    print(
+        f"  priority {one.job.priority}; ${price} an hour while it runs (prices read {CATALOG.prices_read})"
+    )
+    jobs = _jobs(settings, one.job.team)
+    jobs.submit(one.job)
+    print("submitted")
+    place = f"{settings.environment} {one.job.team.name} {one.job.name}"
+    advice = (
+        "  it goes on without this command\n"
+        f"  output:  tpu job logs {place} --follow\n"
+        f"  end it:  tpu job cancel {place}"
+    )
+    if options.detach:
+        print(advice)
+        return 0
+    try:
+        return _follow(jobs, one.job.name)
+    except (KeyboardInterrupt, SystemExit):
+        print(f"\nstopped looking\n{advice}", file=sys.stderr)
+        raise
+
+
+def _follow(jobs: Jobs, name: str) -> int:
+    """Print what changes, and what worker 0 prints, until the job has ended; 0 if it completed."""
+    shown, pod, since = "", None, ""
+    while True:
+        status = jobs.status(name)
+        if status is None:
+            print(f"{name}: cancelled, by this or another command")
+            return 1
+        if (line := _words(status)) != shown:
+            shown = line
+            print(f"{name}: {line}", flush=True)
+        newest = jobs.worker(name, 0)
+        if newest != pod:
+            pod, since = newest, ""
+        for stamp, text in jobs.log(pod, since) if pod else ():
+            since = stamp
+            print(f"  | {text}", flush=True)
+        if status.state in ENDED:
+            return 0 if status.state == COMPLETED else 1
+        time.sleep(_POLL_S)
+
+
+def _words(status: Status) -> str:
+    parts = [status.state]
+    if status.position is not None:
+        parts.append(f"number {status.position} in the queue")
+    if status.state not in (*ENDED, QUEUED):
+        parts.append(f"{status.running} of {status.hosts} hosts")
+    if status.restarts:
+        parts.append(f"restarted {status.restarts} times, {status.counted} of them counted")
+    if status.why:
+        parts.append(status.why)
+    return ", ".join(parts)
+
+
+def _list(settings: Settings, options: argparse.Namespace) -> int:
+    chosen = [team_of(settings, options.team)] if options.team else list(teams(settings))
+    every = [(team.name, status) for team in chosen for status in _jobs(settings, team).all()]
+    if options.json:
+        print(json.dumps([{"team": team, **dataclasses.asdict(status)} for team, status in every]))
+        return 0
+    if not every:
+        print("no jobs\n  next: tpu job submit", settings.environment, chosen[0].name, "-- train tiny.toml")
+        return 0
+    head = ("team", "job", "priority", "created", "state")
+    rows = [head, *((team, one.name, one.priority, one.created, _words(one)) for team, one in every)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _require(jobs: Jobs, options: argparse.Namespace) -> Status:
+    status = jobs.status(options.job)
+    if status is None:
+        known = ", ".join(one.name for one in jobs.all()) or "none"
+        raise CommandError(
+            f"{options.team} has no job {options.job}; its jobs: {known}\n"
+            f"    fix: tpu job list {options.environment} {options.team}"
+        )
+    return status
+
+
+def _logs(jobs: Jobs, options: argparse.Namespace) -> int:
+    _require(jobs, options)
+    since, pod, first = "", None, True
+    while True:
+        newest = jobs.worker(options.job, options.worker)
+        if newest != pod:
+            pod, since = newest, ""
+        for stamp, text in jobs.log(pod, since, options.lines if first else None) if pod else ():
+            since = stamp
+            print(text, flush=True)
+        first = False
+        status = jobs.status(options.job)
+        if not options.follow or status is None or status.state in ENDED:
+            if pod is None:
+                print(
+                    f"worker {options.worker} has no pod: {_words(status) if status else 'gone'}",
+                    file=sys.stderr,
+                )
+            return 0
+        time.sleep(_POLL_S)
+
+
+def _cancel(jobs: Jobs, options: argparse.Namespace) -> int:
+    status = _require(jobs, options)
+    if status.state not in ENDED:
+        confirm(f"Cancel {options.job}, which is {_words(status)}?", options.yes)
+    jobs.cancel(options.job)
+    print(f"{options.job} is cancelled; what it saved stays in the bucket")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tpu job", description="Jobs on the cluster's queue.", epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, about: str) -> argparse.ArgumentParser:
+        one = commands.add_parser(
+            name, help=about, description=about, epilog=_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        one.add_argument("environment", metavar="ENV", help="the name in Pulumi.ENV.yaml")
+        return one
+
+    submit = command("submit", "put a program into the queue, and follow it to its end")
+    submit.add_argument("team", metavar="TEAM", help="a team of queue:teams")
+    submit.add_argument("--name", default="", help="name of the job; by the program, unless given")
+    submit.add_argument("--slice", default="", metavar="SIZE", help="accelerator type or topology of a slice")
+    submit.add_argument("--slices", type=int, default=1, metavar="N", help="slices of a multislice job")
+    submit.add_argument("--pool", default="", help="name of an item of gke:tpuPools")
+    submit.add_argument("--zone", default="", help="zone of the pools")
+    submit.add_argument("--priority", default="medium", help=f"one of {', '.join(PRIORITIES)}")
+    submit.add_argument("--image", default="", help="image of the containers, by digest")
+    submit.add_argument("--detach", action="store_true", help="return once it is in the queue")
+    submit.add_argument(
+        "--out", metavar="FILE", help="write the manifest, for kubectl, and submit nothing; -: print"
+    )
+    listing = command("list", "all jobs, their states and their places in the queue")
+    listing.add_argument("team", metavar="TEAM", nargs="?", help="of this team alone")
+    listing.add_argument("--json", action="store_true", help="as one JSON document")
+    logs = command("logs", "what a worker printed")
+    logs.add_argument("--worker", type=int, default=0, metavar="K", help="which one, over all slices")
+    logs.add_argument("--lines", type=int, default=None, metavar="N", help="the last N alone")
+    logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
+    cancel = command("cancel", "end a job; what it saved stays in the bucket")
+    cancel.add_argument("--yes", action="store_true", help="don't ask")
+    for one in (logs, cancel):
+        one.add_argument("team", metavar="TEAM", help="a team of queue:teams")
+        one.add_argument("job", metavar="JOB", help="name of the job")
+    return parser

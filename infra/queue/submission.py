@@ -1,0 +1,251 @@
+"""From words to a job: `--slice v6e-16 -- train tiny.toml`, checked against the pools of the settings."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from infra import names, prices
+from infra.catalog import CATALOG
+from infra.data.settings import DataSettings
+from infra.errors import InfraError, Problem, listed
+from infra.gke import pools
+from infra.gke.pools import Pool
+from infra.gke.settings import GkeSettings
+from infra.queue.jobset import Claim, Job
+from infra.queue.kueue import PRIORITIES, Flavor, Team
+from infra.queue.namespace import CHECKPOINTS, DATA
+from infra.queue.settings import DIGEST, QueueSettings
+from infra.queue.team import teams
+from infra.settings import commands
+from infra.settings.schema import Settings
+from infra.storage.settings import StorageSettings
+from infra.tpu.settings import TpuSettings
+
+MOUNT, DATA_MOUNT = "/mnt/checkpoints", "/mnt/data"
+_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_MOST_SLICES = 1024
+
+
+class SubmissionError(InfraError):
+    """All that is wrong with what was asked for."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asks for; empty where they leave the choice to the settings.
+
+    Attributes:
+        program: as the `run` of a slice: a command of the workload, or a program.
+        size: accelerator type or topology of a slice.
+        pool: first part of the name of node pools, as in gke:tpuPools.
+    """
+
+    team: str
+    program: Sequence[str]
+    name: str = ""
+    size: str = ""
+    slices: int = 1
+    pool: str = ""
+    zone: str = ""
+    priority: str = "medium"
+    image: str = ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job, with the pools that it may run on and what it costs an hour; None where unknown."""
+
+    job: Job
+    pools: Sequence[Pool]
+    hourly: float | None
+
+    @property
+    def reason(self) -> str:
+        """The choice of pools in words."""
+        one = self.pools[0]
+        same = {pool.zone for pool in self.pools}
+        return (
+            f"{self.job.slices} x {one.kind.name} ({one.kind.topology}, {one.nodes} hosts of "
+            f"{one.machine.name}) in {', '.join(sorted(same))}: {len(self.pools)} such pools"
+        )
+
+
+def submission(settings: Settings, asked: Request) -> Submission:
+    """The job. Raises SubmissionError with all problems."""
+    problems = [*_people(settings, asked), *_program(settings, asked)]
+    fitting = _fitting(settings, asked, problems)
+    if problems:
+        raise SubmissionError(listed("the job", problems))
+    team = next(one for one in teams(settings) if one.name == asked.team)
+    first = fitting[0]
+    zones = sorted({pool.zone for pool in fitting})
+    paid = sorted({pool.provisioning for pool in fitting})
+    selector = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {}
+    if len(paid) == 1 and asked.pool:
+        flavor = Flavor(first.kind.topology, first.machine.name, paid[0], first.zone, first.scales)
+        selector = {**flavor.labels, **selector}
+    claims = {MOUNT: Claim(CHECKPOINTS)}
+    if _has_data(settings):
+        claims[DATA_MOUNT] = Claim(f"{DATA}-{zones[0]}", read_only=True)
+    name = asked.name or _default_name(asked.program)
+    job = Job(
+        name=name,
+        team=team,
+        image=asked.image or str(settings[QueueSettings].image),
+        command=_command(settings, asked.program),
+        topology=first.kind.topology,
+        hosts=first.nodes,
+        chips_per_host=first.machine.chips,
+        slices=asked.slices,
+        account=settings[GkeSettings].kubernetes_account,
+        priority=asked.priority,
+        environment=_environment(settings, name, first),
+        selector=selector,
+        claims=claims,
+        restarts=settings[QueueSettings].restarts,
+    )
+    dearest = prices.total([pool.hourly for pool in fitting]) and max(pool.hourly or 0 for pool in fitting)
+    return Submission(job, fitting, None if dearest is None else asked.slices * dearest)
+
+
+def _people(settings: Settings, asked: Request) -> Iterator[Problem]:
+    known = [team.name for team in teams(settings)]
+    if asked.team not in known:
+        near = difflib.get_close_matches(asked.team, known, 1)
+        fix = f"perhaps {near[0]}" if near else "add it to queue:teams, then pulumi -C infra/queue up"
+        yield Problem("TEAM", f'"{asked.team}"', f"one of queue:teams: {', '.join(known) or 'none'}", fix)
+    if asked.priority not in PRIORITIES:
+        yield Problem(
+            "--priority", f'"{asked.priority}"', f"one of {', '.join(PRIORITIES)}", "write one of these"
+        )
+    name = asked.name or _default_name(asked.program)
+    if not _NAME.fullmatch(name):
+        yield Problem(
+            "--name", f'"{name}"',
+            "1 to 40 lowercase letters, digits and hyphens, first a letter, last no hyphen",
+            "write --name NAME",
+        )  # fmt: skip
+
+
+def _program(settings: Settings, asked: Request) -> Iterator[Problem]:
+    run = shlex.join(asked.program)
+    if not commands.can_start(run):
+        yield Problem(
+            "-- PROGRAM", f'"{run}"',
+            f"a command of the workload ({', '.join(commands.COMMANDS)}), a path, or one of "
+            f"{', '.join(commands.PROGRAMS)}",
+            "write e.g. -- train tiny.toml",
+        )  # fmt: skip
+    image = asked.image or settings[QueueSettings].image
+    if not image:
+        fix = "add queue:image, or write --image HOST/PATH@sha256:…"
+        yield Problem("--image", "nothing", "a job runs in an image", fix)
+    elif not DIGEST.ok(image):
+        yield Problem("--image", f'"{image}"', DIGEST.text, DIGEST.fix)
+    if settings[QueueSettings].install == "bundle" and not settings[TpuSettings].bundle:
+        fix = f"tpu publish {settings.environment}, or queue:install: image"
+        yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)
+
+
+def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> list[Pool]:
+    """The pools that the job may run on: of one size and machine, as many as it has slices."""
+    every = pools.pools(settings)
+    if not every:
+        problems.append(
+            Problem("gke:tpuPools", "no pool", "jobs run on node pools", "add one, and bring gke up")
+        )
+        return []
+    found = [
+        pool
+        for pool in every
+        if asked.size in ("", pool.kind.name, pool.kind.topology)
+        and asked.pool in ("", pool.group)
+        and asked.zone in ("", pool.zone)
+    ]
+    if not found:
+        problems.append(_no_pool(every, asked))
+        return []
+    shapes = {(pool.kind.name, pool.machine.name): pool for pool in found}
+    if len(shapes) > 1:
+        sizes = ", ".join(f"{pool.kind.name} ({pool.group})" for pool in shapes.values())
+        fix = f"write e.g. --slice {found[0].kind.name}, or --pool {found[0].group}"
+        problems.append(Problem("--slice", "several that fit", f"a job has slices of one size: {sizes}", fix))
+    zones = sorted({pool.zone for pool in found})
+    if len(zones) > 1 and _has_data(settings):
+        fix = f"write e.g. --zone {zones[0]}"
+        problems.append(
+            Problem(
+                "--zone", "nothing", f"the data's disk is in the zone of the job: {', '.join(zones)}", fix
+            )
+        )
+    if not 1 <= asked.slices <= _MOST_SLICES:
+        problems.append(Problem("--slices", str(asked.slices), f"1 to {_MOST_SLICES}", "write such a number"))
+    most = max(sum(_kind(pool) == kind for pool in found) for kind in {_kind(pool) for pool in found})
+    if asked.slices > most:
+        rule = f"the slices of a job are pools of one kind, in one zone: {most} at most"
+        fix = f"--slices {most}, or a larger count in gke:tpuPools"
+        problems.append(Problem("--slices", str(asked.slices), rule, fix))
+    return found
+
+
+def _kind(pool: Pool) -> tuple[str, str, str, str]:
+    return pool.kind.name, pool.machine.name, pool.provisioning, pool.zone
+
+
+def _no_pool(every: Sequence[Pool], asked: Request) -> Problem:
+    known = dict.fromkeys(f"{pool.kind.name} ({pool.group}, {pool.zone})" for pool in every)
+    words = " ".join(filter(None, (asked.size, asked.pool and f"--pool {asked.pool}", asked.zone)))
+    chips = next((kind.chips for kind in CATALOG.types if asked.size in (kind.name, kind.topology)), 0)
+    near = min(every, key=lambda pool: (abs(pool.kind.chips - chips), pool.kind.chips))
+    fix = f"the nearest is --slice {near.kind.name}; or add such a pool to gke:tpuPools"
+    return Problem("--slice", f'"{words}"', f"the pools are {', '.join(known)}", fix)
+
+
+def _has_data(settings: Settings) -> bool:
+    data = settings.get(DataSettings)
+    return data is not None and data.snapshot is not None
+
+
+def _default_name(program: Sequence[str]) -> str:
+    """ "train tiny.toml" → "train-tiny"."""
+    words = [
+        re.sub(r"\.\w+$", "", word.rpartition("/")[2]) for word in program[:2] if not word.startswith("-")
+    ]
+    return re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")[:40].strip("-")
+
+
+def _command(settings: Settings, program: Sequence[str]) -> list[str]:
+    """What a container starts: the program at its place, behind the bundle's installation."""
+    own = ["workload", *program] if program[0] in commands.COMMANDS else list(program)
+    if settings[QueueSettings].install == "image":
+        return ["workload", "launch", "--", *own]
+    loader = resources.files("infra.queue").joinpath("loader.sh").read_text("utf-8")
+    return ["bash", "-c", loader, "job", *own]
+
+
+def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]:
+    """What a program finds, as on a TPU VM (docs/code.md)."""
+    found = {
+        "TPU_NAME": name,
+        "ACCELERATOR_TYPE": pool.kind.name,
+        "CHECKPOINT_BUCKET": settings[StorageSettings].bucket_name,
+        "CHECKPOINT_DIR": MOUNT,
+        "STEPS_BUCKET": names.steps_bucket(settings),
+    }
+    if _has_data(settings):
+        found["DATA_DIR"] = DATA_MOUNT
+    if settings[QueueSettings].install == "bundle":
+        found["TPU_BUNDLE"] = str(settings[TpuSettings].bundle)
+    return found
+
+
+def team_of(settings: Settings, name: str) -> Team:
+    """The team of that name. Raises SubmissionError."""
+    if problems := list(_people(settings, Request(name, ["train"]))):
+        raise SubmissionError(listed("the command", problems))
+    return next(one for one in teams(settings) if one.name == name)

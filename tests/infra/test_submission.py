@@ -1,0 +1,134 @@
+"""A job from the words of a person: which pools it may run on, what it costs, what is refused."""
+
+import shlex
+from typing import Any
+
+import pytest
+
+from infra.queue.jobset import jobset
+from infra.queue.submission import Request, Submission, SubmissionError, submission
+from infra.settings import Settings, parse
+from infra.settings.sources import as_pulumi_hands_it_over
+from tests.infra.engine import BASE
+from tests.infra.test_queue_layer import SETTINGS
+
+IMAGE = "us-docker.pkg.dev/my-project/images/base@sha256:" + "0" * 64
+TWO: list[dict[str, Any]] = [
+    {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True, "count": 2},
+    {"name": "big", "acceleratorType": "v6e-256", "zone": "us-east5-b"},
+]
+
+
+def settings(**changes: Any) -> Settings:
+    values = {**BASE, **SETTINGS, "queue:image": IMAGE, "gke:podsRange": "192.168.0.0/18",
+              "gke:servicesRange": "192.168.80.0/20", **changes}  # fmt: skip
+    known = {key: value for key, value in values.items() if value is not None}
+    return parse("dev", as_pulumi_hands_it_over(known, "f"), "f")
+
+
+def ask(run: str = "train tiny.toml", pools: Any = None, **more: Any) -> Submission:
+    changes = {key: more.pop(key) for key in list(more) if ":" in key}
+    request = Request(**{"team": "vision", "program": shlex.split(run), **more})
+    return submission(settings(**{"gke:tpuPools": pools or SETTINGS["gke:tpuPools"], **changes}), request)
+
+
+def worker(one: Submission) -> dict[str, Any]:
+    pod = jobset(one.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return dict(pod["containers"][0], volumes=pod["volumes"], selector=pod["nodeSelector"])
+
+
+def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
+    one = ask()
+    assert (one.job.name, one.job.hosts, one.job.chips_per_host, one.job.slices) == ("train-tiny", 4, 4, 1)
+    assert one.hourly == pytest.approx(16 * 1.4031, rel=0.1)
+    assert one.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pools"
+
+
+def test_a_multislice_job_pays_for_all_of_its_slices() -> None:
+    assert ask(pools=TWO, size="v6e-16", slices=2).hourly == pytest.approx(2 * (ask().hourly or 0))
+
+
+@pytest.mark.parametrize("words", [{"size": "v6e-256"}, {"size": "16x16"}, {"pool": "big"}])
+def test_a_pool_is_chosen_by_size_or_by_name(words: dict[str, str]) -> None:
+    assert ask(pools=TWO, **words).job.hosts == 64
+
+
+def test_a_pod_finds_what_a_host_finds() -> None:
+    one = worker(ask())
+    assert {e["name"]: e["value"] for e in one["env"] if "value" in e} == {
+        "JOB_SLICES": "1",
+        "JOB_HOSTS": "4",
+        "TPU_NAME": "train-tiny",
+        "ACCELERATOR_TYPE": "v6e-16",
+        "CHECKPOINT_BUCKET": "my-project-checkpoints",
+        "CHECKPOINT_DIR": "/mnt/checkpoints",
+        "STEPS_BUCKET": "my-project-checkpoints-steps",
+        "DATA_DIR": "/mnt/data",
+        "TPU_BUNDLE": "ab" * 32,
+    }
+    assert one["volumeMounts"] == [
+        {"name": "checkpoints", "mountPath": "/mnt/checkpoints"},
+        {"name": "data-us-east5-b", "mountPath": "/mnt/data", "readOnly": True},
+    ]
+    assert [v["persistentVolumeClaim"]["claimName"] for v in one["volumes"]] == [
+        "checkpoints",
+        "data-us-east5-b",
+    ]
+    assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-b"
+
+
+@pytest.mark.parametrize(("install", "command"), [
+    ("bundle", ["job", "workload", "train", "tiny.toml"]),
+    ("image", ["workload", "launch", "--", "workload", "train", "tiny.toml"]),
+])  # fmt: skip
+def test_what_a_pod_starts(install: str, command: list[str]) -> None:
+    found = worker(ask(**{"queue:install": install}))["command"]
+    assert found[-len(command) :] == command
+    assert found[:2] == (["bash", "-c"] if install == "bundle" else ["workload", "launch"])
+
+
+def test_a_program_of_ones_own_is_started_as_it_is() -> None:
+    assert worker(ask("python train.py --lr 3e-4"))["command"][3:] == [
+        "job",
+        "python",
+        "train.py",
+        "--lr",
+        "3e-4",
+    ]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"team": "visoin"},
+        'TEAM: found "visoin". Rule: one of queue:teams: vision, speech. Fix: perhaps vision',
+    ),
+    ({"priority": "urgent"}, "Rule: one of low, medium, high"),
+    ({"name": "Train"}, "1 to 40 lowercase letters"),
+    ({"name": "x" * 41}, "1 to 40 lowercase letters"),
+    ({"run": "rm -rf /"}, "a command of the workload (activations, checkpoints"),
+    ({"queue:image": None}, "Rule: a job runs in an image"),
+    ({"image": "python:3.11"}, "an image with its digest"),
+    ({"tpu:bundle": None}, "Fix: tpu publish dev, or queue:install: image"),
+    ({"size": "8x8"}, "the nearest is --slice v6e-16"),
+    ({"size": "v6e-128", "pools": TWO}, "the nearest is --slice v6e-16"),
+    ({"size": "v6e-16", "zone": "us-east5-a"}, '"v6e-16 us-east5-a"'),
+    ({"pool": "huge"}, '"--pool huge"'),
+    ({"pools": TWO}, "a job has slices of one size: v6e-16 (train), v6e-256 (big)"),
+    ({"slices": 2}, "1 at most. Fix: --slices 1"),
+    ({"slices": 0}, "1 to 1024"),
+    ({"pools": TWO, "size": "v6e-16", "slices": 3}, "2 at most"),
+    ({"pools": [{**TWO[0], "count": 0}]}, "jobs run on node pools"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_cant_run_is_refused_before_it_is_submitted(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(SubmissionError) as refused:
+        ask(**words)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("1 problem in the job:")
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    with pytest.raises(SubmissionError, match="4 problems in the job"):
+        ask("rm -rf /", team="nobody", priority="now", size="8x8")

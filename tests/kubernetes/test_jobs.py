@@ -1,0 +1,180 @@
+"""`tpu job` on a real Kueue and JobSet, by the rights that a team's people have."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from cli import job as command
+from infra.errors import InfraError
+from infra.gcp.client import Client, RequestError
+from infra.gcp.failures import Kind
+from infra.gcp.kubernetes import Cluster
+from infra.queue import namespace
+from infra.queue.jobs import COMPLETED, FAILED, QUEUED, RUNNING, Jobs
+from infra.queue.jobset import Job
+from infra.queue.kueue import Team, objects
+from infra.queue.namespace import Volumes
+from infra.queue.ready import wait
+from rehearsal.kubernetes.api import documents
+from rehearsal.kubernetes.programs import QUEUE, folder
+from tests.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
+
+VISION, SPEECH = Team("vision", "vision"), Team("speech", "speech")
+ADA, BEN = "ada@example.com", "ben@example.com"
+WAIT = ["sh", "-c", "trap 'exit 143' TERM; echo ready; sleep 1000 & wait"]
+
+
+@pytest.fixture(scope="module", name="queue")
+def _queue(lab: Lab) -> Lab:
+    def make() -> None:
+        lab.add_pool(pool("jobs-0"))
+        lab.api.apply_all(list(objects([output("jobs-0")])), "tests")
+        for team, who in ((VISION, ADA), (SPEECH, BEN)):
+            mine = namespace.objects(team, [f"user:{who}"], "trainer", None, Volumes("bucket", {}))
+            lab.api.apply_all(list(mine), "tests")
+
+    INSIDE.submit(make).result()
+    return lab
+
+
+@pytest.fixture(autouse=True)
+def _empty(queue: Lab) -> Iterator[None]:
+    yield
+
+    def clean() -> None:
+        for team, who in ((VISION, ADA), (SPEECH, BEN)):
+            jobs = as_user(queue, who, team)
+            for one in jobs.all():
+                jobs.cancel(one.name)
+            queue.until(lambda jobs=jobs: not jobs.all(), "an empty queue", 60)  # type: ignore[misc]
+
+    INSIDE.submit(clean).result()
+
+
+def session(lab: Lab, who: str) -> requests.Session:
+    pair = lab.control_plane.authority.client(who.partition("@")[0], who)
+    one = requests.Session()
+    one.trust_env = False
+    one.verify, one.cert = str(lab.control_plane.authority.ca), (str(pair.certificate), str(pair.key))
+    return one
+
+
+def as_user(lab: Lab, who: str, team: Team) -> Jobs:
+    return Jobs(Cluster(Client("p", session(lab, who)), lab.control_plane.url.removeprefix("https://")), team)
+
+
+def job(name: str, line: list[str], team: Team = VISION, **more: Any) -> Job:
+    return Job(name, team, MACHINE, line, topology="4x4", hosts=HOSTS, chips_per_host=4, **more)
+
+
+def test_a_job_is_submitted_seen_in_its_place_and_cancelled(queue: Lab) -> None:
+    ours, theirs = as_user(queue, ADA, VISION), as_user(queue, BEN, SPEECH)
+    ours.submit(job("first", WAIT))
+    queue.until(lambda: (one := ours.status("first")) and one.state == RUNNING, "the first job", 60)
+    theirs.submit(job("second", WAIT, SPEECH))
+    theirs.submit(job("third", WAIT, SPEECH, priority="high"))
+    queue.until(
+        lambda: {one.name: one.position for one in theirs.all()} == {"second": 2, "third": None},
+        "preemption",
+        60,
+    )
+    moved = ours.status("first")
+    assert moved is not None
+    assert (moved.state, moved.position, moved.counted) == (QUEUED, 1, 0)
+    assert "16 more needed" in moved.why
+    assert "cpu" not in moved.why
+    assert theirs.cancel("third")
+    assert theirs.cancel("second")
+    queue.until(lambda: (one := ours.status("first")) and one.state == RUNNING, "the first job again", 60)
+    assert not ours.cancel("nothing")
+
+
+def test_how_a_job_ended_is_seen_with_what_it_printed(queue: Lab) -> None:
+    ours = as_user(queue, ADA, VISION)
+    ours.submit(job("good", ["sh", "-c", "echo one; echo two $JOB_WORKER"]))
+    queue.until(lambda: (one := ours.status("good")) and one.state == COMPLETED, "the good job", 60)
+    pod = ours.worker("good", 2)
+    assert pod
+    lines = list(ours.log(pod))
+    assert [text for _, text in lines] == ["one", "two 2"]
+    assert [text for _, text in ours.log(pod, since=lines[0][0])] == ["two 2"]
+    ours.submit(job("bad", ["sh", "-c", "exit 3"]))
+    queue.until(lambda: (one := ours.status("bad")) and one.state == FAILED, "the bad job", 60)
+    ended = ours.status("bad")
+    assert ended is not None
+    assert (ended.restarts, bool(ended.why)) == (0, True)
+
+
+def test_a_team_reaches_neither_another_team_nor_more_than_jobs(queue: Lab) -> None:
+    strange = as_user(queue, ADA, SPEECH)
+    with pytest.raises(RequestError) as refused:
+        strange.submit(job("mine", WAIT, SPEECH))
+    assert refused.value.failure.kind is Kind.PERMISSION
+    assert 'User "ada@example.com" cannot' in refused.value.failure.message
+    with pytest.raises(RequestError, match="cannot list"):
+        strange.all()
+    cluster = Cluster(Client("p", session(queue, ADA)), queue.control_plane.url.removeprefix("https://"))
+    for path in (
+        "/api/v1/namespaces/vision/secrets",
+        "/api/v1/nodes",
+        "/apis/kueue.x-k8s.io/v1beta2/clusterqueues",
+    ):
+        with pytest.raises(RequestError, match="cannot list"):
+            list(cluster.items(path))
+    with pytest.raises(RequestError, match="cannot create"):
+        cluster.create(
+            "/api/v1/namespaces/vision/pods", {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "x"}}
+        )
+
+
+def test_a_name_is_taken_once(queue: Lab) -> None:
+    ours = as_user(queue, ADA, VISION)
+    ours.submit(job("twice", WAIT))
+    with pytest.raises(InfraError, match="vision has a job twice already"):
+        ours.submit(job("twice", WAIT))
+
+
+def test_a_namespace_without_the_queue_is_named(queue: Lab) -> None:
+    elsewhere = as_user(queue, ADA, Team("vision", "vision", "missing"))
+    with pytest.raises(InfraError, match="the namespace vision has no queue missing"):
+        elsewhere.submit(job("lost", WAIT))
+
+
+@pytest.mark.parametrize(("line", "status", "last"), [
+    (["sh", "-c", "echo one; sleep 3; echo two"], 0, "completed"),
+    (["sh", "-c", "echo one; exit 3"], 1, "failed"),
+])  # fmt: skip
+def test_the_command_follows_a_job_to_its_end(
+    line: list[str], status: int, last: str, queue: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = as_user(queue, ADA, VISION)
+    ours.submit(job("followed", line))
+    assert command._follow(ours, "followed") == status
+    shown = capsys.readouterr().out.splitlines()
+    assert [text for text in shown if text.startswith("  | ")] == ["  | one", "  | two"][: 2 - status]
+    assert any(text.startswith(f"followed: {last}") for text in shown)
+
+
+def test_the_command_says_that_a_job_was_cancelled(queue: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command._follow(as_user(queue, ADA, VISION), "gone") == 1
+    assert capsys.readouterr().out == "gone: cancelled, by this or another command\n"
+
+
+def test_the_gate_waits_until_the_webhooks_answer(queue: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin, pair = requests.Session(), queue.control_plane.admin
+    admin.trust_env = False
+    admin.verify, admin.cert = str(queue.control_plane.authority.ca), (str(pair.certificate), str(pair.key))
+    monkeypatch.setattr("infra.gcp.client._login", lambda: admin)
+    place = queue.control_plane.url.removeprefix("https://")
+    assert wait("p", place, 30) < 30
+    assert queue.api.get("kueue.x-k8s.io/v1beta2", "ResourceFlavor", "ready-check") is None, "a dry run"
+    queue.api.delete(queue.api.place("apps/v1", "Deployment", "jobset-system", "jobset-controller-manager"))
+    try:
+        queue.until(lambda: not queue.api.list("v1", "Pod", "jobset-system"), "the controller's end", 60)
+        with pytest.raises(InfraError, match=r"the cluster took no JobSet within 3 s: .*jobset"):
+            wait("p", place, 3)
+    finally:
+        queue.api.apply_all(documents((folder(QUEUE) / "jobset.yaml").read_text()), "tests")
+    assert wait("p", place, 120) > 0
