@@ -75,14 +75,13 @@ def test_a_job_is_submitted_seen_in_its_place_and_cancelled(queue: Lab) -> None:
     queue.until(lambda: (one := ours.status("first")) and one.state == RUNNING, "the first job", 60)
     theirs.submit(job("second", WAIT, SPEECH))
     theirs.submit(job("third", WAIT, SPEECH, priority="high"))
-    queue.until(
-        lambda: {one.name: one.position for one in theirs.all()} == {"second": 2, "third": None},
-        "preemption",
-        60,
-    )
-    moved = ours.status("first")
+    queue.until(lambda: (one := theirs.status("third")) and one.state == RUNNING, "preemption", 60)
+    queue.until(lambda: (one := ours.status("first")) and one.position == 1, "the preempted job's place", 30)
+    waiting, moved = theirs.status("second"), ours.status("first")
+    assert waiting is not None
     assert moved is not None
-    assert (moved.state, moved.position, moved.counted) == (QUEUED, 1, 0)
+    assert (waiting.state, waiting.position) == (QUEUED, 2)
+    assert (moved.state, moved.counted) == (QUEUED, 0)
     assert "16 more needed" in moved.why
     assert "cpu" not in moved.why
     assert theirs.cancel("third")
