@@ -18,12 +18,12 @@ from infra.gcp.client import Client
 from infra.gcp.kubernetes import found
 from infra.gke import pools
 from infra.gke.settings import GkeSettings
+from infra.jobs.client import COMPLETED, ENDED, QUEUED, Jobs, Status
+from infra.jobs.jobset import jobset
+from infra.jobs.submission import Request, submission, team_of
 from infra.prices import dollars
-from infra.queue.jobs import COMPLETED, ENDED, QUEUED, Jobs, Status
-from infra.queue.jobset import jobset
 from infra.queue.kueue import PRIORITIES, Team
 from infra.queue.settings import QueueSettings
-from infra.queue.submission import Request, submission, team_of
 from infra.queue.team import teams
 from infra.settings import Settings, from_file
 

@@ -100,11 +100,11 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
         failure = error.failure
         if failure.kind is Kind.API_OFF:
             return  # no API, nothing of it
-        why = f"nobody can say whether {noun} live: {failure.kind}: {failure.message}"
+        why = f"it isn't known whether {noun} live: {failure.kind}: {failure.message}"
         fix = f"{failure.fix}; then again" if failure.kind in FOR_PEOPLE else "the same command again"
         raise LivingError(f"{why}\n    fix: {fix}") from None
     except InfraError as error:
-        raise LivingError(f"nobody can say whether {noun} live: {error}") from None
+        raise LivingError(f"it isn't known whether {noun} live: {error}") from None
     if living:
         some = ", ".join(living[:_SHOWN]) + (f" and {len(living) - _SHOWN} more" if living[_SHOWN:] else "")
         raise LivingError(f"{len(living)} {noun} stand on this: {some}\n    fix: {fix}; then again")

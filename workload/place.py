@@ -7,7 +7,7 @@ One function computes the variables that a program reads (workload/train/cluster
 finds its place in what the launcher of the job left in the environment:
 
     on a TPU VM   WORKER_ID, WORKER_COUNT, COORDINATOR_ADDRESS: the job's unit has set them already
-    in a JobSet   JOB_SLICE, JOB_WORKER, JOB_SLICES, JOB_HOSTS, JOB_COORDINATOR (infra/queue/jobset.py)
+    in a JobSet   JOB_SLICE, JOB_WORKER, JOB_SLICES, JOB_HOSTS, JOB_COORDINATOR (infra/jobs/jobset.py)
 """
 
 from __future__ import annotations

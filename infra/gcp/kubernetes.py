@@ -59,7 +59,7 @@ def found(client: Client, region: str, name: str, environment: str) -> Cluster:
 
     Raises:
         InfraError: it isn't there, or has no DNS name.
-        RequestError: nobody can say.
+        RequestError: it isn't known.
     """
     place = f"projects/{client.project}/locations/{region}/clusters/{name}"
     one = or_none(lambda: client.json("GET", f"{CONTAINER}/v1/{place}"))

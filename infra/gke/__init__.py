@@ -54,6 +54,7 @@ def _planned(settings: Settings) -> dict[str, Any]:
         "kubernetes_account": desired.kubernetes_account,
         "pools": [pool.outputs() for pool in pools.pools(settings)],
         "multislice_group": desired.multislice_group,
+        "node_account_email": f"{desired.node_account_id}@{settings.project}.iam.gserviceaccount.com",
     }
 
 

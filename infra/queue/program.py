@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import layers, names, upstream
+from infra import names, upstream
 from infra.data import DataOutputs
 from infra.gke import GkeOutputs
 from infra.gke.settings import GkeSettings
@@ -17,7 +17,7 @@ from infra.queue import QueueOutputs, kueue, manifests, namespace
 from infra.queue.kueue import CLUSTER_QUEUE, Object, Team
 from infra.queue.ready import Ready
 from infra.queue.settings import QueueSettings
-from infra.queue.team import teams
+from infra.queue.team import planned_pools, teams
 from infra.settings import Settings
 from infra.storage import StorageOutputs
 
@@ -132,8 +132,7 @@ def _pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
     """The pools that exist; in a preview before there is a cluster, those that the settings ask for."""
     exist = upstream.known(GkeOutputs, "pools")
     if exist is None:
-        gke = layers.named("gke")
-        exist = gke.planned(settings)["pools"] if gke else []
+        exist = planned_pools(settings)
     return [{**pool, **{key: int(pool[key]) for key in ("hosts", "chips")}} for pool in exist]
 
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from infra import nodes
 from infra.data.settings import DataSettings
 from infra.errors import Problem
-from infra.gke import pools
 from infra.gke.settings import GkeSettings
 from infra.queue.settings import QueueSettings
-from infra.queue.team import teams
+from infra.queue.team import planned_pools, teams
 from infra.queue.versions import IMAGES
 from infra.settings.schema import Relation, Settings
 
@@ -61,12 +60,12 @@ def _members(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _chips(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    asked, found = settings[QueueSettings].chips, pools.pools(settings)
-    have = sum(pool.kind.chips for pool in found)
+    asked, found = settings[QueueSettings].chips, planned_pools(settings)
+    have = sum(pool["chips"] for pool in found)
     if asked is not None and asked != have:
         yield Problem(
             "queue:chips", str(asked),
-            f"the queue's quota is what the {len(found)} node pools have: {have} chips",
+            f"the queue's quota is what all node pools have: {have} chips in {len(found)}",
             f"write {have}, remove it, or change gke:tpuPools",
         )  # fmt: skip
 
@@ -75,7 +74,7 @@ def _data(settings: Settings, given: set[str]) -> Iterator[Problem]:
     data = settings.get(DataSettings)
     if data is None or data.snapshot is None:
         return
-    lacking = sorted({pool.zone for pool in pools.pools(settings)} - set(nodes.zones(settings)))
+    lacking = sorted({pool["zone"] for pool in planned_pools(settings)} - set(nodes.zones(settings)))
     for zone in lacking:
         yield Problem(
             "gke:tpuPools", f'"{zone}"', "jobs read the data from a disk in their zone, and there is none",

@@ -13,7 +13,7 @@ NAMESPACE = rules.pattern(
 )
 DIGEST = rules.pattern(
     r"[a-z0-9][a-z0-9.-]*(:\d+)?(/[a-z0-9._-]+)+(:[\w][\w.-]{0,127})?@sha256:[0-9a-f]{64}",
-    "an image with its digest, which nobody can move: HOST/PATH[:TAG]@sha256:…",
+    "an image with its digest, which names its bytes: HOST/PATH[:TAG]@sha256:…",
     "write the digest: `crane digest IMAGE`, or `docker buildx imagetools inspect IMAGE`",
 )
 
@@ -33,11 +33,13 @@ class TeamSettings:
 class QueueSettings:
     """JobSet and Kueue on the cluster, and the teams that submit jobs."""
 
-    teams: tuple[TeamSettings, ...] = setting("the teams: a namespace and a queue each")
+    teams: tuple[TeamSettings, ...] = setting(
+        "the teams: a namespace and a queue each", example="[{name: vision}]"
+    )
     kueue_image: str = setting(
         f"image of Kueue's controller: {IMAGES['kueue']} with its digest",
         rule=DIGEST,
-        example=f"{IMAGES['kueue']}@sha256:{'0' * 64}",
+        example=f"{IMAGES['kueue']}@sha256:DIGEST",
     )
     jobset_image: str = setting(
         "image of JobSet's controller",

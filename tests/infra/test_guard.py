@@ -132,7 +132,7 @@ def test_what_nobody_can_say_is_refused(
     with pytest.raises(LivingError) as refused:
         refuse(MEMBERS, "p", "dev", LABELS)
     head, _, how = str(refused.value).partition("\n    fix: ")
-    assert head.startswith("nobody can say whether members of fleets live: ")
+    assert head.startswith("it isn't known whether members of fleets live: ")
     assert said in head
     assert how.startswith(fix)
     assert len(api.asked) == requests

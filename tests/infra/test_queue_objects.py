@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from infra.queue.jobset import Job, jobset
+from infra.jobs.jobset import Job, jobset
 from infra.queue.kueue import CPU_FLAVOR, TPU, Team, flavors, objects
 
 TEAMS = [Team("vision", "vision"), Team("speech", "team-speech", "speech")]

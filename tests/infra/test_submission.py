@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from infra.queue.jobset import jobset
-from infra.queue.submission import Request, Submission, SubmissionError, submission
+from infra.jobs.jobset import jobset
+from infra.jobs.submission import Request, Submission, SubmissionError, submission
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.engine import BASE
@@ -131,4 +131,4 @@ def test_what_cant_run_is_refused_before_it_is_submitted(words: dict[str, Any], 
 
 def test_all_that_is_wrong_is_named_at_once() -> None:
     with pytest.raises(SubmissionError, match="4 problems in the job"):
-        ask("rm -rf /", team="nobody", priority="now", size="8x8")
+        ask("rm -rf /", team="others", priority="now", size="8x8")

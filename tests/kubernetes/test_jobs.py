@@ -11,9 +11,9 @@ from infra.errors import InfraError
 from infra.gcp.client import Client, RequestError
 from infra.gcp.failures import Kind
 from infra.gcp.kubernetes import Cluster
+from infra.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, Jobs
+from infra.jobs.jobset import Job
 from infra.queue import namespace
-from infra.queue.jobs import COMPLETED, FAILED, QUEUED, RUNNING, Jobs
-from infra.queue.jobset import Job
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
 from infra.queue.ready import wait

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra.queue import jobset, namespace
-from infra.queue.jobset import Job
+from infra.jobs import jobset
+from infra.jobs.jobset import Job
+from infra.queue import namespace
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
 from rehearsal.kubernetes.errors import ApiError

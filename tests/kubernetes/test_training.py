@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from infra.jobs.jobset import Job, jobset
 from infra.queue import namespace
-from infra.queue.jobset import Job, jobset
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
 from infra.settings.sources import ROOT

@@ -5,7 +5,7 @@
 # The script is of the bundle that it installs, and the loader, which found it there, says which that is.
 export TPU_BUNDLE=${1:?the id of the bundle that this script is of}
 
-# A container of a job (infra/queue/jobset.py) installs the same bundle, and becomes the program that it names.
+# A container of a job (infra/jobs/jobset.py) installs the same bundle, and becomes the program that it names.
 if [[ ${2:-} == pod ]]; then
   mkdir -p "$RUN" /opt/tpu /var/lib/tpu
   for stage in bundle python code; do

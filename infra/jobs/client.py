@@ -11,7 +11,7 @@ from infra.errors import InfraError
 from infra.gcp.client import RequestError
 from infra.gcp.failures import Kind
 from infra.gcp.kubernetes import DRY_RUN, Cluster
-from infra.queue.jobset import API, Job, jobset
+from infra.jobs.jobset import API, Job, jobset
 from infra.queue.kueue import API as KUEUE
 from infra.queue.kueue import CPU_FLAVOR, Team
 
@@ -48,7 +48,7 @@ class Status:
 
 
 class Jobs:
-    """Of one team; every method raises RequestError where the cluster can't say."""
+    """Of one team; every method raises RequestError where the cluster can't answer."""
 
     def __init__(self, cluster: Cluster, team: Team):
         self._cluster, self._team = cluster, team

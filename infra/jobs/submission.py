@@ -16,7 +16,7 @@ from infra.errors import InfraError, Problem, listed
 from infra.gke import pools
 from infra.gke.pools import Pool
 from infra.gke.settings import GkeSettings
-from infra.queue.jobset import Claim, Job
+from infra.jobs.jobset import Claim, Job
 from infra.queue.kueue import PRIORITIES, Flavor, Team
 from infra.queue.namespace import CHECKPOINTS, DATA
 from infra.queue.settings import DIGEST, QueueSettings
@@ -224,7 +224,7 @@ def _command(settings: Settings, program: Sequence[str]) -> list[str]:
     own = ["workload", *program] if program[0] in commands.COMMANDS else list(program)
     if settings[QueueSettings].install == "image":
         return ["workload", "launch", "--", *own]
-    loader = resources.files("infra.queue").joinpath("loader.sh").read_text("utf-8")
+    loader = resources.files("infra.jobs").joinpath("loader.sh").read_text("utf-8")
     return ["bash", "-c", loader, "job", *own]
 
 

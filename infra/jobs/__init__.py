@@ -1,0 +1,1 @@
+"""Jobs on the cluster of the queue layer: from a person's words to a JobSet, and how it fares."""
