@@ -11,14 +11,14 @@ from infra.errors import InfraError
 from infra.gcp.client import RequestError
 from infra.gcp.failures import Kind
 from infra.gcp.kubernetes import DRY_RUN, Cluster
-from infra.jobs.jobset import API, Job, jobset
+from infra.jobs.jobset import API, SLICE, Job, jobset
 from infra.queue.kueue import API as KUEUE
 from infra.queue.kueue import CPU_FLAVOR, Team
 
 QUEUED, STARTING, RUNNING, COMPLETED, FAILED = "queued", "starting", "running", "completed", "failed"
 ENDED = (COMPLETED, FAILED)
 _VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2"
-_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_LABEL, _PART = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"
 # That CPU nodes have no chips is nothing that holds a job.
 _OF_CPU = re.compile(f'Flavor "{CPU_FLAVOR}" does not support TopologyAwareScheduling, ')
 _STAMP = re.compile(r"(\S+Z) (.*)")
@@ -91,7 +91,9 @@ class Jobs:
             for owner in one["metadata"].get("ownerReferences", ())
         }
         pods: dict[str, list[Mapping[str, Any]]] = {}
-        for pod in self._cluster.items(f"/api/v1/namespaces/{space}/pods", {"labelSelector": _LABEL}):
+        for pod in self._cluster.items(
+            f"/api/v1/namespaces/{space}/pods", {"labelSelector": f"{_LABEL},{_PART}={SLICE}"}
+        ):
             pods.setdefault(pod["metadata"]["labels"][_LABEL], []).append(pod)
         waiting = self._positions()
         found = [
@@ -112,7 +114,7 @@ class Jobs:
 
     def worker(self, name: str, number: int) -> str | None:
         """The newest pod of a worker, counted over all slices; None while there is none."""
-        query = {"labelSelector": f"{_LABEL}={name}"}
+        query = {"labelSelector": f"{_LABEL}={name},{_PART}={SLICE}"}
         found = [
             one["metadata"]
             for one in self._cluster.items(f"/api/v1/namespaces/{self._team.namespace}/pods", query)
@@ -160,6 +162,7 @@ def _status(
     hosts = sum(
         each["replicas"] * each["template"]["spec"].get("parallelism", 1)
         for each in one["spec"]["replicatedJobs"]
+        if each["name"] == SLICE
     )
     why = ""
     if terminal := status.get("terminalState", ""):

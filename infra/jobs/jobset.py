@@ -18,6 +18,7 @@ PORT = 8476
 _TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 _SLICES, _SLICE_SIZE = "kueue.x-k8s.io/podset-slice-required-topology", "kueue.x-k8s.io/podset-slice-size"
 _MOST_RESTARTS = 4
+_UPLOADS = 1000  # it begins before there are curves, and its failures are nobody's
 _KEEP_S = 7 * 24 * 3600  # an ended job, for who looks at it later
 
 
@@ -27,6 +28,18 @@ class Claim:
 
     name: str
     read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Uploader:
+    """Copies a run's curves to Vertex AI TensorBoard while it trains.
+
+    https://cloud.google.com/vertex-ai/docs/experiments/tensorboard-upload-existing-logs
+    """
+
+    image: str
+    tensorboard: str
+    log_folder: str
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,7 @@ class Job:
         selector: node labels that a host has beside its topology.
         claims: volume claims of the namespace, by the folders where they are.
         priority: low, medium or high.
+        uploader: runs beside the slices, on a CPU node, and doesn't decide how the job ends.
         restarts: how often a failure that isn't the job's fault may recreate it; maintenance and preemption
             don't count.
     """
@@ -57,11 +71,17 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     selector: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
+    uploader: Uploader | None = None
     restarts: int = _MOST_RESTARTS
 
 
 def jobset(job: Job) -> Object:
     """The manifest."""
+    replicated = [{"name": SLICE, "replicas": job.slices, "template": {"spec": _job(job)}}]
+    if job.uploader:
+        replicated.append(
+            {"name": "uploader", "replicas": 1, "template": {"spec": _upload(job, job.uploader)}}
+        )
     return {
         "apiVersion": API,
         "kind": "JobSet",
@@ -86,10 +106,11 @@ def jobset(job: Job) -> Object:
                         "action": "RestartJobSetAndIgnoreMaxRestarts",
                         "onJobFailureReasons": ["PodFailurePolicy"],
                     },
-                    {"name": "failed", "action": "FailJobSet"},
+                    {"name": "failed", "action": "FailJobSet", "targetReplicatedJobs": [SLICE]},
                 ],
             },
-            "replicatedJobs": [{"name": SLICE, "replicas": job.slices, "template": {"spec": _job(job)}}],
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": [SLICE]},
+            "replicatedJobs": replicated,
         },
     }
 
@@ -98,6 +119,8 @@ def _job(job: Job) -> Object:
     annotations = {_TOPOLOGY: POOL_LABEL}
     if job.slices > 1:
         annotations = {_SLICES: POOL_LABEL, _SLICE_SIZE: str(job.hosts)}
+    if job.claims:
+        annotations |= _FUSE
     return {
         "parallelism": job.hosts,
         "completions": job.hosts,
@@ -108,7 +131,7 @@ def _job(job: Job) -> Object:
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
             ]
         },
-        "template": {"metadata": {"annotations": {**annotations, **_FUSE}}, "spec": _pod(job)},
+        "template": {"metadata": {"annotations": annotations}, "spec": _pod(job)},
     }
 
 
@@ -147,6 +170,26 @@ def _pod(job: Job) -> Object:
             for claim in job.claims.values()
         ],
     }
+
+
+def _upload(job: Job, uploader: Uploader) -> Object:
+    command = [
+        "tb-gcp-uploader", f"--tensorboard_resource_name={uploader.tensorboard}",
+        f"--logdir={uploader.log_folder}", f"--experiment_name={job.name}",
+    ]  # fmt: skip
+    container = {
+        "name": "uploader",
+        "image": uploader.image,
+        "command": command,
+        "resources": {"requests": {"cpu": "500m", "memory": "2Gi"}},
+    }
+    pod = {
+        "restartPolicy": "OnFailure",
+        "serviceAccountName": job.account,
+        "automountServiceAccountToken": False,
+        "containers": [container],
+    }
+    return {"parallelism": 1, "completions": 1, "backoffLimit": _UPLOADS, "template": {"spec": pod}}
 
 
 def _places(job: Job) -> list[Object]:

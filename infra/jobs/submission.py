@@ -16,7 +16,7 @@ from infra.errors import InfraError, Problem, listed
 from infra.gke import pools
 from infra.gke.pools import Pool
 from infra.gke.settings import GkeSettings
-from infra.jobs.jobset import Claim, Job
+from infra.jobs.jobset import Claim, Job, Uploader
 from infra.queue.kueue import PRIORITIES, Flavor, Team
 from infra.queue.namespace import CHECKPOINTS, DATA
 from infra.queue.settings import DIGEST, QueueSettings
@@ -107,6 +107,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         environment=_environment(settings, name, first),
         selector=selector,
         claims=claims,
+        uploader=_uploader(settings, asked.program),
         restarts=settings[QueueSettings].restarts,
     )
     dearest = prices.total([pool.hourly for pool in fitting]) and max(pool.hourly or 0 for pool in fitting)
@@ -242,6 +243,19 @@ def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]
     if settings[QueueSettings].install == "bundle":
         found["TPU_BUNDLE"] = str(settings[TpuSettings].bundle)
     return found
+
+
+def _uploader(settings: Settings, program: Sequence[str]) -> Uploader | None:
+    """Of training in the bucket alone."""
+    desired = settings[QueueSettings]
+    try:
+        training = commands.training(shlex.join(program))
+    except ValueError:
+        return None  # the trainer says what is wrong
+    if training is None or training.folder or not (desired.tensorboard and desired.tensorboard_image):
+        return None
+    folder = f"gs://{settings[StorageSettings].bucket_name}/runs/{training.name}/tensorboard"
+    return Uploader(desired.tensorboard_image, desired.tensorboard, folder)
 
 
 def team_of(settings: Settings, name: str) -> Team:

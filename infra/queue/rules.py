@@ -14,6 +14,7 @@ from infra.queue.team import planned_pools, teams
 from infra.queue.versions import IMAGES
 from infra.settings.schema import Relation, Settings
 
+_UPLOAD_ROLE = "roles/aiplatform.user"
 _TEAMS = ("queue:teams[].name", "queue:teams[].namespace")
 _POOLS = ("gke:tpuPools[].count", "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology")
 
@@ -95,11 +96,28 @@ def _versions(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )  # fmt: skip
 
 
+def _tensorboard(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired = settings[QueueSettings]
+    if bool(desired.tensorboard) != bool(desired.tensorboard_image):
+        lacking = "tensorboardImage" if desired.tensorboard else "tensorboard"
+        yield Problem(
+            f"queue:{lacking}", "nothing", "curves are copied by an image to a TensorBoard",
+            f"add queue:{lacking}, or remove the other",
+        )  # fmt: skip
+    elif desired.tensorboard and _UPLOAD_ROLE not in settings[GkeSettings].workload_roles:
+        yield Problem(
+            "queue:tensorboard", f'"{desired.tensorboard}"',
+            f"the account of the pods writes there, which needs {_UPLOAD_ROLE} on the project",
+            f"add {_UPLOAD_ROLE} to gke:workloadRoles",
+        )  # fmt: skip
+
+
 RULES: tuple[Relation, ...] = (
     (_TEAMS, _names),
     ((*_TEAMS, "gke:namespaces"), _namespaces),
     (("queue:teams[].members", "gke:securityGroup"), _members),
     (("queue:chips", *_POOLS), _chips),
     (("gke:tpuPools[].zone", "tpu:zones", "data:snapshot"), _data),
+    (("queue:tensorboard", "queue:tensorboardImage", "gke:workloadRoles"), _tensorboard),
     (("queue:kueueImage", "queue:jobsetImage"), _versions),
 )

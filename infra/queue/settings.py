@@ -55,6 +55,19 @@ class QueueSettings:
         default="bundle",
         rule=rules.one_of(("bundle", "image")),
     )
+    tensorboard: str | None = setting(
+        "Vertex AI TensorBoard that the curves of training jobs are copied to; without it, TensorBoard reads "
+        "the bucket",
+        default=None,
+        rule=rules.pattern(
+            rf"projects/({rules.PROJECT}|\d+)/locations/[a-z0-9-]+/tensorboards/[\w-]+",
+            "projects/P/locations/L/tensorboards/T",
+            "copy it from `gcloud ai tensorboards list --region=L`",
+        ),
+    )
+    tensorboard_image: str | None = setting(
+        "image with `google-cloud-aiplatform[tensorboard]`, which copies them", default=None, rule=DIGEST
+    )
     chips: int | None = setting(
         "chips of all node pools, which the queue's quota is derived from; only checked",
         default=None,

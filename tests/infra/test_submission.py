@@ -97,6 +97,31 @@ def test_a_program_of_ones_own_is_started_as_it_is() -> None:
     ]
 
 
+TENSORBOARD = {
+    "queue:tensorboard": "projects/my-project/locations/us-east5/tensorboards/1",
+    "queue:tensorboardImage": IMAGE,
+    "gke:workloadRoles": ["roles/logging.logWriter", "roles/aiplatform.user"],
+}
+
+
+def test_curves_are_copied_to_vertex_only_where_the_settings_say_so() -> None:
+    one = jobset(ask(**TENSORBOARD).job)["spec"]
+    uploader = one["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]
+    assert uploader["command"] == [
+        "tb-gcp-uploader",
+        "--tensorboard_resource_name=projects/my-project/locations/us-east5/tensorboards/1",
+        "--logdir=gs://my-project-checkpoints/runs/tiny/tensorboard",
+        "--experiment_name=train-tiny",
+    ]
+    assert one["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["slice"]}
+    for other in (
+        ask(),
+        ask("extract qwen-0.5b.toml", **TENSORBOARD),
+        ask("train tiny.toml --dir /tmp", **TENSORBOARD),
+    ):
+        assert len(jobset(other.job)["spec"]["replicatedJobs"]) == 1
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"team": "visoin"},

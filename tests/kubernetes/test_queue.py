@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.jobs import jobset
-from infra.jobs.jobset import Job
+from infra.jobs.jobset import Job, Uploader
 from infra.queue import namespace
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
@@ -155,6 +155,26 @@ def test_a_program_that_fails_ends_its_job_at_once(queue: Lab) -> None:
     one = job("broken", VISION, ["sh", "-c", "exit 1"], restarts=4)
     submit(queue, one)
     queue.until(lambda: ended(queue, one) == "Failed", "the job's end")
+    assert status(queue, one).get("restarts", 0) == 0
+    remove(queue, one)
+
+
+def test_an_uploader_runs_beside_the_slice_and_ends_with_it(queue: Lab) -> None:
+    """On a CPU node; that it fails again and again is nothing to the job."""
+    one = job(
+        "curves", VISION, ["sh", "-c", "sleep 5"], uploader=Uploader(MACHINE, "projects/p/t", "gs://b/runs")
+    )
+    submit(queue, one)
+    queue.until(lambda: len(pods(queue, one)) >= HOSTS, "the slice")
+
+    def uploader() -> dict[str, Any]:
+        selector = "jobset.sigs.k8s.io/replicatedjob-name=uploader"
+        (found,) = queue.api.list("v1", "Pod", VISION.namespace, labelSelector=selector)
+        return found
+
+    assert "gke-tpu-cpu" in uploader()["spec"]["nodeName"]
+    queue.until(lambda: uploader()["status"]["containerStatuses"][0]["restartCount"] > 0, "its failure", 30)
+    queue.until(lambda: ended(queue, one) == "Completed", "the job's end")
     assert status(queue, one).get("restarts", 0) == 0
     remove(queue, one)
 
