@@ -85,6 +85,11 @@ def to_struct(values: Mapping[str, Any]) -> Struct:
     return struct
 
 
+def secret(value: Any) -> dict[str, Any]:
+    """`value` as the engine's state encrypts it; for outputs and checked inputs only."""
+    return {_SIGNATURE_KEY: _SECRET, "value": value}
+
+
 def has_unknown(value: Any) -> bool:
     """Whether `value` is unknown or holds something unknown."""
     if isinstance(value, Mapping):
