@@ -47,6 +47,13 @@ UNKNOWN = _Unknown.UNKNOWN
 
 
 @dataclass(frozen=True)
+class Secret:
+    """A value that the state must encrypt; for outputs and checked inputs: none comes from the engine."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
 class Asset:
     """A file or a text that a program attached to a resource."""
 
@@ -83,11 +90,6 @@ def to_struct(values: Mapping[str, Any]) -> Struct:
     struct = Struct()
     struct.update({key: _to_wire(value) for key, value in values.items()})
     return struct
-
-
-def secret(value: Any) -> dict[str, Any]:
-    """`value` as the engine's state encrypts it; for outputs and checked inputs only."""
-    return {_SIGNATURE_KEY: _SECRET, "value": value}
 
 
 def has_unknown(value: Any) -> bool:
@@ -133,6 +135,8 @@ def _to_wire(value: Any) -> Any:
         return _UNKNOWN_STRING
     if isinstance(value, Asset):
         return dict(value.wire)
+    if isinstance(value, Secret):
+        return {_SIGNATURE_KEY: _SECRET, "value": _to_wire(value.value)}
     if isinstance(value, Mapping):
         return {key: _to_wire(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -35,7 +35,7 @@ def _in_spec(names: str) -> tuple[str, ...]:
     return tuple(f".spec.{name}" for name in names.split())
 
 
-# By group and kind: what can't be changed in place. Kinds that `waiting` doesn't know aren't here.
+# By group and kind: what can't be changed in place; Pod and PersistentVolume aren't here.
 _REPLACED: dict[tuple[str, str], tuple[str, ...]] = {
     ("", "PersistentVolumeClaim"): _in_spec("accessModes selector storageClassName volumeName"),
     ("", "ResourceQuota"): (".spec.scopes",),

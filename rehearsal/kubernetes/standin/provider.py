@@ -17,7 +17,7 @@ from rehearsal.kubernetes.standin import difference, owners, settings, waiting
 from rehearsal.kubernetes.standin.waiting import annotation
 from rehearsal.plugin.errors import CreatedButError, StandInError, UnsupportedError
 from rehearsal.plugin.provider import Change, Checked
-from rehearsal.plugin.values import UNKNOWN, has_unknown, secret
+from rehearsal.plugin.values import UNKNOWN, Secret, has_unknown
 from rehearsal.standin.install import PACKAGES
 
 _RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # a kind or a namespace that isn't there yet
@@ -252,7 +252,8 @@ class Provider:
         self, token: str, outputs: Mapping[str, Any], before: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """What was declared, as it is now; of an import all that can be."""
-        live = difference.declared(outputs)
+        plain = {key: value.value if isinstance(value, Secret) else value for key, value in outputs.items()}
+        live = difference.declared(plain)
         if before:
             return _with_secrets(difference.pruned(live, difference.normalized(before)))
         one = difference.normalized({key: value for key, value in live.items() if key not in _NOT_DECLARED})
@@ -415,4 +416,4 @@ def _outputs(live: Mapping[str, Any], manager: str, version: str) -> dict[str, A
 def _with_secrets(one: Mapping[str, Any]) -> dict[str, Any]:
     """What a Secret holds is encrypted in the state, whether the program called it secret or not."""
     hidden = {"data", "stringData"} if one.get("kind") == "Secret" else set()
-    return {key: secret(value) if key in hidden else value for key, value in one.items()}
+    return {key: Secret(value) if key in hidden else value for key, value in one.items()}
