@@ -122,9 +122,9 @@ def install_plugins(layout: Layout, named: Path | None, environment: dict[str, s
     plugins = named or user_home / "plugins"
     official = [one for one in PACKAGES.values() if _is_official(plugins, one)]
     if named and not official:
-        wanted = " or ".join(one.folder for one in PACKAGES.values())
+        desired = " or ".join(one.folder for one in PACKAGES.values())
         raise WorldError(
-            f"{named} holds no official {wanted}",
+            f"{named} holds no official {desired}",
             "it should contain such folders, as ~/.pulumi/plugins does after a `pulumi up`",
         )
     for package in official:

@@ -21,9 +21,12 @@ from rehearsal.kubernetes import kubeconfig
 from rehearsal.kubernetes.api import Object, documents
 from rehearsal.kubernetes.errors import ApiError, KubernetesError
 from rehearsal.kubernetes.programs import QUEUE, folder
+from rehearsal.kubernetes.standin import difference
+from rehearsal.plugin.values import UNKNOWN
 from rehearsal.standin.install import install
 from tests.kubernetes.lab import MACHINE, Lab, inside
 
+pytestmark = pytest.mark.slow
 INSIDE: ThreadPoolExecutor = inside()
 ROOT = Path(__file__).parents[2]
 # What the objects file holds; each is declared after those that it names.
@@ -80,7 +83,7 @@ kind = kubernetes.apiextensions.v1.CustomResourceDefinition(
 )
 wall = kubernetes.apiextensions.CustomResource(
     "wall", api_version="example.com/v1", kind="Wall", metadata={"name": "wall"}, spec={"height": 3},
-    opts=opts(),  # so it is tried again until its kind is there
+    opts=opts(),  # so it is retried until its kind is there
 )
 settings = kubernetes.core.v1.ConfigMap(
     "settings", metadata={"name": config.get("settings") or "settings", "namespace": "life"},
@@ -486,6 +489,35 @@ def test_credentials_of_a_program(cluster: Lab, stack: Stack, tmp_path: Path) ->
     assert error.value.fix == "build it"
 
 
+def test_what_differs_and_what_is_replaced() -> None:
+    def found(old: Object, new: Object, **more: Any) -> dict[str, str]:
+        named = difference.differences(difference.pruned(old, old), difference.normalized(new), **more)
+        return {one.path: one.kind + " replaces" * one.replaces for one in named}
+
+    old = deployment("one", ["sleep"], spec={"replicas": 1})
+    pod = old["spec"]["template"]["spec"]
+    pod["containers"][0]["resources"] = {"limits": {"cpu": "500m", "memory": "1Gi"}}
+    new = json.loads(json.dumps(old))
+    limits = new["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limits |= {"cpu": 0.5, "memory": str(2**30)}
+    new["spec"]["template"]["spec"] |= {"volumes": [], "hostNetwork": False, "nodeSelector": None}
+    assert found(old, new) == {}, "the API server writes these so, or not at all"
+    limits["cpu"] = "1"
+    new["spec"]["selector"]["matchLabels"]["app"] = "other"
+    new["spec"]["replicas"] = UNKNOWN
+    assert found(old, new, ignored=["spec.replicas"]) == {
+        "spec.selector.matchLabels.app": "UPDATE replaces",
+        "spec.template.spec.containers[0].resources.limits.cpu": "UPDATE",
+    }
+    colours = config_map("one", data={"a.b": "blue", "c": "d"}), config_map("one", data={"a.b": "red"})
+    assert found(*colours) == {'data["a.b"]': "UPDATE replaces", "data.c": "DELETE replaces"}
+    assert found(*colours, mutable=["ConfigMap"]) == {'data["a.b"]': "UPDATE", "data.c": "DELETE"}
+    assert found(config_map("one"), config_map("two")) == {"metadata.name": "UPDATE replaces"}
+    custom = {"apiVersion": "example.com/v1", "kind": "Wall", "metadata": {"name": "w"}, "spec": {}}
+    assert found(custom, {**custom, "spec": {"height": 0}}) == {"spec.height": "ADD"}, "it isn't dropped"
+
+
+@pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_kueue_and_jobset_whole(cluster: Lab, stack: Stack) -> None:
     found = [

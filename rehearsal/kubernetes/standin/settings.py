@@ -40,8 +40,8 @@ class Settings:
         self.namespace = ""
         self.api: Api | None = None
         self.unreachable = "the provider isn't configured yet"
-        if given is None:
-            return
+        if given is None or any(given.get(key) is UNKNOWN for key in _CLUSTER):
+            return  # least of all to a cluster of the environment's
         try:
             chosen = _chosen(given, environ)
             self.namespace = _text(given, "namespace") or chosen.get("namespace") or "default"

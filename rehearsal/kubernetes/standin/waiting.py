@@ -40,8 +40,8 @@ def missing(api: Api, one: Object) -> list[str]:
     """What an object still lacks; FailedError where it will never have it."""
     if annotation(one, "pulumi.com/skipAwait") == "true":
         return []
-    if wanted := _wait_for(one):
-        pairs = [each.removeprefix("condition=").partition("=") for each in wanted]
+    if desired := _wait_for(one):
+        pairs = [each.removeprefix("condition=").partition("=") for each in desired]
         return [f"no condition {kind}={status or 'True'}" for kind, _, status in pairs
                 if condition(one, kind).get("status") != (status or "True")]  # fmt: skip
     check = _CHECKS.get(_key(one))
@@ -69,15 +69,15 @@ def _observed(one: Object) -> bool:
 
 
 def _deployment(api: Api, one: Object) -> list[str]:
-    wanted, status = one["spec"].get("replicas", 1), one.get("status", {})
+    desired, status = one["spec"].get("replicas", 1), one.get("status", {})
     available, progressing = condition(one, "Available"), condition(one, "Progressing")
-    rolled_out = progressing.get("reason") == "NewReplicaSetAvailable" or not wanted
+    rolled_out = progressing.get("reason") == "NewReplicaSetAvailable" or not desired
     updated = min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0))
-    if _observed(one) and available.get("status") == "True" and rolled_out and updated >= wanted:
+    if _observed(one) and available.get("status") == "True" and rolled_out and updated >= desired:
         return []
     messages = [f"[{each['reason']}] {each['message']}" for each in (available, progressing)
                 if each.get("status") == "False"]  # fmt: skip
-    return [f"{updated} of {wanted} replicas are updated and available", *messages, *_pods(api, one)]
+    return [f"{updated} of {desired} replicas are updated and available", *messages, *_pods(api, one)]
 
 
 def _job(api: Api, one: Object) -> list[str]:
