@@ -129,25 +129,28 @@ def programs() -> Iterator[Finding]:
             )
 
 
-def plugins() -> Finding:
-    """The official gcp provider plugin, if somebody installed it."""
+def plugin(package: str) -> Finding:
+    """An official provider plugin, if somebody installed it."""
     home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
-    locked = re.search(r"^pulumi-gcp==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    locked = re.search(rf"^pulumi-{package}==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     version = locked.group(1) if locked else ""
     # The CLI takes a plugin of exactly the version that the program's SDK has.
-    executable = home / "plugins" / f"resource-gcp-v{version}" / "pulumi-resource-gcp"
-    fix = f"for the real cloud: pulumi plugin install resource gcp {version}"
+    executable = home / "plugins" / f"resource-{package}-v{version}" / f"pulumi-resource-{package}"
+    fix = f"for the real cloud: pulumi plugin install resource {package} {version}"
+    what = f"{package} provider plugin"
     if not executable.is_file():
-        others = sorted(path.name for path in (home / "plugins").glob("resource-gcp-v*") if path.is_dir())
+        others = sorted(
+            path.name for path in (home / "plugins").glob(f"resource-{package}-v*") if path.is_dir()
+        )
         found = f"not v{version}" + (
             f" but {', '.join(others)}" if others else ": the rehearsal has a stand-in"
         )
-        return Finding("gcp provider plugin", OPTIONAL, found, fix)
+        return Finding(what, OPTIONAL, found, fix)
     with executable.open("rb") as file:
         if b"rehearsal.standin serve" in file.read(1024):
             fix = f"remove {executable.parent}, then {fix}"
-            return Finding("gcp provider plugin", OPTIONAL, f"v{version}, but it is the stand-in", fix)
-    return Finding("gcp provider plugin", OK, f"v{version}")
+            return Finding(what, OPTIONAL, f"v{version}, but it is the stand-in", fix)
+    return Finding(what, OK, f"v{version}")
 
 
 def machine() -> Iterator[Finding]:
@@ -283,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         packages(),
         go(),
         *programs(),
-        plugins(),
+        *map(plugin, ("gcp", "kubernetes")),
         debian_packages(),
         *machine(),
         login(),

@@ -12,8 +12,9 @@ from typing import Any
 
 import requests
 import yaml
+from requests.auth import AuthBase
 
-from rehearsal.kubernetes.errors import ApiError, KubernetesError
+from rehearsal.kubernetes.errors import ApiError, UnknownKindError
 from rehearsal.world.authority import Pair
 
 Object = dict[str, Any]
@@ -33,10 +34,19 @@ class Kind:
 class Api:
     """One identity's connection."""
 
-    def __init__(self, url: str, ca: str, pair: Pair | None = None, token: str = ""):
-        """`pair`: a client's certificate; or `token`, a bearer token."""
+    def __init__(
+        self,
+        url: str,
+        ca: str | bool,
+        pair: Pair | None = None,
+        token: str = "",
+        auth: AuthBase | None = None,
+    ):
+        """`pair`: a client's certificate; or `token`, a bearer token; or `auth`, what adds one to requests.
+        `ca`: a file of certificates, or True for those of `requests`.
+        """
         self.url, self._ca = url, ca
-        self._pair, self._token = pair, token
+        self._pair, self._token, self._auth = pair, token, auth
         self._session = self._connect()
         self._kinds: dict[tuple[str, str], Kind] = {}
 
@@ -44,6 +54,7 @@ class Api:
         session = requests.Session()
         session.trust_env = False
         session.verify = self._ca
+        session.auth = self._auth
         if self._pair:
             session.cert = (str(self._pair.certificate), str(self._pair.key))
         if self._token:
@@ -59,7 +70,7 @@ class Api:
                 method, self.url + path, params=query, timeout=_TIMEOUT_S,
                 data=None if body is None else json.dumps(body), headers={"Content-Type": content},
             )  # fmt: skip
-        except requests.ConnectionError as error:
+        except requests.RequestException as error:
             raise ApiError(503, "Unreachable", str(error)) from error
         return _answer(answer)
 
@@ -78,16 +89,26 @@ class Api:
             parts.append(f"namespaces/{namespace or 'default'}")
         return "/".join([*parts, known.plural, *([name] if name else [])])
 
+    def namespaced(self, version: str, kind: str) -> bool:
+        """Whether objects of a kind are in namespaces; UnknownKindError where there is no such kind."""
+        return self._kind(version, kind).namespaced
+
     def _kind(self, version: str, kind: str) -> Kind:
         if (version, kind) not in self._kinds:
             root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
-            for one in self.request("GET", root)["resources"]:
+            try:
+                resources = self.request("GET", root)["resources"]
+            except ApiError as error:
+                if error.status != requests.codes.not_found:
+                    raise
+                resources = []
+            for one in resources:
                 if "/" not in one["name"]:
                     self._kinds[version, one["kind"]] = Kind(one["name"], one["namespaced"])
         try:
             return self._kinds[version, kind]
         except KeyError:
-            raise KubernetesError(f"the API server knows no {kind} of {version}") from None
+            raise UnknownKindError(f"the API server knows no {kind} of {version}") from None
 
     def apply(self, one: Mapping[str, Any], manager: str, *, force: bool = True, dry: bool = False) -> Object:
         """Server-side apply: the object as it is then."""
@@ -113,10 +134,10 @@ class Api:
         found = self.request("GET", self.place(version, kind, namespace), **query)
         return [{"apiVersion": version, "kind": kind, **one} for one in found["items"]]
 
-    def create(self, one: Mapping[str, Any]) -> Object:
+    def create(self, one: Mapping[str, Any], **query: str) -> Object:
         """A new object."""
         path = self.place(one["apiVersion"], one["kind"], one["metadata"].get("namespace", "default"))
-        return self.request("POST", path, one)  # type: ignore[no-any-return]
+        return self.request("POST", path, one, **query)  # type: ignore[no-any-return]
 
     def patch_status(self, path: str, status: Mapping[str, Any]) -> None:
         """Change fields of an object's status, conditions by their types; one that is gone is left alone."""
@@ -126,9 +147,11 @@ class Api:
             if error.status != requests.codes.not_found:
                 raise
 
-    def delete(self, path: str, grace_s: int | None = None) -> bool:
-        """Delete an object; False where there is none."""
+    def delete(self, path: str, grace_s: int | None = None, propagation: str = "") -> bool:
+        """Delete an object; False where there is none. `propagation`: Foreground, Background or Orphan."""
         query = {} if grace_s is None else {"gracePeriodSeconds": str(grace_s)}
+        if propagation:
+            query["propagationPolicy"] = propagation
         try:
             self.request("DELETE", path, **query)
         except ApiError as error:

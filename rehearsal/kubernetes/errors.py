@@ -7,6 +7,10 @@ class KubernetesError(RehearsalError):
     """The control plane, or a pod, can't be run."""
 
 
+class UnknownKindError(KubernetesError):
+    """The API server has no such kind, or not yet."""
+
+
 class ApiError(KubernetesError):
     """The API server refused a request: `status` is HTTP's, `reason` Kubernetes' (`NotFound`, `Conflict`)."""
 

@@ -52,6 +52,9 @@ class Provider(Protocol):
     def unknown_settings(self, given: Values) -> list[str]:
         """Names of settings that would have no effect."""
 
+    def replacing_settings(self, olds: Values, news: Values) -> list[str]:
+        """Names of settings whose change replaces all resources of the provider."""
+
     def configure_from(self, given: Values) -> None:
         """Take the settings."""
 
@@ -96,8 +99,8 @@ class Provider(Protocol):
     def delete(self, token: str, id_: str, state: Values, *, timeout_s: float = 0) -> None:
         """Remove a resource."""
 
-    def inputs_of(self, token: str, outputs: Values) -> dict[str, Any]:
-        """Inputs that would make a resource like `outputs`: what an import writes into the state."""
+    def inputs_of(self, token: str, outputs: Values, before: Values | None = None) -> dict[str, Any]:
+        """The inputs that go with `outputs` just read; `before`: the state's, None for an import."""
 
     def invoke(self, token: str, arguments: Values) -> dict[str, Any]:
         """Answer a look-up."""

@@ -18,7 +18,8 @@ from google.protobuf.empty_pb2 import Empty
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from rehearsal.plugin.errors import CreatedButError, StandInError
+from rehearsal.errors import RehearsalError
+from rehearsal.plugin.errors import CreatedButError
 from rehearsal.plugin.provider import Difference, Provider
 from rehearsal.plugin.values import from_struct, to_struct
 
@@ -37,7 +38,7 @@ def _guarded(step: Callable[[Servicer, Any, grpc.ServicerContext], Any]) -> Call
         except CreatedButError as error:
             context.set_trailing_metadata((("grpc-status-details-bin", _half_made(error)),))
             message = str(error)
-        except StandInError as error:
+        except RehearsalError as error:
             message = f"{error}\n{error.fix}" if error.fix else str(error)
         return context.abort(grpc.StatusCode.UNKNOWN, message)  # which raises
 
@@ -73,11 +74,12 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         return _checked(news, failures)
 
     def DiffConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """No setting of the provider replaces resources by itself; each resource's own diff finds out."""
+        """Which settings changed, and whether all resources must be replaced for that."""
         olds, news = from_struct(request.olds), from_struct(request.news)
         changed = sorted(key for key in olds.keys() | news.keys() if olds.get(key) != news.get(key))
         kind = provider_pb2.DiffResponse.DIFF_SOME if changed else provider_pb2.DiffResponse.DIFF_NONE
-        return provider_pb2.DiffResponse(changes=kind, diffs=changed)
+        replaces = self._provider.replacing_settings(olds, news)
+        return provider_pb2.DiffResponse(changes=kind, diffs=changed, replaces=replaces)
 
     @_guarded
     def Configure(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -145,9 +147,9 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         if outputs is None:
             return provider_pb2.ReadResponse()
         # Without a state it is an import, whose inputs are what was read, whatever was given.
-        taken = inputs if state and inputs else self._provider.inputs_of(token, outputs)
+        taken = self._provider.inputs_of(token, outputs, inputs if state and inputs else None)
         return provider_pb2.ReadResponse(
-            id=str(outputs["id"]), properties=to_struct(outputs), inputs=to_struct(taken)
+            id=str(outputs.get("id", request.id)), properties=to_struct(outputs), inputs=to_struct(taken)
         )
 
     @_guarded

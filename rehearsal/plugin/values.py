@@ -47,6 +47,13 @@ UNKNOWN = _Unknown.UNKNOWN
 
 
 @dataclass(frozen=True)
+class Secret:
+    """A value that the state must encrypt; for outputs and checked inputs: none comes from the engine."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
 class Asset:
     """A file or a text that a program attached to a resource."""
 
@@ -128,6 +135,8 @@ def _to_wire(value: Any) -> Any:
         return _UNKNOWN_STRING
     if isinstance(value, Asset):
         return dict(value.wire)
+    if isinstance(value, Secret):
+        return {_SIGNATURE_KEY: _SECRET, "value": _to_wire(value.value)}
     if isinstance(value, Mapping):
         return {key: _to_wire(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

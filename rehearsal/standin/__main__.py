@@ -1,4 +1,4 @@
-"""Command line of the stand-in.
+"""Command line of the stand-ins.
 
 Example: python -m rehearsal.standin install --pulumi-home ~/.pulumi
 """
@@ -10,34 +10,40 @@ import sys
 from pathlib import Path
 
 from rehearsal.plugin.errors import StandInError
-from rehearsal.standin.install import install
+from rehearsal.standin.install import PACKAGES, install
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Install the plugin, or serve as it; returns the exit code."""
+    """Install the plugins, or serve as one; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m rehearsal.standin",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    installer = commands.add_parser("install", help="put the plugin into a Pulumi home")
+    installer = commands.add_parser("install", help="put the plugins into a Pulumi home")
     installer.add_argument("--pulumi-home", type=Path, required=True, help="for example ~/.pulumi")
-    commands.add_parser("serve", help="what the Pulumi CLI starts: print a port and serve gRPC on it")
+    installer.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"{', '.join(PACKAGES)}; all")
+    server = commands.add_parser(
+        "serve", help="what the Pulumi CLI starts: print a port and serve gRPC on it"
+    )
+    server.add_argument("package", choices=PACKAGES)
     # The engine adds its own address, which the stand-in has no use for.
     parsed, _ = parser.parse_known_args(arguments)
     if parsed.command == "serve":
         from rehearsal.plugin.server import serve
-        from rehearsal.standin.provider import Provider
 
-        serve(Provider())
+        serve(PACKAGES[parsed.package].load())
         return 0
+    if unknown := set(parsed.packages) - set(PACKAGES):
+        parser.error(f"no stand-in for {', '.join(sorted(unknown))}; there are {', '.join(PACKAGES)}")
     try:
-        executable = install(parsed.pulumi_home.expanduser())
+        installed = install(parsed.pulumi_home.expanduser(), parsed.packages or PACKAGES)
     except StandInError as error:
         print(f"error: {error}\n{error.fix}", file=sys.stderr)
         return 1
-    print(f"installed {executable}\nnext: PULUMI_HOME={parsed.pulumi_home} pulumi preview")
+    print(*(f"installed {place}" for place in installed), sep="\n")
+    print(f"next: PULUMI_HOME={parsed.pulumi_home} pulumi preview")
     return 0
 
 

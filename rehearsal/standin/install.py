@@ -1,43 +1,80 @@
-"""Putting the stand-in where the Pulumi CLI looks for the gcp plugin."""
+"""Putting a stand-in where the Pulumi CLI looks for a provider plugin."""
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import cast
 
 from rehearsal.plugin.errors import StandInError
-
-EXECUTABLE = "pulumi-resource-gcp"
-
-
-def installed_version() -> str:
-    """The version of the pulumi-gcp SDK, which is the plugin version that programs ask for."""
-    return metadata.version("pulumi-gcp")
+from rehearsal.plugin.provider import Provider
 
 
-def plugin_folder(pulumi_home: Path) -> Path:
-    """Where the CLI expects the plugin of this version."""
-    return pulumi_home / "plugins" / f"resource-gcp-v{installed_version()}"
+@dataclass(frozen=True)
+class Package:
+    """A package of Pulumi's that has a stand-in."""
+
+    name: str
+    sdk: str  # the distribution that programs import
+    provider: str  # the module of the class `Provider`
+
+    @property
+    def version(self) -> str:
+        """The version of the installed SDK, which is the plugin version that programs ask for."""
+        return metadata.version(self.sdk)
+
+    @property
+    def folder(self) -> str:
+        """The folder's name, of the plugin of this version."""
+        return f"resource-{self.name}-v{self.version}"
+
+    @property
+    def executable(self) -> str:
+        """The name of the plugin's program."""
+        return f"pulumi-resource-{self.name}"
+
+    def place(self, pulumi_home: Path) -> Path:
+        """Where the CLI expects the plugin's program."""
+        return pulumi_home / "plugins" / self.folder / self.executable
+
+    def load(self) -> Provider:
+        """A stand-in of this package; only one's own modules are imported."""
+        return cast(Provider, importlib.import_module(self.provider).Provider())
 
 
-def install(pulumi_home: Path) -> Path:
-    """Write a small script that starts the stand-in with this Python; returns its path.
+PACKAGES = {
+    one.name: one
+    for one in (
+        Package("gcp", "pulumi-gcp", "rehearsal.standin.provider"),
+        Package("kubernetes", "pulumi-kubernetes", "rehearsal.kubernetes.standin.provider"),
+    )
+}
+
+
+def install(pulumi_home: Path, names: Iterable[str] = PACKAGES) -> list[Path]:
+    """Write small scripts that start the stand-ins with this Python; returns their paths.
 
     An official plugin that is there already is left alone, and that is an error: nobody should
     believe to have tested with the one and have tested with the other.
     """
-    executable = plugin_folder(pulumi_home) / EXECUTABLE
-    if executable.exists() and not is_standin(executable):
-        raise StandInError(
-            f"{executable} is not the stand-in: the official gcp plugin is installed there",
-            fix="use it as it is, or give another --pulumi-home",
-        )
-    executable.parent.mkdir(parents=True, exist_ok=True)
-    executable.write_text(_script(), encoding="utf-8")
-    executable.chmod(0o755)
-    return executable
+    packages = [PACKAGES[name] for name in names]
+    places = [one.place(pulumi_home) for one in packages]
+    for package, place in zip(packages, places, strict=True):
+        if place.exists() and not is_standin(place):
+            raise StandInError(
+                f"{place} is not the stand-in: the official {package.name} plugin is installed there",
+                fix="use it as it is (name the other packages), or give another --pulumi-home",
+            )
+    for package, place in zip(packages, places, strict=True):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(_script(package.name), encoding="utf-8")
+        place.chmod(0o755)
+    return places
 
 
 def is_standin(executable: Path) -> bool:
@@ -46,11 +83,11 @@ def is_standin(executable: Path) -> bool:
         return b"rehearsal.standin serve" in file.read(1024)
 
 
-def _script() -> str:
+def _script(package: str) -> str:
     root = Path(__file__).parents[2]
     return (
         "#!/bin/sh\n"
-        "# The stand-in for the official gcp provider plugin: see docs/standin.md.\n"
+        f"# The stand-in for the official {package} provider plugin: see docs/standin.md.\n"
         f"PYTHONPATH={shlex.quote(str(root))}${{PYTHONPATH:+:$PYTHONPATH}} \\\n"
-        f"exec {shlex.quote(sys.executable)} -m rehearsal.standin serve\n"
+        f"exec {shlex.quote(sys.executable)} -m rehearsal.standin serve {package}\n"
     )

@@ -14,7 +14,7 @@ from rehearsal.standin import inputs as checking
 from rehearsal.standin import mapping
 from rehearsal.standin.api import DEFAULT_TIMEOUT_S, FIRST_BACKOFF_S, Client
 from rehearsal.standin.batch import Batches
-from rehearsal.standin.install import installed_version
+from rehearsal.standin.install import PACKAGES
 from rehearsal.standin.invokes import INVOKES
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings, unknown_settings
@@ -35,12 +35,16 @@ class Provider:
         self._poll_s = poll_s
         self._first_backoff_s = first_backoff_s
         self._batches = Batches(window_s)
-        self.version = installed_version()
+        self.version = PACKAGES[self.package].version
         self.configure(Settings())
 
     def unknown_settings(self, given: Mapping[str, Any]) -> list[str]:
         """Names of settings that would have no effect, and so are refused."""
         return unknown_settings(given)
+
+    def replacing_settings(self, olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
+        """None: each resource's own diff finds out."""
+        return []
 
     def configure_from(self, given: Mapping[str, Any]) -> None:
         """Take the provider's settings from its inputs and the environment."""
@@ -121,8 +125,12 @@ class Provider:
         """Remove a resource."""
         _type(token).delete(self._context(timeout_s), id_, state)
 
-    def inputs_of(self, token: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Inputs that would make a resource like `outputs`: what an import writes into the state."""
+    def inputs_of(
+        self, token: str, outputs: Mapping[str, Any], before: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Those of before; without them, inputs that would make a resource like `outputs`."""
+        if before:
+            return dict(before)
         table = _type(token).table
         given = {
             f.name: outputs[f.name] for f in table.inputs if outputs.get(f.name) not in (None, "", [], {})

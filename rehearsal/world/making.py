@@ -16,7 +16,7 @@ from rehearsal.cloud import iam
 from rehearsal.cloud.control import Control
 from rehearsal.errors import WorldError
 from rehearsal.hosts.image import ensure_image
-from rehearsal.standin.install import EXECUTABLE, is_standin, plugin_folder
+from rehearsal.standin.install import PACKAGES, Package, is_standin
 from rehearsal.world import authority, names, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, cache_dir
@@ -117,30 +117,39 @@ def seed(layout: Layout, plan: Plan) -> None:
 
 
 def install_plugins(layout: Layout, named: Path | None, environment: dict[str, str]) -> str:
-    """Link the official plugin into the world's Pulumi home, or install the stand-in; which, in words."""
+    """Link official plugins into the world's Pulumi home, install stand-ins for the rest; which, in words."""
     user_home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
-    place = plugin_folder(Path("")).name  # of the version that the program's SDK asks for
-    plugin = (named or user_home / "plugins") / place
-    executable = plugin / EXECUTABLE
-    if executable.is_file() and not is_standin(executable):
-        # A folder of our own with links in it: the CLI passes over a plugin's folder that is itself a link.
-        linked = layout.pulumi_home / "plugins" / place
-        linked.mkdir(parents=True)
-        for file in plugin.resolve().iterdir():
-            (linked / file.name).symlink_to(file)
-        return f"official plugin {place}"
-    if named:
+    plugins = named or user_home / "plugins"
+    official = [one for one in PACKAGES.values() if _is_official(plugins, one)]
+    if named and not official:
+        desired = " or ".join(one.folder for one in PACKAGES.values())
         raise WorldError(
-            f"{named} holds no official {place}",
-            f"it should contain {place}/{EXECUTABLE}, as ~/.pulumi/plugins does after a `pulumi up`",
+            f"{named} holds no official {desired}",
+            "it should contain such folders, as ~/.pulumi/plugins does after a `pulumi up`",
         )
-    command = [sys.executable, "-m", "rehearsal.standin", "install", "--pulumi-home", str(layout.pulumi_home)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment, cwd=layout.program
-    )
-    if done.returncode != 0:
-        raise WorldError(f"the stand-in plugin can't be installed: {done.stderr.strip()[-600:]}")
-    return "stand-in provider plugin"
+    for package in official:
+        # A folder of our own with links in it: the CLI passes over a plugin's folder that is itself a link.
+        linked = layout.pulumi_home / "plugins" / package.folder
+        linked.mkdir(parents=True)
+        for file in (plugins / package.folder).resolve().iterdir():
+            (linked / file.name).symlink_to(file)
+    others = [name for name, one in PACKAGES.items() if one not in official]
+    words = [f"official plugin {one.folder}" for one in official]
+    if others:
+        line = [sys.executable, "-m", "rehearsal.standin", "install", *others]
+        command = [*line, "--pulumi-home", str(layout.pulumi_home)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, cwd=layout.program
+        )
+        if done.returncode != 0:
+            raise WorldError(f"the stand-in plugins can't be installed: {done.stderr.strip()[-600:]}")
+        words.append(f"stand-in for {' and '.join(others)}")
+    return ", ".join(words)
+
+
+def _is_official(plugins: Path, package: Package) -> bool:
+    executable = plugins / package.folder / package.executable
+    return executable.is_file() and not is_standin(executable)
 
 
 def _write_cloud_config(

@@ -1,4 +1,4 @@
-"""Runs the tests of this folder inside the lab's network namespace."""
+"""Runs the tests of this folder inside the lab's network namespace, or their module's own."""
 
 import os
 from collections.abc import Iterator
@@ -16,12 +16,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if Path(__file__).parent not in pyfuncitem.path.parents:
         return None
     names = pyfuncitem._fixtureinfo.argnames
-    INSIDE.submit(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}).result()
+    inside = getattr(pyfuncitem.module, "INSIDE", INSIDE)
+    inside.submit(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}).result()
     return True
 
 
-@pytest.fixture(scope="session", name="lab")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+@pytest.fixture(scope="session", name="programs")
+def _programs() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: network namespaces")
     try:
@@ -29,6 +30,10 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             folder(tool)
     except KubernetesError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session", name="lab")
+def _lab(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     lab = INSIDE.submit(Lab, tmp_path_factory.mktemp("cluster")).result()
     yield lab
     INSIDE.submit(lab.close).result()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,12 @@ def _enter() -> None:
         subprocess.run(command.split(), check=True)
 
 
-INSIDE = ThreadPoolExecutor(max_workers=1, initializer=_enter)
+def inside() -> ThreadPoolExecutor:
+    """A thread with a network namespace."""
+    return ThreadPoolExecutor(max_workers=1, initializer=_enter)
+
+
+INSIDE = inside()
 
 
 def pool(name: str, **more: Any) -> Object:
@@ -57,7 +62,7 @@ def output(name: str, **more: Any) -> Object:
 class Lab:
     """The cluster: `api` is its administrator's."""
 
-    def __init__(self, place: Path):
+    def __init__(self, place: Path, files: Sequence[str] = ("provisioningrequests", "jobset", "kueue")):
         self.control_plane = ControlPlane(place)
         self.control_plane.start()
         self.api = self.control_plane.api
@@ -67,7 +72,7 @@ class Lab:
         self.add_pool(
             {"name": "cpu", "locations": ["us-east5-b"], "config": {"machineType": "n2-standard-4"}}, 3
         )
-        for file in ("provisioningrequests", "jobset", "kueue"):
+        for file in files:
             self.api.apply_all(documents((folder(QUEUE) / f"{file}.yaml").read_text()), "tests")
         self.until(lambda: all(
             one.get("status", {}).get("readyReplicas") for one in self.api.list("apps/v1", "Deployment")

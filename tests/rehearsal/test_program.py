@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import requests
 from rehearsal.errors import WorldError
 from rehearsal.scenario import steps
 from rehearsal.scenario.building import _summary, pulumi
-from rehearsal.standin.install import install, installed_version, plugin_folder
+from rehearsal.standin.install import PACKAGES, install, is_standin
 from rehearsal.world import names, person
 from rehearsal.world.dial import address_of
 from rehearsal.world.layout import Layout, State, started
@@ -142,22 +143,22 @@ def test_the_hosts_file_names_each_host_once() -> None:
 def test_the_cli_runs_the_official_plugin_that_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    official = plugin_folder(tmp_path / ".pulumi")
-    official.mkdir(parents=True)
-    executable = official / "pulumi-resource-gcp"
-    serving = "from rehearsal.standin.__main__ import main; main(['serve'])"
-    executable.write_text(
-        f'#!/bin/sh\ntouch {tmp_path}/ran\ncd {ROOT} && exec {sys.executable} -c "{serving}"\n'
-    )
-    executable.chmod(0o755)
+    places = {name: package.place(tmp_path / ".pulumi") for name, package in PACKAGES.items()}
+    for name, executable in places.items():
+        executable.parent.mkdir(parents=True)
+        serving = f"from rehearsal.standin.__main__ import main; main(['serve', '{name}'])"
+        executable.write_text(
+            f'#!/bin/sh\ntouch {tmp_path}/ran-{name}\ncd {ROOT} && exec {sys.executable} -c "{serving}"\n'
+        )
+        executable.chmod(0o755)
     if not named:
         monkeypatch.delenv("PULUMI_HOME", raising=False)
         monkeypatch.setenv("HOME", str(tmp_path))
     layout = Layout(tmp_path / "world")
     layout.pulumi_home.mkdir(parents=True)
     output = install_plugins(layout, tmp_path / ".pulumi" / "plugins" if named else None, {})
-    assert output == f"official plugin {official.name}"
-    before = sorted(official.iterdir())
+    assert output == ", ".join(f"official plugin {one.folder}" for one in PACKAGES.values())
+    before = sorted((tmp_path / ".pulumi").rglob("*"))
 
     def cli(*arguments: str) -> str:
         """The real CLI, which looks for plugins nowhere but in the world's Pulumi home."""
@@ -174,11 +175,25 @@ def test_the_cli_runs_the_official_plugin_that_is_installed(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    (listed,) = json.loads(cli("plugin", "ls", "--json"))
-    assert (listed["name"], listed["version"]) == ("gcp", installed_version())
-    cli("package", "get-schema", f"gcp@{installed_version()}")
-    assert (tmp_path / "ran").exists()
-    assert sorted(official.iterdir()) == before
+    listed = {one["name"]: one["version"] for one in json.loads(cli("plugin", "ls", "--json"))}
+    assert listed == {name: package.version for name, package in PACKAGES.items()}
+    for name, desired in listed.items():
+        cli("package", "get-schema", f"{name}@{desired}")
+        assert (tmp_path / f"ran-{name}").exists()
+    assert sorted((tmp_path / ".pulumi").rglob("*")) == before
+
+
+def test_what_has_no_official_plugin_gets_the_stand_in(tmp_path: Path) -> None:
+    place = PACKAGES["gcp"].place(tmp_path / "official")
+    place.parent.mkdir(parents=True)
+    place.write_text("official")
+    layout = Layout(tmp_path / "world")
+    layout.pulumi_home.mkdir(parents=True)
+    layout.program.symlink_to(ROOT)
+    output = install_plugins(layout, tmp_path / "official" / "plugins", dict(os.environ))
+    assert output == f"official plugin {PACKAGES['gcp'].folder}, stand-in for kubernetes"
+    assert is_standin(PACKAGES["kubernetes"].place(layout.pulumi_home))
+    assert PACKAGES["gcp"].place(layout.pulumi_home).read_text() == "official"
 
 
 def test_a_plugin_folder_without_a_plugin_is_an_error(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from rehearsal.standin.__main__ import main
-from rehearsal.standin.install import EXECUTABLE, install, installed_version, is_standin, plugin_folder
+from rehearsal.standin.install import PACKAGES, install, is_standin
 from tests.standin.small_cloud import SmallCloud, small_cloud
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +103,7 @@ def stack(tmp_path: Path, cloud: SmallCloud) -> Stack:
     state.mkdir()
     (folder / "Pulumi.yaml").write_text("name: demo\nruntime: python\n")
     (folder / "__main__.py").write_text(PROGRAM)
-    install(home)
+    install(home, ["gcp"])
     made = Stack(
         folder,
         {
@@ -161,7 +162,7 @@ def test_a_program_asks_for_what_the_standin_does_not_know(stack: Stack, cloud: 
 
 ENGINE = """
 import os, subprocess, sys, time
-plugin = subprocess.Popen([sys.executable, "-m", "rehearsal.standin", "serve"], stdout=subprocess.PIPE)
+plugin = subprocess.Popen([sys.executable, "-m", "rehearsal.standin", "serve", "gcp"], stdout=subprocess.PIPE)
 if sys.argv[1] == "serving":
     plugin.stdout.readline()
     time.sleep(2)
@@ -184,16 +185,19 @@ def test_it_ends_with_the_engine_that_started_it(moment: str) -> None:
     raise AssertionError("it continues without its engine")
 
 
+@pytest.mark.parametrize("name", PACKAGES)
 def test_install_names_the_sdks_version_and_leaves_an_official_plugin_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["install", "--pulumi-home", str(tmp_path)]) == 0
-    executable = plugin_folder(tmp_path) / EXECUTABLE
-    assert executable.parent.name == f"resource-gcp-v{installed_version()}"
+    executable = PACKAGES[name].place(tmp_path)
+    assert executable.parent.name == f"resource-{name}-v{version(f'pulumi-{name}')}"
     assert is_standin(executable)
     assert os.access(executable, os.X_OK)
     assert sys.executable in executable.read_text()
     executable.write_bytes(b"\x7fELF official")
     assert main(["install", "--pulumi-home", str(tmp_path)]) == 1
-    assert "the official gcp plugin is installed there" in capsys.readouterr().err
+    assert f"the official {name} plugin is installed there" in capsys.readouterr().err
+    others = [other for other in PACKAGES if other != name]
+    assert main(["install", "--pulumi-home", str(tmp_path), *others]) == 0
     assert executable.read_bytes() == b"\x7fELF official"
