@@ -1,4 +1,4 @@
-"""What Google calls a resource, from its type and inputs: what Pulumi's provider imports it by.
+"""What Google calls a resource, or a cluster an object, from type and inputs: the id that an import takes.
 
 The forms are those of the "Import" sections of the provider's documentation, by type; where an import wants
 another form than the state keeps (members of policies), the provider hands the state's one back.
@@ -45,6 +45,9 @@ def google_id(kind: str, inputs: Mapping[str, Any], project: str) -> str | None:
 
     `project` is the provider's, for resources that name none.
     """
+    if kind.startswith("kubernetes:"):  # https://www.pulumi.com/registry/packages/kubernetes/, "Import"
+        meta = inputs.get("metadata", {})
+        return "/".join(filter(None, (meta.get("namespace"), meta.get("name")))) or None
     try:
         found = forms()[kind].format_map({"project": project, **inputs})
     except KeyError:

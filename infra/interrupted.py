@@ -92,6 +92,11 @@ def _complete(resources: list[Record], record: Record, project: str) -> None:
         held = next((one for one in resources if one["urn"] == provider), None)
         if held:
             record["provider"] = f"{provider}::{held['id']}"
+        elif f":{_PROVIDER}::" not in provider:
+            raise CommandError(
+                f"{called(record)} may be on a cluster that this state no longer knows\n"
+                "    fix: kubectl delete it there, if it is; then pulumi refresh --clear-pending-creates"
+            )
         else:
             settings = {"project": project, "version": version("pulumi_gcp")}
             resources.insert(0, {

@@ -15,13 +15,20 @@ if TYPE_CHECKING:
 
 def kubernetes(settings: Settings, layer: str) -> pulumi.ProviderResource:
     """The cluster of the gke layer, by server-side apply; its token comes from the caller's own login."""
+    import pulumi
     import pulumi_kubernetes
 
     from infra import upstream
     from infra.gke import GkeOutputs
 
     cluster = upstream.read(GkeOutputs, settings)
-    return pulumi_kubernetes.Provider("kubernetes", kubeconfig=cluster.kubeconfig)
+    # Without an identifier, a kubeconfig that isn't known yet in a preview replaces everything.
+    identifier = pulumi.Output.concat(
+        f"projects/{settings.project}/locations/", cluster.location, "/clusters/", cluster.cluster_name
+    )
+    return pulumi_kubernetes.Provider(
+        "kubernetes", kubeconfig=cluster.kubeconfig, cluster_identifier=identifier
+    )
 
 
 KUBERNETES: Mapping[str, Factory] = MappingProxyType({**GOOGLE, "kubernetes": kubernetes})

@@ -115,11 +115,12 @@ def _volume(space: str, name: str, mode: str, size: str, spec: Object) -> Iterat
     https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/preexisting-pd
     """
     common = {"accessModes": [mode], "storageClassName": ""}
+    unwatched = {"annotations": {"pulumi.com/skipAwait": "true"}}  # the two are bound to each other at once
     volume = f"{space}-{name}"
     yield {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": volume},
+        "metadata": {"name": volume, **unwatched},
         "spec": {
             **common,
             **spec,
@@ -131,6 +132,6 @@ def _volume(space: str, name: str, mode: str, size: str, spec: Object) -> Iterat
     yield {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": space},
+        "metadata": {"name": name, "namespace": space, **unwatched},
         "spec": {**common, "volumeName": volume, "resources": {"requests": {"storage": size}}},
     }

@@ -8,9 +8,10 @@ from infra.layers import layers
 from infra.queue.versions import IMAGES
 from rehearsal.standin.types import TYPES
 from tests.infra.engine import UPSTREAM, Recording, run
+from tests.infra.test_queue_layer import CLUSTER
 
 LAYERS = [layer.name for layer in layers()]
-DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 128}
+DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 131}
 _GKE = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
     "gke:namespaces": ["vision"],
@@ -34,7 +35,7 @@ EVERYTHING = {
     "gke:workloadAccountId": "cloud-tpu-sa",
     **{key: value for settings in OFF.values() for key, value in settings.items()},
 }
-UP = {**UPSTREAM, "gke": {"pools": [], "kubeconfig": "{}", "endpoint": "gke-1.us-east5.gke.goog"}}
+UP = {**UPSTREAM, "gke": CLUSTER}
 KNOWN = {resource.table.token for resource in TYPES.values()}  # recorded, or taken from published source
 
 

@@ -26,7 +26,10 @@ SETTINGS: dict[str, Any] = {
         {"name": "speech"},
     ],
 }
-CLUSTER = {"pools": [POOL], "kubeconfig": "{}", "endpoint": "gke-1.us-east5.gke.goog"}
+CLUSTER = {
+    "pools": [POOL], "kubeconfig": "{}", "endpoint": "gke-1.us-east5.gke.goog", "clusterName": "tpu",
+    "location": "us-east5",
+}  # fmt: skip
 
 
 def up(preview: bool = False, pools: list[dict[str, Any]] | None = None, **changes: Any) -> Recording:
@@ -70,9 +73,9 @@ def test_a_controller_runs_an_image_by_its_digest(name: str, image: str) -> None
 @pytest.mark.parametrize("preview", [True, False])
 def test_all_of_it_is_applied_to_the_cluster_of_the_gke_layer(preview: bool) -> None:
     recording = up(preview)
-    assert recording.only("pulumi:providers:kubernetes").inputs["kubeconfig"] == (
-        UNKNOWN if preview else "{}"
-    )
+    provider = recording.only("pulumi:providers:kubernetes").inputs
+    assert provider["kubeconfig"] == (UNKNOWN if preview else "{}")
+    assert provider["clusterIdentifier"] == "projects/my-project/locations/us-east5/clusters/tpu"
     applied = [one for one in recording.resources if one.type.startswith("kubernetes:")]
     assert applied
     for one in applied:

@@ -20,10 +20,12 @@ from infra.google_ids import forms, google_id
 from infra.interrupted import MARK, interrupted, mark_of, mark_pending, marked
 from infra.layers import layers
 from infra.locks import Lock
+from infra.queue.versions import IMAGES
 from infra.settings.record import formatting_kept
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.types import TYPES
-from tests.infra.engine import run
+from tests.infra.engine import UPSTREAM, run
+from tests.infra.test_queue_layer import CLUSTER
 
 STACK = "urn:pulumi:dev::network::"
 NETWORK, SUBNET = "gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"
@@ -35,8 +37,12 @@ ALL_OF_IT = {
     "storage:stateKeyRing": "pulumi",
     "storage:serviceAccountUsers": ["user:ann@example.com"],
     "storage:controllerAccountId": "tpu-fleet",
+    "gke:namespaces": ["vision"],
+    "queue:kueueImage": f"{IMAGES['kueue']}@sha256:{'0' * 64}",
+    "queue:teams": [{"name": "vision", "members": ["user:ann@example.com"]}],
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
 }
+UP = {**UPSTREAM, "gke": CLUSTER}
 
 
 def record(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -60,7 +66,10 @@ def state(
 
 def test_every_type_that_the_program_declares_has_an_id() -> None:
     declared = {
-        one.type for layer in LAYERS for one in run(layer, ALL_OF_IT).resources if one.type.startswith("gcp:")
+        one.type
+        for layer in LAYERS
+        for one in run(layer, ALL_OF_IT, up=UP).resources
+        if one.type.startswith("gcp:")
     }
     assert declared == set(forms())
 
@@ -68,7 +77,7 @@ def test_every_type_that_the_program_declares_has_an_id() -> None:
 def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
     """The stand-in's parsing of ids is that of the official provider's imports, as far as it was recorded."""
     for layer in LAYERS:
-        for one in run(layer, ALL_OF_IT).resources:
+        for one in run(layer, ALL_OF_IT, up=UP).resources:
             if not one.type.startswith("gcp:"):
                 continue
             id_ = google_id(one.type, one.inputs, "my-project")
@@ -82,6 +91,13 @@ def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
             for key, value in output.items():
                 if key not in ("project", "email"):
                     assert value == one.inputs[key], (one.type, key)
+
+
+def test_an_object_of_a_cluster_is_called_by_its_namespace_and_name() -> None:
+    objects = [one for one in run("queue", ALL_OF_IT, up=UP).resources if one.type.startswith("kubernetes:")]
+    found = {google_id(one.type, one.inputs, "p") for one in objects}
+    assert {"vision", "vision/checkpoints", "tpu", "kueue-system/kueue-controller-manager"} <= found
+    assert None not in found
 
 
 def test_a_pending_creation_becomes_a_resource_to_be_looked_at() -> None:
