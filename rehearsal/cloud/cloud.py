@@ -10,6 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
@@ -56,6 +57,7 @@ class Cloud:
         self._firewall = firewall
         clock = VirtualClock(config.clock_rate)
         self.world = World(config.project, config.number, clock, lags=config.lags)
+        self.world.control_planes = {} if config.control_planes else None
         roles = {who: [(role, on) for role, on in one["roles"]] for who, one in config.people.items()}
         self.iam = Iam(self.world, config.owner, config.token_lifetime_s, roles)
         operations = Operations(self.world)
@@ -86,6 +88,7 @@ class Cloud:
             endpoints=oauth.endpoints(),
             doorway=self._doorway,
         )
+        self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
 
     async def start(self) -> None:
@@ -109,6 +112,7 @@ class Cloud:
             self._add_snapshot,
             self.iam,
             self.front_door.served,
+            self._clusters,
             self._firewall,
         )
         runner = await self._runner(control.app())

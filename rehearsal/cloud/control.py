@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.requestlog import RequestLog
@@ -52,6 +53,7 @@ class ControlServer:
         add_snapshot: Callable[[str, Path, int], None],
         iam: Iam,
         served: Callable[[], list[str]],
+        clusters: Clusters,
         firewall: Firewall | None = None,
     ) -> None:
         self._clock = clock
@@ -63,6 +65,7 @@ class ControlServer:
         self._add_snapshot = add_snapshot
         self._iam = iam
         self._served = served
+        self._clusters = clusters
         self._firewall = firewall
 
     def app(self) -> web.Application:
@@ -81,6 +84,12 @@ class ControlServer:
             ("/quotas", self._set_quota),
             ("/login", self._login),
             ("/snapshots", self._snapshot),
+            ("/clusters", self._clusters.found),
+            ("/clusters/report", self._clusters.report),
+            ("/clusters/account", self._clusters.account),
+            ("/clusters/access", self._clusters.access),
+            ("/clusters/scale", self._clusters.scale),
+            ("/clusters/lose", self._clusters.lose),
         ):
             app.router.add_post(path, _posted(action))
         return app
@@ -90,6 +99,7 @@ class ControlServer:
             {
                 "clock": {"now": self._clock.rfc3339(), "rate": self._clock.rate},
                 "nodes": self._nodes.nodes_status(),
+                "control_planes": self._clusters.reports(),
                 "deletions": self._nodes.deletions(),
                 "requests": self._requests.counts(),
                 "faults": self._faults.report(),
@@ -244,6 +254,11 @@ class Control:
     def add_snapshot(self, name: str, image: Path, *, disk_size_gb: int) -> None:
         """A snapshot that exists before the scenario begins, with the content of an ext4 image."""
         self._call("POST", "/snapshots", {"name": name, "image": str(image), "disk_size_gb": disk_size_gb})
+
+    def clusters(self, what: str = "", **body: Any) -> JsonObject:
+        """What control planes ask and report (rehearsal/cloud/clusters.py), and `lose`: a pool's nodes."""
+        answer: JsonObject = self._call("POST", f"/clusters/{what}".rstrip("/"), body)
+        return answer
 
     def requests(self, since: int = 0) -> JsonObject:
         """Requests from number `since` on, and the number to ask for `next`."""

@@ -119,7 +119,7 @@ class Agent:
     def address(self) -> tuple[int, str]:
         """A new pod's number and address."""
         number = next(self._numbers)
-        return number, f"10.128.{1 + number // 250}.{1 + number % 250}"
+        return number, f"172.20.{1 + number // 250}.{1 + number % 250}"
 
     # Nodes
 
