@@ -21,6 +21,7 @@ from rehearsal.cloud.logs import LoggingService
 from rehearsal.cloud.metadata import MetadataServer
 from rehearsal.cloud.oauth import OAuth
 from rehearsal.cloud.operations import Operations
+from rehearsal.cloud.pods import PodGuests
 from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
@@ -88,6 +89,7 @@ class Cloud:
             endpoints=oauth.endpoints(),
             doorway=self._doorway,
         )
+        self._guests = PodGuests(self.world, self.nodes)
         self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
 
@@ -98,7 +100,7 @@ class Cloud:
             self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
         await self._front_site(await self._runner(self.front_door.app())).start()
         if self._config.metadata:
-            server = MetadataServer(self.world, self.nodes, self.iam, self._doorway)
+            server = MetadataServer(self.world, self._guests, self.iam, self._doorway)
             metadata = await self._runner(server.app())
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
@@ -113,6 +115,7 @@ class Cloud:
             self.iam,
             self.front_door.served,
             self._clusters,
+            self._guests,
             self._firewall,
         )
         runner = await self._runner(control.app())

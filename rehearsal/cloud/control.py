@@ -20,6 +20,7 @@ from aiohttp import web
 from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.pods import PodGuests
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
 from rehearsal.cloud.tpu import TpuService
@@ -54,6 +55,7 @@ class ControlServer:
         iam: Iam,
         served: Callable[[], list[str]],
         clusters: Clusters,
+        pods: PodGuests,
         firewall: Firewall | None = None,
     ) -> None:
         self._clock = clock
@@ -66,6 +68,7 @@ class ControlServer:
         self._iam = iam
         self._served = served
         self._clusters = clusters
+        self._pods = pods
         self._firewall = firewall
 
     def app(self) -> web.Application:
@@ -90,6 +93,8 @@ class ControlServer:
             ("/clusters/access", self._clusters.access),
             ("/clusters/scale", self._clusters.scale),
             ("/clusters/lose", self._clusters.lose),
+            ("/clusters/join", self._pods.join),
+            ("/clusters/leave", self._pods.leave),
         ):
             app.router.add_post(path, _posted(action))
         return app

@@ -23,6 +23,7 @@ from rehearsal.errors import RehearsalError
 from rehearsal.kubernetes.api import Object
 from rehearsal.kubernetes.cluster import Cluster, with_name
 from rehearsal.kubernetes.images import table
+from rehearsal.kubernetes.surroundings import Surroundings
 from rehearsal.world.authority import Pair
 
 log = logging.getLogger("rehearsal.kubernetes")
@@ -39,6 +40,7 @@ class Config:
     certificate: Path
     key: Path
     hosts_file: Path
+    ca_bundle: Path
     debian: Path
 
     @staticmethod
@@ -59,6 +61,7 @@ class Keeper:
         self._control = Control(config.control)
         self._cluster: Cluster | None = None
         self._failed: set[str] = set()
+        self._around = Surroundings(_names(config.hosts_file.read_text()), config.ca_bundle)
 
     def run(self) -> None:
         """Until SIGTERM."""
@@ -89,7 +92,7 @@ class Keeper:
         name = found["name"]
         folder = self._config.folder / f"{name.rpartition('/')[2]}-{time.time_ns()}"
         public = Pair(self._config.certificate, self._config.key)
-        cluster = Cluster(self._control, found, folder, public, table(self._config.debian))
+        cluster = Cluster(self._control, found, folder, public, table(self._config.debian), self._around)
         self._report(name, "starting", "")
         try:
             cluster.start()
@@ -118,6 +121,12 @@ class Keeper:
     def _report(self, name: str, state: str, message: str) -> None:
         log.info("%s: %s %s", name, state, message)
         self._control.clusters("report", name=name, state=state, message=message)
+
+
+def _names(hosts: str) -> dict[str, str]:
+    """Google's names in a hosts file, and their addresses."""
+    lines = (line.split() for line in hosts.splitlines())
+    return {name: address for address, *names in lines for name in names if address[:3] in ("169", "199")}
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

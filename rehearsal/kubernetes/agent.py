@@ -27,6 +27,7 @@ from rehearsal.kubernetes.control_plane import ADDRESS, PORT
 from rehearsal.kubernetes.errors import ApiError, KubernetesError
 from rehearsal.kubernetes.names import Names
 from rehearsal.kubernetes.sandbox import Container, Image, Sandbox
+from rehearsal.kubernetes.surroundings import ALONE, BUNDLE, Surroundings
 from rehearsal.kubernetes.volumes import Volumes, expanded
 
 _WATCH_S, _POLL_S = 300.0, 0.1
@@ -44,14 +45,15 @@ def _now() -> str:
 class Agent:
     """The kubelet of several nodes. `start` returns at once; `stop` kills what it runs."""
 
-    def __init__(self, api: Api, folder: Path, images: Mapping[str, Image]):
+    def __init__(self, api: Api, folder: Path, images: Mapping[str, Image], around: Surroundings = ALONE):
         """`images`: by patterns of their names, such as `*/kueue/kueue*`."""
+        self.around = around
         self._api, self._folder, self._images = api, folder, dict(images)
         self.nodes: dict[str, Object] = {}
         self._pods: dict[str, _Pod] = {}
         self._numbers = itertools.count(1)
         self._stopping = threading.Event()
-        self._names = Names(self.addresses)
+        self._names = Names(self.addresses, around.names)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._watch, self._renew)]
 
     def addresses(self, name: str) -> list[str]:
@@ -228,34 +230,38 @@ class _Pod:
             _signal(process, signal.SIGKILL)
 
     def _live(self) -> None:
-        sandbox = None
+        number, address = self._agent.address()
+        self.address = address
+        sandbox, volumes = None, None
         try:
-            number, address = self._agent.address()
-            self.address = address
             self._pod["status"] = {**self._pod.get("status", {}), "podIP": address, "hostIP": ADDRESS}
-            volumes = self._volumes()
+            sandbox = Sandbox(f"pod{number}", address, self.folder, self._hostname(), self.namespace)
+            self._agent.around.joined(self._pod, address)
+            volumes = self._volumes(sandbox.name)
             if volumes is None:
                 return
-            sandbox = Sandbox(f"pod{number}", address, self.folder, self._hostname(), self.namespace)
             self._run(sandbox, volumes, address)
         except (RehearsalError, KeyError) as error:
             if not self._gone.is_set():
                 self._tell({"phase": "Failed", "reason": "AgentError", "message": str(error)})
         finally:
+            if volumes:
+                volumes.close()
             if sandbox:
                 sandbox.close()
+            self._agent.around.left(address)
 
     def _hostname(self) -> str:
         return str(self._pod["spec"].get("hostname", self.name))
 
-    def _volumes(self) -> Volumes | None:
+    def _volumes(self, network: str) -> Volumes | None:
         """The volumes, once what they are made of is there; None where the pod is deleted before."""
         while not self._gone.is_set():
             if self._grace is not None:
                 self._api.delete(self._path, grace_s=0)
                 return None
             try:
-                return Volumes(self._api, self._pod, self.folder / "volumes")
+                return Volumes(self._api, self._pod, self.folder / "volumes", network)
             except KubernetesError as error:
                 self._tell({"phase": "Pending", "reason": "ContainerCreating", "message": str(error)})
                 time.sleep(_RETRY_S)
@@ -312,16 +318,21 @@ class _Pod:
                 _signal(process, signal.SIGTERM)
 
     def _start(self, sandbox: Sandbox, volumes: Volumes, one: Object) -> None:
-        image = self._agent.image(one["image"])
-        given = volumes.environment(one)
+        image, around = self._agent.image(one["image"]), self._agent.around
+        given = {**around.environment, **volumes.environment(one)}
         environment = {"PATH": _DEFAULT_PATH, "HOSTNAME": self._pod["spec"].get("hostname", self.name),
                        **_IN_CLUSTER, **given}  # fmt: skip
         line = [*(one.get("command") or image.command), *one.get("args", ())]
         not_root = (self._pod["spec"].get("securityContext") or {}).get("runAsNonRoot", False)
         self._running[one["name"]] = sandbox.start(one["name"], Container(
-            image, [expanded(word, given) for word in line], environment, list(volumes.mounts(one)),
+            image, [expanded(word, given) for word in line], environment, self._mounts(image, volumes, one),
             directory=one.get("workingDir", "/"), is_root=not not_root,
         ))  # fmt: skip
+
+    def _mounts(self, image: Image, volumes: Volumes, one: Object) -> list[tuple[Path, str, bool]]:
+        bundle = self._agent.around.bundle
+        trusted = [(bundle, BUNDLE, True)] if bundle and image.root else []
+        return [*trusted, *volumes.mounts(one)]
 
     # Reports to the API server
 

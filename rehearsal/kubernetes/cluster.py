@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from rehearsal.cloud.control import Control
+from rehearsal.cloud.control import Control, ControlError
 from rehearsal.kubernetes.agent import Agent
 from rehearsal.kubernetes.api import Object
 from rehearsal.kubernetes.control_plane import ADDRESS, ControlPlane
 from rehearsal.kubernetes.nodes import nodes
 from rehearsal.kubernetes.reviews import Reviews
 from rehearsal.kubernetes.sandbox import Image
+from rehearsal.kubernetes.surroundings import Surroundings
 from rehearsal.world.authority import Pair
 
 # Statuses of a pool whose machines run.
 _UP = ("RUNNING", "RUNNING_WITH_ERROR", "RECONCILING")
+_POOL = "cloud.google.com/gke-nodepool"
+_IDENTITIES = "GKE_METADATA"
 _NOTICE_S = 15.0  # of the 30 that a machine has, kubelet gives pods half
 
 
@@ -24,9 +29,21 @@ class Cluster:
     """Comes up with `start`, has its pools' nodes after each `follow`, and is gone after `stop`."""
 
     def __init__(
-        self, control: Control, found: Object, folder: Path, public: Pair, images: Mapping[str, Image]
+        self,
+        control: Control,
+        found: Object,
+        folder: Path,
+        public: Pair,
+        images: Mapping[str, Image],
+        around: Surroundings,
     ):
-        """`found`: as the control socket lists it. `public`: the certificate of DNS endpoints."""
+        """`found`: as the control socket lists it. `public`: the certificate of DNS endpoints.
+
+        `around`: what pods find of the world, but who they are, which is registered here.
+        """
+        self._control, self._found = control, found["body"]
+        self._pools: dict[str, Object] = {}
+        self._around = replace(around, joined=self._joined, left=self._left)
         self.name: str = found["name"]
         self.endpoint: str = found["body"]["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"]
         self._reviews = Reviews(control, self.name)
@@ -39,7 +56,7 @@ class Cluster:
         """Returns when the API server answers. Raises KubernetesError."""
         self._reviews.start()
         self.control_plane.start()
-        self._agent = Agent(self.control_plane.api, self._folder / "agent", self._images)
+        self._agent = Agent(self.control_plane.api, self._folder / "agent", self._images, self._around)
         self._agent.start()
 
     def stop(self) -> None:
@@ -52,6 +69,7 @@ class Cluster:
     def follow(self, pools: Sequence[Object]) -> None:
         """Add the nodes that pools have by now, and take away those that they don't."""
         assert self._agent is not None
+        self._pools = {pool["body"]["name"]: pool["body"] for pool in pools}
         due, how = {}, {}
         for pool in pools:
             body = pool["body"]
@@ -76,6 +94,32 @@ class Cluster:
         for name in (*lost, *leaving):
             api.delete(api.place("v1", "Node", name=name))
             self._ending.discard(name)
+
+    # Pods, to Google
+
+    def _joined(self, pod: Object, address: str) -> None:
+        """Let the metadata server know the pod: its account, or its node's without Workload Identity."""
+        assert self._agent is not None
+        node, spec, namespace = pod["spec"]["nodeName"], pod["spec"], pod["metadata"]["namespace"]
+        labels = self._agent.nodes[node]["metadata"]["labels"]
+        config = self._pools[labels[_POOL]]["config"]
+        mode = (config.get("workloadMetadataConfig") or {}).get("mode", _IDENTITIES)
+        workload_pool = (self._found.get("workloadIdentityConfig") or {}).get("workloadPool", "")
+        name = spec.get("serviceAccountName", "default")
+        account = self.control_plane.api.get("v1", "ServiceAccount", name, namespace) or {"metadata": {}}
+        annotations = account["metadata"].get("annotations") or {}
+        self._control.clusters(
+            "join", address=address, node=node, namespace=namespace, account=name,
+            zone=labels["topology.kubernetes.io/zone"], machine_type=config["machineType"],
+            cluster=self.name.rpartition("/")[2], location=self.name.split("/")[3],
+            workload_pool=workload_pool if mode == _IDENTITIES else "",
+            google_account=annotations.get("iam.gke.io/gcp-service-account", ""),
+            node_account=config.get("serviceAccount", ""),
+        )  # fmt: skip
+
+    def _left(self, address: str) -> None:
+        with contextlib.suppress(ControlError):  # the world ends
+            self._control.clusters("leave", address=address)
 
 
 def with_name(hosts: str, name: str) -> str:

@@ -101,6 +101,7 @@ def _write_kubernetes_config(layout: Layout, image: Path, tls: authority.TlsFile
         "certificate": tls.certificate,
         "key": tls.key,
         "hosts_file": layout.root / "hosts",
+        "ca_bundle": tls.bundle,
         "debian": image,
     }
     layout.kubernetes_config.write_text(json.dumps({key: str(path) for key, path in document.items()}))

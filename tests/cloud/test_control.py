@@ -17,6 +17,7 @@ from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.control import Control, ControlError, ControlServer, listening
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.pods import PodGuests
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.service import JsonObject, World, not_found
 from rehearsal.cloud.tpu.quotas import Quotas
@@ -72,7 +73,7 @@ class Socket:
         iam = Iam(world, "owner@example.com")
         server = ControlServer(
             self.clock, fleet, faults, self.quotas, self.requests, self.mistakes, add, iam, list,
-            Clusters(world, iam, faults),
+            Clusters(world, iam, faults), PodGuests(world, fleet),
         )  # fmt: skip
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()

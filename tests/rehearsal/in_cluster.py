@@ -21,6 +21,7 @@ REGION, ZONE = "us-east5", "us-east5-b"
 LOCATION = f"https://container.googleapis.com/v1beta1/projects/{PROJECT}/locations/{REGION}"
 COMPUTE = f"https://compute.googleapis.com/compute/v1/projects/{PROJECT}"
 RESOURCES = f"https://cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+STORAGE, BUCKET = "https://storage.googleapis.com/storage/v1/b", f"{PROJECT}-of-pods"
 ENABLE = f"https://serviceusage.googleapis.com/v1/projects/{PROJECT}/services:batchEnable"
 CLUSTER: dict[str, Any] = {
     "name": "tpu", "network": "gke", "subnetwork": "gke", "initialNodeCount": 1, "locations": [ZONE],
@@ -50,6 +51,11 @@ class Person:
         answer = self._session.request(method, url, json=body)
         assert answer.ok, f"{method} {url}: {answer.status_code} {answer.text}"
         return answer.json()
+
+    def text(self, url: str) -> str:
+        answer = self._session.get(url)
+        assert answer.ok, answer.text
+        return str(answer.text)
 
     def done(self, method: str, url: str, body: Any = None, of: str = LOCATION) -> None:
         """A change, and the end of its operation."""
@@ -88,9 +94,9 @@ class Person:
             line, env=environment, input=given, capture_output=True, text=True, check=False, timeout=60
         )
 
-    def read(self, *words: str) -> list[str]:
+    def read(self, *words: str, given: str = "") -> list[str]:
         """The lines that kubectl prints."""
-        done = self.kubectl(*words)
+        done = self.kubectl(*words, given=given)
         assert done.returncode == 0, done.stderr
         return done.stdout.split("\n")[:-1]
 
@@ -133,7 +139,7 @@ def nodes(person: Person) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """The story of test_clusters.py; what it prints last is JSON."""
+    """What test_clusters.py looks at: facts, printed as JSON."""
     owner, engineer = Person("owner", folder), Person("ml-engineer", folder)
     endpoint = begin(owner)
     for person in (owner, engineer):
@@ -157,10 +163,60 @@ def main(folder: Path) -> None:
     facts["logged"] = [one for one in logged()[len(requests_before) :] if "googleapis" not in one]
     owner.done("POST", f"{LOCATION}/clusters/tpu/nodePools", {"nodePool": SLICE})
     facts["slice"] = until(lambda: len(found := nodes(owner)) == 5 and found, "the slice's nodes")
+    facts |= pods_in_the_world(owner)
     facts["second"] = refusal(owner, {"cluster": CLUSTER | {"name": "other"}})
     owner.done("DELETE", f"{LOCATION}/clusters/tpu/nodePools/v6e")
     until(lambda: nodes(owner) == facts["first"], "the slice's end")
     print(json.dumps(facts))
+
+
+def pod(name: str, line: str, namespace: str = "default") -> dict[str, Any]:
+    """A pod with a bucket at /data."""
+    source = {
+        "driver": "gcsfuse.csi.storage.gke.io",
+        "volumeAttributes": {"bucketName": BUCKET, "mountOptions": "implicit-dirs,metadata-cache:ttl-secs:0"},
+    }
+    container = {"name": "c", "image": "debian:12", "command": ["bash", "-c", line],
+                 "volumeMounts": [{"name": "data", "mountPath": "/data"}]}  # fmt: skip
+    meta = {"name": name, "namespace": namespace, "annotations": {"gke-gcsfuse/volumes": "true"}}
+    spec = {"restartPolicy": "Never", "containers": [container], "volumes": [{"name": "data", "csi": source}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def pods_in_the_world(owner: Person) -> dict[str, Any]:
+    """A pod whose account was granted a bucket, one of another account, and one that is a Google account."""
+    owner.ask("POST", f"{STORAGE}?project={PROJECT}", {
+        "name": BUCKET, "location": REGION, "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
+    })  # fmt: skip
+    number = owner.ask("GET", RESOURCES)["projectNumber"]
+    pool = f"projects/{number}/locations/global/workloadIdentityPools/{PROJECT}.svc.id.goog"
+    member = f"principal://iam.googleapis.com/{pool}/subject/ns/default/sa/default"
+    policy = owner.ask("GET", f"{STORAGE}/{BUCKET}/iam")
+    policy["bindings"].append({"role": "roles/storage.objectUser", "members": [member]})
+    owner.ask("PUT", f"{STORAGE}/{BUCKET}/iam", policy)
+    time.sleep(3)  # the grant's way
+    account = "http://metadata/computeMetadata/v1/instance/service-accounts/default"
+    who = f"curl -sSf -H 'Metadata-Flavor: Google' {account}"
+    owner.read("create", "namespace", "other")
+    owner.read("apply", "-f", "-", given=json.dumps(pod("writer", f"{who}/email > /data/email")))
+    until(lambda: phase(owner, "writer") == "Succeeded", "the pod that writes")
+    owner.read("apply", "-f", "-", given=json.dumps(pod("stranger", "true", "other")))
+
+    def why() -> str:
+        (found,) = owner.read(
+            "get", "pod", "stranger", "-n", "other", "-o", "jsonpath={.status.message}{'\\n'}"
+        )
+        return found
+
+    refused = until(why, "the refusal of the mount")
+    owner.read("delete", "namespace", "other")
+    content = owner.text(f"{STORAGE}/{BUCKET}/o/email?alt=media")
+    return {"written": content, "refused": refused}
+
+
+def phase(person: Person, name: str) -> str:
+    (found,) = person.read("get", "pod", name, "-o", "jsonpath={.status.phase}{'\\n'}")
+    return found
 
 
 def refusal(person: Person, body: Any) -> str:
