@@ -34,7 +34,7 @@ class Clusters:
                 if full.startswith(f"{name}/")
             ]
             clusters.append({"name": name, "body": cluster, "pools": pools})
-        return {"clusters": clusters}
+        return {"clusters": clusters, "rate": self._world.clock.rate}
 
     async def report(self, body: JsonObject) -> JsonObject:
         """How a cluster's control plane is: its `state` (starting, ready, failed) and a `message`."""

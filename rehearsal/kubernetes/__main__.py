@@ -68,7 +68,8 @@ class Keeper:
         try:
             while True:
                 try:
-                    self._look(self._control.clusters()["clusters"])
+                    answer = self._control.clusters()
+                    self._look(answer["clusters"], answer["rate"])
                 except ControlError as error:
                     log.info("%s", error)  # it starts, or ends
                 except RehearsalError as error:
@@ -77,7 +78,7 @@ class Keeper:
         finally:
             self._end()
 
-    def _look(self, found: list[Object]) -> None:
+    def _look(self, found: list[Object], rate: float) -> None:
         clusters = {one["name"]: one for one in found if one["body"]["status"] != _ENDING}
         self._failed &= clusters.keys()
         if self._cluster and self._cluster.name not in clusters:
@@ -86,7 +87,7 @@ class Keeper:
             if self._cluster is None and name not in self._failed:
                 self._begin(one)
         if self._cluster:
-            self._cluster.follow(clusters[self._cluster.name]["pools"])
+            self._cluster.follow(clusters[self._cluster.name]["pools"], rate)
 
     def _begin(self, found: Object) -> None:
         name = found["name"]

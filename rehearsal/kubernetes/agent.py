@@ -22,7 +22,7 @@ from pathlib import Path
 import requests
 
 from rehearsal.errors import RehearsalError
-from rehearsal.kubernetes.api import Api, Object
+from rehearsal.kubernetes.api import Api, Object, now
 from rehearsal.kubernetes.control_plane import ADDRESS, PORT
 from rehearsal.kubernetes.errors import ApiError, KubernetesError
 from rehearsal.kubernetes.names import Names
@@ -36,10 +36,6 @@ _RETRY_S = 0.5
 _VERSION = "v1.35.7-gke.1222000"
 _IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": str(PORT)}
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Agent:
@@ -128,7 +124,7 @@ class Agent:
     def _tell_node(self, node: Object, ready: str = "True", reason: str = "KubeletReady") -> None:
         condition = {
             "type": "Ready", "status": ready, "reason": reason, "message": "",
-            "lastHeartbeatTime": _now(), "lastTransitionTime": _now(),
+            "lastHeartbeatTime": now(), "lastTransitionTime": now(),
         }  # fmt: skip
         status = {
             "conditions": [condition],
@@ -272,7 +268,7 @@ class _Pod:
         containers = {one["name"]: one for one in spec["containers"]}
         for one in containers.values():
             self._start(sandbox, volumes, one)
-        started, ended = _now(), dict[str, Object]()
+        started, ended = now(), dict[str, Object]()
         reported, refreshed = None, time.monotonic()
         policy = spec.get("restartPolicy", "Always")
         while not self._gone.is_set():
@@ -289,7 +285,7 @@ class _Pod:
                     self._start(sandbox, volumes, containers[name])
                 else:
                     ended[name] = {"exitCode": code, "reason": "Error" if code else "Completed",
-                                   "startedAt": started, "finishedAt": _now()}  # fmt: skip
+                                   "startedAt": started, "finishedAt": now()}  # fmt: skip
             status = self._status(address, started, ended)
             if status != reported:
                 self._tell(status)
@@ -362,7 +358,7 @@ class _Pod:
                 {
                     "type": "DisruptionTarget",
                     "status": "True",
-                    "lastTransitionTime": _now(),
+                    "lastTransitionTime": now(),
                     "reason": "TerminationByKubelet",
                     "message": "its node is shutting down",
                 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from rehearsal.cloud.control import Control, ControlError
 from rehearsal.kubernetes.agent import Agent
 from rehearsal.kubernetes.api import Object
+from rehearsal.kubernetes.autoscaler import Autoscaler
 from rehearsal.kubernetes.control_plane import ADDRESS, ControlPlane
 from rehearsal.kubernetes.nodes import nodes
 from rehearsal.kubernetes.reviews import Reviews
@@ -58,6 +59,7 @@ class Cluster:
         self.control_plane.start()
         self._agent = Agent(self.control_plane.api, self._folder / "agent", self._images, self._around)
         self._agent.start()
+        self._autoscaler = Autoscaler(self._control, self.control_plane.api, self.name)
 
     def stop(self) -> None:
         """End pods, control plane and webhooks."""
@@ -66,8 +68,11 @@ class Cluster:
         self.control_plane.stop()
         self._reviews.stop()
 
-    def follow(self, pools: Sequence[Object]) -> None:
-        """Add the nodes that pools have by now, and take away those that they don't."""
+    def follow(self, pools: Sequence[Object], rate: float) -> None:
+        """Add the nodes that pools have by now, take away those that they don't, and scale pools.
+
+        `rate`: virtual seconds in a real one.
+        """
         assert self._agent is not None
         self._pools = {pool["body"]["name"]: pool["body"] for pool in pools}
         due, how = {}, {}
@@ -84,6 +89,7 @@ class Cluster:
             self._ending |= set(gone)
             at_once = [name for name in gone if how.get(name) == "power-loss"]
             threading.Thread(target=self._end, args=(at_once, sorted(set(gone) - set(at_once)))).start()
+        self._autoscaler.look(pools, rate)
 
     def _end(self, lost: Sequence[str], leaving: Sequence[str]) -> None:
         """Machines that are lost, or end with notice; GKE removes their nodes then."""

@@ -163,7 +163,7 @@ def main(folder: Path) -> None:
     facts["logged"] = [one for one in logged()[len(requests_before) :] if "googleapis" not in one]
     owner.done("POST", f"{LOCATION}/clusters/tpu/nodePools", {"nodePool": SLICE})
     facts["slice"] = until(lambda: len(found := nodes(owner)) == 5 and found, "the slice's nodes")
-    facts |= pods_in_the_world(owner)
+    facts |= pods_in_the_world(owner) | a_slice_that_scales(owner)
     facts["second"] = refusal(owner, {"cluster": CLUSTER | {"name": "other"}})
     owner.done("DELETE", f"{LOCATION}/clusters/tpu/nodePools/v6e")
     until(lambda: nodes(owner) == facts["first"], "the slice's end")
@@ -184,10 +184,10 @@ def pod(name: str, line: str, namespace: str = "default") -> dict[str, Any]:
 
 
 def pods_in_the_world(owner: Person) -> dict[str, Any]:
-    """A pod whose account was granted a bucket, one of another account, and one that is a Google account."""
-    owner.ask("POST", f"{STORAGE}?project={PROJECT}", {
-        "name": BUCKET, "location": REGION, "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
-    })  # fmt: skip
+    """A pod whose account was granted a bucket, and one of another account."""
+    uniform = {"uniformBucketLevelAccess": {"enabled": True}}
+    bucket = {"name": BUCKET, "location": REGION, "iamConfiguration": uniform}
+    owner.ask("POST", f"{STORAGE}?project={PROJECT}", bucket)
     number = owner.ask("GET", RESOURCES)["projectNumber"]
     pool = f"projects/{number}/locations/global/workloadIdentityPools/{PROJECT}.svc.id.goog"
     member = f"principal://iam.googleapis.com/{pool}/subject/ns/default/sa/default"
@@ -212,6 +212,42 @@ def pods_in_the_world(owner: Person) -> dict[str, Any]:
     owner.read("delete", "namespace", "other")
     content = owner.text(f"{STORAGE}/{BUCKET}/o/email?alt=media")
     return {"written": content, "refused": refused}
+
+
+def a_slice_that_scales(owner: Person) -> dict[str, Any]:
+    """A pool of no nodes, a pod for it, a stock-out, and all nodes of the slice."""
+    control = Control(Path(os.environ["REHEARSAL_CONTROL"]))
+    empty = control.add_fault({
+        "match": {"method": "container.autoscaler.scaleUp"}, "times": 1,
+        "what": {"operation_error": {"code": "RESOURCE_EXHAUSTED", "message": "GCE out of resources"}},
+    })  # fmt: skip
+    scaling = {"enabled": True, "minNodeCount": 0, "maxNodeCount": 4}
+    place = {"name": "flex", "initialNodeCount": 0, "autoscaling": scaling}
+    config = {"machineType": "ct6e-standard-4t", "flexStart": True}
+    owner.done("POST", f"{LOCATION}/clusters/tpu/nodePools", {"nodePool": SLICE | place | {"config": config}})
+    before = nodes(owner)
+    one = pod("chips", "sleep 1000")
+    one["spec"] |= {
+        "nodeSelector": {"cloud.google.com/gke-nodepool": "flex"},
+        "terminationGracePeriodSeconds": 0,
+    }
+    one["spec"]["tolerations"] = [{"key": "google.com/tpu", "operator": "Exists"}]
+    one["spec"]["containers"][0]["resources"] = {"limits": {"google.com/tpu": 4}}
+    owner.read("apply", "-f", "-", given=json.dumps(one))
+    until(lambda: phase(owner, "chips") == "Running", "the pod for chips")
+    reasons = owner.read(
+        "get", "events", "--no-headers", "-o", "custom-columns=R:.reason,N:.involvedObject.name"
+    )
+    found = {"reasons": [line.split()[0] for line in reasons if line.split()[1] == "chips"],
+             "scaled": len(nodes(owner)) - len(before),
+             "observed": [rule["observed"] for rule in control.faults() if rule["id"] == empty]}  # fmt: skip
+    control.clusters("lose", pool="flex", notice=False, for_s=100)
+    until(lambda: nodes(owner) == before, "the loss of the slice")
+    until(lambda: len(nodes(owner)) == len(before) + 4, "the slice again")
+    owner.kubectl("delete", "pod", "chips", "--force")
+    control.set_clock(200)
+    until(lambda: nodes(owner) == before, "the end of an idle slice")
+    return found
 
 
 def phase(person: Person, name: str) -> str:

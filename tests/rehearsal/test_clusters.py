@@ -65,6 +65,9 @@ def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path)
     assert sum("gke-tpu-v6e-" in node for node in facts["slice"]) == 4
     assert facts["written"].endswith(".svc.id.goog"), "a pod of a granted account writes by gcsfuse"
     assert "can't be mounted" in facts["refused"], "another namespace's account may not"
+    assert facts["observed"] == [1], "a zone without chips"
+    assert {"FailedScaleUp", "TriggeredScaleUp"} <= set(facts["reasons"])
+    assert facts["scaled"] == 4, "all nodes of a slice at once"
     assert "A second cluster beside one that has a control plane is not emulated" in facts["second"]
 
     status = subprocess.run(
