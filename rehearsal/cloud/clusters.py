@@ -37,9 +37,10 @@ class Clusters:
         return {"clusters": clusters, "rate": self._world.clock.rate}
 
     async def report(self, body: JsonObject) -> JsonObject:
-        """How a cluster's control plane is: its `state` (starting, ready, failed) and a `message`."""
+        """How a cluster's control plane is: `state` (starting, ready, failed), `message`, `nodes` by pool."""
         if self._world.control_planes is not None:
-            self._world.control_planes[body["name"]] = {key: body[key] for key in ("state", "message")}
+            keys = ("state", "message", "nodes")
+            self._world.control_planes[body["name"]] = {key: body[key] for key in keys}
         return {}
 
     def reports(self) -> dict[str, JsonObject]:

@@ -184,7 +184,7 @@ class World:
     node finds its disk and a disk its snapshot. `images` maps a snapshot's or disk's full name to the file
     with its content, where it has one; `provisioned_s` when a disk's throughput last changed. `project`
     and `number` name the one project that exists. `control_planes` holds how those of clusters are (`state`,
-    `message`), where clusters have any. `above` says what a project, folder or billing account
+    `message`, `nodes`), where clusters have any. `above` says what a project, folder or billing account
     is in, for access; the billing account is the project's.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """

@@ -61,6 +61,8 @@ class Keeper:
         self._control = Control(config.control)
         self._cluster: Cluster | None = None
         self._failed: set[str] = set()
+        self._nodes: dict[str, int] = {}
+        self._ready = ""
         self._around = Surroundings(_names(config.hosts_file.read_text()), config.ca_bundle)
 
     def run(self) -> None:
@@ -88,6 +90,9 @@ class Keeper:
                 self._begin(one)
         if self._cluster:
             self._cluster.follow(clusters[self._cluster.name]["pools"], rate)
+            if (nodes := self._cluster.nodes()) != self._nodes:
+                self._nodes = nodes
+                self._report(self._cluster.name, "ready", self._ready)
 
     def _begin(self, found: Object) -> None:
         name = found["name"]
@@ -105,13 +110,15 @@ class Keeper:
         self._cluster = cluster
         self._write_hosts(cluster.endpoint)
         seconds, memory = cluster.control_plane.ready_s, sum(cluster.control_plane.memory_mib().values())
-        self._report(name, "ready", f"ready after {seconds:.1f} s, {memory:.0f} MiB")
+        self._ready = f"after {seconds:.1f} s, with {memory:.0f} MiB"
+        self._report(name, "ready", self._ready)
 
     def _end(self) -> None:
         if self._cluster is not None:
             cluster, self._cluster = self._cluster, None
             self._write_hosts("")
             cluster.stop()
+            self._nodes = {}
             log.info("%s is gone", cluster.name)
 
     def _write_hosts(self, name: str) -> None:
@@ -120,8 +127,8 @@ class Keeper:
         path.write_text(with_name(path.read_text(), name))
 
     def _report(self, name: str, state: str, message: str) -> None:
-        log.info("%s: %s %s", name, state, message)
-        self._control.clusters("report", name=name, state=state, message=message)
+        log.info("%s: %s %s %s", name, state, message, self._nodes)
+        self._control.clusters("report", name=name, state=state, message=message, nodes=self._nodes)
 
 
 def _names(hosts: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,11 @@ class Cluster:
             at_once = [name for name in gone if how.get(name) == "power-loss"]
             threading.Thread(target=self._end, args=(at_once, sorted(set(gone) - set(at_once)))).start()
         self._autoscaler.look(pools, rate)
+
+    def nodes(self) -> dict[str, int]:
+        """How many nodes of each pool are in the cluster, as its API server has them."""
+        found = self.control_plane.api.list("v1", "Node")
+        return dict(Counter(one["metadata"]["labels"].get(_POOL, "") for one in found))
 
     def _end(self, lost: Sequence[str], leaving: Sequence[str]) -> None:
         """Machines that are lost, or end with notice; GKE removes their nodes then."""

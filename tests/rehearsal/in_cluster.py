@@ -15,6 +15,8 @@ import google.auth.transport.requests
 from google.oauth2.credentials import Credentials
 
 from rehearsal.cloud.control import Control
+from rehearsal.scenario import disturbing, steps
+from rehearsal.scenario.scene import Scene
 
 PROJECT = os.environ.get("GOOGLE_CLOUD_PROJECT", "")
 REGION, ZONE = "us-east5", "us-east5-b"
@@ -238,11 +240,13 @@ def a_slice_that_scales(owner: Person) -> dict[str, Any]:
     reasons = owner.read(
         "get", "events", "--no-headers", "-o", "custom-columns=R:.reason,N:.involvedObject.name"
     )
-    found = {"reasons": [line.split()[0] for line in reasons if line.split()[1] == "chips"],
+    found: dict[str, Any] = {"reasons": [line.split()[0] for line in reasons if line.split()[1] == "chips"],
              "scaled": len(nodes(owner)) - len(before),
              "observed": [rule["observed"] for rule in control.faults() if rule["id"] == empty]}  # fmt: skip
-    control.clusters("lose", pool="flex", notice=False, for_s=100)
-    until(lambda: nodes(owner) == before, "the loss of the slice")
+    nothing: Any = None
+    scene = Scene(nothing, Path(), nothing, control, nothing, nothing, print)
+    disturbing.lose(scene, steps.Lose("flex", "power-loss", for_s=100))
+    found["lost"] = scene.note.text
     until(lambda: len(nodes(owner)) == len(before) + 4, "the slice again")
     owner.kubectl("delete", "pod", "chips", "--force")
     control.set_clock(200)

@@ -68,6 +68,7 @@ def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path)
     assert facts["observed"] == [1], "a zone without chips"
     assert {"FailedScaleUp", "TriggeredScaleUp"} <= set(facts["reasons"])
     assert facts["scaled"] == 4, "all nodes of a slice at once"
+    assert facts["lost"] == "4 nodes"
     assert "A second cluster beside one that has a control plane is not emulated" in facts["second"]
 
     status = subprocess.run(
