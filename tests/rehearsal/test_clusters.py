@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.kubernetes.programs import KUBERNETES, QUEUE, folder
+from rehearsal.world import making
+from rehearsal.world.console import Narrator
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300), pytest.mark.slow]
 COMMAND = [sys.executable, "-m", "rehearsal"]
 
 
@@ -48,6 +51,20 @@ def links() -> str:
     return subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
 
 
+def test_a_machine_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def folder(tool: str) -> Path:
+        raise KubernetesError(f"{tool} isn't built yet", "tools/setup.sh kubernetes")
+
+    monkeypatch.setattr(making.programs, "folder", folder)
+    printed = io.StringIO()
+    assert making._kubernetes(Narrator(Console(file=printed, width=200))) is None
+    assert "clusters have no control planes here: queue isn't built yet" in printed.getvalue()
+    assert "tools/setup.sh kubernetes" in printed.getvalue()
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path) -> None:
     before = links()
     up = subprocess.run([*COMMAND, "up", "--dir", str(root)], capture_output=True, text=True, check=False)
