@@ -193,6 +193,7 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
         plugins=arguments.plugins,
         text=scenario.header.text,
         settings=scenario.header.settings,
+        control_planes=scenario.header.control_planes,
         locks=_locks(scenario.steps),
     )
     report = arguments.report.resolve()
@@ -218,7 +219,10 @@ def _up(arguments: argparse.Namespace, narrator: Narrator) -> int:
 
 def _plan(arguments: argparse.Namespace) -> making.Plan:
     return making.Plan(
-        environment=arguments.env, cloud={"clock_rate": arguments.clock}, plugins=arguments.plugins
+        environment=arguments.env,
+        cloud={"clock_rate": arguments.clock},
+        plugins=arguments.plugins,
+        control_planes=True,
     )
 
 

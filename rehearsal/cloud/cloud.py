@@ -10,6 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
@@ -20,6 +21,7 @@ from rehearsal.cloud.logs import LoggingService
 from rehearsal.cloud.metadata import MetadataServer
 from rehearsal.cloud.oauth import OAuth
 from rehearsal.cloud.operations import Operations
+from rehearsal.cloud.pods import PodGuests
 from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.server import FrontDoor
@@ -56,6 +58,7 @@ class Cloud:
         self._firewall = firewall
         clock = VirtualClock(config.clock_rate)
         self.world = World(config.project, config.number, clock, lags=config.lags)
+        self.world.control_planes = {} if config.control_planes else None
         roles = {who: [(role, on) for role, on in one["roles"]] for who, one in config.people.items()}
         self.iam = Iam(self.world, config.owner, config.token_lifetime_s, roles)
         operations = Operations(self.world)
@@ -86,6 +89,8 @@ class Cloud:
             endpoints=oauth.endpoints(),
             doorway=self._doorway,
         )
+        self._guests = PodGuests(self.world, self.nodes)
+        self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
 
     async def start(self) -> None:
@@ -95,7 +100,7 @@ class Cloud:
             self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
         await self._front_site(await self._runner(self.front_door.app())).start()
         if self._config.metadata:
-            server = MetadataServer(self.world, self.nodes, self.iam, self._doorway)
+            server = MetadataServer(self.world, self._guests, self.iam, self._doorway)
             metadata = await self._runner(server.app())
             host, port = address(self._config.metadata)
             await web.TCPSite(metadata, host, port).start()
@@ -109,6 +114,8 @@ class Cloud:
             self._add_snapshot,
             self.iam,
             self.front_door.served,
+            self._clusters,
+            self._guests,
             self._firewall,
         )
         runner = await self._runner(control.app())

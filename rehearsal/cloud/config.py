@@ -30,7 +30,8 @@ class CloudConfig:
     so that TPU nodes can't be created. `hosts_file`, `ca_certificate`, `ca_bundle` and `ssh_public_key` go
     to the machines. Lags and the lifetime of tokens are real seconds. Addresses are `HOST:PORT`; an empty
     `metadata` address leaves the metadata server out. `people`: accounts beside the owner, each with its
-    `refresh_token` and `roles`, [role, resource] pairs, which the owner grants.
+    `refresh_token` and `roles`, [role, resource] pairs, which the owner grants. With `control_planes`, a
+    process beside this one runs those of clusters (rehearsal/kubernetes), and they wait for it.
     """
 
     project: str
@@ -56,6 +57,7 @@ class CloudConfig:
     api_lag_s: float = Lags.api_s
     token_lifetime_s: float = TOKEN_LIFETIME_S
     clock_rate: float = 1.0
+    control_planes: bool = False
     seed: int = 0
 
     @property
@@ -97,6 +99,8 @@ def _read(kind: str, name: str, value: Any) -> Any:
     if kind.startswith("tuple") and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
     if kind.startswith("dict") and isinstance(value, dict):
+        return value
+    if kind == "bool" and isinstance(value, bool):
         return value
     if kind == "float" and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)

@@ -17,8 +17,10 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.faults import FaultError, Faults
 from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.pods import PodGuests
 from rehearsal.cloud.requestlog import RequestLog
 from rehearsal.cloud.service import ApiError, Clock, JsonObject
 from rehearsal.cloud.tpu import TpuService
@@ -52,6 +54,8 @@ class ControlServer:
         add_snapshot: Callable[[str, Path, int], None],
         iam: Iam,
         served: Callable[[], list[str]],
+        clusters: Clusters,
+        pods: PodGuests,
         firewall: Firewall | None = None,
     ) -> None:
         self._clock = clock
@@ -63,6 +67,8 @@ class ControlServer:
         self._add_snapshot = add_snapshot
         self._iam = iam
         self._served = served
+        self._clusters = clusters
+        self._pods = pods
         self._firewall = firewall
 
     def app(self) -> web.Application:
@@ -81,6 +87,14 @@ class ControlServer:
             ("/quotas", self._set_quota),
             ("/login", self._login),
             ("/snapshots", self._snapshot),
+            ("/clusters", self._clusters.found),
+            ("/clusters/report", self._clusters.report),
+            ("/clusters/account", self._clusters.account),
+            ("/clusters/access", self._clusters.access),
+            ("/clusters/scale", self._clusters.scale),
+            ("/clusters/lose", self._clusters.lose),
+            ("/clusters/join", self._pods.join),
+            ("/clusters/leave", self._pods.leave),
         ):
             app.router.add_post(path, _posted(action))
         return app
@@ -90,6 +104,7 @@ class ControlServer:
             {
                 "clock": {"now": self._clock.rfc3339(), "rate": self._clock.rate},
                 "nodes": self._nodes.nodes_status(),
+                "control_planes": self._clusters.reports(),
                 "deletions": self._nodes.deletions(),
                 "requests": self._requests.counts(),
                 "faults": self._faults.report(),
@@ -244,6 +259,11 @@ class Control:
     def add_snapshot(self, name: str, image: Path, *, disk_size_gb: int) -> None:
         """A snapshot that exists before the scenario begins, with the content of an ext4 image."""
         self._call("POST", "/snapshots", {"name": name, "image": str(image), "disk_size_gb": disk_size_gb})
+
+    def clusters(self, what: str = "", **body: Any) -> JsonObject:
+        """What control planes ask and report (rehearsal/cloud/clusters.py), and `lose`: a pool's nodes."""
+        answer: JsonObject = self._call("POST", f"/clusters/{what}".rstrip("/"), body)
+        return answer
 
     def requests(self, since: int = 0) -> JsonObject:
         """Requests from number `since` on, and the number to ask for `next`."""

@@ -1,7 +1,7 @@
 """Who is calling and what they may do: tokens, policies and their slow propagation.
 
-A principal is an e-mail address. A policy set on a resource takes effect `Lags.grant_s` later, for grants and
-for revocations.
+A principal is an e-mail address, or a pod's `principal://…`. A policy set on a resource takes effect
+`Lags.grant_s` later, for grants and for revocations.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _CONVENIENCE = {
     "projectViewer": "roles/viewer",
 }
 _PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
+_POD = re.compile(r"([^\[/]+\.svc\.id\.goog)\[([^/]+)/([^]]+)\]")
 _MEMBER_KINDS = (
     *_CONVENIENCE,
     "user",
@@ -338,6 +339,12 @@ class Iam:
             kind, _, who = name.partition(":")
             if name == member(principal) or name in ("allUsers", "allAuthenticatedUsers"):
                 return True
+            if kind == "principalSet" and _is_in(principal, who):
+                return True
+            # How policies named a Kubernetes account before there were principals.
+            found = _POD.fullmatch(who) if kind == "serviceAccount" else None
+            if found and principal.endswith("/{}/subject/ns/{}/sa/{}".format(*found.groups())):
+                return True
             if kind == "domain" and principal.endswith(f"@{who}"):
                 return True
             if kind in _CONVENIENCE and any(
@@ -381,9 +388,22 @@ def _holding(versions: list[tuple[float, T]], now: float) -> T:
 
 
 def member(principal: str) -> str:
-    """An account's e-mail address as policies write it."""
+    """An account's e-mail address as policies write it; a principal is one already."""
+    if principal.startswith("principal://"):
+        return principal
     kind = "serviceAccount" if principal.endswith(".gserviceaccount.com") else "user"
     return f"{kind}:{principal}"
+
+
+def _is_in(principal: str, group: str) -> bool:
+    """Whether a pod's account is in `principalSet:GROUP`: a namespace's accounts, or all of a pool.
+
+    https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity
+    """
+    pool, _, kind = group.partition("/workloadIdentityPools/")[2].partition("/")
+    place = f"principal:{group.partition('/workloadIdentityPools/')[0]}/workloadIdentityPools/{pool}/subject/"
+    namespace = f"ns/{kind.removeprefix('namespace/')}/" if kind.startswith("namespace/") else ""
+    return principal.startswith(place + namespace) and (kind == "*" or bool(namespace))
 
 
 def denied(principal: str, permission: str, resource: str) -> ApiError:

@@ -19,7 +19,7 @@ from aiohttp import web
 from rehearsal.cloud.doorway import Doorway, Passage
 from rehearsal.cloud.faults import Fault
 from rehearsal.cloud.guestattributes import DISABLED, GuestAttributes
-from rehearsal.cloud.iam import Iam, Token
+from rehearsal.cloud.iam import Iam, Token, denied
 from rehearsal.cloud.service import ApiError, NotEmulatedError, World
 
 _ROOT = "/computeMetadata/v1/"
@@ -28,6 +28,7 @@ _FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 # A token is handed out again until so little is left of it: five minutes of Google's hour.
 # https://cloud.google.com/compute/docs/access/authenticate-workloads#applications
 _TOKEN_RESERVE = 300 / 3600
+_GET_TOKEN = "iam.serviceAccounts.getAccessToken"
 _HOST = "metadata.google.internal"
 # Of an instance's entries, those that Google's server has and this one hasn't
 # (https://cloud.google.com/compute/docs/metadata/predefined-metadata-keys).
@@ -62,7 +63,8 @@ class Guest:
     """One machine, as its metadata server knows it.
 
     `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled;
-    `maintenance` is the API's UpcomingMaintenance, empty without one.
+    `maintenance` is the API's UpcomingMaintenance, empty without one. `principal`: of a pod, who asks IAM for
+    the tokens of `service_account`, or gets its own where that is none.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Guest:
     service_account: str
     scopes: tuple[str, ...]
     guest_attributes: GuestAttributes | None
+    principal: str = ""
 
 
 class Guests(Protocol):
@@ -195,11 +198,19 @@ class MetadataServer:
     def _token(self, guest: Guest, alias: str) -> web.Response:
         if alias not in ("default", guest.service_account):
             return _page(404, _NOT_FOUND, f"{_ROOT}instance/service-accounts/{alias}/token")
-        token = self._tokens.get(guest.name)
+        who = guest.service_account
+        if guest.principal and not who.endswith(".gserviceaccount.com"):
+            who = guest.principal
+        elif guest.principal:
+            account = f"{self._iam.project}/serviceAccounts/{who}"
+            if not self._iam.allowed(guest.principal, _GET_TOKEN, account):
+                text = "Unable to generate access token; IAM returned 403 Forbidden: "
+                raise ApiError(403, "PERMISSION_DENIED", text + denied("", _GET_TOKEN, account).message)
+        token = self._tokens.get(guest.address)
         reserve_s = _TOKEN_RESERVE * self._iam.token_lifetime_s
         fresh = token is not None and self._iam.left_s(token) > reserve_s
-        if token is None or not fresh or token.principal != guest.service_account:
-            token = self._tokens[guest.name] = self._iam.mint(guest.service_account)
+        if token is None or not fresh or token.principal != who:
+            token = self._tokens[guest.address] = self._iam.mint(who)
         answer = {"access_token": token.value, "expires_in": self._iam.left_s(token), "token_type": "Bearer"}
         return _text(json.dumps(answer), "application/json")
 

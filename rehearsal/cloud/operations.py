@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -191,8 +191,11 @@ class Operations:
         duration_s: float,
         work: Callable[[], None],
         on_error: Cleanup | None = None,
+        waits: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> JsonObject:
         """Start an operation of the GKE API (`CREATE_CLUSTER`) of so many virtual seconds; its first body.
+
+        It ends after `waits`, too.
 
         Its form: https://cloud.google.com/kubernetes-engine/docs/reference/rest/v1/projects.locations.operations
         """
@@ -217,7 +220,12 @@ class Operations:
             body.update(status="DONE", endTime=self._world.clock.rfc3339())
 
         name = f"{scope}/operations/{short}"
-        before = self._pass(body, duration_s)
+
+        async def before() -> None:
+            await self._pass(body, duration_s)()
+            for wait in waits:
+                await wait()
+
         return self._start(_CONTAINER, name, body, before, _later(work), end, on_error)
 
     def _pass(self, body: JsonObject, duration_s: float) -> Callable[[], Awaitable[None]]:

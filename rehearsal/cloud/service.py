@@ -183,7 +183,8 @@ class World:
     `directory` maps full resource names (without API host and version) to their API bodies; it is how a
     node finds its disk and a disk its snapshot. `images` maps a snapshot's or disk's full name to the file
     with its content, where it has one; `provisioned_s` when a disk's throughput last changed. `project`
-    and `number` name the one project that exists. `above` says what a project, folder or billing account
+    and `number` name the one project that exists. `control_planes` holds how those of clusters are (`state`,
+    `message`, `nodes`), where clusters have any. `above` says what a project, folder or billing account
     is in, for access; the billing account is the project's.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
@@ -201,6 +202,7 @@ class World:
     above: dict[str, str] = field(default_factory=dict)
     lags: Lags = Lags(0, 0, 0)
     monotonic_s: Callable[[], float] = time.monotonic
+    control_planes: dict[str, JsonObject] | None = None
     unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
 
     def __post_init__(self) -> None:

@@ -24,12 +24,13 @@ import requests
 
 from rehearsal.errors import RehearsalError
 from rehearsal.kubernetes import logs
-from rehearsal.kubernetes.api import Api, Object
+from rehearsal.kubernetes.api import Api, Object, now
 from rehearsal.kubernetes.control_plane import ADDRESS, PORT
 from rehearsal.kubernetes.errors import ApiError, KubernetesError
 from rehearsal.kubernetes.logs import LogServer
 from rehearsal.kubernetes.names import Names
 from rehearsal.kubernetes.sandbox import Container, Image, Sandbox
+from rehearsal.kubernetes.surroundings import ALONE, BUNDLE, Surroundings
 from rehearsal.kubernetes.volumes import Volumes, expanded
 
 _WATCH_S, _POLL_S = 300.0, 0.1
@@ -40,21 +41,18 @@ _IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": st
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class Agent:
     """The kubelet of several nodes. `start` returns at once; `stop` kills what it runs."""
 
-    def __init__(self, api: Api, folder: Path, images: Mapping[str, Image]):
+    def __init__(self, api: Api, folder: Path, images: Mapping[str, Image], around: Surroundings = ALONE):
         """`images`: by patterns of their names, such as `*/kueue/kueue*`."""
+        self.around = around
         self._api, self._folder, self._images = api, folder, dict(images)
         self.nodes: dict[str, Object] = {}
         self._pods: dict[str, _Pod] = {}
         self._numbers = itertools.count(1)
         self._stopping = threading.Event()
-        self._names = Names(self.addresses)
+        self._names = Names(self.addresses, around.names)
         self._logs = LogServer(folder, self._container)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._watch, self._renew)]
 
@@ -128,14 +126,14 @@ class Agent:
     def address(self) -> tuple[int, str]:
         """A new pod's number and address."""
         number = next(self._numbers)
-        return number, f"10.128.{1 + number // 250}.{1 + number % 250}"
+        return number, f"172.20.{1 + number // 250}.{1 + number % 250}"
 
     # Nodes
 
     def _tell_node(self, node: Object, ready: str = "True", reason: str = "KubeletReady") -> None:
         condition = {
             "type": "Ready", "status": ready, "reason": reason, "message": "",
-            "lastHeartbeatTime": _now(), "lastTransitionTime": _now(),
+            "lastHeartbeatTime": now(), "lastTransitionTime": now(),
         }  # fmt: skip
         status = {
             "conditions": [condition],
@@ -243,34 +241,38 @@ class _Pod:
             _signal(process, signal.SIGKILL)
 
     def _live(self) -> None:
-        sandbox = None
+        number, address = self._agent.address()
+        self.address = address
+        sandbox, volumes = None, None
         try:
-            number, address = self._agent.address()
-            self.address = address
             self._pod["status"] = {**self._pod.get("status", {}), "podIP": address, "hostIP": ADDRESS}
-            volumes = self._volumes()
+            sandbox = Sandbox(f"pod{number}", address, self.folder, self._hostname(), self.namespace)
+            self._agent.around.joined(self._pod, address)
+            volumes = self._volumes(sandbox.name)
             if volumes is None:
                 return
-            sandbox = Sandbox(f"pod{number}", address, self.folder, self._hostname(), self.namespace)
             self._run(sandbox, volumes, address)
         except (RehearsalError, KeyError) as error:
             if not self._gone.is_set():
                 self._tell({"phase": "Failed", "reason": "AgentError", "message": str(error)})
         finally:
+            if volumes:
+                volumes.close()
             if sandbox:
                 sandbox.close()
+            self._agent.around.left(address)
 
     def _hostname(self) -> str:
         return str(self._pod["spec"].get("hostname", self.name))
 
-    def _volumes(self) -> Volumes | None:
+    def _volumes(self, network: str) -> Volumes | None:
         """The volumes, once what they are made of is there; None where the pod is deleted before."""
         while not self._gone.is_set():
             if self._grace is not None:
                 self._api.delete(self._path, grace_s=0)
                 return None
             try:
-                return Volumes(self._api, self._pod, self.folder / "volumes")
+                return Volumes(self._api, self._pod, self.folder / "volumes", network)
             except KubernetesError as error:
                 self._tell({"phase": "Pending", "reason": "ContainerCreating", "message": str(error)})
                 time.sleep(_RETRY_S)
@@ -281,7 +283,7 @@ class _Pod:
         containers = {one["name"]: one for one in spec["containers"]}
         for one in containers.values():
             self._start(sandbox, volumes, one)
-        started, ended = _now(), dict[str, Object]()
+        started, ended = now(), dict[str, Object]()
         reported, refreshed = None, time.monotonic()
         policy = spec.get("restartPolicy", "Always")
         while not self._gone.is_set():
@@ -298,7 +300,7 @@ class _Pod:
                     self._start(sandbox, volumes, containers[name])
                 else:
                     ended[name] = {"exitCode": code, "reason": "Error" if code else "Completed",
-                                   "startedAt": started, "finishedAt": _now()}  # fmt: skip
+                                   "startedAt": started, "finishedAt": now()}  # fmt: skip
             status = self._status(address, started, ended)
             if status != reported:
                 self._tell(status)
@@ -328,16 +330,21 @@ class _Pod:
                 _signal(process, signal.SIGTERM)
 
     def _start(self, sandbox: Sandbox, volumes: Volumes, one: Object) -> None:
-        image = self._agent.image(one["image"])
-        given = volumes.environment(one)
+        image, around = self._agent.image(one["image"]), self._agent.around
+        given = {**around.environment, **volumes.environment(one)}
         environment = {"PATH": _DEFAULT_PATH, "HOSTNAME": self._pod["spec"].get("hostname", self.name),
                        **_IN_CLUSTER, **given}  # fmt: skip
         line = [*(one.get("command") or image.command), *one.get("args", ())]
         not_root = (self._pod["spec"].get("securityContext") or {}).get("runAsNonRoot", False)
         self._running[one["name"]] = sandbox.start(one["name"], Container(
-            image, [expanded(word, given) for word in line], environment, list(volumes.mounts(one)),
+            image, [expanded(word, given) for word in line], environment, self._mounts(image, volumes, one),
             directory=one.get("workingDir", "/"), is_root=not not_root,
         ))  # fmt: skip
+
+    def _mounts(self, image: Image, volumes: Volumes, one: Object) -> list[tuple[Path, str, bool]]:
+        bundle = self._agent.around.bundle
+        trusted = [(bundle, BUNDLE, True)] if bundle and image.root else []
+        return [*trusted, *volumes.mounts(one)]
 
     # Reports to the API server
 
@@ -367,7 +374,7 @@ class _Pod:
                 {
                     "type": "DisruptionTarget",
                     "status": "True",
-                    "lastTransitionTime": _now(),
+                    "lastTransitionTime": now(),
                     "reason": "TerminationByKubelet",
                     "message": "its node is shutting down",
                 }

@@ -5,6 +5,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -191,6 +192,11 @@ def _answer(answer: requests.Response) -> Any:
         reason = content if isinstance(content, dict) else {"message": content}
         raise ApiError(answer.status_code, reason.get("reason", ""), reason.get("message", "")[:2000])
     return content
+
+
+def now() -> str:
+    """The time, as Kubernetes writes it."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def documents(text: str) -> list[Object]:

@@ -23,23 +23,27 @@ from rehearsal.world.authority import Authority, Pair
 
 BRIDGE = "k8s0"
 # Endpoints may not be loopback addresses, so the API server has one on a bridge.
-ADDRESS, NETWORK_BITS = "10.128.0.1", 16
-PORT = 6443
+ADDRESS, NETWORK_BITS = "172.20.0.1", 16
+PORT = 443  # of a cluster's DNS endpoint; the emulated cloud has the same one at other addresses
 _SERVICES, _FIRST_SERVICE = "10.96.0.0/16", "10.96.0.1"
 _ETCD, _ETCD_PEERS = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 _SERVICE = "kubernetes.default.svc.cluster.local"
+_REVIEW_TTL = "1s"  # how long an answer of the webhooks holds
 _NAMES = (*(_SERVICE.rsplit(".", dots)[0] for dots in (4, 3, 2)), _SERVICE, "localhost")
 
 
 class ControlPlane:
     """One cluster's; `start` returns when the API server answers and pods can be created."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...] = ()):
-        """`names`: further host names of the API server, such as a cluster's DNS endpoint."""
-        self.folder, self._names = folder, names
+    def __init__(self, folder: Path, public: Pair | None = None, reviews: str = ""):
+        """`public`: a certificate for other names of the API server, such as a cluster's DNS endpoint.
+
+        `reviews`: the URL of a server that says whose a token is and what they may do (reviews.py).
+        """
+        self.folder, self._public, self._reviews = folder, public, reviews
         self.url = f"https://{ADDRESS}:{PORT}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lines: dict[str, list[str]] = {}
@@ -108,8 +112,7 @@ class ControlPlane:
     def _make_keys(self) -> None:
         self.authority = Authority(self.folder / "keys", "Kubernetes CA")
         sign = self.authority.client
-        self._server = self.authority.server("apiserver", [*_NAMES, *self._names],
-                                             ["127.0.0.1", ADDRESS, _FIRST_SERVICE])  # fmt: skip
+        self._server = self.authority.server("apiserver", _NAMES, ["127.0.0.1", ADDRESS, _FIRST_SERVICE])
         self._front_proxy = sign("front-proxy", "front-proxy-client")
         self.admin = sign("admin", "admin", ["system:masters"])
         self._users = {
@@ -131,15 +134,10 @@ class ControlPlane:
         return Api(self.url, str(self.authority.ca), pair)
 
     def write_kubeconfig(self, path: Path, pair: Pair) -> None:
-        """A kubeconfig with a client's certificate; JSON is YAML."""
+        """A kubeconfig with a client's certificate."""
         cluster = {"server": self.url, "certificate-authority": str(self.authority.ca)}
         user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
-        path.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "rehearsal",
-            "clusters": [{"name": "rehearsal", "cluster": cluster}],
-            "users": [{"name": "rehearsal", "user": user}],
-            "contexts": [{"name": "rehearsal", "context": {"cluster": "rehearsal", "user": "rehearsal"}}],
-        }))  # fmt: skip
+        write_kubeconfig(path, cluster, user)
 
     @property
     def kubeconfig(self) -> Path:
@@ -150,12 +148,12 @@ class ControlPlane:
 
     def _api_server(self) -> list[str]:
         ca, server, proxy = self.authority.ca, self._server, self._front_proxy
-        flags: Mapping[str, object] = {
-            "etcd-servers": _ETCD, "secure-port": PORT, "advertise-address": ADDRESS,
+        flags: dict[str, object] = {
+            "etcd-servers": _ETCD, "secure-port": PORT, "bind-address": ADDRESS,
             "tls-cert-file": server.certificate, "tls-private-key-file": server.key, "client-ca-file": ca,
             "service-account-key-file": self._key, "service-account-signing-key-file": self._key,
             "service-account-issuer": "https://kubernetes.default.svc",
-            "service-cluster-ip-range": _SERVICES, "authorization-mode": "RBAC",
+            "service-cluster-ip-range": _SERVICES,
             "enable-aggregator-routing": "true", "allow-privileged": "true",
             "requestheader-client-ca-file": ca, "requestheader-allowed-names": "front-proxy-client",
             "requestheader-username-headers": "X-Remote-User",
@@ -163,7 +161,45 @@ class ControlPlane:
             "requestheader-extra-headers-prefix": "X-Remote-Extra-",
             "proxy-client-cert-file": proxy.certificate, "proxy-client-key-file": proxy.key,
         }  # fmt: skip
+        if self._public:
+            flags["tls-sni-cert-key"] = f"{self._public.certificate},{self._public.key}"
+        flags |= self._asking() if self._reviews else {"authorization-mode": "RBAC"}
         return [f"--{name}={value}" for name, value in flags.items()]
+
+    def _asking(self) -> Mapping[str, object]:
+        """Tokens are reviewed by the webhook; so is access, which RBAC may give as well.
+
+        The webhook comes first, since it refuses who may not use the DNS endpoint, whatever RBAC grants.
+        """
+        files = {name: self._write_webhook(name) for name in ("tokens", "access")}
+        webhook = {
+            "authorizedTTL": _REVIEW_TTL, "unauthorizedTTL": _REVIEW_TTL, "timeout": "10s",
+            "subjectAccessReviewVersion": "v1", "matchConditionSubjectAccessReviewVersion": "v1",
+            "failurePolicy": "NoOpinion",
+            "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": str(files["access"])},
+            # Kubernetes' own identities are RBAC's alone.
+            "matchConditions": [{"expression": "!request.user.startsWith('system:')"}],
+        }  # fmt: skip
+        authorizers = [
+            {"type": "Webhook", "name": "iam", "webhook": webhook},
+            {"type": "RBAC", "name": "rbac"},
+        ]
+        path = self.folder / "authorization.yaml"
+        path.write_text(json.dumps({
+            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthorizationConfiguration",
+            "authorizers": authorizers,
+        }))  # fmt: skip
+        return {
+            "authentication-token-webhook-config-file": files["tokens"],
+            "authentication-token-webhook-version": "v1",
+            "authentication-token-webhook-cache-ttl": _REVIEW_TTL,
+            "authorization-config": path,
+        }
+
+    def _write_webhook(self, name: str) -> Path:
+        path = self.folder / f"{name}.kubeconfig"
+        write_kubeconfig(path, {"server": f"{self._reviews}/{name}"}, {})
+        return path
 
     def _config(self, user: str) -> list[str]:
         file = self.folder / f"{user}.kubeconfig"
@@ -196,3 +232,13 @@ class ControlPlane:
             if time.monotonic() > deadline:
                 raise KubernetesError(f"{what} isn't there after {_START_TIMEOUT_S:.0f} s")
             time.sleep(0.1)
+
+
+def write_kubeconfig(path: Path, cluster: Mapping[str, str], user: Mapping[str, object]) -> None:
+    """A kubeconfig with one cluster and one user; JSON is YAML."""
+    path.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "rehearsal",
+        "clusters": [{"name": "rehearsal", "cluster": cluster}],
+        "users": [{"name": "rehearsal", "user": user}],
+        "contexts": [{"name": "rehearsal", "context": {"cluster": "rehearsal", "user": "rehearsal"}}],
+    }))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Imitates the cluster's DNS, as far as headless services need it: the names of pods.
+"""Imitates the cluster's DNS: the names of pods, as headless services have them, and Google's.
 
 https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/; the messages are RFC 1035's.
 """
@@ -9,7 +9,7 @@ import ipaddress
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rehearsal.kubernetes.control_plane import ADDRESS
 
@@ -24,8 +24,9 @@ _POLL_S = 0.2
 class Names:
     """A name server: `addresses` says what `HOSTNAME.SUBDOMAIN.NAMESPACE` stands for."""
 
-    def __init__(self, addresses: Callable[[str], Sequence[str]]):
-        self._addresses = addresses
+    def __init__(self, addresses: Callable[[str], Sequence[str]], others: Mapping[str, str]):
+        """`others`: names that aren't the cluster's, with their addresses."""
+        self._addresses, self._others = addresses, others
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -62,7 +63,9 @@ class Names:
         kind, _ = struct.unpack(">HH", message[at + 1 : at + 5])
         question = message[12 : at + 5]
         name = ".".join(labels).lower()
-        found = self._addresses(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else []
+        found: Sequence[str] = [self._others[name]] if name in self._others else []
+        if name.endswith(_SUFFIX):
+            found = self._addresses(name.removesuffix(_SUFFIX))
         records = found if kind == _A else []
         flags = _ANSWER if found else _NO_SUCH_NAME
         head = number + struct.pack(">HHHHH", flags, 1, len(records), 0, 0)

@@ -22,10 +22,10 @@ _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "PREFER_NO_SCHEDULE": "PreferNoSchedule
 _TPU_TAINT = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
 
 
-def nodes(cluster: str, pool: Object, count: int) -> Iterator[Object]:
-    """`count` nodes of a pool, as the API has it (`NodePool`), all in its first zone."""
-    config, zone = pool["config"], pool["locations"][0]
-    suffix = hashlib.sha256(f"{cluster}/{pool['name']}".encode()).hexdigest()[:8]
+def nodes(cluster: str, pool: Object, count: int, zone: str = "") -> Iterator[Object]:
+    """`count` nodes of a pool, as the API has it (`NodePool`), in a zone: its first one without another."""
+    config, zone = pool["config"], zone or pool["locations"][0]
+    suffix = hashlib.sha256(f"{cluster}/{pool['name']}/{zone}".encode()).hexdigest()[:8]
     tpu = _TPU_MACHINES.get(config["machineType"])
     capacity: dict[str, Any] = {"pods": pool.get("maxPodsConstraint", {}).get("maxPodsPerNode", "110")}
     labels = {

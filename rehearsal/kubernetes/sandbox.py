@@ -52,7 +52,7 @@ class Sandbox:
 
     def __init__(self, name: str, address: str, folder: Path, hostname: str, namespace: str):
         """`name`: at most 12 characters, unique on this machine."""
-        self._name, self._folder, self._hostname = name, folder, hostname
+        self.name, self._folder, self._hostname = name, folder, hostname
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "hosts").write_text(f"127.0.0.1 localhost\n{address} {hostname}\n")
         domain = "svc.cluster.local"
@@ -67,6 +67,7 @@ class Sandbox:
         run([*inside, "link", "set", "lo", "up"])
         run([*inside, "address", "add", f"{address}/{NETWORK_BITS}", "dev", "eth0"])
         run([*inside, "link", "set", "eth0", "up"])
+        run([*inside, "route", "add", "default", "via", ADDRESS])
 
     def start(self, name: str, container: Container) -> subprocess.Popen[bytes]:
         """Start a container; its output goes to NAME.log in the pod's folder."""
@@ -87,7 +88,7 @@ class Sandbox:
         process = subprocess.Popen(
             [
                 *DIES_WITH_US,
-                *("nsenter", f"--net=/run/netns/{self._name}", "--"),
+                *("nsenter", f"--net=/run/netns/{self.name}", "--"),
                 *("unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=KILL"),
                 *("--propagation", "private", sys.executable, "-m", __name__, str(spec), str(writing)),
             ],
@@ -108,7 +109,7 @@ class Sandbox:
 
     def close(self) -> None:
         """Take the network away."""
-        subprocess.run(["ip", "netns", "delete", self._name], check=False, capture_output=True)
+        subprocess.run(["ip", "netns", "delete", self.name], check=False, capture_output=True)
 
 
 def _mount(*arguments: str) -> None:

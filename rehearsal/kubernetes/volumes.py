@@ -13,17 +13,22 @@ from typing import Any
 
 from rehearsal.kubernetes.api import Api, Object
 from rehearsal.kubernetes.errors import KubernetesError
+from rehearsal.kubernetes.surroundings import mount_bucket, unmount
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_GCSFUSE, _ASKS_FOR_IT = "gcsfuse.csi.storage.gke.io", "gke-gcsfuse/volumes"
 _READ_ONLY, _WRITABLE = 0o644, 0o777
 
 
 class Volumes:
     """The volumes of one pod, each a folder."""
 
-    def __init__(self, api: Api, pod: Object, folder: Path):
-        """Writes them. Raises KubernetesError for a kind that isn't emulated, or a missing object."""
-        self._api, self._pod, self.folder = api, pod, folder
+    def __init__(self, api: Api, pod: Object, folder: Path, network: str):
+        """Writes them. Raises KubernetesError for a kind that isn't emulated, or a missing object.
+
+        `network`: the name of the pod's network namespace.
+        """
+        self._api, self._pod, self.folder, self._network = api, pod, folder, network
         self._namespace = pod["metadata"]["namespace"]
         self._of_host: dict[str, Path] = {}
         for volume in pod["spec"].get("volumes", ()):
@@ -45,12 +50,20 @@ class Volumes:
             if "secret" in volume:
                 self._write(volume)
 
+    def close(self) -> None:
+        """Take mounts away."""
+        for volume in self._pod["spec"].get("volumes", ()):
+            unmount(self.folder / volume["name"])
+
     def _write(self, volume: Object) -> None:
         place = self.folder / volume["name"]
         place.mkdir(parents=True, exist_ok=True)
         kind = next(key for key in volume if key != "name")
         if kind == "hostPath":
             self._of_host[volume["name"]] = Path(volume[kind]["path"])
+            return
+        if kind == "csi":
+            self._mount(volume[kind], place)
             return
         if kind == "emptyDir":
             place.chmod(_WRITABLE)
@@ -59,6 +72,15 @@ class Volumes:
         for source in sources:
             for name, content in self._files(*next(iter(source.items()))).items():
                 _put(place / name, content)
+
+    def _mount(self, source: Object, place: Path) -> None:
+        if source["driver"] != _GCSFUSE:
+            raise KubernetesError(f"the CSI driver {source['driver']} isn't emulated")
+        if (self._pod["metadata"].get("annotations") or {}).get(_ASKS_FOR_IT) != "true":
+            raise KubernetesError(
+                f'a pod with a volume of {_GCSFUSE} needs the annotation {_ASKS_FOR_IT}: "true"'
+            )
+        mount_bucket(self._network, source["volumeAttributes"], place, source.get("readOnly", False))
 
     def _files(self, kind: str, source: Object) -> dict[str, bytes]:
         if kind == "serviceAccountToken":

@@ -45,6 +45,21 @@ def fill(scene: Scene, step: steps.Fill) -> None:
     )
 
 
+def lose(scene: Scene, step: steps.Lose) -> None:
+    """The nodes are gone from the cluster, by its own word; they come back after a while."""
+    (names,) = [found["nodes"] for found in scene.control.status()["control_planes"].values()] or [{}]
+    if not (before := names.get(step.pool, 0)):
+        raise ScenarioFailed(f"no nodes of {step.pool} are in a cluster; the pools there: {names or 'none'}")
+    scene.control.clusters("lose", pool=step.pool, notice=step.how == "notice", for_s=step.for_s)
+
+    def gone() -> bool:
+        (found,) = scene.control.status()["control_planes"].values()
+        return not found["nodes"].get(step.pool, 0)
+
+    scene.wait_until(f"the loss of {step.pool}", gone, step.timeout_s)
+    scene.note.text = f"{before} nodes"
+
+
 def reboot(scene: Scene, step: steps.Reboot) -> None:
     """A new boot of the host has failed and said why; the record keeps it."""
     scene.forget_boots(step.node)

@@ -60,6 +60,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     steps.Shards: extracting.shards,
     steps.Preempt: extracting.preempt,
     Guide: guides.guide,
+    steps.Lose: disturbing.lose,
     steps.Fill: disturbing.fill,
     steps.Reboot: disturbing.reboot,
     steps.Stall: disturbing.stall,

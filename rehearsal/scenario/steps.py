@@ -232,6 +232,19 @@ class Preempt:
 
 
 @dataclass(frozen=True)
+class Lose:
+    """Take all nodes of a GKE node pool away for `for_s` virtual seconds, with notice or without."""
+
+    pool: str
+    how: Literal["notice", "power-loss"]
+    for_s: float = 300.0
+    timeout_s: float = 60.0
+
+    def __str__(self) -> str:
+        return f"all nodes of {self.pool}: {_KINDS[self.how]}"
+
+
+@dataclass(frozen=True)
 class Fill:
     """Fill the boot disk of a node's first host: a write must fail there, and its worker must continue."""
 
@@ -442,7 +455,7 @@ class Quota:
 
 Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
-    | Kill | Kills | Start | Stop | Shards | Preempt | Fill | Reboot | Stall | Wake | Extracted | Alike
+    | Kill | Kills | Start | Stop | Shards | Preempt | Lose | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
     | Logged | Heartbeat | Page | Tour | Request | Guide
 )  # fmt: skip
@@ -451,7 +464,7 @@ KINDS: dict[str, type[Step]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Preview, Up, Unchanged, Destroy, Publish, Settings, Fleet, Ready, Reach, Done, Kill, Kills),
-        *(Recover, Start, Stop, Shards, Preempt, Fill, Reboot, Stall, Wake, Extracted, Alike),
+        *(Recover, Start, Stop, Shards, Preempt, Lose, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
         *(Logged, Heartbeat, Page, Tour, Request, Guide),
     )

@@ -73,6 +73,10 @@ class Narrator:
             for host in node["hosts"]:
                 power = "on" if host["running"] else "off"
                 self.line(f"    {host['name']:<24} {host['address']:<15} {power}")
+        for name, cluster in status["control_planes"].items():
+            self.line(
+                f"  control plane of {name.rpartition('/')[2]}: {cluster['state']} {cluster['message']}"
+            )
         if not status["nodes"]:
             self.line("  no TPU nodes")
         self.line(f"  requests: {requests['validated']} validated, {requests['refused']} refused as invalid")

@@ -62,6 +62,20 @@ def start_cloud(layout: Layout) -> subprocess.Popen[bytes]:
         )
 
 
+def start_control_planes(layout: Layout) -> subprocess.Popen[bytes] | None:
+    """The process behind the emulated clusters, in worlds that have it; it waits for the cloud by itself."""
+    if not layout.kubernetes_config.exists():
+        return None
+    with layout.kubernetes_log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rehearsal.kubernetes", "--config", str(layout.kubernetes_config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+
+
 def wait_for_cloud(layout: Layout, cloud: subprocess.Popen[bytes]) -> str:
     """`ready`, or why not: the end of its log names the reason."""
     end = time.monotonic() + _CLOUD_START_TIMEOUT_S
@@ -99,7 +113,7 @@ def main() -> int:
     except (OSError, subprocess.CalledProcessError) as refused:
         print(f"failed: this machine doesn't let a world be made: {refused}", flush=True)
         return 1
-    cloud = start_cloud(layout)
+    cloud, clusters = start_cloud(layout), start_control_planes(layout)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the command in front, which ends us in order
     try:
@@ -110,6 +124,8 @@ def main() -> int:
         return reap_until_end(cloud)
     except _Stop:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if clusters:
+            clusters.kill()  # what it runs dies with it, and the namespaces with us
         cloud.terminate()
         try:
             cloud.wait(_CLOUD_STOP_TIMEOUT_S)

@@ -102,6 +102,21 @@ class Layout:
         return self.root / "cloud.log"
 
     @property
+    def kubernetes_config(self) -> Path:
+        """What the process with the clusters' control planes reads; absent in a world without them."""
+        return self.root / "kubernetes.json"
+
+    @property
+    def kubernetes_log(self) -> Path:
+        """What that process printed."""
+        return self.root / "kubernetes.log"
+
+    @property
+    def bin(self) -> Path:
+        """Programs that a world brings along, first on the PATH."""
+        return self.root / "bin"
+
+    @property
     def state(self) -> Path:
         """`State` as JSON; it exists while the world is up."""
         return self.root / "world.json"

@@ -16,6 +16,8 @@ from rehearsal.cloud import iam
 from rehearsal.cloud.control import Control
 from rehearsal.errors import WorldError
 from rehearsal.hosts.image import ensure_image
+from rehearsal.kubernetes import programs
+from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.standin.install import PACKAGES, Package, is_standin
 from rehearsal.world import authority, names, person
 from rehearsal.world.console import Narrator
@@ -34,6 +36,7 @@ class Plan:
     plugins: Path | None = None  # folder with official plugins
     text: Text = field(default_factory=Text)  # what the data snapshot holds
     settings: Mapping[str, object] = field(default_factory=dict)  # laid over the environment's file
+    control_planes: bool = False  # whether clusters have them, where their programs are built
     locks: tuple[str, ...] = ()  # bundles to build outside, where the package registries can be reached
 
 
@@ -70,11 +73,38 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         _require_programs(environment)
         note.text = install_plugins(layout, plan.plugins, environment)
         environment["REHEARSAL_PLUGIN"] = note.text
+        kubernetes = _kubernetes(narrator) if plan.control_planes else None
+        person.write_programs(layout, kubernetes)
+        if kubernetes:
+            _write_kubernetes_config(layout, image, tls)
     for lock in plan.locks:
         with narrator.step(f"download what the bundle `{lock}` is made of"):
             _build_bundle(layout, plan, lock)
     _write_cloud_config(layout, plan, project, image, tls, tokens, public_key)
     return environment
+
+
+def _kubernetes(narrator: Narrator) -> Path | None:
+    """The folder of the control plane's programs; where they are missing, a line says so."""
+    try:
+        programs.folder(programs.QUEUE)
+        return programs.folder(programs.KUBERNETES)
+    except KubernetesError as missing:
+        narrator.line(f"      clusters have no control planes here: {missing} (fix: {missing.fix})")
+        return None
+
+
+def _write_kubernetes_config(layout: Layout, image: Path, tls: authority.TlsFiles) -> None:
+    document = {
+        "control": layout.control,
+        "folder": layout.root / "clusters",
+        "certificate": tls.certificate,
+        "key": tls.key,
+        "hosts_file": layout.root / "hosts",
+        "ca_bundle": tls.bundle,
+        "debian": image,
+    }
+    layout.kubernetes_config.write_text(json.dumps({key: str(path) for key, path in document.items()}))
 
 
 def _people(layout: Layout, plan: Plan, tokens: Mapping[str, str]) -> dict[str, object]:
@@ -177,6 +207,7 @@ def _write_cloud_config(
         "ssh_public_key": public_key.read_text(),
         **plan.cloud,
         "seed": plan.seed,
+        "control_planes": layout.kubernetes_config.exists(),
     }
     layout.cloud_config.write_text(json.dumps(document, indent=1))
     layout.cloud_config.chmod(0o600)

@@ -21,10 +21,13 @@ _APIS = (
     *(f"{region}-aiplatform" for region in sorted({zone.rpartition("-")[0] for zone in ZONES})),
 )
 _OTHERS = ("accounts.google.com",)
+# Where clusters' DNS endpoints are: gke-….us-east5.gke.goog, which lead to their control planes.
+_GKE = sorted({place for zone in ZONES for place in (zone, zone.rpartition("-")[0])})
 METADATA_NAMES = ("metadata.google.internal", "metadata")
 
 # What the front door's certificate covers: also regional names such as us-east5-aiplatform.googleapis.com.
 CERTIFICATE_NAMES = ["*.googleapis.com", "*.storage.googleapis.com", "*.google.com", *_OTHERS]
+CERTIFICATE_NAMES += [f"*.{place}.gke.goog" for place in _GKE]
 
 
 def served() -> list[str]:

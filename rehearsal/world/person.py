@@ -92,6 +92,19 @@ def write_ssh(home: Path) -> Path:
     return key.with_suffix(".pub")
 
 
+def write_programs(layout: Layout, kubernetes: Path | None) -> None:
+    """What a world brings along: the plug-in that kubeconfigs name, and the kubectl of the control planes."""
+    layout.bin.mkdir(exist_ok=True)
+    plugin = layout.bin / "gke-gcloud-auth-plugin"
+    plugin.write_text(f"""#!/bin/sh
+# Imitates Google's plug-in of this name: see rehearsal/world/gke_plugin.py.
+exec {sys.executable} -m rehearsal.world.gke_plugin "$@"
+""")
+    plugin.chmod(0o755)
+    if kubernetes:
+        (layout.bin / "kubectl").symlink_to(kubernetes / "kubectl")
+
+
 def environment(layout: Layout, project: str) -> dict[str, str]:
     """Every variable of a process in the world."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
@@ -101,7 +114,7 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
         **inherited,
         "HOME": str(layout.home),
         "SHELL": "/bin/bash",
-        "PATH": f"{venv / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{layout.bin}:{venv / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "VIRTUAL_ENV": str(venv),
         "PYTHONPATH": str(layout.program),
         "REHEARSAL_WORLD": str(layout.root),

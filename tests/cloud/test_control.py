@@ -13,9 +13,11 @@ import pytest
 from aiohttp import web
 
 from rehearsal.cloud.clock import VirtualClock
+from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.control import Control, ControlError, ControlServer, listening
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.pods import PodGuests
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.service import JsonObject, World, not_found
 from rehearsal.cloud.tpu.quotas import Quotas
@@ -67,10 +69,12 @@ class Socket:
         faults = Faults(self.clock)
         self.quotas = Quotas()
         fleet: Any = self.fleet
-        iam = Iam(World("p", "1", self.clock), "owner@example.com")
+        world = World("p", "1", self.clock)
+        iam = Iam(world, "owner@example.com")
         server = ControlServer(
-            self.clock, fleet, faults, self.quotas, self.requests, self.mistakes, add, iam, list
-        )
+            self.clock, fleet, faults, self.quotas, self.requests, self.mistakes, add, iam, list,
+            Clusters(world, iam, faults), PodGuests(world, fleet),
+        )  # fmt: skip
         self.runner = web.AppRunner(server.app(), shutdown_timeout=1)
         await self.runner.setup()
         await web.SockSite(self.runner, listening(path)).start()
@@ -109,7 +113,8 @@ def test_status_tells_of_everything(control: Socket) -> None:
     rule = control.client.add_fault({"what": {"reset": True}, "times": 1})
     control.mistakes.append("operation o: KeyError('zone')")
     status = control.client.status()
-    assert status.keys() == {"clock", "nodes", "deletions", "requests", "faults", "mistakes", "dropped"}
+    parts = {"clock", "nodes", "control_planes", "deletions", "requests", "faults", "mistakes", "dropped"}
+    assert status.keys() == parts
     assert status["mistakes"] == control.mistakes
     assert status["clock"]["rate"] == 1.0
     assert status["nodes"] == control.fleet.nodes_status()

@@ -80,7 +80,7 @@ def _begun(
         thing = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", shape.schema).upper()
         kind = verb.operation if verb and verb.operation else f"{did.upper()}_{thing}"
         return resources.operations.container(
-            kind=kind, target=name, duration_s=seconds, work=run, on_error=failed
+            kind=kind, target=name, duration_s=seconds, work=run, on_error=failed, waits=change.waits
         )
 
     async def work() -> JsonObject | None:

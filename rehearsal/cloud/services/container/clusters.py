@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
+from functools import partial
 from types import MappingProxyType
 
 from rehearsal.cloud.collections import Change, Collection, Reference, Verb, fingerprint
 from rehearsal.cloud.collections.checks import acts_as
-from rehearsal.cloud.service import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, World, bad_request
 from rehearsal.cloud.services.container.pools import UPDATE, add_pool, forget_groups, set_fields
 
 _CLUSTER = "container.projects.locations.clusters"
@@ -25,6 +27,7 @@ _DEFAULTS = MappingProxyType(
 )
 _VERSION = re.compile(r"1\.(\d+)(?:\.\d+)?(-gke\.\d+)?")
 _NO_CHANNEL = "1.35.7-gke.1222000"
+_POLL_S = 0.1
 
 
 def _check_cluster(change: Change) -> None:
@@ -57,9 +60,25 @@ def _check_cluster(change: Change) -> None:
     }
     _check_ranges(change)
     _give_endpoints(change, place)
+    if change.world.control_planes is not None:
+        _ask_for_a_control_plane(change)
     first = body.get("nodeConfig")
     for pool in pools or [{"name": "default-pool", "initialNodeCount": count, "config": first or {}}]:
         change.finish.append(lambda pool=pool: add_pool(change, pool))  # type: ignore[misc]
+
+
+def _ask_for_a_control_plane(change: Change) -> None:
+    """The cluster is RUNNING once its control plane answers. There is one at a time."""
+    if any("/clusters/" in name and name.count("/") == 5 for name in change.world.directory):
+        raise NotEmulatedError("A second cluster beside one that has a control plane")
+    change.waits.append(partial(_until_it_answers, change.world, change.name))
+
+
+async def _until_it_answers(world: World, name: str) -> None:
+    while (found := (world.control_planes or {}).get(name, {"state": ""}))["state"] != "ready":
+        if found["state"] == "failed":
+            raise ApiError(500, "INTERNAL", f"The control plane did not come up: {found['message']}")
+        await asyncio.sleep(_POLL_S)
 
 
 def _version(asked: str, channel: dict[str, str]) -> str:

@@ -136,6 +136,20 @@ def _make_groups(world: World, name: str, body: JsonObject) -> None:
         }
 
 
+def sizes(world: World, name: str, body: JsonObject) -> dict[str, int]:
+    """How many nodes a pool has in each of its zones."""
+    found = zip(body["locations"], _groups(world, name, body), strict=True)
+    return {zone: world.directory.get(group, {}).get("targetSize", 0) for zone, group in found}
+
+
+def resize(world: World, name: str, zone: str, count: int) -> None:
+    """Let a pool's instance group in a zone have so many nodes."""
+    body = world.require(name)
+    for group in _groups(world, name, body):
+        if f"/zones/{zone}/" in group:
+            world.directory[group]["targetSize"] = count
+
+
 def _created(change: Change) -> None:
     _make_groups(change.world, change.name, change.body)
 

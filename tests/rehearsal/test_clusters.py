@@ -1,0 +1,102 @@
+"""GKE clusters of a world, with real control planes: names, certificates, identities, nodes, the end."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rehearsal.kubernetes.errors import KubernetesError
+from rehearsal.kubernetes.programs import KUBERNETES, QUEUE, folder
+from rehearsal.world import making
+from rehearsal.world.console import Narrator
+
+COMMAND = [sys.executable, "-m", "rehearsal"]
+
+
+@pytest.fixture(name="root")
+def _root() -> Iterator[Path]:
+    try:
+        for tool in (KUBERNETES, QUEUE):
+            folder(tool)
+    except KubernetesError as error:
+        pytest.skip(str(error))
+    with tempfile.TemporaryDirectory(prefix="world-") as name:
+        yield Path(name) / "w"
+        subprocess.run([*COMMAND, "down", "--dir", f"{name}/w"], capture_output=True, check=False)
+
+
+def of_world(root: Path) -> list[str]:
+    """Command lines of processes that have to do with this world."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(root) in words:
+            found.append(words)
+    return found
+
+
+def links() -> str:
+    return subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_machine_without_the_programs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def folder(tool: str) -> Path:
+        raise KubernetesError(f"{tool} isn't built yet", "tools/setup.sh kubernetes")
+
+    monkeypatch.setattr(making.programs, "folder", folder)
+    printed = io.StringIO()
+    assert making._kubernetes(Narrator(Console(file=printed, width=200))) is None
+    assert "clusters have no control planes here: queue isn't built yet" in printed.getvalue()
+    assert "tools/setup.sh kubernetes" in printed.getvalue()
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path) -> None:
+    before = links()
+    up = subprocess.run([*COMMAND, "up", "--dir", str(root)], capture_output=True, text=True, check=False)
+    assert up.returncode == 0, up.stdout + up.stderr
+    line = [*COMMAND, "shell", "--dir", str(root), "-c", "python -m tests.rehearsal.in_cluster"]
+    inside = subprocess.run(line, capture_output=True, text=True, check=False, timeout=240)
+    assert inside.returncode == 0, inside.stderr + (root / "kubernetes.log").read_text()[-3000:]
+    facts = json.loads(inside.stdout.splitlines()[-1])
+    assert len(facts["first"]) == 1
+    assert facts["whoami"] == ["owner@example.com"]
+    assert "Permission 'container.clusters.connect' denied" in facts["stranger"]
+    assert 'requires one of ["container.clusterRoleBindings.create"] permission(s)' in facts["developer"]
+    assert facts["bound"] == ["yes"], "what RBAC grants holds beside IAM"
+    assert facts["logged"] == [], "the control plane's questions are no requests of the people"
+    assert sum("gke-tpu-v6e-" in node for node in facts["slice"]) == 4
+    assert facts["written"].endswith(".svc.id.goog"), "a pod of a granted account writes by gcsfuse"
+    assert "can't be mounted" in facts["refused"], "another namespace's account may not"
+    assert facts["observed"] == [1], "a zone without chips"
+    assert {"FailedScaleUp", "TriggeredScaleUp"} <= set(facts["reasons"])
+    assert facts["scaled"] == 4, "all nodes of a slice at once"
+    assert facts["lost"] == "4 nodes"
+    assert "A second cluster beside one that has a control plane is not emulated" in facts["second"]
+
+    status = subprocess.run(
+        [*COMMAND, "status", "--dir", str(root)], capture_output=True, text=True, check=True
+    )
+    assert "control plane of tpu: ready" in status.stdout
+    assert any("kube-apiserver" in words for words in of_world(root))
+    down = subprocess.run([*COMMAND, "down", "--dir", str(root)], capture_output=True, text=True, check=False)
+    assert down.returncode == 0, down.stderr
+    end = time.monotonic() + 10
+    while (left := of_world(root)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert left == []
+    assert links() == before
