@@ -74,7 +74,7 @@ class ControllerState:
     Attributes:
         bundles: by a bundle's label, empty where it booted somewhere, else what failed with it.
         heard_s: when the heartbeats were listed last, or first were to be; 0 before that.
-        by_hand: a person asks, in this process; not kept.
+        by_hand: a user asks, in this process; not kept.
     """
 
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)

@@ -45,7 +45,7 @@ class Limits:
             is a failure; of a bucket that doesn't answer, until a preempted member with a command is
             recreated.
         churn_s: a member that was lost this soon after it came back, twice in a row, is held an hour,
-            unless a person asks for it.
+            unless a user asks for it.
     """
 
     preemptions_a_day: int | None = None

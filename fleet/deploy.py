@@ -1,6 +1,6 @@
 """From samples to a fleet at work: split samples, publish, create, wait until all workers report.
 
-Each step is a command that a person can type, is shown, and can be repeated: what is there already is left
+Each step is a command that a user can type, is shown, and can be repeated: what is there already is left
 as it is.
 """
 

@@ -210,7 +210,7 @@ class Action(StrEnum):
 
     LEAVE = "leave"
     WAIT = "wait"  # for Google, or for an answer
-    HOLD = "hold"  # there is something to do, but not now, or not before a person has acted
+    HOLD = "hold"  # there is something to do, but not now, or not before a user has acted
     CREATE = "create"
     REPLACE = "replace"  # delete; what is gone is created
 

@@ -1,4 +1,4 @@
-"""Who belongs to a fleet, by the environment's file and a person's flags."""
+"""Who belongs to a fleet, by the environment's file and a user's flags."""
 
 from collections.abc import Collection
 

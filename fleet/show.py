@@ -141,7 +141,7 @@ def _hourly(member: Node, zone: str) -> float | None:
 
 
 def remedies(observation: Observation) -> list[str]:
-    """What a person can do about members, once for all that it helps."""
+    """What a user can do about members, once for all that it helps."""
     found: dict[str, list[Decision]] = {}
     for one in observation.decisions:
         if fix := one.why.partition("\n    fix: ")[2]:

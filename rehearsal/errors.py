@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RehearsalError(Exception):
-    """Something that a person can mend: `str()` says what is wrong, `fix` what to do next."""
+    """Something that a user can mend: `str()` says what is wrong, `fix` what to do next."""
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)

@@ -17,11 +17,11 @@ class Kind(StrEnum):
     """What a failure means for who asked."""
 
     STOCK_OUT = "stock-out"  # no chips in the zone now: later, or in another zone
-    QUOTA = "quota"  # the project may not have more: a person must act
-    PERMISSION = "permission"  # this account may not: a person must act
-    LOGIN = "login"  # nobody is logged in, or no longer: a person must act
-    API_OFF = "api off"  # the project hasn't enabled the API: a person must act
-    INVALID = "invalid"  # the request can never succeed: a person must act
+    QUOTA = "quota"  # the project may not have more: a user must act
+    PERMISSION = "permission"  # this account may not: a user must act
+    LOGIN = "login"  # nobody is logged in, or no longer: a user must act
+    API_OFF = "api off"  # the project hasn't enabled the API: a user must act
+    INVALID = "invalid"  # the request can never succeed: a user must act
     MISSING = "missing"  # Google says that there is no such thing
     EXISTS = "exists"  # it is there already, whoever made it
     RATE = "rate"  # too many requests: slower

@@ -1,1 +1,1 @@
-"""Jobs on the cluster of the queue layer: from a person's words to a JobSet, and how it fares."""
+"""Jobs on the cluster of the queue layer: from a user's words to a JobSet, and how it fares."""

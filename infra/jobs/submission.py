@@ -37,7 +37,7 @@ class SubmissionError(InfraError):
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asks for; empty where they leave the choice to the settings.
+    """What a user asks for; empty where they leave the choice to the settings.
 
     Attributes:
         program: as the `run` of a slice: a command of the workload, or a program.

@@ -44,6 +44,14 @@ _ROLES = (
          "container.namespaces.create", "container.persistentVolumes.create",
          "container.thirdPartyObjects.create"),
     ),
+    Role(
+        "roles/iam.roleAdmin", "define what members of teams may do in the project",
+        ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
+    ),
+    Role(
+        "roles/resourcemanager.projectIamAdmin", "grant it to them",
+        ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
+    ),
 )  # fmt: skip
 
 LAYER = Layer(

@@ -246,7 +246,7 @@ def shown(found: Any) -> str:
         written = found if structured else json.dumps(found, ensure_ascii=False)
     else:
         written = json.dumps(found, ensure_ascii=False)
-    if not written.isprintable():  # such as U+2028, which a person couldn't see
+    if not written.isprintable():  # such as U+2028, which a user couldn't see
         written = written.encode("ascii", "backslashreplace").decode()
     return written if len(written) <= SHOWN_CHARACTERS else written[: SHOWN_CHARACTERS - 1] + "…"
 

@@ -14,7 +14,7 @@ from infra.settings import commands
 
 @dataclass(frozen=True)
 class Rule:
-    """`ok` decides; `text` and `fix` are what a person reads. A list's rule holds for each item."""
+    """`ok` decides; `text` and `fix` are what a user reads. A list's rule holds for each item."""
 
     ok: Callable[[str], bool]
     text: str

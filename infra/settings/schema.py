@@ -54,7 +54,7 @@ SSH = (
     " --tunnel-through-iap --plain --ssh-flag=-i~/.ssh/google_compute_engine"
     " --ssh-flag=-oStrictHostKeyChecking=no --ssh-flag=-oUserKnownHostsFile=/dev/null"
 )
-# What a person is called on hosts.
+# What a user is called on hosts.
 LOGIN = "gcloud compute os-login describe-profile --format='value(posixAccounts[0].username)'"
 
 

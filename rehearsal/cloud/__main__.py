@@ -77,7 +77,7 @@ def _machines(config: CloudConfig) -> tuple[Path, Access] | None:
 
 
 def main() -> int:
-    """Parse, run; what a person can mend is said in one line."""
+    """Parse, run; what a user can mend is said in one line."""
     parser = argparse.ArgumentParser(
         prog="python -m rehearsal.cloud",
         description="Serve Google's APIs, the metadata server and the control socket.",

@@ -74,6 +74,10 @@ class Clusters:
         resize(self._world, body["pool"], body["zone"], int(body["count"]))
         return {}
 
+    async def disk(self, body: JsonObject) -> JsonObject:
+        """The file with a disk's content; empty where there is none."""
+        return {"image": str(self._world.images.get(body["id"], ""))}
+
     async def lose(self, body: JsonObject) -> JsonObject:
         """Take all nodes of a pool away, with notice or without, for so many virtual seconds."""
         found = [full for full, _ in self._below("nodePools", 8) if full.rpartition("/")[2] == body["pool"]]

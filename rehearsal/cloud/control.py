@@ -93,6 +93,7 @@ class ControlServer:
             ("/clusters/access", self._clusters.access),
             ("/clusters/scale", self._clusters.scale),
             ("/clusters/lose", self._clusters.lose),
+            ("/clusters/disk", self._clusters.disk),
             ("/clusters/join", self._pods.join),
             ("/clusters/leave", self._pods.leave),
         ):

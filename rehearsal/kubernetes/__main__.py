@@ -142,7 +142,7 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Parse, run; what a person can mend is printed in one line."""
+    """Parse, run; what a user can mend is printed in one line."""
     parser = argparse.ArgumentParser(prog="python -m rehearsal.kubernetes", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON, see Config")
     arguments = parser.parse_args()

@@ -272,7 +272,7 @@ class _Pod:
                 self._api.delete(self._path, grace_s=0)
                 return None
             try:
-                return Volumes(self._api, self._pod, self.folder / "volumes", network)
+                return Volumes(self._api, self._pod, self.folder / "volumes", network, self._agent.around)
             except KubernetesError as error:
                 self._tell({"phase": "Pending", "reason": "ContainerCreating", "message": str(error)})
                 time.sleep(_RETRY_S)

@@ -45,7 +45,7 @@ class Cluster:
         """
         self._control, self._found = control, found["body"]
         self._pools: dict[str, Object] = {}
-        self._around = replace(around, joined=self._joined, left=self._left)
+        self._around = replace(around, joined=self._joined, left=self._left, disk=self._disk)
         self.name: str = found["name"]
         self.endpoint: str = found["body"]["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"]
         self._reviews = Reviews(control, self.name)
@@ -128,6 +128,9 @@ class Cluster:
             google_account=annotations.get("iam.gke.io/gcp-service-account", ""),
             node_account=config.get("serviceAccount", ""),
         )  # fmt: skip
+
+    def _disk(self, id_: str) -> str:
+        return str(self._control.clusters("disk", id=id_)["image"])
 
     def _left(self, address: str) -> None:
         with contextlib.suppress(ControlError):  # the world ends

@@ -24,12 +24,14 @@ _MOUNT_TIMEOUT_S = 20.0
 class Surroundings:
     """`names`: host names with their addresses, which the cluster's DNS answers. `bundle`: the CAs that are
     trusted. `joined` learns of every pod with its address before it starts, `left` of each that has ended.
+    `disk`: the file with a disk's content, by its id; empty where there is none.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     bundle: Path | None = None
     joined: Callable[[Object, str], None] = lambda pod, address: None
     left: Callable[[str], None] = lambda address: None
+    disk: Callable[[str], str] = lambda id_: ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -76,6 +78,18 @@ def mount_bucket(namespace: str, volume: Object, place: Path, read_only: bool) -
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
             raise KubernetesError(f"gs://{volume['bucketName']} can't be mounted: {' '.join(last)}")
         time.sleep(0.05)
+
+
+def mount_disk(image: str, place: Path) -> None:
+    """Mount a disk's file system, read-only. Raises KubernetesError where there is no such disk."""
+    if os.path.ismount(place):
+        return
+    if not image:
+        raise KubernetesError("the volume's disk isn't there")
+    line = ["mount", "-o", "loop,ro,noload", image, str(place)]
+    done = subprocess.run(line, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise KubernetesError(f"the disk can't be mounted: {done.stderr.strip()}")
 
 
 def unmount(place: Path) -> None:

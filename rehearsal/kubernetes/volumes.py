@@ -13,9 +13,10 @@ from typing import Any
 
 from rehearsal.kubernetes.api import Api, Object
 from rehearsal.kubernetes.errors import KubernetesError
-from rehearsal.kubernetes.surroundings import mount_bucket, unmount
+from rehearsal.kubernetes.surroundings import ALONE, Surroundings, mount_bucket, mount_disk, unmount
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_DISK = "pd.csi.storage.gke.io"
 _GCSFUSE, _ASKS_FOR_IT = "gcsfuse.csi.storage.gke.io", "gke-gcsfuse/volumes"
 _READ_ONLY, _WRITABLE = 0o644, 0o777
 
@@ -23,13 +24,13 @@ _READ_ONLY, _WRITABLE = 0o644, 0o777
 class Volumes:
     """The volumes of one pod, each a folder."""
 
-    def __init__(self, api: Api, pod: Object, folder: Path, network: str):
+    def __init__(self, api: Api, pod: Object, folder: Path, network: str, around: Surroundings = ALONE):
         """Writes them. Raises KubernetesError for a kind that isn't emulated, or a missing object.
 
         `network`: the name of the pod's network namespace.
         """
         self._api, self._pod, self.folder, self._network = api, pod, folder, network
-        self._namespace = pod["metadata"]["namespace"]
+        self._namespace, self._around = pod["metadata"]["namespace"], around
         self._of_host: dict[str, Path] = {}
         for volume in pod["spec"].get("volumes", ()):
             self._write(volume)
@@ -65,6 +66,9 @@ class Volumes:
         if kind == "csi":
             self._mount(volume[kind], place)
             return
+        if kind == "persistentVolumeClaim":
+            self._claim(volume[kind], place)
+            return
         if kind == "emptyDir":
             place.chmod(_WRITABLE)
             return
@@ -72,6 +76,24 @@ class Volumes:
         for source in sources:
             for name, content in self._files(*next(iter(source.items()))).items():
                 _put(place / name, content)
+
+    def _claim(self, source: Object, place: Path) -> None:
+        """The volume that a claim is bound to, as its CSI driver mounts it."""
+        name = source["claimName"]
+        claim = self._api.get("v1", "PersistentVolumeClaim", name, self._namespace)
+        if claim is None or claim.get("status", {}).get("phase") != "Bound":
+            raise KubernetesError(f"the claim {name} of {self._namespace} isn't bound")
+        volume = self._api.get("v1", "PersistentVolume", claim["spec"]["volumeName"])
+        if volume is None or "csi" not in volume["spec"]:
+            raise KubernetesError(f"the volume of the claim {name} is no CSI driver's")
+        csi = volume["spec"]["csi"]
+        read_only = source.get("readOnly", False) or csi.get("readOnly", False)
+        if csi["driver"] == _DISK:
+            mount_disk(self._around.disk(csi["volumeHandle"]), place)
+            return
+        options = ",".join(volume["spec"].get("mountOptions", ()))
+        attributes = {"bucketName": csi["volumeHandle"], "mountOptions": options}
+        self._mount({**csi, "readOnly": read_only, "volumeAttributes": attributes}, place)
 
     def _mount(self, source: Object, place: Path) -> None:
         if source["driver"] != _GCSFUSE:

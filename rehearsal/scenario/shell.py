@@ -1,4 +1,4 @@
-"""Runs the commands that a person would type, keeps all they print, and shows the end of it if they fail."""
+"""Runs the commands that a user would type, keeps all they print, and shows the end of it if they fail."""
 
 from __future__ import annotations
 

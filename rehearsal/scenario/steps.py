@@ -362,7 +362,7 @@ class Survived:
 
 @dataclass(frozen=True)
 class Ssh(Typed, Matching):
-    """Run a shell command on every worker of a node, as a person would; each must print a match."""
+    """Run a shell command on every worker of a node, as a user would; each must print a match."""
 
     node: str
     run: str

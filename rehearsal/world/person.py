@@ -23,7 +23,7 @@ LOGIN = "engineer"
 # How the fleet reaches a host, for its setting `fleet:ssh`: there is no Identity-Aware Proxy in here.
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=60 {node}-w{worker} {command}"
 
-# What a person's own environment may bring along; credentials and endpoints of a real cloud never do.
+# What a user's own environment may bring along; credentials and endpoints of a real cloud never do.
 _INHERITED = (
     "LANG",
     "LC_ALL",

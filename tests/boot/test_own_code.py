@@ -86,7 +86,7 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     assert len(ids) == len(set(ids))
     assert host.run("systemctl", "show", "--property=User", "--value", "tpu-logs").strip() == "tpu-logs"
 
-    # What the job wrote and what a person changed outlive the next bundle; what that one lacks goes.
+    # What the job wrote and what a user changed outlive the next bundle; what that one lacks goes.
     (host.files / "opt/training/pkg/a.txt").write_text("mine")
     second = republish(bucket, first, tmp_path, {"start.sh": START, "pkg/a.txt": "2"})
     host.lab.metadata.set("tpu-bundle", second)

@@ -52,7 +52,7 @@ def test_the_infrastructure_guide_is_run_by_a_scenario() -> None:
     steps = [step["guide"] for step in yaml.safe_load(text)["steps"] if "guide" in step]
     sections = [section for step in steps for section in step["sections"]]
     first, *others = commands(GUIDES / "infrastructure.md")
-    assert first.startswith("1. Log in"), "a person's own login to a real cloud"
+    assert first.startswith("1. Log in"), "a user's own login to a real cloud"
     assert sections == others
     assert {step["page"] for step in steps} == {"docs/guides/infrastructure.md"}
 

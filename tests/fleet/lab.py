@@ -84,7 +84,7 @@ class Machines(PretendedHosts):
 
     def __init__(self) -> None:
         super().__init__()
-        self.may_go: set[str] = set()  # nodes that a person has deleted
+        self.may_go: set[str] = set()  # nodes that a user has deleted
         self.slow: set[str] = set()  # nodes whose machines neither start nor end for now
         self.healthy_deleted: list[str] = []
 
@@ -197,7 +197,7 @@ class Lab:
         self.until(lambda: all(self.state(member.name) == "READY" for member in members))
 
     def delete(self, *names: str) -> None:
-        """Delete nodes as a person would at Google, and wait until they are gone."""
+        """Delete nodes as a user would at Google, and wait until they are gone."""
         self.settle()
         for name in names:
             self.hosts.may_go.add(name)

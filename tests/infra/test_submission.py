@@ -1,4 +1,4 @@
-"""A job from the words of a person: which pools it may run on, what it costs, what is refused."""
+"""A job from the words of a user: which pools it may run on, what it costs, what is refused."""
 
 import shlex
 from typing import Any

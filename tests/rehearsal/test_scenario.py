@@ -10,6 +10,7 @@ from rehearsal.errors import ScenarioError
 from rehearsal.scenario import steps
 from rehearsal.scenario.scenario import SCENARIOS, find, load
 from rehearsal.scenario.tour_steps import Request
+from rehearsal.world.program import PROJECTS
 
 HEAD = "title: a scenario\n"
 
@@ -98,7 +99,7 @@ steps:
         (HEAD + "steps: [{up: tpu, ready: tpu-dev}]\n", "steps[0]: expected one `kind: fields`"),
         (
             HEAD + "steps: [up: tpus]\n",
-            "steps[0].up.layer: 'tpus' is none of storage, network, gke, data, tpu",
+            f"steps[0].up.layer: 'tpus' is none of {', '.join(PROJECTS)}",
         ),
         (HEAD + "steps: [up: {layer: tpu, refuse: x}]\n", "steps[0].up.refuse: unknown key; did you mean"),
         (
