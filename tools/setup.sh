@@ -120,8 +120,8 @@ setup_tools() {
       ln -sf "$dir"/pulumi* .venv/bin/
       dir=$(tools/install.sh pulumi-language-python)
       # A copy, since it looks for its -exec script beside its own file, not beside a link to it.
-      install -m 0755 "$dir"/pulumi-language-python .venv/bin/.pulumi-language-python
-      mv -f .venv/bin/.pulumi-language-python .venv/bin/pulumi-language-python
+      install -m 0755 "$dir"/pulumi-language-python ".venv/bin/.pulumi-language-python.$$"
+      mv -f ".venv/bin/.pulumi-language-python.$$" .venv/bin/pulumi-language-python
     fi
   fi
 
