@@ -32,8 +32,8 @@ class GkeOutputs(Outputs):
         "Google account that pods impersonate; absent: no `gke:workloadAccountId`", default=None
     )
     pools: Output[list[dict[str, Any]]] = output(
-        "list: name, acceleratorType, topology, machineType, hosts, chips, zone, provisioning, scales,"
-        " pricePerHour"
+        "list: name, acceleratorType, topology, machineType, hosts, chips, zone, provisioning,"
+        " provisioningLabel, scales, pricePerHour"
     )
     multislice_group: Output[str] = output("value of the TPU nodes' label `multislice-group`")
     price_per_hour: Output[float] | None = output(

@@ -54,6 +54,15 @@ class Pool:
         dollars = each.get(self.provisioning)
         return None if dollars is None else self.kind.chips * dollars
 
+    @property
+    def provisioning_label(self) -> str:
+        """Value of its nodes' label `tpu-provisioning`: how its chips come, e.g. `spot-autoscaled`.
+
+        Every pool has one, since Kueue compares a job's node selector only with the labels that a flavor has.
+        """
+        also = "-autoscaled" if self.scales and self.provisioning not in (FLEX_START, QUEUED) else ""
+        return self.provisioning.replace(" ", "-") + also
+
     def outputs(self) -> dict[str, Any]:
         """What the stack exports of it."""
         return {
@@ -65,6 +74,7 @@ class Pool:
             "chips": self.kind.chips,
             "zone": self.zone,
             "provisioning": self.provisioning,
+            "provisioningLabel": self.provisioning_label,
             "scales": self.scales,
             "pricePerHour": self.hourly,
         }

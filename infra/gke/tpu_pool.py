@@ -8,7 +8,7 @@ from infra.gke.pools import FLEX_START, QUEUED, RESERVED, SPOT, Pool, region
 from infra.gke.settings import GkeSettings
 from infra.settings import Settings
 
-GROUP_LABEL = "multislice-group"
+GROUP_LABEL, PROVISIONING_LABEL = "multislice-group", "tpu-provisioning"
 _BOOT_DISK_GIB = 100
 
 
@@ -65,7 +65,7 @@ def _node_config(
         "disk_type": "hyperdisk-balanced",  # the only boot disk that v6e takes
         "disk_size_gb": _BOOT_DISK_GIB,
         "gvnic": {"enabled": True},
-        "labels": {GROUP_LABEL: desired.multislice_group},
+        "labels": {GROUP_LABEL: desired.multislice_group, PROVISIONING_LABEL: pool.provisioning_label},
         "resource_labels": dict(pool.labels),
         "taints": [{"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"}],
         **node_defaults(account),

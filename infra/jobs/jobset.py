@@ -17,6 +17,7 @@ _FUSE = {"gke-gcsfuse/volumes": "true"}
 PORT = 8476
 _TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 _SLICES, _SLICE_SIZE = "kueue.x-k8s.io/podset-slice-required-topology", "kueue.x-k8s.io/podset-slice-size"
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _MOST_RESTARTS = 4
 _UPLOADS = 1000  # it begins before there are curves, and its failures are nobody's
 _KEEP_S = 7 * 24 * 3600  # an ended job, for who looks at it later
@@ -53,6 +54,7 @@ class Job:
         selector: node labels that a host has beside its topology.
         claims: volume claims of the namespace, by the folders where they are.
         priority: low, medium or high.
+        scales: its pools may have no nodes yet. Kueue places on nodes that are there, so JobSet does it.
         uploader: runs beside the slices, on a CPU node, and doesn't decide how the job ends.
         restarts: how often a failure that isn't the job's fault may recreate it; maintenance and preemption
             don't count.
@@ -71,13 +73,17 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     selector: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
+    scales: bool = False
     uploader: Uploader | None = None
     restarts: int = _MOST_RESTARTS
 
 
 def jobset(job: Job) -> Object:
     """The manifest."""
-    replicated = [{"name": SLICE, "replicas": job.slices, "template": {"spec": _job(job)}}]
+    template: Object = {"spec": _job(job)}
+    if job.scales:
+        template["metadata"] = {"annotations": {_EXCLUSIVE: POOL_LABEL}}
+    replicated: list[Object] = [{"name": SLICE, "replicas": job.slices, "template": template}]
     if job.uploader:
         replicated.append(
             {"name": "uploader", "replicas": 1, "template": {"spec": _upload(job, job.uploader)}}
@@ -116,9 +122,10 @@ def jobset(job: Job) -> Object:
 
 
 def _job(job: Job) -> Object:
-    annotations = {_TOPOLOGY: POOL_LABEL}
-    if job.slices > 1:
-        annotations = {_SLICES: POOL_LABEL, _SLICE_SIZE: str(job.hosts)}
+    annotations = {}
+    if not job.scales:
+        several = {_SLICES: POOL_LABEL, _SLICE_SIZE: str(job.hosts)}
+        annotations = several if job.slices > 1 else {_TOPOLOGY: POOL_LABEL}
     if job.claims:
         annotations |= _FUSE
     return {

@@ -17,7 +17,7 @@ from infra.gke import pools
 from infra.gke.pools import Pool
 from infra.gke.settings import GkeSettings
 from infra.jobs.jobset import Claim, Job, Uploader
-from infra.queue.kueue import PRIORITIES, Flavor, Team
+from infra.queue.kueue import PRIORITIES, Team, flavor
 from infra.queue.namespace import CHECKPOINTS, DATA
 from infra.queue.settings import DIGEST, QueueSettings
 from infra.queue.team import teams
@@ -87,8 +87,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
     paid = sorted({pool.provisioning for pool in fitting})
     selector = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {}
     if len(paid) == 1 and asked.pool:
-        flavor = Flavor(first.kind.topology, first.machine.name, paid[0], first.zone, first.scales)
-        selector = {**flavor.labels, **selector}
+        selector = {**flavor(first.outputs()).labels, **selector}
     claims = {MOUNT: Claim(CHECKPOINTS)}
     if _has_data(settings):
         claims[DATA_MOUNT] = Claim(f"{DATA}-{zones[0]}", read_only=True)
@@ -107,6 +106,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         environment=_environment(settings, name, first),
         selector=selector,
         claims=claims,
+        scales=first.scales,
         uploader=_uploader(settings, asked.program),
         restarts=settings[QueueSettings].restarts,
     )
@@ -176,6 +176,10 @@ def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> lis
         sizes = ", ".join(f"{pool.kind.name} ({pool.group})" for pool in shapes.values())
         fix = f"write e.g. --slice {found[0].kind.name}, or --pool {found[0].group}"
         problems.append(Problem("--slice", "several that fit", f"a job has slices of one size: {sizes}", fix))
+    elif len({pool.scales for pool in found}) > 1:
+        groups = ", ".join(dict.fromkeys(pool.group for pool in found))
+        rule = f"pools that scale take jobs of their own, since their nodes aren't there yet: {groups}"
+        problems.append(Problem("--pool", "nothing", rule, f"write e.g. --pool {found[0].group}"))
     zones = sorted({pool.zone for pool in found})
     if len(zones) > 1 and _has_data(settings):
         fix = f"write e.g. --zone {zones[0]}"

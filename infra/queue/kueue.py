@@ -26,6 +26,7 @@ _PER_NODE: Mapping[str, tuple[int, int]] = {  # vCPUs, memory in GiB
     "ct6e-standard-8t": (179, 1380),
 }
 _QUEUED, _CHECK = "queued", "provisioning"
+_QUEUED_LABEL = "cloud.google.com/gke-queued"
 _CPU_POOL = (9, 36)  # of three n2-standard-4
 
 
@@ -46,13 +47,13 @@ class Flavor:
     machine: str
     provisioning: str
     zone: str
+    label: str
     scales: bool
 
     @property
     def name(self) -> str:
-        """E.g. v6e-4x4-spot-us-east5-b."""
-        how = {"on demand": "", "reserved": "-reserved"}.get(self.provisioning, f"-{self.provisioning}")
-        return f"v6e-{self.topology}{how}-{self.zone}"
+        """E.g. v6e-4x4-4t-spot-us-east5-b."""
+        return f"v6e-{self.topology}-{self.machine.rpartition('-')[2]}-{self.label}-{self.zone}"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -62,18 +63,33 @@ class Flavor:
             _TOPOLOGY_LABEL: self.topology,
             "node.kubernetes.io/instance-type": self.machine,
             "topology.kubernetes.io/zone": self.zone,
+            "tpu-provisioning": self.label,
         }
         if self.provisioning in ("spot", "flex-start"):
             found[f"cloud.google.com/gke-{self.provisioning}"] = "true"
+        if self.provisioning == _QUEUED:
+            found[_QUEUED_LABEL] = "true"
         return found
+
+    @property
+    def tolerations(self) -> list[Object]:
+        """Of its nodes' taints."""
+        return [TOLERATION, {**TOLERATION, "key": _QUEUED_LABEL, "value": "true"}][
+            : 2 if self.provisioning == _QUEUED else 1
+        ]
+
+
+def flavor(pool: Mapping[str, Any]) -> Flavor:
+    """That of a pool of the output `pools` of the gke layer."""
+    keys = ("topology", "machineType", "provisioning", "zone", "provisioningLabel", "scales")
+    return Flavor(*(pool[key] for key in keys))
 
 
 def flavors(pools: Sequence[Mapping[str, Any]]) -> dict[Flavor, list[Mapping[str, Any]]]:
-    """The pools of the output `pools` of the gke layer, by flavor."""
+    """The pools by flavor."""
     found: dict[Flavor, list[Mapping[str, Any]]] = defaultdict(list)
     for pool in pools:
-        kind = (pool["topology"], pool["machineType"], pool["provisioning"], pool["zone"], pool["scales"])
-        found[Flavor(*kind)].append(pool)
+        found[flavor(pool)].append(pool)
     return dict(found)
 
 
@@ -85,7 +101,7 @@ def objects(pools: Sequence[Mapping[str, Any]]) -> Iterator[Object]:
     known = flavors(pools)
     yield _object("ResourceFlavor", CPU_FLAVOR, {"nodeLabels": {POOL_LABEL: "cpu"}})
     for flavor in known:
-        spec: Object = {"nodeLabels": flavor.labels, "tolerations": [TOLERATION]}
+        spec: Object = {"nodeLabels": flavor.labels, "tolerations": flavor.tolerations}
         if not flavor.scales:  # topology-aware scheduling places on nodes that are there
             spec["topologyName"] = TOPOLOGY
         yield _object("ResourceFlavor", flavor.name, spec)

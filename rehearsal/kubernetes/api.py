@@ -21,7 +21,7 @@ from rehearsal.world.authority import Pair
 Object = dict[str, Any]
 _TIMEOUT_S = 30.0
 _APPLY = "application/apply-patch+yaml"
-_MERGE = "application/strategic-merge-patch+json"
+_MERGE, _REPLACE = "application/strategic-merge-patch+json", "application/merge-patch+json"
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,13 @@ class Api:
         path = self.place(one["apiVersion"], one["kind"], one["metadata"].get("namespace", "default"))
         return self.request("POST", path, one, **query)  # type: ignore[no-any-return]
 
-    def patch_status(self, path: str, status: Mapping[str, Any]) -> None:
-        """Change fields of an object's status, conditions by their types; one that is gone is left alone."""
+    def patch_status(self, path: str, status: Mapping[str, Any], *, custom: bool = False) -> None:
+        """Change fields of an object's status, conditions by their types; one that is gone is left alone.
+
+        Of a `custom` resource lists are replaced: the API server merges only those of its own kinds.
+        """
         try:
-            self.request("PATCH", f"{path}/status", {"status": status}, _MERGE)
+            self.request("PATCH", f"{path}/status", {"status": status}, _REPLACE if custom else _MERGE)
         except ApiError as error:
             if error.status != requests.codes.not_found:
                 raise

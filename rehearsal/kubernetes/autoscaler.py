@@ -2,6 +2,8 @@
 
 A pool gets all its nodes at once when pods for it can't be scheduled, and loses them when none has used them
 for a while. https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-autoscaler
+A queued pool gets them for a ProvisioningRequest instead, which waits until there are chips.
+https://cloud.google.com/kubernetes-engine/docs/how-to/provisioningrequest
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from rehearsal.kubernetes.nodes import nodes
 # GKE removes nodes that weren't needed for 10 minutes, and looks again after one that got none.
 _IDLE_S, _AGAIN_S = 600.0, 60.0
 _EVERY_S = 1.0
+_REQUEST = ("autoscaling.x-k8s.io/v1", "ProvisioningRequest")
+_QUEUED = "queued-provisioning.gke.io"
 
 
 class Autoscaler:
@@ -26,6 +30,7 @@ class Autoscaler:
         self._control, self._api, self._cluster = control, api, cluster
         self._idle_since: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
+        self._requested: dict[str, list[Object]] = {}
         self._next = 0.0
 
     def look(self, pools: Sequence[Object], rate: float) -> None:
@@ -43,14 +48,74 @@ class Autoscaler:
             for pod in pods
             if pod["status"].get("phase") in ("Pending", "Running")
         }
-        for pool in scaled:
-            if pool["body"]["status"] != "RUNNING":
-                continue
+        running = [pool for pool in scaled if pool["body"]["status"] == "RUNNING"]
+        queued = [pool for pool in running if (pool["body"].get("queuedProvisioning") or {}).get("enabled")]
+        if queued:
+            self._provision(queued, rate)
+        for pool in running:
             if any(pool["sizes"].values()):
                 self._shrink(pool, used, rate)
+            elif pool in queued:
+                continue
             elif found := [pod for pod in pending if _fits(pod, next(self._nodes(pool, 1)))]:
                 self._grow(pool, found, rate)
                 pending = [pod for pod in pending if pod not in found]
+
+    def _provision(self, queued: Sequence[Object], rate: float) -> None:
+        """Give each request the empty pools that it needs, all or none; say when their nodes are there."""
+        there = {one["metadata"]["name"] for one in self._api.list("v1", "Node")}
+        taken: list[Object] = []
+        for request in self._api.list(*_REQUEST):
+            known = {one["type"]: one["status"] for one in request.get("status", {}).get("conditions", ())}
+            if request["spec"]["provisioningClassName"] != _QUEUED or known.get("Provisioned") == "True":
+                continue
+            name = request["metadata"]["name"]
+            if not known:
+                self._answer(request, "Accepted", "ProvisioningRequest was successfully queued.")
+            elif pools := self._requested.get(name):
+                nodes_due = {
+                    one["metadata"]["name"]
+                    for pool in pools
+                    for one in self._nodes(pool, _most(pool["body"]))
+                }
+                if nodes_due <= there:
+                    self._answer(request, "Provisioned", "Provisioning Request was successfully provisioned.")
+            elif time.monotonic() >= self._not_before.get(name, 0.0):
+                free = [pool for pool in queued if pool not in taken and not any(pool["sizes"].values())]
+                pools = self._pools_for(request, free)
+                taken += pools
+                try:
+                    for pool in pools:
+                        self._scale(pool, pool["body"]["locations"][0], _most(pool["body"]))
+                    self._requested[name] = pools
+                except ControlError:  # no chips: it waits
+                    self._not_before[name] = time.monotonic() + _AGAIN_S / rate
+
+    def _pools_for(self, request: Object, free: Sequence[Object]) -> list[Object]:
+        """Pools whose nodes are as many as the pods that the request is for; none where there are too few."""
+        found: list[Object] = []
+        for each in request["spec"]["podSets"]:
+            template = self._api.get(
+                "v1", "PodTemplate", each["podTemplateRef"]["name"], request["metadata"]["namespace"]
+            )
+            left = int(each["count"])
+            for pool in free:
+                fits = template and _fits(template["template"], next(self._nodes(pool, 1)))
+                if left > 0 and fits and pool not in found:
+                    found.append(pool)
+                    left -= _most(pool["body"])
+            if left > 0:
+                return []
+        return found
+
+    def _answer(self, request: Object, kind: str, message: str) -> None:
+        conditions = [
+            *request.get("status", {}).get("conditions", ()),
+            {"type": kind, "status": "True", "reason": kind, "message": message, "lastTransitionTime": now()},
+        ]
+        details = {"ResizeRequestName": request["metadata"]["name"]} if kind == "Provisioned" else {}
+        status = {"conditions": conditions, "provisioningClassDetails": details}
+        self._api.patch_status(self._api.path(request), status, custom=True)
 
     def _grow(self, pool: Object, pods: Sequence[Object], rate: float) -> None:
         name, most = pool["body"]["name"], _most(pool["body"])

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from rehearsal.cloud.control import Control, ControlError
 from rehearsal.kubernetes.agent import Agent
-from rehearsal.kubernetes.api import Object
+from rehearsal.kubernetes.api import Object, documents
 from rehearsal.kubernetes.autoscaler import Autoscaler
 from rehearsal.kubernetes.control_plane import ADDRESS, ControlPlane
 from rehearsal.kubernetes.nodes import nodes
+from rehearsal.kubernetes.programs import QUEUE, folder
 from rehearsal.kubernetes.reviews import Reviews
 from rehearsal.kubernetes.sandbox import Image
 from rehearsal.kubernetes.surroundings import Surroundings
@@ -58,6 +59,9 @@ class Cluster:
         """Returns when the API server answers. Raises KubernetesError."""
         self._reviews.start()
         self.control_plane.start()
+        # GKE brings this kind along; Kueue looks for it when it starts.
+        crd = (folder(QUEUE) / "provisioningrequests.yaml").read_text()
+        self.control_plane.api.apply_all(documents(crd), "gke")
         self._agent = Agent(self.control_plane.api, self._folder / "agent", self._images, self._around)
         self._agent.start()
         self._autoscaler = Autoscaler(self._control, self.control_plane.api, self.name)

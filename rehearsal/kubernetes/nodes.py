@@ -19,6 +19,8 @@ _TPU_MACHINES = {  # chips, grid of one machine, vCPUs, memory
 }
 _CPU_MACHINE = (4, "16Gi")
 _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "PREFER_NO_SCHEDULE": "PreferNoSchedule", "NO_EXECUTE": "NoExecute"}
+# https://cloud.google.com/kubernetes-engine/docs/how-to/provisioningrequest
+_QUEUED = "cloud.google.com/gke-queued"
 _TPU_TAINT = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
 
 
@@ -44,6 +46,9 @@ def nodes(cluster: str, pool: Object, count: int, zone: str = "") -> Iterator[Ob
         {"key": one["key"], "value": one.get("value", ""), "effect": _EFFECTS[one["effect"]]}
         for one in config.get("taints", ())
     ]
+    if (pool.get("queuedProvisioning") or {}).get("enabled"):
+        labels[_QUEUED] = "true"
+        taints.append({"key": _QUEUED, "value": "true", "effect": "NoSchedule"})
     if tpu:
         chips, grid, cpus, memory = tpu
         labels |= {

@@ -112,7 +112,7 @@ def test_a_node_pool_is_a_slice(preview: bool) -> None:
             "diskType": "hyperdisk-balanced",
             "diskSizeGb": 100,
             "gvnic": {"enabled": True},
-            "labels": {"multislice-group": "multi-slice-group"},
+            "labels": {"multislice-group": "multi-slice-group", "tpu-provisioning": "on-demand"},
             "resourceLabels": {"team": "vision"},
             "taints": [{"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"}],
             "serviceAccount": UNKNOWN if preview else NODES,
@@ -282,12 +282,14 @@ def test_outputs() -> None:
         {
             "name": "train-0", "acceleratorType": "v6e-16", "topology": "4x4",
             "machineType": "ct6e-standard-4t", "hosts": 4, "chips": 16, "zone": "us-east5-b",
-            "provisioning": "on demand", "scales": False, "pricePerHour": pytest.approx(16 * 2.70),
+            "provisioning": "on demand", "provisioningLabel": "on-demand", "scales": False,
+            "pricePerHour": pytest.approx(16 * 2.70),
         },
         {
             "name": "big-0", "acceleratorType": "v6e-256", "topology": "16x16",
             "machineType": "ct6e-standard-4t", "hosts": 64, "chips": 256, "zone": "us-east5-b",
-            "provisioning": "spot", "scales": False, "pricePerHour": pytest.approx(256 * 1.4033),
+            "provisioning": "spot", "provisioningLabel": "spot", "scales": False,
+            "pricePerHour": pytest.approx(256 * 1.4033),
         },
     ]  # fmt: skip
     assert exports == {

@@ -12,7 +12,7 @@ from tests.infra.engine import UNKNOWN, UPSTREAM, Recording, run
 KUEUE = f"{IMAGES['kueue']}@sha256:{'0' * 64}"
 POOL = {
     "name": "train-0", "topology": "4x4", "machineType": "ct6e-standard-4t", "hosts": 4.0, "chips": 16.0,
-    "zone": "us-east5-b", "provisioning": "spot", "scales": False,
+    "zone": "us-east5-b", "provisioning": "spot", "provisioningLabel": "spot", "scales": False,
 }  # fmt: skip
 SETTINGS: dict[str, Any] = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True}],
@@ -101,15 +101,26 @@ def test_the_quota_follows_the_pools_that_exist_and_not_those_of_the_settings() 
     queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
     (group,) = queue["spec"]["resourceGroups"]
     chips = {one["name"]: one["resources"][0]["nominalQuota"] for one in group["flavors"]}
-    assert chips == {"cpu": "0", "v6e-4x4-spot-us-east5-b": "32"}
+    assert chips == {"cpu": "0", "v6e-4x4-4t-spot-us-east5-b": "32"}
     assert recording.exports["chips"] == 32
 
 
 def test_jobs_on_queued_pools_wait_for_their_nodes() -> None:
-    recording = up(pools=[POOL, {**POOL, "name": "later-0", "provisioning": "queued", "scales": True}])
+    recording = up(
+        pools=[
+            POOL,
+            {
+                **POOL,
+                "name": "later-0",
+                "provisioning": "queued",
+                "provisioningLabel": "queued",
+                "scales": True,
+            },
+        ]
+    )
     queue = manifest(recording, "ClusterQueue", "ClusterQueue-tpu")
     checks = queue["spec"]["admissionChecksStrategy"]["admissionChecks"]
-    assert checks == [{"name": "provisioning", "onFlavors": ["v6e-4x4-queued-us-east5-b"]}]
+    assert checks == [{"name": "provisioning", "onFlavors": ["v6e-4x4-4t-queued-us-east5-b"]}]
     assert manifest(recording, "AdmissionCheck", "AdmissionCheck-provisioning")["spec"]["parameters"] == {
         "apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "provisioning",
     }  # fmt: skip

@@ -13,7 +13,8 @@ TEAMS = [Team("vision", "vision"), Team("speech", "team-speech", "speech")]
 def pool(name: str, **more: Any) -> dict[str, Any]:
     return {
         "name": name, "acceleratorType": "v6e-16", "topology": "4x4", "machineType": "ct6e-standard-4t",
-        "hosts": 4, "chips": 16, "zone": "us-east5-b", "provisioning": "on demand", "scales": False, **more,
+        "hosts": 4, "chips": 16, "zone": "us-east5-b", "provisioning": "on demand", "scales": False,
+        "provisioningLabel": more.get("provisioning", "on demand").replace(" ", "-"), **more,
     }  # fmt: skip
 
 
@@ -33,8 +34,8 @@ def quotas(*pools: dict[str, Any]) -> dict[str, int]:
 def test_quota_is_what_the_pools_have() -> None:
     assert quotas(pool("a-0"), pool("a-1"), pool("b-0", provisioning="spot")) == {
         CPU_FLAVOR: 0,
-        "v6e-4x4-us-east5-b": 32,
-        "v6e-4x4-spot-us-east5-b": 16,
+        "v6e-4x4-4t-on-demand-us-east5-b": 32,
+        "v6e-4x4-4t-spot-us-east5-b": 16,
     }
     assert quotas() == {CPU_FLAVOR: 0}
 
@@ -49,6 +50,15 @@ def test_only_nodes_that_are_there_are_placed_by_topology(scales: bool, placed: 
     one = of_kind("ResourceFlavor", pool("a-0", scales=scales, provisioning="flex-start"))[1]
     assert one["spec"].get("topologyName") == placed
     assert one["spec"]["nodeLabels"]["cloud.google.com/gke-flex-start"] == "true"
+
+
+def test_flavors_of_one_topology_differ_in_the_value_of_a_label_that_all_have() -> None:
+    """Kueue compares a job's node selector only with the labels that a flavor has."""
+    ways = ("on demand", "spot", "flex-start", "queued", "reservation")
+    autoscaled = pool("c-0", provisioning="spot", provisioningLabel="spot-autoscaled", scales=True)
+    known = flavors([*(pool(f"p{i}-0", provisioning=how) for i, how in enumerate(ways)), autoscaled])
+    assert len({one.labels["tpu-provisioning"] for one in known}) == len(ways) + 1
+    assert len({one.name for one in known}) == len(ways) + 1
 
 
 def job(**more: Any) -> dict[str, Any]:

@@ -53,6 +53,23 @@ def test_a_pool_is_chosen_by_size_or_by_name(words: dict[str, str]) -> None:
     assert ask(pools=TWO, **words).job.hosts == 64
 
 
+def test_a_job_on_pools_that_scale_is_placed_by_jobset() -> None:
+    flex = [{"name": "flex", "acceleratorType": "v6e-16", "zone": "us-east5-b", "flexStart": True}]
+    both = [*flex, {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]
+    with pytest.raises(SubmissionError, match="--pool: found nothing"):
+        ask(pools=both)
+    for pool, keys in (
+        ("flex", ["alpha.jobset.sigs.k8s.io/exclusive-topology"]),
+        ("train", ["kueue.x-k8s.io/podset-required-topology"]),
+    ):
+        template = jobset(ask(pools=both, pool=pool).job)["spec"]["replicatedJobs"][0]["template"]
+        found = (
+            template.get("metadata", {}).get("annotations", {})
+            | template["spec"]["template"]["metadata"]["annotations"]
+        )
+        assert [key for key in found if "topology" in key] == keys
+
+
 def test_a_pod_finds_what_a_host_finds() -> None:
     one = worker(ask())
     assert {e["name"]: e["value"] for e in one["env"] if "value" in e} == {

@@ -27,7 +27,7 @@ MACHINE = "rehearsal/machine"
 HOSTS = 4
 JOBSET = ("jobset.x-k8s.io/v1alpha2", "JobSet")
 WORKLOAD = ("kueue.x-k8s.io/v1beta2", "Workload")
-V6E_16 = {"machineType": "ct6e-standard-4t", "spot": True}
+V6E_16 = {"machineType": "ct6e-standard-4t", "spot": True, "labels": {"tpu-provisioning": "spot"}}
 
 
 def _enter() -> None:
@@ -56,6 +56,7 @@ def output(name: str, **more: Any) -> Object:
     """That pool, as the gke layer exports it."""
     return {"name": name, "acceleratorType": "v6e-16", "topology": "4x4", "machineType": "ct6e-standard-4t",
             "hosts": HOSTS, "chips": 16, "zone": "us-east5-b", "provisioning": "spot", "scales": False,
+            "provisioningLabel": more.get("provisioning", "spot"),
             "pricePerHour": 22.45, **more}  # fmt: skip
 
 
