@@ -30,7 +30,7 @@ class Status:
 
     Attributes:
         state: one of QUEUED, STARTING, RUNNING, COMPLETED, FAILED.
-        why: what holds a job in the queue, or how it ended; empty where there is nothing to say.
+        why: what holds a job in the queue or its pods, or how it ended; empty where there is nothing to say.
         position: its place in the queue, from 1; None where it isn't queued.
         restarts: how often it was started again, and `counted` those that its limit counts.
     """
@@ -149,6 +149,21 @@ def _worker(pod: Mapping[str, Any]) -> int:
     return job * int(hosts) + int(notes.get("batch.kubernetes.io/job-completion-index", 0))
 
 
+def _held(pod: Mapping[str, Any]) -> str:
+    """What keeps a pod from running, as the scheduler or its node says; empty where nothing does."""
+    status = pod.get("status", {})
+    if status.get("phase") != "Pending":
+        return ""
+    for one in status.get("conditions", ()):
+        if one["type"] == "PodScheduled" and one["status"] == "False":
+            return f"{pod['metadata']['name']} isn't scheduled: {one.get('message', '').partition('. ')[0]}"
+    for one in status.get("containerStatuses", ()):
+        waiting = one.get("state", {}).get("waiting", {})
+        if waiting.get("message"):
+            return f"{pod['metadata']['name']}: {waiting['reason']}: {waiting['message']}"
+    return str(status.get("message", ""))
+
+
 def _status(
     one: Mapping[str, Any],
     workload: Mapping[str, Any],
@@ -173,6 +188,7 @@ def _status(
         why = _OF_CPU.sub("", conditions.get("QuotaReserved", {}).get("message", ""))
     else:
         state = RUNNING if running == hosts else STARTING
+        why = "" if state == RUNNING else next(filter(None, map(_held, pods)), "")
     return Status(
         name=meta["name"],
         state=state,

@@ -35,6 +35,7 @@ def nodes(cluster: str, pool: Object, count: int, zone: str = "") -> Iterator[Ob
         "node.kubernetes.io/instance-type": config["machineType"],
         "topology.kubernetes.io/region": zone.rpartition("-")[0],
         "topology.kubernetes.io/zone": zone,
+        "topology.gke.io/zone": zone,  # the disks' CSI driver's
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
         **config.get("labels", {}),

@@ -9,10 +9,12 @@ from typing import Any
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import steps
 from rehearsal.scenario.extracting import of_worker, record_fault
-from rehearsal.scenario.record import Check, script_run
+from rehearsal.scenario.record import Check, KillRecord, epoch, script_run
 from rehearsal.scenario.scene import Scene, Stalled
+from rehearsal.scenario.watching import at_step, training
 
 _SSH_S = 120.0
+_HOW = {"notice": "preempted with notice", "power-loss": "lost without notice"}
 _NO_REQUEST = 10**9  # asks for none, and hears the next one's number
 # fallocate takes all there is before it fails; a write of the job's own user shows that nothing is left.
 _FILL = (
@@ -46,18 +48,42 @@ def fill(scene: Scene, step: steps.Fill) -> None:
 
 
 def lose(scene: Scene, step: steps.Lose) -> None:
-    """The nodes are gone from the cluster, by its own word; they come back after a while."""
+    """The nodes are gone from the cluster, by its own word; a run that trained there trains elsewhere."""
     (names,) = [found["nodes"] for found in scene.control.status()["control_planes"].values()] or [{}]
     if not (before := names.get(step.pool, 0)):
         raise ScenarioFailed(f"no nodes of {step.pool} are in a cluster; the pools there: {names or 'none'}")
+    at, lost_at = (at_step(scene, step.run, 0, 0) if step.run else None), time.time()
     scene.control.clusters("lose", pool=step.pool, notice=step.how == "notice", for_s=step.for_s)
 
     def gone() -> bool:
         (found,) = scene.control.status()["control_planes"].values()
         return not found["nodes"].get(step.pool, 0)
 
-    scene.wait_until(f"the loss of {step.pool}", gone, step.timeout_s)
+    scene.wait_until(f"the loss of {step.pool}", gone, step.timeout_s, poll_s=0.2)
     scene.note.text = f"{before} nodes"
+    if not step.run:
+        return
+    if at is None:
+        raise ScenarioFailed(f"{step.run} hadn't begun when {step.pool} was lost")
+    scene.record.kills.append(KillRecord(lost_at, step.pool, step.how, step.run, at))
+
+    def restored() -> float | None:
+        events = scene.bucket.events(step.run)
+        times = [epoch(event["time"]) for event in events if event["kind"] == "restore"]
+        return next((moment for moment in times if moment > lost_at), None)
+
+    moment = scene.wait_until(f"{step.run} restored", restored, step.timeout_s, poll_s=0.2)
+    scene.wait_until(
+        f"{step.run} trains again",
+        lambda: training(scene, step.run, at + 1, moment),
+        step.timeout_s,
+        poll_s=0.2,
+    )
+    again_s = time.time() - lost_at
+    words = f"restored after {moment - lost_at:.1f} s, beyond step {at} after {again_s:.1f} s"
+    scene.note.text = f"{before} nodes; {words}"
+    claim = f"{step.run} trains again after {step.pool} was {_HOW[step.how]}"
+    scene.record.checks.append(Check(claim, scene.note.text))
 
 
 def reboot(scene: Scene, step: steps.Reboot) -> None:

@@ -233,15 +233,21 @@ class Preempt:
 
 @dataclass(frozen=True)
 class Lose:
-    """Take all nodes of a GKE node pool away for `for_s` virtual seconds, with notice or without."""
+    """Take all nodes of a GKE node pool away for `for_s` virtual seconds, with notice or without.
+
+    With `run` it waits until that run, which trains there, has trained a step beyond where it was, and the
+    report has the seconds that this took.
+    """
 
     pool: str
     how: Literal["notice", "power-loss"]
+    run: str = ""
     for_s: float = 300.0
-    timeout_s: float = 60.0
+    timeout_s: float = 180.0
 
     def __str__(self) -> str:
-        return f"all nodes of {self.pool}: {_KINDS[self.how]}"
+        again = f"; {self.run} trains again" if self.run else ""
+        return f"all nodes of {self.pool}: {_KINDS[self.how]}{again}"
 
 
 @dataclass(frozen=True)

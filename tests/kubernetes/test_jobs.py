@@ -1,5 +1,6 @@
 """`tpu job` on a real Kueue and JobSet, by the rights that a team's people have."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,8 @@ from infra.errors import InfraError
 from infra.gcp.client import Client, RequestError
 from infra.gcp.failures import Kind
 from infra.gcp.kubernetes import Cluster
-from infra.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, Jobs
-from infra.jobs.jobset import Job
+from infra.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, STARTING, Jobs
+from infra.jobs.jobset import Claim, Job
 from infra.queue import namespace
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
@@ -104,6 +105,15 @@ def test_how_a_job_ended_is_seen_with_what_it_printed(queue: Lab) -> None:
     ended = ours.status("bad")
     assert ended is not None
     assert (ended.restarts, bool(ended.why)) == (0, True)
+
+
+def test_what_holds_a_jobs_pods_is_named(queue: Lab) -> None:
+    ours = as_user(queue, ADA, VISION)
+    ours.submit(job("held", WAIT, claims={"/data": Claim("missing")}))
+    queue.until(lambda: (one := ours.status("held")) and one.state == STARTING and one.why, "the reason", 60)
+    found = ours.status("held")
+    assert found is not None
+    assert re.fullmatch(r"held-slice-0-\d-\w+ isn't scheduled: .*\"missing\" not found.*", found.why)
 
 
 def test_a_team_reaches_neither_another_team_nor_more_than_jobs(queue: Lab) -> None:

@@ -15,8 +15,9 @@ from rehearsal.kubernetes.autoscaler import Autoscaler
 from tests.kubernetes.lab import HOSTS, INSIDE, JOBSET, MACHINE, Lab, output, pool
 
 TEAM = Team("scaling", "scaling")
+MACHINE_OF_4 = {"machineType": "ct6e-standard-4t"}
 SCALES: dict[str, Any] = {
-    "config": {"machineType": "ct6e-standard-4t", "flexStart": True, "labels": {"tpu-provisioning": "flex-start"}},
+    "config": {**MACHINE_OF_4, "flexStart": True, "labels": {"tpu-provisioning": "flex-start"}},
     "status": "RUNNING",
     "autoscaling": {"enabled": True, "minNodeCount": 0, "maxNodeCount": HOSTS},
 }  # fmt: skip
@@ -26,7 +27,7 @@ POOLS = {
         "queued-0",
         **{
             **SCALES,
-            "config": {"machineType": "ct6e-standard-4t", "labels": {"tpu-provisioning": "queued"}},
+            "config": {**MACHINE_OF_4, "labels": {"tpu-provisioning": "queued"}},
             "queuedProvisioning": {"enabled": True},
         },
     ),
