@@ -17,7 +17,9 @@ from infra.errors import InfraError
 from infra.queue.kueue import Object
 from infra.settings.sources import ROOT
 
-_FIRST = ("CustomResourceDefinition", "Namespace")
+_KINDS = "CustomResourceDefinition"
+# Their kinds must be there: what serves them, and who is asked about each object.
+_LAST = ("Deployment", "APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
 @cache
@@ -38,15 +40,21 @@ def _documents(name: str) -> Sequence[Object]:
     return tuple(one for one in yaml.load_all((_folder() / f"{name}.yaml").read_text(), loader) if one)
 
 
-def objects(name: str, image: str) -> tuple[list[Object], list[Object]]:
-    """The manifests of `jobset` or `kueue`: those that the others need, and the others.
+def stages(name: str, image: str) -> tuple[list[Object], ...]:
+    """The manifests of `jobset` or `kueue`, in four stages, each of which needs those before it.
+
+    The namespace; roles, settings and services; the kinds; what runs. The kinds are 2 MB of the state, which
+    Pulumi writes again after each object, so they come as late as they can.
 
     Raises:
         InfraError: they aren't rendered yet.
     """
-    found = [_with_image(one, image) for one in _documents(name)]
-    first = [one for one in found if one["kind"] in _FIRST]
-    return first, [one for one in found if one["kind"] not in _FIRST]
+    found: tuple[list[Object], ...] = ([], [], [], [])
+    for one in _documents(name):
+        kind = one["kind"]
+        stage = 0 if kind == "Namespace" else 2 if kind == _KINDS else 3 if kind in _LAST else 1
+        found[stage].append(_with_image(one, image))
+    return found
 
 
 def _with_image(one: Object, image: str) -> Object:

@@ -36,15 +36,22 @@ class Manifest(pulumi.CustomResource):
 
 
 class Controller(pulumi.ComponentResource):
-    """JobSet or Kueue, from its released manifests."""
+    """JobSet or Kueue, from its released manifests; what runs comes behind `needs`."""
 
-    def __init__(self, name: str, image: str, opts: pulumi.ResourceOptions):
+    def __init__(
+        self, name: str, image: str, opts: pulumi.ResourceOptions, needs: Sequence[pulumi.Resource] = ()
+    ):
         super().__init__("tpu:queue:Controller", name, None, opts)
-        first, rest = manifests.objects(name, image)
-        before = [Manifest(one, pulumi.ResourceOptions(parent=self)) for one in first]
-        after = pulumi.ResourceOptions(parent=self, depends_on=before)
-        self.objects = [*before, *(Manifest(one, after) for one in rest)]
+        self.objects: list[Manifest] = []
+        *first, last = manifests.stages(name, image)
+        for stage in first:
+            self._declare(stage, self.objects)
+        self._declare(last, [*self.objects, *needs])
         self.register_outputs({})
+
+    def _declare(self, stage: Iterable[Object], needs: Sequence[pulumi.Resource]) -> None:
+        opts = pulumi.ResourceOptions(parent=self, depends_on=list(needs))
+        self.objects += [Manifest(one, opts) for one in stage]
 
 
 class ClusterQueue(pulumi.ComponentResource):
@@ -98,9 +105,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     storage = upstream.read(StorageOutputs, settings)
     opts = pulumi.ResourceOptions(provider=cluster)
     jobset = Controller("jobset", desired.jobset_image, opts)
-    # Its webhooks are asked about every Deployment outside of its own namespace.
-    after_jobset = pulumi.ResourceOptions(provider=cluster, depends_on=jobset.objects)
-    controllers = [*jobset.objects, *Controller("kueue", desired.kueue_image, after_jobset).objects]
+    # JobSet's webhooks are asked about every Deployment outside of its own namespace.
+    kueue_ = Controller("kueue", desired.kueue_image, opts, needs=jobset.objects)
+    controllers = [*jobset.objects, *kueue_.objects]
     ready = Ready(settings.project, gke.endpoint, [desired.jobset_image, desired.kueue_image], controllers)
     pools = _pools(settings)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[ready, *controllers])

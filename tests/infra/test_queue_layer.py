@@ -1,6 +1,7 @@
 """What the queue layer declares."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -48,17 +49,32 @@ def test_every_object_of_the_released_manifests_is_applied_as_it_is(preview: boo
     recording = up(preview)
     applied = {one.name: one.inputs for one in recording.resources if one.type.startswith("kubernetes:")}
     for name in ("jobset", "kueue"):
-        first, rest = manifests.objects(name, "image")
-        assert first
-        assert rest
-        for one in (*first, *rest):
-            found = applied[
-                "-".join(
-                    filter(None, (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]))
-                )
-            ]
+        for one in itertools.chain(*manifests.stages(name, "image")):
             if one["kind"] != "Deployment":
-                assert found == one
+                assert applied[resource_name(one)] == one
+
+
+def resource_name(one: dict[str, Any]) -> str:
+    return "-".join(filter(None, (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"])))
+
+
+@pytest.mark.parametrize("name", ["kueue", "jobset"])
+def test_what_runs_waits_for_its_kinds_and_they_for_what_is_small(name: str) -> None:
+    """Pulumi writes its state after each object, and the kinds are 2 MB of it."""
+    needs = {
+        one.name: {urn.rpartition("::")[2] for urn in one.options.get("dependencies", ())}
+        for one in up().resources
+        if one.type.startswith("kubernetes:")
+    }
+    space, roles, kinds, running = (
+        [resource_name(one) for one in stage] for stage in manifests.stages(name, "i")
+    )
+    assert len(space) == 1
+    assert {kind.partition("-")[0] for kind in kinds} == {"CustomResourceDefinition"}
+    assert all(needs[one] >= {*space} for one in roles)
+    assert all(needs[one] >= {*space, *roles} for one in kinds)
+    assert all(needs[one] >= {*space, *roles, *kinds} for one in running)
+    assert any(one.startswith("Deployment-") for one in running)
 
 
 @pytest.mark.parametrize(("name", "image"), [("kueue", KUEUE), ("jobset", IMAGES["jobset"])])
