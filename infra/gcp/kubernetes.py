@@ -51,7 +51,8 @@ class Cluster:
 
     def text(self, path: str, query: Query = NO_QUERY) -> str:
         """An answer that is text, such as a pod's log."""
-        return self._client.ask("GET", self._url + path, query).text
+        # requests takes text of no charset for Latin-1.
+        return self._client.ask("GET", self._url + path, query).content.decode("utf-8", "replace")
 
 
 def found(client: Client, region: str, name: str, environment: str) -> Cluster:

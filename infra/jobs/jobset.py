@@ -19,6 +19,21 @@ _TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 _SLICES, _SLICE_SIZE = "kueue.x-k8s.io/podset-slice-required-topology", "kueue.x-k8s.io/podset-slice-size"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _MOST_RESTARTS = 4
+# Exit statuses of workload/train/launch.py: 75, all workers saved, since one has notice that it will be taken
+# away; 69, a worker was lost without notice. The others are signals: JAX aborts if a worker is silent (134),
+# a machine is out of memory or was cut off (137), something ended the program (143).
+_DISRUPTED_STATUS, _LOST_STATUSES = 75, (69, 134, 137, 143)
+_LOST = 2  # index of the first rule that isn't a disruption
+_POD_FAILURES: list[Object] = [
+    {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    *(
+        {
+            "action": "FailJob",
+            "onExitCodes": {"containerName": "worker", "operator": "In", "values": list(statuses)},
+        }
+        for statuses in ((_DISRUPTED_STATUS,), _LOST_STATUSES)
+    ),
+]
 _UPLOADS = 1000  # it begins before there are curves, and its failures are nobody's
 _KEEP_S = 7 * 24 * 3600  # an ended job, for who looks at it later
 
@@ -103,7 +118,8 @@ def jobset(job: Job) -> Object:
             "coordinator": {"replicatedJob": SLICE, "jobIndex": 0, "podIndex": 0},
             "ttlSecondsAfterFinished": _KEEP_S,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            # A disrupted host isn't the job's fault; any other failure is, and ends it at once.
+            # A disrupted host isn't the job's fault, and one that was lost seldom; any other failure is, and
+            # ends it at once.
             "failurePolicy": {
                 "maxRestarts": job.restarts,
                 "rules": [
@@ -111,7 +127,9 @@ def jobset(job: Job) -> Object:
                         "name": "disrupted",
                         "action": "RestartJobSetAndIgnoreMaxRestarts",
                         "onJobFailureReasons": ["PodFailurePolicy"],
+                        "onJobFailureMessagePatterns": [f"matching FailJob rule at index [0-{_LOST - 1}]$"],
                     },
+                    {"name": "lost", "action": "RestartJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
                     {"name": "failed", "action": "FailJobSet", "targetReplicatedJobs": [SLICE]},
                 ],
             },
@@ -133,11 +151,7 @@ def _job(job: Job) -> Object:
         "completions": job.hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-            ]
-        },
+        "podFailurePolicy": {"rules": _POD_FAILURES},
         "template": {"metadata": {"annotations": annotations}, "spec": _pod(job)},
     }
 

@@ -37,6 +37,7 @@ table inet vpc {{
 {networks}
   chain forward {{
     type filter hook forward priority 0; policy drop;
+    iifname != {bridge} oifname != {bridge} accept
     ct state established,related accept
 {between}
     goto refuse

@@ -36,6 +36,7 @@ from rehearsal.kubernetes.volumes import Volumes, expanded
 _WATCH_S, _POLL_S = 300.0, 0.1
 _LEASE_EVERY_S, _LEASE_S = 10.0, 40
 _RETRY_S = 0.5
+_KILLED_S = 3.0  # for the report of what had to be killed
 _VERSION = "v1.35.7-gke.1222000"
 _IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": str(PORT)}
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -82,6 +83,8 @@ class Agent:
             self.nodes[node["metadata"]["name"]] = node
             self._tell_node(node)
             self._renew_one(node["metadata"]["name"])
+            for pod in self._api.list("v1", "Pod", fieldSelector=f"spec.nodeName={node['metadata']['name']}"):
+                self._take("ADDED", pod)  # of a machine that was there before, under the same name
 
     def shut_down(self, *names: str, grace_s: float = 15.0) -> None:
         """Machines with notice of their end: the kubelet ends their pods and reports them as disrupted.
@@ -93,7 +96,7 @@ class Agent:
         ending = [pod for pod in self._pods.values() if pod.node in names]
         for pod in ending:
             pod.disrupt(grace_s)
-        deadline = time.monotonic() + grace_s
+        deadline = time.monotonic() + grace_s + _KILLED_S
         while any(pod.runs for pod in ending) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         self.lose(*names)
@@ -105,6 +108,7 @@ class Agent:
         for pod in list(self._pods.values()):
             if pod.node in names:
                 pod.kill()
+                self._pods.pop(pod.uid, None)
 
     def log(self, namespace: str, name: str, container: str) -> str:
         """What a pod's container has printed."""
@@ -191,8 +195,23 @@ class Agent:
         if known is None and pod.get("status", {}).get("phase", "Pending") == "Pending":
             known = self._pods[uid] = _Pod(self, self._api, pod, self._folder / "pods" / uid)
             known.start()
+        if known is None and pod["status"].get("phase") == "Running":
+            self._give_up(pod)
         if known and "deletionTimestamp" in pod["metadata"]:
             known.terminate(pod["metadata"].get("deletionGracePeriodSeconds", 30))
+
+    def _give_up(self, pod: Object) -> None:
+        """A pod that ran here before the machine was started again: its containers are gone."""
+        path = self._api.path(pod)
+        if "deletionTimestamp" in pod["metadata"]:
+            self._api.delete(path, grace_s=0)
+            return
+        ended = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "its machine was restarted"}
+        statuses = [
+            {**one, "ready": False, "state": {"terminated": ended}}
+            for one in pod["status"].get("containerStatuses", ())
+        ]
+        self._api.patch_status(path, {"phase": "Failed", "containerStatuses": statuses})
 
 
 class _Pod:
@@ -201,6 +220,7 @@ class _Pod:
     def __init__(self, agent: Agent, api: Api, pod: Object, folder: Path):
         self._agent, self._api, self._pod, self.folder = agent, api, pod, folder
         meta = pod["metadata"]
+        self.uid = meta["uid"]
         self.name, self.namespace, self.node = meta["name"], meta["namespace"], pod["spec"]["nodeName"]
         self._path = api.path(pod)
         self._grace: float | None = None
@@ -210,20 +230,25 @@ class _Pod:
         self.address = ""
         self.full_name = f"{self._hostname()}.{pod['spec'].get('subdomain', '')}.{self.namespace}"
         self._asked: set[str] = set()
-        self._disrupted = False
+        self._disrupted = self._deleted = False
         self._thread = threading.Thread(target=self._live, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def terminate(self, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL when the grace is over."""
-        self._grace = time.monotonic() + grace_s
+        """It is deleted: SIGTERM, and SIGKILL when the grace is over."""
+        self._deleted = True
+        self._end_within(grace_s)
 
     def disrupt(self, grace_s: float) -> None:
         """End it since its node ends; it stays as a failed pod."""
         self._disrupted = True
-        self.terminate(grace_s)
+        self._end_within(grace_s)
+
+    def _end_within(self, grace_s: float) -> None:
+        deadline = time.monotonic() + grace_s
+        self._grace = deadline if self._grace is None else min(self._grace, deadline)
 
     @property
     def runs(self) -> bool:
@@ -315,7 +340,7 @@ class _Pod:
             time.sleep(_POLL_S)
         while self._grace is None and not self._gone.is_set():
             time.sleep(_POLL_S)  # its log stays readable until it is deleted
-        if not self._gone.is_set() and not self._disrupted:
+        if not self._gone.is_set() and self._deleted:
             self._api.delete(self._path, grace_s=0)
 
     def _stop_in_order(self) -> None:

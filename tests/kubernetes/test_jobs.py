@@ -93,12 +93,12 @@ def test_a_job_is_submitted_seen_in_its_place_and_cancelled(queue: Lab) -> None:
 
 def test_how_a_job_ended_is_seen_with_what_it_printed(queue: Lab) -> None:
     ours = as_user(queue, ADA, VISION)
-    ours.submit(job("good", ["sh", "-c", "echo one; echo two $JOB_WORKER"]))
+    ours.submit(job("good", ["sh", "-c", "echo 'one …'; echo two $JOB_WORKER"]))
     queue.until(lambda: (one := ours.status("good")) and one.state == COMPLETED, "the good job", 60)
     pod = ours.worker("good", 2)
     assert pod
     lines = list(ours.log(pod))
-    assert [text for _, text in lines] == ["one", "two 2"]
+    assert [text for _, text in lines] == ["one …", "two 2"]
     assert [text for _, text in ours.log(pod, since=lines[0][0])] == ["two 2"]
     ours.submit(job("bad", ["sh", "-c", "exit 3"]))
     queue.until(lambda: (one := ours.status("bad")) and one.state == FAILED, "the bad job", 60)

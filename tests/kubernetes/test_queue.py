@@ -159,6 +159,37 @@ def test_a_program_that_fails_ends_its_job_at_once(queue: Lab) -> None:
     remove(queue, one)
 
 
+@pytest.mark.parametrize(("status_", "counted"), [(75, 0), (69, 1), (134, 1), (137, 1)])
+def test_an_exit_status_that_speaks_of_another_worker_restarts_the_job(
+    queue: Lab, status_: int, counted: int
+) -> None:
+    """75: all saved, since one has notice. The others: one was lost, which may be the fault of the job."""
+    one = job(f"status-{status_}", VISION, ["sh", "-c", f"sleep 1; exit {status_}"], restarts=1)
+    submit(queue, one)
+    queue.until(lambda: status(queue, one).get("restarts", 0) >= 1, "its restart", 60)
+    found = status(queue, one)
+    assert found.get("restartsCountTowardsMax", 0) == (found["restarts"] if counted else 0)
+    if counted:
+        queue.until(lambda: ended(queue, one) == "Failed", "the end of its restarts", 60)
+    remove(queue, one)
+
+
+def test_a_machine_that_comes_back_under_its_name_ends_what_ran_on_it(queue: Lab) -> None:
+    """As GKE's do; the job begins again, and spends a restart: nothing says that its host was lost."""
+    one = job("rebooted", VISION, WAIT, restarts=1)
+    submit(queue, one)
+    queue.until(lambda: running(queue, one), "the job")
+    before = {pod["metadata"]["uid"] for pod in pods(queue, one)}
+    nodes = sorted(pod["spec"]["nodeName"] for pod in pods(queue, one))
+    queue.agent.lose(*nodes)
+    queue.add_pool(pool("train-0" if "train-0" in nodes[0] else "train-1"))
+    queue.until(lambda: running(queue, one) and not {p["metadata"]["uid"] for p in pods(queue, one)} & before,
+                "the job again", 60)  # fmt: skip
+    found = status(queue, one)
+    assert (found["restarts"], found["restartsCountTowardsMax"]) == (1, 1)
+    remove(queue, one)
+
+
 def test_an_uploader_runs_beside_the_slice_and_ends_with_it(queue: Lab) -> None:
     """On a CPU node; that it fails again and again is nothing to the job."""
     one = job(

@@ -97,10 +97,10 @@ def test_a_slice_that_google_has_not_got_comes_later_and_goes_when_idle(
     lab.until(lambda: looked(google.refused >= 2), "refusals", 60)
     waiting = lab.api.list("v1", "Pod", TEAM.namespace)
     assert bool(waiting) is (how == "flex-start"), "a queued job has no pods until its nodes are there"
+    requests = lab.api.list("autoscaling.x-k8s.io/v1", "ProvisioningRequest", TEAM.namespace)
+    assert len(requests) == (how == "queued")
     google.chips, begun = True, time.monotonic()
     lab.until(lambda: looked(state() == "Completed"), "the job's end", 90)
     print(f"{how}: completed {time.monotonic() - begun:.1f} s after there were chips")
-    requests = lab.api.list("autoscaling.x-k8s.io/v1", "ProvisioningRequest", TEAM.namespace)
-    assert len(requests) == (how == "queued")
     lab.api.delete(lab.api.place(*JOBSET, TEAM.namespace, one.name))
     lab.until(lambda: looked(not any(google.sizes.values())), "the end of the idle slice", 60)

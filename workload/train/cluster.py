@@ -115,6 +115,7 @@ class Cluster:
                 initialization_timeout=config.start_timeout_s,
                 heartbeat_timeout_seconds=config.heartbeat_timeout_s,
                 shutdown_timeout_seconds=config.shutdown_timeout_s,
+                cluster_detection_method="deactivate",  # places are given; on Kubernetes JAX would warn
             )
             warning.cancel()
         try:

@@ -26,7 +26,12 @@ from workload.train.config import Config
 from workload.train.loop import Run, open_dataset, open_held_out
 from workload.train.preemption import taken, watch_metadata
 
-_ANOTHER_WORKER = 75  # "try again later" of sysexits.h: no success to systemd, which starts the job again
+# Of sysexits.h, "try again later" and "unavailable": no success to systemd, which starts the job again. A
+# JobSet restarts for them, and for no failure of the job's own (infra/jobs/jobset.py).
+_ANOTHER_WORKER, _ANOTHER_LOST = 75, 69
+_FIRST_S = (
+    5.0  # in a JobSet, for the failure of the worker that failed to be reported before its consequences
+)
 
 
 def launch(
@@ -39,9 +44,10 @@ def launch(
 ) -> int:
     """Trains run `run`, kept at `url`; returns 0 when it is done or saved before a preemption.
 
-    Where it is another worker that goes, with its slice or alone, 75: this one stays, and its service
-    starts again and waits at the barrier for the other to come back. `heartbeat` reports how far this worker
-    is; with `extend` a run of fewer steps continues to those of `config`.
+    Where it is another worker that goes, with its slice or alone, 75, or 69 where that was lost without
+    notice: this one stays, and its service starts again and waits at the barrier for the other to come
+    back. `heartbeat` reports how far this worker is; with `extend` a run of fewer steps continues to those
+    of `config`.
 
     With other workers a failure doesn't return but ends the process at once: an orderly
     exit would wait for workers that may be gone.
@@ -106,8 +112,11 @@ def launch(
                 "    fix: start the job on all workers again; it resumes from its newest complete checkpoint",
                 file=sys.stderr,
             )
-        else:
-            traceback.print_exc()
+            if "RESOURCE_EXHAUSTED" in str(error):
+                _end_now(1)
+            time.sleep(_FIRST_S if "JOB_WORKER" in environment else 0)
+            _end_now(_ANOTHER_LOST)
+        traceback.print_exc()
         _end_now(1)
     return status
 
