@@ -19,7 +19,7 @@ from infra.gcp.kubernetes import found
 from infra.gke import pools
 from infra.gke.settings import GkeSettings
 from infra.jobs.client import COMPLETED, ENDED, QUEUED, Jobs, Status
-from infra.jobs.jobset import jobset
+from infra.jobs.jobset import Job, jobset
 from infra.jobs.submission import Request, submission, team_of
 from infra.prices import dollars
 from infra.queue.kueue import PRIORITIES, Team
@@ -72,11 +72,7 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
     )  # fmt: skip
     one = submission(settings, asked)
     if options.out:
-        text = yaml.safe_dump(jobset(one.job), sort_keys=False)
-        sys.stdout.write(text) if options.out == "-" else Path(options.out).write_text(text, encoding="utf-8")
-        if options.out != "-":
-            print(f"{options.out} is written\n  next: kubectl apply --server-side -f {options.out}")
-        return 0
+        return _write(settings, one.job, options.out)
     price = dollars(one.hourly)
     print(f"job {one.job.name} of {one.job.team.name}: {one.reason}")
     print(
@@ -99,6 +95,23 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
     except (KeyboardInterrupt, SystemExit):
         print(f"\nstopped looking\n{advice}", file=sys.stderr)
         raise
+
+
+def _write(settings: Settings, job: Job, out: str) -> int:
+    """The manifest, with the way to the cluster that it is for."""
+    name, region = settings[GkeSettings].cluster_name, pools.region(settings)
+    context = (
+        f"gcloud container clusters get-credentials {name} --location {region} --project {settings.project}"
+        " --dns-endpoint"
+    )
+    apply = f"kubectl apply --server-side -f {'FILE' if out == '-' else out}"
+    text = f"# {context}\n# {apply}\n{yaml.safe_dump(jobset(job), sort_keys=False)}"
+    if out == "-":
+        sys.stdout.write(text)
+        return 0
+    Path(out).write_text(text, encoding="utf-8")
+    print(f"{out} is written\n  next: {context}\n        {apply}")
+    return 0
 
 
 def _follow(jobs: Jobs, name: str) -> int:

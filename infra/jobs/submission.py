@@ -20,7 +20,7 @@ from infra.jobs.jobset import Claim, Job, Uploader
 from infra.queue.kueue import PRIORITIES, Flavor, Team
 from infra.queue.namespace import CHECKPOINTS, DATA
 from infra.queue.settings import DIGEST, QueueSettings
-from infra.queue.team import teams
+from infra.queue.team import cluster, teams
 from infra.settings import commands
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
@@ -109,6 +109,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         claims=claims,
         uploader=_uploader(settings, asked.program),
         restarts=settings[QueueSettings].restarts,
+        cluster=cluster(settings),
     )
     dearest = prices.total([pool.hourly for pool in fitting]) and max(pool.hourly or 0 for pool in fitting)
     return Submission(job, fitting, None if dearest is None else asked.slices * dearest)
