@@ -3,6 +3,9 @@
 import argparse
 import dataclasses
 import json
+import os
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +23,7 @@ from infra.gke import pools
 from infra.gke.settings import GkeSettings
 from infra.jobs.client import COMPLETED, ENDED, QUEUED, Jobs, Status
 from infra.jobs.jobset import Job, jobset
-from infra.jobs.submission import Request, submission, team_of
+from infra.jobs.submission import Request, curves, run_of, submission, team_of
 from infra.prices import dollars
 from infra.queue.kueue import PRIORITIES, Team
 from infra.queue.settings import QueueSettings
@@ -36,6 +39,7 @@ examples:
   tpu job list dev
   tpu job logs dev vision train-tiny --follow
   tpu job cancel dev vision train-tiny
+  tpu job tensorboard dev tiny   # the curves of a run, from the bucket
 """
 
 
@@ -51,6 +55,8 @@ def main(arguments: Sequence[str]) -> int:
         return _submit(settings, options, words)
     if options.command == "list":
         return _list(settings, options)
+    if options.command == "tensorboard":
+        return _tensorboard(settings, options)
     team = team_of(settings, options.team)
     if options.command == "logs":
         return _logs(_jobs(settings, team), options)
@@ -87,6 +93,8 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
         f"  output:  tpu job logs {place} --follow\n"
         f"  end it:  tpu job cancel {place}"
     )
+    if run := run_of(words):
+        print(f"  curves:  tpu job tensorboard {settings.environment} {run}")
     if options.detach:
         print(advice)
         return 0
@@ -208,6 +216,18 @@ def _cancel(jobs: Jobs, options: argparse.Namespace) -> int:
     return 0
 
 
+def _tensorboard(settings: Settings, options: argparse.Namespace) -> int:
+    """Become TensorBoard, which reads the bucket as whoever is logged in."""
+    line = ["tensorboard", "--logdir", curves(settings, options.run), "--port", str(options.port)]
+    print(shlex.join(line), flush=True)
+    if shutil.which(line[0]) is None:
+        raise CommandError(
+            "tensorboard isn't installed here\n"
+            "    fix: pip install tensorboard gcsfs, in an environment of its own; then that line"
+        )
+    os.execvp(line[0], line)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tpu job", description="Jobs on the cluster's queue.", epilog=_EPILOG,
@@ -245,6 +265,9 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
     cancel = command("cancel", "end a job; what it saved stays in the bucket")
     cancel.add_argument("--yes", action="store_true", help="don't ask")
+    board = command("tensorboard", "show the curves of a run, or of all, from the bucket")
+    board.add_argument("run", metavar="RUN", nargs="?", default="", help="its name, as in runs/RUN")
+    board.add_argument("--port", type=int, default=6006, help="where the page is served, on this machine")
     for one in (logs, cancel):
         one.add_argument("team", metavar="TEAM", help="a team of queue:teams")
         one.add_argument("job", metavar="JOB", help="name of the job")

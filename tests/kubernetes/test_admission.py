@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ from infra.queue import admission, namespace
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
 from rehearsal.kubernetes.errors import ApiError
+from tests.docs.test_queue import examples
 from tests.kubernetes.lab import HOSTS, INSIDE, Lab, output
 
-TEAM, OTHERS = Team("rules", "rules"), Team("others", "others")
+TEAM, OTHERS = Team("vision", "vision"), Team("speech", "speech")
 CLUSTER = "projects/my-project/locations/us-east5/clusters/tpu"
 IMAGE = f"us-docker.pkg.dev/p/i/image@sha256:{'0' * 64}"
-POOLS = [output("rules-0"), output("big-0", topology="16x16", chips=256, hosts=64)]
+POOLS = [output("admission-0"), output("big-0", topology="16x16", chips=256, hosts=64)]
 POLICY = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
 QUEUE = "kueue.x-k8s.io/queue-name"
 Change = Callable[[dict[str, Any]], object]
@@ -28,9 +30,11 @@ def _cluster(lab: Lab) -> Iterator[Lab]:
     rules = list(admission.objects(POOLS, [TEAM, OTHERS], CLUSTER))
 
     def make() -> None:
-        lab.api.apply_all(list(objects([output("rules-0")])), "tests")
+        lab.api.apply_all(list(objects([output("admission-0")])), "tests")
         for team in (TEAM, OTHERS):
-            lab.api.apply_all(list(namespace.objects(team, [], "trainer", None, Volumes("b", {}))), "tests")
+            lab.api.apply_all(
+                list(namespace.objects(team, [], "trainer", None, Volumes("bucket", {}))), "tests"
+            )
         lab.api.apply_all(rules, "tests")
         # Policies are in force some moments after they are created.
         lab.until(lambda: refusal(lab, manifest(image="debian")), "the policy")
@@ -73,6 +77,15 @@ def test_what_this_project_writes_is_taken(cluster: Lab) -> None:
         assert refusal(cluster, one) == ""
 
 
+def test_the_examples_of_the_page_are_taken(
+    cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = examples(tmp_path, monkeypatch)
+    assert len(found) == 4
+    for one in found.values():
+        assert refusal(cluster, one) == ""
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("a topology that no pool has", manifest(topology="8x8", hosts=16),
      "slice has the topology 8x8, and the pools have 4x4, 16x16; fix: cloud.google.com/gke-tpu-topology: "
@@ -98,8 +111,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "the label kueue.x-k8s.io/queue-name is fast, and jobs wait in queues alone; fix: write "
      "kueue.x-k8s.io/queue-name: default"),
     ("a namespace without a queue", manifest(lambda one: one["metadata"].update(namespace="default")),
-     "the namespace default is no team's and has no queue; fix: write the namespace of a team (others, "
-     "rules), or add a team to queue:teams"),
+     "the namespace default is no team's and has no queue; fix: write the namespace of a team (speech, "
+     "vision), or add a team to queue:teams"),
     ("a manifest for another cluster", manifest(cluster=CLUSTER.replace("my-project", "prod")),
      "the manifest was written for projects/prod/locations/us-east5/clusters/tpu, and this is "
      f"{CLUSTER}; fix: kubectl config use-context, or tpu job submit --out anew"),
