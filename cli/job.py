@@ -3,16 +3,11 @@
 import argparse
 import dataclasses
 import json
-import os
-import shlex
-import shutil
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-import yaml
-
+from cli import offline
 from infra import layers
 from infra.catalog import CATALOG
 from infra.cli import confirm
@@ -22,8 +17,7 @@ from infra.gcp.kubernetes import found
 from infra.gke import pools
 from infra.gke.settings import GkeSettings
 from infra.jobs.client import COMPLETED, ENDED, QUEUED, Jobs, Status
-from infra.jobs.jobset import Job, jobset
-from infra.jobs.submission import Request, curves, run_of, submission, team_of
+from infra.jobs.submission import Request, run_of, submission, team_of
 from infra.prices import dollars
 from infra.queue.kueue import PRIORITIES, Team
 from infra.queue.settings import QueueSettings
@@ -40,6 +34,7 @@ examples:
   tpu job logs dev vision train-tiny --follow
   tpu job cancel dev vision train-tiny
   tpu job tensorboard dev tiny   # the curves of a run, from the bucket
+  tpu job image dev --base HOST/debian@sha256:… --out image   # to build an image of the bundle
 """
 
 
@@ -55,8 +50,10 @@ def main(arguments: Sequence[str]) -> int:
         return _submit(settings, options, words)
     if options.command == "list":
         return _list(settings, options)
+    if options.command == "image":
+        return offline.image(settings, options)
     if options.command == "tensorboard":
-        return _tensorboard(settings, options)
+        return offline.tensorboard(settings, options)
     team = team_of(settings, options.team)
     if options.command == "logs":
         return _logs(_jobs(settings, team), options)
@@ -78,7 +75,7 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
     )  # fmt: skip
     one = submission(settings, asked)
     if options.out:
-        return _write(settings, one.job, options.out)
+        return offline.manifest(settings, one.job, options.out)
     price = dollars(one.hourly)
     print(f"job {one.job.name} of {one.job.team.name}: {one.reason}")
     print(
@@ -103,23 +100,6 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
     except (KeyboardInterrupt, SystemExit):
         print(f"\nstopped looking\n{advice}", file=sys.stderr)
         raise
-
-
-def _write(settings: Settings, job: Job, out: str) -> int:
-    """The manifest, with the way to the cluster that it is for."""
-    name, region = settings[GkeSettings].cluster_name, pools.region(settings)
-    context = (
-        f"gcloud container clusters get-credentials {name} --location {region} --project {settings.project}"
-        " --dns-endpoint"
-    )
-    apply = f"kubectl apply --server-side -f {'FILE' if out == '-' else out}"
-    text = f"# {context}\n# {apply}\n{yaml.safe_dump(jobset(job), sort_keys=False)}"
-    if out == "-":
-        sys.stdout.write(text)
-        return 0
-    Path(out).write_text(text, encoding="utf-8")
-    print(f"{out} is written\n  next: {context}\n        {apply}")
-    return 0
 
 
 def _follow(jobs: Jobs, name: str) -> int:
@@ -216,18 +196,6 @@ def _cancel(jobs: Jobs, options: argparse.Namespace) -> int:
     return 0
 
 
-def _tensorboard(settings: Settings, options: argparse.Namespace) -> int:
-    """Become TensorBoard, which reads the bucket as whoever is logged in."""
-    line = ["tensorboard", "--logdir", curves(settings, options.run), "--port", str(options.port)]
-    print(shlex.join(line), flush=True)
-    if shutil.which(line[0]) is None:
-        raise CommandError(
-            "tensorboard isn't installed here\n"
-            "    fix: pip install tensorboard gcsfs, in an environment of its own; then that line"
-        )
-    os.execvp(line[0], line)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tpu job", description="Jobs on the cluster's queue.", epilog=_EPILOG,
@@ -268,6 +236,12 @@ def _parser() -> argparse.ArgumentParser:
     board = command("tensorboard", "show the curves of a run, or of all, from the bucket")
     board.add_argument("run", metavar="RUN", nargs="?", default="", help="its name, as in runs/RUN")
     board.add_argument("--port", type=int, default=6006, help="where the page is served, on this machine")
+    built = command("image", "write what an image of the published bundle is built from")
+    built.add_argument("--base", default="", metavar="IMAGE@sha256:…",
+                       help="what it begins with: Debian or Ubuntu (queue:image)")  # fmt: skip
+    built.add_argument("--repository", default="", metavar="HOST/PATH", help="where it goes, without a tag")
+    built.add_argument("--account", default="", metavar="EMAIL", help="service account that builds")
+    built.add_argument("--out", required=True, metavar="DIR", help="folder of the build's context")
     for one in (logs, cancel):
         one.add_argument("team", metavar="TEAM", help="a team of queue:teams")
         one.add_argument("job", metavar="JOB", help="name of the job")
