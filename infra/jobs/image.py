@@ -111,10 +111,10 @@ def write(
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
     (context / "manifest").write_bytes(manifest)
-    wanted = {"manifest", *(path for _, path in files)}
+    expected = {"manifest", *(path for _, path in files)}
     for found in [one for one in context.rglob("*") if one.is_file()]:
         name = str(found.relative_to(context))
-        if name not in wanted:
+        if name not in expected:
             found.unlink()  # an earlier bundle's
             continue
         # Docker takes modes into the layer's hash, and times not.

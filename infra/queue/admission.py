@@ -80,7 +80,7 @@ def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: 
 
 
 def _problems(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str) -> Iterator[str]:
-    """Lists of messages in CEL, each empty where its rule is kept."""
+    """Lists of messages in CEL, each empty where its rule holds."""
     queues = {team.namespace: team.queue for team in teams}
     spaces = _cel(sorted(queues))
     yield (

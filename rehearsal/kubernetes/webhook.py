@@ -113,6 +113,6 @@ class Webhook:
         )
 
     def stop(self) -> None:
-        """Stop answering; the API server goes on without."""
+        """Stop answering; the API server works without it."""
         self._server.shutdown()
         self._server.server_close()
