@@ -167,7 +167,7 @@ COMMANDS: dict[str, tuple[Main, str]] = {
 """The commands, and what each does."""
 
 SUBCOMMANDS: dict[str, tuple[Main, str]] = {
-    "job": (_job, "jobs on a cluster's queue: submit, list, logs, cancel"),
+    "job": (_job, "jobs on a cluster's queue: submit, list, logs, cancel, tensorboard, image"),
     "infra": (_infra, "one layer at a time; prices, roles, settle"),
     "fleet": (_subfleet, "fleets of equal slices: create, delete, deploy, monitor, exec, …"),
     "workload": (_workload, "what hosts run: train, extract, data, checkpoints, activations, goodput"),

@@ -6,10 +6,8 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-import yaml
-
+from cli import offline
 from infra import layers
 from infra.catalog import CATALOG
 from infra.cli import confirm
@@ -19,8 +17,7 @@ from infra.gcp.kubernetes import found
 from infra.gke import pools
 from infra.gke.settings import GkeSettings
 from infra.jobs.client import COMPLETED, ENDED, QUEUED, Jobs, Status
-from infra.jobs.jobset import jobset
-from infra.jobs.submission import Request, submission, team_of
+from infra.jobs.submission import Request, run_of, submission, team_of
 from infra.prices import dollars
 from infra.queue.kueue import PRIORITIES, Team
 from infra.queue.settings import QueueSettings
@@ -36,6 +33,8 @@ examples:
   tpu job list dev
   tpu job logs dev vision train-tiny --follow
   tpu job cancel dev vision train-tiny
+  tpu job tensorboard dev tiny   # the curves of a run, from the bucket
+  tpu job image dev --base HOST/debian@sha256:… --out image   # to build an image of the bundle
 """
 
 
@@ -51,6 +50,10 @@ def main(arguments: Sequence[str]) -> int:
         return _submit(settings, options, words)
     if options.command == "list":
         return _list(settings, options)
+    if options.command == "image":
+        return offline.image(settings, options)
+    if options.command == "tensorboard":
+        return offline.tensorboard(settings, options)
     team = team_of(settings, options.team)
     if options.command == "logs":
         return _logs(_jobs(settings, team), options)
@@ -72,11 +75,7 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
     )  # fmt: skip
     one = submission(settings, asked)
     if options.out:
-        text = yaml.safe_dump(jobset(one.job), sort_keys=False)
-        sys.stdout.write(text) if options.out == "-" else Path(options.out).write_text(text, encoding="utf-8")
-        if options.out != "-":
-            print(f"{options.out} is written\n  next: kubectl apply --server-side -f {options.out}")
-        return 0
+        return offline.manifest(settings, one.job, options.out)
     price = dollars(one.hourly)
     print(f"job {one.job.name} of {one.job.team.name}: {one.reason}")
     print(
@@ -91,6 +90,8 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
         f"  output:  tpu job logs {place} --follow\n"
         f"  end it:  tpu job cancel {place}"
     )
+    if run := run_of(words):
+        print(f"  curves:  tpu job tensorboard {settings.environment} {run}")
     if options.detach:
         print(advice)
         return 0
@@ -232,6 +233,15 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
     cancel = command("cancel", "end a job; what it saved stays in the bucket")
     cancel.add_argument("--yes", action="store_true", help="don't ask")
+    board = command("tensorboard", "show the curves of a run, or of all, from the bucket")
+    board.add_argument("run", metavar="RUN", nargs="?", default="", help="its name, as in runs/RUN")
+    board.add_argument("--port", type=int, default=6006, help="where the page is served, on this machine")
+    built = command("image", "write what an image of the published bundle is built from")
+    built.add_argument("--base", default="", metavar="IMAGE@sha256:…",
+                       help="what it begins with: Debian or Ubuntu (queue:image)")  # fmt: skip
+    built.add_argument("--repository", default="", metavar="HOST/PATH", help="where it goes, without a tag")
+    built.add_argument("--account", default="", metavar="EMAIL", help="service account that builds")
+    built.add_argument("--out", required=True, metavar="DIR", help="folder of the build's context")
     for one in (logs, cancel):
         one.add_argument("team", metavar="TEAM", help="a team of queue:teams")
         one.add_argument("job", metavar="JOB", help="name of the job")

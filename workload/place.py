@@ -1,13 +1,14 @@
 """A worker's place in a job: which worker of which slice it is, and where the coordinator listens.
 
-One function computes the variables that a program reads (workload/train/cluster.py), wherever it was started:
+`Place.variables` alone computes what a program reads (workload/train/cluster.py), wherever it was started:
 
-    workload launch -- workload train tiny.toml
+    TPU VM    the boot's stage `environment`: `workload host place`, from what the metadata says of the host
+    slices    of a job on TPU VMs: its barrier (workload/host/places.py), once worker 0's address is known
+    JobSet    `workload launch -- PROGRAM`, from JOB_SLICE, JOB_WORKER, JOB_SLICES, JOB_HOSTS, JOB_COORDINATOR
+              (infra/jobs/jobset.py)
 
-finds its place in what the launcher of the job left in the environment:
-
-    on a TPU VM   WORKER_ID, WORKER_COUNT, COORDINATOR_ADDRESS: the job's unit has set them already
-    in a JobSet   JOB_SLICE, JOB_WORKER, JOB_SLICES, JOB_HOSTS, JOB_COORDINATOR (infra/jobs/jobset.py)
+`workload launch -- workload train tiny.toml` starts a program anywhere: variables that are set, it leaves as
+they are.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dataclasses import dataclass
 from workload.arguments import parser
 from workload.errors import ConfigError, Problem
 
-PORT, MEGASCALE_PORT = 8476, 8080
-_ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:\d{1,5})?")
+PORT, MEGASCALE_PORT = 8476, 8080  # the network layer's firewall opens the first
+_ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _JOBSET = ("JOB_SLICE", "JOB_WORKER", "JOB_SLICES", "JOB_HOSTS", "JOB_COORDINATOR")
 _MOST_SLICES, _MOST_HOSTS = 1024, 64
 
@@ -39,6 +40,16 @@ class Place:
     coordinator: str
     port: int = PORT
 
+    @property
+    def number(self) -> int:
+        """Of the worker among those of all slices: those of the first slice come first."""
+        return self.slice_id * self.hosts + self.worker
+
+    @property
+    def workers(self) -> int:
+        """Of all slices."""
+        return self.slices * self.hosts
+
     def variables(self) -> dict[str, str]:
         """What the worker's program reads; with several slices, what libtpu reads, too.
 
@@ -46,8 +57,8 @@ class Place:
         (cloud.google.com/tpu/docs/multislice-introduction).
         """
         found = {
-            "WORKER_ID": self.slice_id * self.hosts + self.worker,
-            "WORKER_COUNT": self.slices * self.hosts,
+            "WORKER_ID": self.number,
+            "WORKER_COUNT": self.workers,
             "COORDINATOR_ADDRESS": f"{self.coordinator}:{self.port}",
         }
         if self.slices > 1:
@@ -70,32 +81,52 @@ def of(environment: Mapping[str, str]) -> dict[str, str]:
     """
     if "WORKER_COUNT" in environment or not any(name in environment for name in _JOBSET):
         return {}
-    return _of_jobset(environment).variables()
+    fix = "submit the job with `tpu job submit`, or write its manifest anew"
+    read = _Reader(environment, fix)
+    slices, hosts = read.number("JOB_SLICES", 1, _MOST_SLICES), read.number("JOB_HOSTS", 1, _MOST_HOSTS)
+    slice_id, worker = read.number("JOB_SLICE", 0, slices - 1), read.number("JOB_WORKER", 0, hosts - 1)
+    fix = "the annotation jobset.sigs.k8s.io/coordinator, which `spec.coordinator` of the JobSet sets"
+    return read.checked(Place(slice_id, slices, worker, hosts, read.name("JOB_COORDINATOR", fix))).variables()
 
 
-def _of_jobset(environment: Mapping[str, str]) -> Place:
-    problems: list[Problem] = []
+def of_host(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a TPU VM's host in its slice, from WORKER_ID, WORKER_COUNT and COORDINATOR
+    as the boot's first stage has them.
 
-    def number(name: str, low: int, high: int) -> int:
-        text = environment.get(name, "")
+    Raises:
+        ConfigError: they are incomplete or make no sense.
+    """
+    read = _Reader(environment, "boot the host again: sudo systemctl restart google-startup-scripts")
+    hosts = read.number("WORKER_COUNT", 1, _MOST_HOSTS)
+    place = Place(0, 1, read.number("WORKER_ID", 0, hosts - 1), hosts, read.name("COORDINATOR"))
+    return read.checked(place).variables()
+
+
+class _Reader:
+    """Reads variables, and collects what is wrong with them."""
+
+    def __init__(self, environment: Mapping[str, str], fix: str):
+        self._environment, self._fix = environment, fix
+        self._problems: list[Problem] = []
+
+    def number(self, name: str, low: int, high: int) -> int:
+        text = self._environment.get(name, "")
         if text.isdecimal() and low <= int(text) <= high:
             return int(text)
-        shown = repr(text) if text else "(not set)"
-        fix = "submit the job with `tpu job submit`, or write its manifest anew"
-        problems.append(Problem(f"${name}", shown, f"must be a whole number from {low} to {high}", fix))
+        rule = f"must be a whole number from {low} to {high}"
+        self._problems.append(Problem(f"${name}", repr(text) if text else "(not set)", rule, self._fix))
         return low
 
-    slices, hosts = number("JOB_SLICES", 1, _MOST_SLICES), number("JOB_HOSTS", 1, _MOST_HOSTS)
-    place = Place(
-        number("JOB_SLICE", 0, slices - 1), slices, number("JOB_WORKER", 0, hosts - 1), hosts,
-        environment.get("JOB_COORDINATOR", ""),
-    )  # fmt: skip
-    if not _ADDRESS.fullmatch(place.coordinator) or ":" in place.coordinator:
-        fix = "the annotation jobset.sigs.k8s.io/coordinator, which `spec.coordinator` of the JobSet sets"
-        problems.append(Problem("$JOB_COORDINATOR", repr(place.coordinator), "must be a host name", fix))
-    if problems:
-        raise ConfigError("environment", problems)
-    return place
+    def name(self, name: str, fix: str = "") -> str:
+        text = self._environment.get(name, "")
+        if not _ADDRESS.fullmatch(text):
+            self._problems.append(Problem(f"${name}", repr(text), "must be a host name", fix or self._fix))
+        return text
+
+    def checked(self, place: Place) -> Place:
+        if self._problems:
+            raise ConfigError("environment", self._problems)
+        return place
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -62,14 +62,24 @@ def found(client: Client, region: str, name: str, environment: str) -> Cluster:
         InfraError: it isn't there, or has no DNS name.
         RequestError: it isn't known.
     """
-    place = f"projects/{client.project}/locations/{region}/clusters/{name}"
-    one = or_none(lambda: client.json("GET", f"{CONTAINER}/v1/{place}"))
-    if one is None:
+    endpoint = endpoint_of(client, f"projects/{client.project}/locations/{region}/clusters/{name}")
+    if endpoint is None:
         raise InfraError(
             f"there is no cluster {name} in {region}\n"
             f"    fix: pulumi -C infra/gke up -s {environment}, then infra/queue"
         )
-    return Cluster(client, _endpoint(one))
+    return Cluster(client, endpoint)
+
+
+def endpoint_of(client: Client, cluster: str) -> str | None:
+    """DNS name of a cluster's control plane, by the cluster's full name; None where there is no such cluster.
+
+    Raises:
+        InfraError: it has no DNS name.
+        RequestError: it isn't known.
+    """
+    one = or_none(lambda: client.json("GET", f"{CONTAINER}/v1/{cluster}"))
+    return None if one is None else _endpoint(one)
 
 
 def every(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str, Cluster]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.queue.kueue import POOL_LABEL, TOLERATION, TPU, Object, Team
+from infra.queue.admission import CLUSTER
+from infra.queue.kueue import POOL_LABEL, TOLERATION, TOPOLOGY_LABEL, TPU, Object, Team
 
 API = "jobset.x-k8s.io/v1alpha2"
 SLICE = "slice"
@@ -73,6 +74,7 @@ class Job:
         uploader: runs beside the slices, on a CPU node, and doesn't decide how the job ends.
         restarts: how often a failure that isn't the job's fault may recreate it; maintenance and preemption
             don't count.
+        cluster: full name of the cluster that it is for; another one refuses it.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Job:
     scales: bool = False
     uploader: Uploader | None = None
     restarts: int = _MOST_RESTARTS
+    cluster: str = ""
 
 
 def jobset(job: Job) -> Object:
@@ -113,6 +116,7 @@ def jobset(job: Job) -> Object:
                 "kueue.x-k8s.io/queue-name": job.team.queue,
                 "kueue.x-k8s.io/priority-class": job.priority,
             },
+            **({"annotations": {CLUSTER: job.cluster}} if job.cluster else {}),
         },
         "spec": {
             "coordinator": {"replicatedJob": SLICE, "jobIndex": 0, "podIndex": 0},
@@ -162,7 +166,7 @@ def _pod(job: Job) -> Object:
         "restartPolicy": "Never",
         "serviceAccountName": job.account,
         "automountServiceAccountToken": False,
-        "nodeSelector": {"cloud.google.com/gke-tpu-topology": job.topology, **job.selector},
+        "nodeSelector": {TOPOLOGY_LABEL: job.topology, **job.selector},
         "tolerations": [TOLERATION],
         "terminationGracePeriodSeconds": 30,
         "containers": [

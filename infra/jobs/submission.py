@@ -20,7 +20,7 @@ from infra.jobs.jobset import Claim, Job, Uploader
 from infra.queue.kueue import PRIORITIES, Team, flavor
 from infra.queue.namespace import CHECKPOINTS, DATA
 from infra.queue.settings import DIGEST, QueueSettings
-from infra.queue.team import teams
+from infra.queue.team import cluster, teams
 from infra.settings import commands
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
@@ -109,6 +109,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         scales=first.scales,
         uploader=_uploader(settings, asked.program),
         restarts=settings[QueueSettings].restarts,
+        cluster=cluster(settings),
     )
     dearest = prices.total([pool.hourly for pool in fitting]) and max(pool.hourly or 0 for pool in fitting)
     return Submission(job, fitting, None if dearest is None else asked.slices * dearest)
@@ -252,14 +253,25 @@ def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]
 def _uploader(settings: Settings, program: Sequence[str]) -> Uploader | None:
     """Of training in the bucket alone."""
     desired = settings[QueueSettings]
+    run = run_of(program)
+    if not (run and desired.tensorboard and desired.tensorboard_image):
+        return None
+    return Uploader(desired.tensorboard_image, desired.tensorboard, curves(settings, run))
+
+
+def run_of(program: Sequence[str]) -> str:
+    """The run in the bucket that a program trains; empty where it trains none."""
     try:
         training = commands.training(shlex.join(program))
     except ValueError:
-        return None  # the trainer says what is wrong
-    if training is None or training.folder or not (desired.tensorboard and desired.tensorboard_image):
-        return None
-    folder = f"gs://{settings[StorageSettings].bucket_name}/runs/{training.name}/tensorboard"
-    return Uploader(desired.tensorboard_image, desired.tensorboard, folder)
+        return ""  # the trainer says what is wrong
+    return training.name if training and not training.folder else ""
+
+
+def curves(settings: Settings, run: str = "") -> str:
+    """Where TensorBoard finds the curves of a run, or of all (docs/architecture.md)."""
+    folder = f"gs://{settings[StorageSettings].bucket_name}/runs"
+    return f"{folder}/{run}/tensorboard" if run else folder
 
 
 def team_of(settings: Settings, name: str) -> Team:

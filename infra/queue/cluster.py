@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from infra.errors import InfraError
 from infra.providers import GOOGLE, Factory
+from infra.queue import team
 from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -15,19 +17,42 @@ if TYPE_CHECKING:
 
 def kubernetes(settings: Settings, layer: str) -> pulumi.ProviderResource:
     """The cluster of the gke layer, by server-side apply; its token comes from the caller's own login."""
-    import pulumi
     import pulumi_kubernetes
 
     from infra import upstream
     from infra.gke import GkeOutputs
 
+    if endpoint := upstream.known(GkeOutputs, "endpoint"):
+        check(settings, endpoint)
     cluster = upstream.read(GkeOutputs, settings)
-    # Without an identifier, a kubeconfig that isn't known yet in a preview replaces everything.
-    identifier = pulumi.Output.concat(
-        f"projects/{settings.project}/locations/", cluster.location, "/clusters/", cluster.cluster_name
-    )
+    # A cluster that was replaced has another DNS name, and nothing of what is in this state. The kubeconfig
+    # can't be the identity: while a preview doesn't know it, everything would be replaced.
     return pulumi_kubernetes.Provider(
-        "kubernetes", kubeconfig=cluster.kubeconfig, cluster_identifier=identifier
+        "kubernetes", kubeconfig=cluster.kubeconfig, cluster_identifier=cluster.endpoint
+    )
+
+
+def check(settings: Settings, endpoint: str) -> None:
+    """Raises InfraError where the cluster of the gke layer's outputs is gone, or another is in its place.
+
+    `endpoint`: of those outputs. What isn't known isn't gone: the provider then says what it meets.
+    """
+    from infra.gcp.client import Client, RequestError  # here, so that not every layer waits for them
+    from infra.gcp.kubernetes import endpoint_of
+
+    name, environment = team.cluster(settings), settings.environment
+    try:
+        there = endpoint_of(Client(settings.project), name)
+    except RequestError:
+        return
+    if there == endpoint:
+        return
+    what = "is gone" if there is None else f"was replaced: it answers at {there}, and was at {endpoint}"
+    raise InfraError(
+        f"the cluster of the gke layer, {name}, {what}\n"
+        f"    fix: pulumi -C infra/gke refresh -s {environment}, and up; then with\n"
+        "    PULUMI_K8S_DELETE_UNREACHABLE=true, which forgets what was in the old cluster:\n"
+        f"    pulumi -C infra/queue up -s {environment}"
     )
 
 

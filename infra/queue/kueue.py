@@ -15,7 +15,7 @@ API = "kueue.x-k8s.io/v1beta2"
 TPU = "google.com/tpu"
 TOPOLOGY, CLUSTER_QUEUE, CPU_FLAVOR = "node-pools", "tpu", "cpu"
 POOL_LABEL = "cloud.google.com/gke-nodepool"
-_TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
+TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
 PRIORITIES: Mapping[str, int] = {"low": 100, "medium": 500, "high": 1000}
 TOLERATION = {"key": TPU, "operator": "Equal", "value": "present", "effect": "NoSchedule"}
 # What a node gives to pods, below what its machine has: GKE keeps some for itself.
@@ -60,7 +60,7 @@ class Flavor:
         """By which its nodes are found."""
         found = {
             "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
-            _TOPOLOGY_LABEL: self.topology,
+            TOPOLOGY_LABEL: self.topology,
             "node.kubernetes.io/instance-type": self.machine,
             "topology.kubernetes.io/zone": self.zone,
             "tpu-provisioning": self.label,

@@ -13,10 +13,11 @@ from infra.data import DataOutputs
 from infra.gke import GkeOutputs
 from infra.gke.settings import GkeSettings
 from infra.guard import JOBS, Living
-from infra.queue import QueueOutputs, kueue, manifests, namespace
+from infra.queue import QueueOutputs, admission, kueue, manifests, namespace
 from infra.queue.kueue import CLUSTER_QUEUE, Object, Team
 from infra.queue.ready import Ready
 from infra.queue.settings import QueueSettings
+from infra.queue.team import cluster as cluster_name
 from infra.queue.team import planned_pools, teams
 from infra.settings import Settings
 from infra.storage import StorageOutputs
@@ -60,6 +61,15 @@ class ClusterQueue(pulumi.ComponentResource):
     def __init__(self, pools: Sequence[Mapping[str, Any]], opts: pulumi.ResourceOptions):
         super().__init__("tpu:queue:ClusterQueue", CLUSTER_QUEUE, None, opts)
         self.objects = _in_order(kueue.objects(pools), pulumi.ResourceOptions(parent=self))
+        self.register_outputs({})
+
+
+class Admission(pulumi.ComponentResource):
+    """What the API server refuses of JobSets."""
+
+    def __init__(self, objects: Iterable[Object], opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:Admission", admission.NAME, None, opts)
+        self.objects = _in_order(objects, pulumi.ResourceOptions(parent=self))
         self.register_outputs({})
 
 
@@ -112,7 +122,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     pools = _pools(settings)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[ready, *controllers])
     queue = ClusterQueue(pools, after)
-    after = pulumi.ResourceOptions(provider=cluster, depends_on=queue.objects)
+    rules = Admission(admission.objects(pools, teams(settings), cluster_name(settings)), after)
+    after = pulumi.ResourceOptions(provider=cluster, depends_on=[*queue.objects, *rules.objects])
     volumes = namespace.Volumes(storage.bucket_name, _disks(settings, pools))
     account = settings[GkeSettings].kubernetes_account
     id_ = settings[GkeSettings].workload_account_id

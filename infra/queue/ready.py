@@ -71,13 +71,15 @@ def wait(project: str, endpoint: str, timeout_s: float = _TIMEOUT_S) -> float:
 
 
 class _ReadyProvider(dynamic.ResourceProvider):
-    """Waits whenever the controllers' images change."""
+    """Waits whenever the controllers' images change, or the cluster."""
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
         return dynamic.CreateResult("ready", outs=_waited(props))
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
-        return dynamic.DiffResult(changes=_olds.get("images") != _news.get("images"))
+        return dynamic.DiffResult(
+            changes=any(_olds.get(key) != _news.get(key) for key in ("images", "endpoint"))
+        )
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.UpdateResult:
         return dynamic.UpdateResult(outs=_waited(_news))

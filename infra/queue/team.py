@@ -1,4 +1,4 @@
-"""The teams of the settings, and the node pools that they ask for."""
+"""The teams of the settings, and the cluster and node pools that they ask for."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from infra.settings.schema import Settings
 
 def planned_pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
     """What the gke layer will export as `pools`."""
+    found: Sequence[Mapping[str, Any]] = _planned(settings)["pools"]
+    return found
+
+
+def cluster(settings: Settings) -> str:
+    """Full name of the cluster: `projects/P/locations/L/clusters/C`."""
+    found = _planned(settings)
+    return f"projects/{settings.project}/locations/{found['location']}/clusters/{found['cluster_name']}"
+
+
+def _planned(settings: Settings) -> Mapping[str, Any]:
     from infra import layers  # here, because it imports this layer
 
     gke = layers.named("gke")
     assert gke is not None, "the queue layer reads it"
-    found: Sequence[Mapping[str, Any]] = gke.planned(settings)["pools"]
-    return found
+    return gke.planned(settings)
 
 
 def teams(settings: Settings) -> tuple[Team, ...]:

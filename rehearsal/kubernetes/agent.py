@@ -357,8 +357,10 @@ class _Pod:
     def _start(self, sandbox: Sandbox, volumes: Volumes, one: Object) -> None:
         image, around = self._agent.image(one["image"]), self._agent.around
         given = {**around.environment, **volumes.environment(one)}
-        environment = {"PATH": _DEFAULT_PATH, "HOSTNAME": self._pod["spec"].get("hostname", self.name),
-                       **_IN_CLUSTER, **given}  # fmt: skip
+        hostname = self._pod["spec"].get("hostname", self.name)
+        environment = {
+            "PATH": _DEFAULT_PATH, **image.environment, "HOSTNAME": hostname, **_IN_CLUSTER, **given,
+        }  # fmt: skip
         line = [*(one.get("command") or image.command), *one.get("args", ())]
         not_root = (self._pod["spec"].get("securityContext") or {}).get("runAsNonRoot", False)
         self._running[one["name"]] = sandbox.start(one["name"], Container(

@@ -19,6 +19,7 @@ from rehearsal.kubernetes.programs import QUEUE, folder
 from rehearsal.kubernetes.reviews import Reviews
 from rehearsal.kubernetes.sandbox import Image
 from rehearsal.kubernetes.surroundings import Surroundings
+from rehearsal.kubernetes.webhook import Webhook
 from rehearsal.world.authority import Pair
 
 # Statuses of a pool whose machines run.
@@ -53,6 +54,7 @@ class Cluster:
         self.control_plane = ControlPlane(folder, public, self._reviews.url)
         self._folder, self._images = folder, images
         self._agent: Agent | None = None
+        self._webhook: Webhook | None = None
         self._ending: set[str] = set()
 
     def start(self) -> None:
@@ -62,6 +64,8 @@ class Cluster:
         # GKE brings this kind along; Kueue looks for it when it starts.
         crd = (folder(QUEUE) / "provisioningrequests.yaml").read_text()
         self.control_plane.api.apply_all(documents(crd), "gke")
+        self._webhook = Webhook(self.control_plane)
+        self._webhook.start()
         self._agent = Agent(self.control_plane.api, self._folder / "agent", self._images, self._around)
         self._agent.start()
         self._autoscaler = Autoscaler(self._control, self.control_plane.api, self.name)
@@ -70,6 +74,8 @@ class Cluster:
         """End pods, control plane and webhooks."""
         if self._agent:
             self._agent.stop()
+        if self._webhook:
+            self._webhook.stop()
         self.control_plane.stop()
         self._reviews.stop()
 

@@ -27,12 +27,14 @@ class Image:
     """What stands for a container image.
 
     `root`: a folder with its files, under which changes are the container's own; without one the container
-    has `files` alone: path in the container → path here. `command` is what it starts, unless the pod says.
+    has `files` alone: path in the container → path here. `command` is what it starts, unless the pod says;
+    `environment` are its variables.
     """
 
     files: Mapping[str, Path] = field(default_factory=dict)
     root: Path | None = None
     command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

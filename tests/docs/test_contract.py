@@ -26,6 +26,7 @@ from workload.host.errors import RunError
 from workload.host.heartbeat import Heartbeat
 from workload.host.metadata import Node
 from workload.host.unit import COMMANDS, command_id, job_unit
+from workload.place import Place
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
@@ -148,7 +149,8 @@ def test_environment_of_services_and_logins_is_the_list() -> None:
     assert listed
     names = set(re.findall(r"`([A-Z_]+)(?:=[^`]*)?`", listed[1]))
     part = (ROOT / "infra/tpu/startup/parts/environment.sh").read_text(encoding="utf-8")
-    assert names == set(re.findall(r'(?:^|echo ")([A-Z_]+)=', part, re.MULTILINE)) - {"PATH"}
+    written = set(re.findall(r'(?:^|echo ")([A-Z_]+)=', part, re.MULTILINE)) - {"PATH"}
+    assert names == written | set(Place(0, 1, 0, 1, "10.0.0.2").variables())
 
 
 def test_what_a_job_of_several_slices_gets_is_the_list() -> None:

@@ -224,7 +224,8 @@ def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
             organization="organization",
         )
         pulumi.runtime.set_all_config(as_pulumi_hands_it_over(values, "Pulumi.dev.yaml"))
-        with mock.patch("infra.stacks.refuse_interrupted"):  # no state here could have been interrupted
+        # No state here could have been interrupted, and no cluster could be gone.
+        with mock.patch("infra.stacks.refuse_interrupted"), mock.patch("infra.queue.cluster.check"):
             loop.run_until_complete(run_pulumi_func(lambda: _program(recording)))
     finally:
         asyncio.set_event_loop(None)

@@ -33,9 +33,14 @@ CLUSTER = {
 }  # fmt: skip
 
 
-def up(preview: bool = False, pools: list[dict[str, Any]] | None = None, **changes: Any) -> Recording:
+def up(
+    preview: bool = False,
+    pools: list[dict[str, Any]] | None = None,
+    cluster: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Recording:
     """With the cluster up; in a preview before there is one."""
-    known = {} if preview else {"gke": {**CLUSTER, **({"pools": pools} if pools else {})}}
+    known = {} if preview else {"gke": {**CLUSTER, **({"pools": pools} if pools else {}), **(cluster or {})}}
     return run("queue", {**SETTINGS, **changes}, preview=preview, up={**UPSTREAM, **known})
 
 
@@ -91,7 +96,7 @@ def test_all_of_it_is_applied_to_the_cluster_of_the_gke_layer(preview: bool) -> 
     recording = up(preview)
     provider = recording.only("pulumi:providers:kubernetes").inputs
     assert provider["kubeconfig"] == (UNKNOWN if preview else "{}")
-    assert provider["clusterIdentifier"] == "projects/my-project/locations/us-east5/clusters/tpu"
+    assert provider["clusterIdentifier"] == (UNKNOWN if preview else CLUSTER["endpoint"])
     applied = [one for one in recording.resources if one.type.startswith("kubernetes:")]
     assert applied
     for one in applied:

@@ -20,6 +20,7 @@ from rehearsal.kubernetes.control_plane import ControlPlane
 from rehearsal.kubernetes.nodes import nodes
 from rehearsal.kubernetes.programs import QUEUE, folder, program
 from rehearsal.kubernetes.sandbox import Image
+from rehearsal.kubernetes.webhook import Webhook
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 MACHINE = "rehearsal/machine"
@@ -67,6 +68,8 @@ class Lab:
         self.control_plane = ControlPlane(place)
         self.control_plane.start()
         self.api = self.control_plane.api
+        self.webhook = Webhook(self.control_plane)
+        self.webhook.start()
         images = {f"*/{name}/{name}*": Image({"/manager": program(name)}) for name in ("kueue", "jobset")}
         self.agent = Agent(self.api, place / "agent", {**images, MACHINE: Image(root=Path("/"))})
         self.agent.start()
@@ -81,6 +84,7 @@ class Lab:
 
     def close(self) -> None:
         self.agent.stop()
+        self.webhook.stop()
         self.control_plane.stop()
 
     def add_pool(self, one: Object, count: int = HOSTS) -> list[str]:

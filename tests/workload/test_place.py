@@ -7,6 +7,8 @@ import pytest
 
 from workload import place
 from workload.errors import ConfigError
+from workload.host import places
+from workload.host.metadata import Node
 
 JOBSET = {
     "JOB_SLICE": "1",
@@ -46,6 +48,33 @@ def test_a_single_slice_has_no_megascale_variables() -> None:
         "WORKER_COUNT": "4",
         "COORDINATOR_ADDRESS": "a-slice-0-0.a:8476",
     }
+
+
+HOST = {"WORKER_ID": "2", "WORKER_COUNT": "4", "COORDINATOR": "10.0.0.2"}
+
+
+def test_a_tpu_vm_and_a_pod_of_a_single_slice_have_the_same_variables() -> None:
+    pod = {**JOBSET, "JOB_SLICES": "1", "JOB_SLICE": "0", "JOB_COORDINATOR": "10.0.0.2"}
+    assert place.of_host(HOST) == place.of(pod)
+
+
+def test_the_slices_of_a_job_on_tpu_vms_and_of_a_jobset_have_the_same_variables() -> None:
+    node = Node("b", 2, 4, "bucket", 20.0, job="a", slices=("a", "b"))
+    lines = places.environment(node, "10.0.0.2:8476").splitlines()
+    assert dict(line.split("=", 1) for line in lines) == place.of({**JOBSET, "JOB_COORDINATOR": "10.0.0.2"})
+    assert node.meeting("job").worker == 6
+
+
+def test_the_boot_prints_a_hosts_place() -> None:
+    command = [sys.executable, "-m", "workload.host", "place"]
+    done = subprocess.run(command, env={"PATH": "", **HOST}, capture_output=True, text=True, check=False)
+    assert done.stdout == "WORKER_ID=2\nWORKER_COUNT=4\nCOORDINATOR_ADDRESS=10.0.0.2:8476\n"
+    wrong = {**HOST, "WORKER_ID": "4", "COORDINATOR": ""}
+    done = subprocess.run(command, env=wrong, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "$WORKER_ID" in done.stderr
+    assert "$COORDINATOR" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("environment", [{}, {"WORKER_COUNT": "4", **JOBSET}])

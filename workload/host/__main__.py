@@ -11,6 +11,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from workload import place
+from workload.errors import ConfigError
 from workload.host import barrier, code, job_heartbeat, logs, places, unit
 from workload.host.errors import HostError
 from workload.host.metadata import Node
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     waiting.add_argument(
         "--environment", type=Path, metavar="FILE", help="where the job finds its place among several slices"
     )
+    commands.add_parser("place", help="print the variables of this host's place in its slice")
     units = commands.add_parser("unit", help="print the systemd unit for the run on standard input")
     units.add_argument(
         "--of",
@@ -60,6 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _barrier(chosen: argparse.Namespace) -> None:
     _meet(chosen.phase, chosen.environment)
+
+
+def _place(_: argparse.Namespace) -> None:
+    try:
+        found = place.of_host(os.environ)
+    except ConfigError as error:
+        raise HostError(str(error)) from None
+    print("\n".join(f"{name}={value}" for name, value in found.items()))
 
 
 def _unit(chosen: argparse.Namespace) -> None:
@@ -104,7 +115,14 @@ def _meet(phase: barrier.Phase, environment: Path | None) -> None:
         environment.write_text(places.environment(node, coordinator))
 
 
-_COMMANDS = {"barrier": _barrier, "unit": _unit, "code": _code, "heartbeat": _heartbeat, "logs": _logs}
+_COMMANDS = {
+    "barrier": _barrier,
+    "place": _place,
+    "unit": _unit,
+    "code": _code,
+    "heartbeat": _heartbeat,
+    "logs": _logs,
+}
 
 
 if __name__ == "__main__":

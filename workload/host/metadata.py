@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from workload.host.errors import MetadataError
+from workload.place import PORT, Place
 
 __all__ = ["Meeting", "Node", "access_token", "read", "write_guest_attribute"]
 
@@ -150,8 +151,12 @@ class Node:
         """The boot's is the slice's own; a job starts when the workers of all its slices are there."""
         if phase == "boot" or not self.slices:
             return Meeting(self.name, self.worker, self.workers, (self.name,))
-        worker = self.slice_id * self.workers + self.worker
-        return Meeting(self.job, worker, self.workers * len(self.slices), self.slices)
+        place = self.place()
+        return Meeting(self.job, place.number, place.workers, self.slices)
+
+    def place(self, coordinator: str = "", port: int = PORT) -> Place:
+        """This worker's among the slices of its job; `coordinator`: address of worker 0 of the first one."""
+        return Place(self.slice_id, max(1, len(self.slices)), self.worker, self.workers, coordinator, port)
 
 
 def _url(key: str) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from workload.host.errors import MetadataError
 from workload.host.metadata import Node
-from workload.place import Place
 
 __all__ = ["environment", "installed"]
 
@@ -44,9 +43,5 @@ def environment(node: Node, coordinator: str) -> str:
         raise MetadataError(
             f"worker 0 of {node.slices[0]} says that it listens at {coordinator!r}: not ip:port"
         )
-    meeting = node.meeting("job")
-    hosts = meeting.workers // len(node.slices)
-    place = Place(
-        node.slice_id, len(node.slices), meeting.worker % hosts, hosts, found[1], port=int(found[2])
-    )
+    place = node.place(found[1], int(found[2]))
     return "".join(f"{name}={value}\n" for name, value in place.variables().items())

@@ -8,9 +8,7 @@ CHECKPOINT_DIR=/mnt/checkpoints${CHECKPOINT_FOLDER:+/$CHECKPOINT_FOLDER}
 CHECKPOINT_BUCKET=$CHECKPOINT_BUCKET
 TPU_NAME=$TPU_NAME
 TPU_ZONE=$TPU_ZONE
-WORKER_ID=$WORKER_ID
-WORKER_COUNT=$WORKER_COUNT
-COORDINATOR_ADDRESS=$COORDINATOR_ADDRESS
+$PLACE
 ACCELERATOR_TYPE=$ACCELERATOR_TYPE
 VARIABLES
   [[ -z ${STEPS_BUCKET:-} ]] || echo "STEPS_BUCKET=$STEPS_BUCKET"
@@ -33,6 +31,8 @@ pam_environment() {
 stage_environment() {
   [[ -z ${CHECKPOINT_FOLDER:-} ]] || mkdir --parents "/mnt/checkpoints/$CHECKPOINT_FOLDER" ||
     try_again "/mnt/checkpoints/$CHECKPOINT_FOLDER can't be made"
+  # In what order hosts count and where they meet, one function computes for all launchers: workload/place.py.
+  PLACE=$(/opt/tpu/venv/bin/python -m workload.host place) || fail "this host's place in its slice isn't known: see above"
   { variables; echo 'PATH=/opt/tpu/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'; } |
     write_file /etc/tpu/environment >/dev/null
   # shellcheck disable=SC2016

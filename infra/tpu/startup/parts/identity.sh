@@ -77,7 +77,6 @@ stage_identity() {
     fail "worker-network-endpoints names $((${#endpoints} + 1)) workers, but tpu-workers is $workers: this host stops"
   address=${VALUE%%,*}
   address=${address##*:}
-  # JAX's coordinator: 8476 here on every version; the firewall opens it.
-  remember COORDINATOR_ADDRESS "$address:8476"
-  log "worker $worker of $workers, coordinator $address:8476"
+  remember COORDINATOR "$address"
+  log "worker $worker of $workers, coordinator $address"
 }

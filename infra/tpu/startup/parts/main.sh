@@ -5,6 +5,20 @@
 # The script is of the bundle that it installs, and the loader, which found it there, says which that is.
 export TPU_BUNDLE=${1:?the id of the bundle that this script is of}
 
+# An image of the bundle (infra/jobs/image.py) is built without a network: its files are mounted here.
+if [[ ${2:-} == image ]]; then
+  cd "/opt/tpu/bundles/$TPU_BUNDLE"
+  echo "$TPU_BUNDLE  manifest" | sha256sum --check --status && sha256sum --check --strict --quiet manifest ||
+    fail "the build's context isn't the bundle $TPU_BUNDLE"
+  mkdir -p "$RUN" /opt/training /var/lib/tpu
+  stage_python
+  code=0
+  (set -e; stage_code) & # in the background, where errexit holds
+  wait $! || code=$?
+  ((code == 0 || code == SKIPPED)) || exit "$code"
+  exit 0
+fi
+
 # A container of a job (infra/jobs/jobset.py) installs the same bundle, and becomes the program that it names.
 if [[ ${2:-} == pod ]]; then
   mkdir -p "$RUN" /opt/tpu /var/lib/tpu

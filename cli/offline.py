@@ -1,0 +1,73 @@
+"""What `tpu job` does without a cluster: manifests, images, curves."""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+
+from infra.errors import CommandError
+from infra.gke import pools
+from infra.gke.settings import GkeSettings
+from infra.jobs import image as context
+from infra.jobs.jobset import Job, jobset
+from infra.jobs.submission import curves
+from infra.queue.settings import DIGEST, QueueSettings
+from infra.settings import Settings
+from infra.storage.settings import StorageSettings
+from infra.tpu.settings import TpuSettings
+
+
+def manifest(settings: Settings, job: Job, out: str) -> int:
+    """The manifest, with the way to the cluster that it is for."""
+    name, region = settings[GkeSettings].cluster_name, pools.region(settings)
+    way = (
+        f"gcloud container clusters get-credentials {name} --location {region} --project {settings.project}"
+        " --dns-endpoint"
+    )
+    apply = f"kubectl apply --server-side -f {'FILE' if out == '-' else out}"
+    text = f"# {way}\n# {apply}\n{yaml.safe_dump(jobset(job), sort_keys=False)}"
+    if out == "-":
+        sys.stdout.write(text)
+        return 0
+    Path(out).write_text(text, encoding="utf-8")
+    print(f"{out} is written\n  next: {way}\n        {apply}")
+    return 0
+
+
+def image(settings: Settings, options: argparse.Namespace) -> int:
+    """Write what an image of the published bundle is built from."""
+    desired, bundle = settings[QueueSettings], settings[TpuSettings].bundle
+    base = options.base or (desired.image if desired.install == "bundle" else None) or ""
+    if not DIGEST.ok(base):
+        raise CommandError(f"--base {base or '(nothing)'}: {DIGEST.text}\n    fix: {DIGEST.fix}")
+    if not bundle:
+        raise CommandError(f"no bundle is published\n    fix: tpu publish {settings.environment}")
+    region, project = pools.region(settings), settings.project
+    name = options.repository or f"{region}-docker.pkg.dev/{project}/images/workload"
+    read = context.from_bucket(project, settings[StorageSettings].bucket_name, settings.environment)
+    folder = Path(options.out)
+    account = f"projects/{project}/serviceAccounts/{options.account}" if options.account else ""
+
+    def show(path: str) -> None:
+        print(f"  {path}", flush=True)
+
+    for path in context.write(folder, bundle, read, base, name, account, show):
+        print(f"{path} is written")
+    print("next:", "\n      ".join(context.next_steps(folder, project, region, name)))
+    return 0
+
+
+def tensorboard(settings: Settings, options: argparse.Namespace) -> int:
+    """Become TensorBoard, which reads the bucket as whoever is logged in."""
+    line = ["tensorboard", "--logdir", curves(settings, options.run), "--port", str(options.port)]
+    print(shlex.join(line), flush=True)
+    if shutil.which(line[0]) is None:
+        raise CommandError(
+            "tensorboard isn't installed here\n"
+            "    fix: pip install tensorboard gcsfs, in an environment of its own; then that line"
+        )
+    os.execvp(line[0], line)
