@@ -35,6 +35,8 @@ test: setup lint ## run every test (no cloud account; some need root)
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, all scenarios (python -m tests.proofs -h: each, with its time)
+	@tools/setup.sh kubernetes >&2
+	@tools/install.sh queue-previous >/dev/null # the Kueue that is upgraded from
 	python -m pytest -m prove
 	python -m tests.proofs saves
 	python -m tests.proofs extractions

@@ -9,7 +9,8 @@ from pathlib import Path
 from rehearsal.kubernetes.errors import KubernetesError
 
 _INSTALL = Path(__file__).resolve().parents[2] / "tools" / "install.sh"
-KUBERNETES, QUEUE = "kubernetes", "queue"
+KUBERNETES, QUEUE, QUEUE_PREVIOUS = "kubernetes", "queue", "queue-previous"
+_BUILT_BY = {QUEUE_PREVIOUS: "tools/install.sh queue-previous (about 4 minutes, once)"}
 
 
 @cache
@@ -17,7 +18,8 @@ def folder(tool: str) -> Path:
     """The folder of a tool's programs; KubernetesError where it isn't built yet."""
     done = subprocess.run([_INSTALL, "--cached", tool], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise KubernetesError(f"{tool} isn't built yet", "tools/setup.sh kubernetes (about 10 minutes, once)")
+        fix = _BUILT_BY.get(tool, "tools/setup.sh kubernetes (about 10 minutes, once)")
+        raise KubernetesError(f"{tool} isn't built yet", fix)
     return Path(done.stdout.strip())
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra.queue import manifests
+from infra.queue import manifests, versions
 from infra.queue.versions import IMAGES
+from infra.settings.sources import ROOT
 from tests.infra.engine import UNKNOWN, UPSTREAM, Recording, run
 
 KUEUE = f"{IMAGES['kueue']}@sha256:{'0' * 64}"
@@ -222,3 +223,9 @@ def test_nothing_is_destroyed_under_a_job() -> None:
     assert below.named("pulumi-python:dynamic:Resource", "jobs").inputs["environment"] == "dev"
     alone = {key: value for key, value in SETTINGS.items() if not key.startswith("queue:")}
     assert not run("gke", alone, up=UPSTREAM).of("pulumi-python:dynamic:Resource")
+
+
+@pytest.mark.parametrize(("name", "version"), [("kueue", versions.KUEUE), ("jobset", versions.JOBSET)])
+def test_the_manifests_are_those_of_the_images_versions(name: str, version: str) -> None:
+    pins = (ROOT / "tools" / "queue" / "go.mod").read_text()
+    assert f"sigs.k8s.io/{name} {version} " in pins

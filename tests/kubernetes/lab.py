@@ -9,16 +9,18 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rehearsal.kubernetes.agent import Agent
 from rehearsal.kubernetes.api import Object, documents
 from rehearsal.kubernetes.control_plane import ControlPlane
+from rehearsal.kubernetes.images import controllers
 from rehearsal.kubernetes.nodes import nodes
-from rehearsal.kubernetes.programs import QUEUE, folder, program
+from rehearsal.kubernetes.programs import QUEUE, folder
 from rehearsal.kubernetes.sandbox import Image
 from rehearsal.kubernetes.webhook import Webhook
 
@@ -64,14 +66,20 @@ def output(name: str, **more: Any) -> Object:
 class Lab:
     """The cluster: `api` is its administrator's."""
 
-    def __init__(self, place: Path, files: Sequence[str] = ("provisioningrequests", "jobset", "kueue")):
+    def __init__(
+        self,
+        place: Path,
+        files: Sequence[str] = ("provisioningrequests", "jobset", "kueue"),
+        images: Mapping[str, Image] = MappingProxyType({}),
+    ):
+        """`files`: manifests that are applied. `images`: what stands for other controllers."""
         self.control_plane = ControlPlane(place)
         self.control_plane.start()
         self.api = self.control_plane.api
         self.webhook = Webhook(self.control_plane)
         self.webhook.start()
-        images = {f"*/{name}/{name}*": Image({"/manager": program(name)}) for name in ("kueue", "jobset")}
-        self.agent = Agent(self.api, place / "agent", {**images, MACHINE: Image(root=Path("/"))})
+        stand_ins = {**images, **controllers(), MACHINE: Image(root=Path("/"))}
+        self.agent = Agent(self.api, place / "agent", stand_ins)
         self.agent.start()
         self.add_pool(
             {"name": "cpu", "locations": ["us-east5-b"], "config": {"machineType": "n2-standard-4"}}, 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.kubernetes.api import Object
+from rehearsal.standin.install import install
 from tests.kubernetes.lab import MACHINE
 
+ROOT = Path(__file__).parents[2]
 # What the objects file holds; each is declared after those that it names.
 PROGRAM = """
 import asyncio, json, os
@@ -140,3 +143,23 @@ class Stack:
 
     def destroy(self, fine: bool = True) -> str:
         return self.pulumi("destroy", "--yes", "--skip-preview", fine=fine)
+
+
+def made(folder: Path, kubeconfig: Path) -> Stack:
+    """A new one; `folder` has its program, its state and the plugin."""
+    place = folder / "program"
+    place.mkdir()
+    (folder / "state").mkdir()
+    (place / "Pulumi.yaml").write_text("name: demo\nruntime: python\n")
+    install(folder / "home", ["kubernetes"])
+    environment = {
+        **os.environ,
+        "PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PULUMI_HOME": str(folder / "home"),
+        "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+        "PULUMI_CONFIG_PASSPHRASE": "test",
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+    }
+    stack = Stack(place, environment, {"kubeconfig": kubeconfig.read_text()})
+    stack.pulumi("stack", "init", "dev")
+    return stack

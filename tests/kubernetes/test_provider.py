@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import threading
@@ -22,13 +21,11 @@ from rehearsal.kubernetes.errors import ApiError, KubernetesError
 from rehearsal.kubernetes.programs import QUEUE, folder
 from rehearsal.kubernetes.standin import difference
 from rehearsal.plugin.values import UNKNOWN
-from rehearsal.standin.install import install
 from tests.kubernetes.lab import MACHINE, Lab, inside
-from tests.kubernetes.stack import TYPED, Stack
+from tests.kubernetes.stack import TYPED, Stack, made
 
 pytestmark = pytest.mark.slow
 INSIDE: ThreadPoolExecutor = inside()
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", name="cluster")
@@ -40,22 +37,7 @@ def _cluster(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(name="stack")
 def _stack(cluster: Lab, tmp_path: Path) -> Stack:
-    place = tmp_path / "program"
-    place.mkdir()
-    (tmp_path / "state").mkdir()
-    (place / "Pulumi.yaml").write_text("name: demo\nruntime: python\n")
-    install(tmp_path / "home", ["kubernetes"])
-    environment = {
-        **os.environ,
-        "PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "PULUMI_HOME": str(tmp_path / "home"),
-        "PULUMI_BACKEND_URL": f"file://{tmp_path / 'state'}",
-        "PULUMI_CONFIG_PASSPHRASE": "test",
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-    }
-    made = Stack(place, environment, {"kubeconfig": cluster.control_plane.kubeconfig.read_text()})
-    made.pulumi("stack", "init", "dev")
-    return made
+    return made(tmp_path, cluster.control_plane.kubeconfig)
 
 
 def config_map(name: str, **more: Any) -> Object:

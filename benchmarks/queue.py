@@ -1,0 +1,252 @@
+"""A thousand jobs of eight teams over 64 slices, by the real Kueue and JobSet: order, quota, latency, memory.
+
+Everything is real but the machines: kwok plays the kubelets of the pools' nodes, so that a pod is Running at
+once and Succeeded after a time that was drawn for its job. Jobs are rendered as `tpu job submit` does it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks import admissions
+from benchmarks.admissions import FINISHED, HOLDING, History
+from benchmarks.machine import described
+from infra.jobs.jobset import Job, jobset
+from infra.queue import namespace
+from infra.queue.kueue import Team, objects
+from infra.queue.namespace import Volumes
+from infra.queue.versions import JOBSET, KUEUE
+from rehearsal.kubernetes.kwok import RUN_FOR, Kwok
+from rehearsal.kubernetes.nodes import nodes
+from rehearsal.kubernetes.programs import program
+from tests.kubernetes.lab import HOSTS, MACHINE, WORKLOAD, Lab, inside, output, pool
+
+SEED, TEAMS = 20261124, 8
+# Of a zone of their own, so that no other nodes of the cluster are of their flavor.
+ZONE = "us-east1-d"
+# How many of each, in a hundred.
+_SLICES = {1: 70, 2: 20, 4: 8, 8: 2}
+_PRIORITIES = {"low": 50, "medium": 35, "high": 15}
+_RUN_S = (5, 15)
+_SLACK_S = 2.0
+_WATCH_S, _LIMIT_S, _PROGRESS_S = 7200, 3600.0, 15.0
+_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kueue", "jobset", "kwok")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A job, and how long its pods run."""
+
+    job: Job
+    run_s: int
+
+
+def drawn(count: int, pools: int, run_s: tuple[int, int] = _RUN_S, seed: int = SEED) -> list[Drawn]:
+    """Jobs in the order of their submission; none is larger than all pools."""
+    rng = random.Random(seed)
+    sizes = {size: weight for size, weight in _SLICES.items() if size <= pools}
+
+    def one(number: int) -> Drawn:
+        (slices,) = rng.choices(list(sizes), list(sizes.values()))
+        (priority,) = rng.choices(list(_PRIORITIES), list(_PRIORITIES.values()))
+        team = rng.choice(teams())
+        job = Job(
+            f"job-{number:04}", team, MACHINE, ["train"], topology="4x4", hosts=HOSTS, chips_per_host=4,
+            slices=slices, priority=priority,
+        )  # fmt: skip
+        return Drawn(job, rng.randint(*run_s))
+
+    return [one(number) for number in range(count)]
+
+
+def teams() -> Sequence[Team]:
+    """Those that submit."""
+    return [Team(f"team-{number}", f"team-{number}") for number in range(TEAMS)]
+
+
+class Queue:
+    """The pools, queues and teams on a cluster, and what was observed of jobs there."""
+
+    def __init__(self, lab: Lab, pools: int, folder: Path):
+        """In the lab's network, as all that follows."""
+        self._lab, self.pools = lab, pools
+        self.history = History(HOSTS)
+        self.pool_of: dict[str, str] = {}
+        self._kwok = Kwok(lab.api, folder, lab.control_plane.kubeconfig)
+        self._kwok.start()
+        names = [f"pool-{number:02}" for number in range(pools)]
+        for name in names:
+            made = list(nodes("tpu", pool(name, locations=[ZONE]), HOSTS))
+            self._kwok.add(made)
+            self.pool_of |= {node["metadata"]["name"]: name for node in made}
+        lab.api.apply_all(list(objects([output(name, zone=ZONE) for name in names])), "tests")
+        for team in teams():
+            lab.api.apply_all(
+                list(namespace.objects(team, [], "trainer", None, Volumes("bucket", {}))), "tests"
+            )
+        lab.until(self._is_ready, "the nodes", 120)
+        for version, kind, take in (
+            (*WORKLOAD, self.history.workload),
+            ("v1", "Pod", self.history.pod),
+        ):
+            threading.Thread(target=self._watch, args=(version, kind, take), daemon=True).start()
+
+    def _is_ready(self) -> bool:
+        ready = {
+            one["metadata"]["name"]
+            for one in self._lab.api.list("v1", "Node")
+            for each in one["status"].get("conditions", ())
+            if (each["type"], each["status"]) == ("Ready", "True")
+        }
+        return self.pool_of.keys() <= ready
+
+    def _watch(self, version: str, kind: str, take: Callable[..., None]) -> None:
+        for event, one in self._lab.api.watch(version, kind, _WATCH_S):
+            take(event, one, time.monotonic())
+
+    def close(self) -> None:
+        """End what stands for the kubelets."""
+        self._kwok.stop()
+
+    def submit(self, jobs: Sequence[Drawn]) -> None:
+        """All of them, the teams at the same time."""
+
+        def submit_of(team: Team) -> None:
+            api = self._lab.control_plane.client(self._lab.control_plane.admin)
+            for one in jobs:
+                if one.job.team == team:
+                    api.create(_manifest(one))
+
+        with ThreadPoolExecutor(TEAMS) as pool:
+            list(pool.map(submit_of, teams()))
+
+    def wait(self, jobs: int, limit_s: float = _LIMIT_S) -> None:
+        """Until all have finished."""
+        begun = printed = time.monotonic()
+        while self.history.count(FINISHED) < jobs:
+            now = time.monotonic()
+            if now - begun > limit_s:
+                raise SystemExit(f"not within {limit_s:.0f} s:\n{self._lab.state()[-4000:]}")
+            if now - printed > _PROGRESS_S:
+                printed = now
+                held, done = self.history.count(HOLDING), self.history.count(FINISHED)
+                print(f"{now - begun:.0f} s: {held} hold quota, {done} finished", file=sys.stderr, flush=True)
+            time.sleep(0.2)
+
+
+def _manifest(one: Drawn) -> dict[str, Any]:
+    made = jobset(one.job)
+    for part in made["spec"]["replicatedJobs"]:
+        part["template"]["spec"]["template"]["metadata"]["annotations"][RUN_FOR] = f"{one.run_s}s"
+    return made
+
+
+def measure(jobs: int, pools: int) -> dict[str, Any]:
+    """All of it in a network namespace of its own."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        return inside().submit(_measure, jobs, pools, Path(folder)).result()
+
+
+def _measure(jobs: int, pools: int, folder: Path) -> dict[str, Any]:
+    lab = Lab(folder / "cluster")
+    try:
+        queue = Queue(lab, pools, folder / "kwok")
+        mix = drawn(jobs, pools)
+        before = dict(_usage())
+        begun = time.monotonic()
+        queue.submit(mix)
+        submitted_s = time.monotonic() - begun
+        queue.wait(jobs)
+        total_s = time.monotonic() - begun
+        after = dict(_usage())
+        queue.close()
+    finally:
+        lab.close()
+    used_s = sum(one.run_s * one.job.slices for one in mix)
+    return {
+        "jobs": jobs,
+        "pools": pools,
+        "slices": sum(one.job.slices for one in mix),
+        "pods": sum(one.job.slices for one in mix) * HOSTS,
+        "submitted_s": submitted_s,
+        "total_s": total_s,
+        "least_s": used_s / pools,
+        **judged(queue),
+        "peak_mib": {name: after[name][0] for name in _PROGRAMS},
+        "idle_mib": {name: before[name][0] for name in _PROGRAMS},
+        "processor_s": {name: after[name][1] - before[name][1] for name in _PROGRAMS},
+        "what": f"{jobs} jobs of {TEAMS} teams over {pools} pools of v6e-16, seed {SEED}",
+        "on": described(["requests"]) | {"peers": {"kueue": f"Kueue {KUEUE}", "jobset": f"JobSet {JOBSET}"}},
+    }
+
+
+def judged(queue: Queue) -> dict[str, Any]:
+    """Latencies, and whatever wasn't right."""
+    history = queue.history
+    overtaken = list(admissions.overtakings(history, queue.pools))
+    alike = [one for one in overtaken if one.job.slices == one.by.slices]
+    preempted = list(admissions.preemptions(history))
+    return {
+        "waited_s": _spread(admissions.waits_s(history)),
+        "started_s": _spread(admissions.starts_s(history)),
+        "admissions": sum(one.state == HOLDING for one in history.changes),
+        "preemptions": len(preempted),
+        "admitted_again": sum(one.state == HOLDING for one in history.changes) - len(history.jobs),
+        "preempted_by_no_higher": sum(by is None or by.priority <= job.priority for job, by in preempted),
+        "overtaken": _overtaken(overtaken),
+        "overtaken_by_same_size": _overtaken(alike),
+        "most_held": admissions.most_held(history),
+        "collisions": len(list(admissions.collisions(history, queue.pool_of))),
+    }
+
+
+def _overtaken(found: Sequence[admissions.Overtaking]) -> dict[str, float]:
+    late = [one for one in found if min(one.waited_s, one.longer_s) > _SLACK_S]
+    return {
+        "all": len(found),
+        "beyond_slack": len(late),
+        "longest_s": max((one.longer_s for one in found), default=0.0),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": median(values), "p95": quantiles(values, n=20)[-1], "longest": max(values)}
+
+
+def _usage() -> Iterator[tuple[str, tuple[float, float]]]:
+    """Of each program that descends from this process: its peak of memory in MiB, and its CPU seconds."""
+    files = {os.stat(program(name)).st_ino: name for name in _PROGRAMS}
+    tick = os.sysconf("SC_CLK_TCK")
+    for process in _descendants(os.getpid()):
+        try:
+            name = files.get(os.stat(process / "exe").st_ino)
+            if name is None:
+                continue
+            status, stat = (process / "status").read_text(), (process / "stat").read_text()
+        except OSError:
+            continue  # it has ended
+        times = stat.rpartition(")")[2].split()[11:13]
+        peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        yield name, (peak, sum(map(int, times)) / tick)
+
+
+def _descendants(pid: int) -> Iterator[Path]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield Path(f"/proc/{child}")
+            yield from _descendants(int(child))
