@@ -20,6 +20,7 @@ from types import FrameType
 
 from rehearsal.cloud.control import Control, ControlError
 from rehearsal.errors import RehearsalError
+from rehearsal.kubernetes import docker
 from rehearsal.kubernetes.api import Object
 from rehearsal.kubernetes.cluster import Cluster, with_name
 from rehearsal.kubernetes.images import table
@@ -33,7 +34,10 @@ _ENDING = "STOPPING"
 
 @dataclass(frozen=True)
 class Config:
-    """Where things are. `certificate` and `key`: of Google's names; `debian`: the root of bare containers."""
+    """Where things are. `certificate` and `key`: of Google's names; `debian`: the root of bare containers.
+
+    `images`: where docker.py puts what was built.
+    """
 
     control: Path
     folder: Path
@@ -42,6 +46,7 @@ class Config:
     hosts_file: Path
     ca_bundle: Path
     debian: Path
+    images: Path
 
     @staticmethod
     def load(path: Path) -> Config:
@@ -63,7 +68,11 @@ class Keeper:
         self._failed: set[str] = set()
         self._nodes: dict[str, int] = {}
         self._ready = ""
-        self._around = Surroundings(_names(config.hosts_file.read_text()), config.ca_bundle)
+        self._around = Surroundings(
+            _names(config.hosts_file.read_text()),
+            config.ca_bundle,
+            image=lambda name: docker.found(config.images, name, config.debian),
+        )
 
     def run(self) -> None:
         """Until SIGTERM."""

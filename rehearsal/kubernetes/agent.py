@@ -122,6 +122,8 @@ class Agent:
 
     def image(self, name: str) -> Image:
         """What stands for an image. Raises KubernetesError where nothing does."""
+        if built := self.around.image(name):
+            return built
         for pattern, image in self._images.items():
             if fnmatch.fnmatchcase(name, pattern):
                 return image

@@ -26,15 +26,21 @@ _NOT_ROOT = 65532  # the user `nonroot` of distroless images
 class Image:
     """What stands for a container image.
 
-    `root`: a folder with its files, under which changes are the container's own; without one the container
-    has `files` alone: path in the container → path here. `command` is what it starts, unless the pod says;
-    `environment` are its variables.
+    `root`: a folder with its files, under which changes are the container's own, and `layers` over it, the
+    uppermost first; without one the container has `files` alone: path in the container → path here.
+    `command` is what it starts, unless the pod says; `environment` are its variables.
     """
 
     files: Mapping[str, Path] = field(default_factory=dict)
     root: Path | None = None
+    layers: tuple[Path, ...] = ()
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lower(self) -> str:
+        """Its folders as overlayfs takes them; empty without a root."""
+        return ":".join(map(str, (*self.layers, self.root))) if self.root else ""
 
 
 @dataclass(frozen=True)
@@ -73,14 +79,14 @@ class Sandbox:
 
     def start(self, name: str, container: Container) -> subprocess.Popen[bytes]:
         """Start a container; its output goes to NAME.log in the pod's folder."""
-        spec = self._folder / f"{name}.json"
+        spec, image = self._folder / f"{name}.json", container.image
         root = self._folder / name
         root.mkdir(exist_ok=True)
         spec.write_text(json.dumps({
-            "root": str(root), "lower": str(container.image.root or ""), "etc": str(self._folder),
+            "root": str(root), "lower": image.lower, "etc": str(self._folder),
             "hostname": self._hostname,
             "mounts": [
-                *([str(here), place, True] for place, here in container.image.files.items()),
+                *([str(here), place, True] for place, here in image.files.items()),
                 *([str(here), place, read_only] for here, place, read_only in container.mounts),
             ],
             "line": list(container.line), "environment": dict(container.environment),

@@ -15,6 +15,7 @@ import yaml
 from rehearsal.kubernetes.api import Object
 from rehearsal.kubernetes.control_plane import DIES_WITH_US
 from rehearsal.kubernetes.errors import KubernetesError
+from rehearsal.kubernetes.sandbox import Image
 
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 _MOUNT_TIMEOUT_S = 20.0
@@ -24,7 +25,8 @@ _MOUNT_TIMEOUT_S = 20.0
 class Surroundings:
     """`names`: host names with their addresses, which the cluster's DNS answers. `bundle`: the CAs that are
     trusted. `joined` learns of every pod with its address before it starts, `left` of each that has ended.
-    `disk`: the file with a disk's content, by its id; empty where there is none.
+    `disk`: the file with a disk's content, by its id; empty where there is none. `image`: what was built here
+    under an image's name.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class Surroundings:
     joined: Callable[[Object, str], None] = lambda pod, address: None
     left: Callable[[str], None] = lambda address: None
     disk: Callable[[str], str] = lambda id_: ""
+    image: Callable[[str], Image | None] = lambda name: None
 
     @property
     def environment(self) -> dict[str, str]:

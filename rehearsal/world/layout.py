@@ -107,6 +107,11 @@ class Layout:
         return self.root / "kubernetes.json"
 
     @property
+    def images(self) -> Path:
+        """Container images that were built in the world."""
+        return self.root / "images"
+
+    @property
     def kubernetes_log(self) -> Path:
         """What that process printed."""
         return self.root / "kubernetes.log"

@@ -103,6 +103,7 @@ def _write_kubernetes_config(layout: Layout, image: Path, tls: authority.TlsFile
         "hosts_file": layout.root / "hosts",
         "ca_bundle": tls.bundle,
         "debian": image,
+        "images": layout.images,
     }
     layout.kubernetes_config.write_text(json.dumps({key: str(path) for key, path in document.items()}))
 

@@ -6,10 +6,8 @@ its own without a network, and the pod gets that root.
 
 import json
 import os
-import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
 from infra.settings.sources import ROOT
 from rehearsal.hosts.image import ensure_image
-from rehearsal.kubernetes.sandbox import Image
+from rehearsal.kubernetes import docker
 from tests.cloud.storage.storage_front import PROJECT, Front
 from tests.infra.test_submission import IMAGE, settings
 from tests.kubernetes.lab import JOBSET, Lab, output, pool
@@ -36,27 +34,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TEAM = Team("vision", "vision")
 BUILT = f"us-east5-docker.pkg.dev/my-project/images/workload@sha256:{'1' * 64}"
 SMALL = {"acceleratorType": "v6e-4", "topology": "2x2", "hosts": 1, "chips": 4}
-
-
-@dataclass(frozen=True)
-class Dockerfile:
-    """The instructions that ours has."""
-
-    base: str
-    mounts: dict[str, str]
-    run: str
-    environment: dict[str, str]
-
-    @staticmethod
-    def read(path: Path) -> "Dockerfile":
-        lines = [line.partition(" ")[::2] for line in path.read_text().splitlines()]
-        assert [key for key, _ in lines] == ["FROM", "LABEL", "RUN", "ENV", "WORKDIR", "ENTRYPOINT"]
-        found = dict(lines)
-        flag, _, run = found["RUN"].partition(" ")
-        bind = dict(part.split("=", 1) for part in flag.removeprefix("--mount=").split(","))
-        assert bind.pop("type") == "bind"
-        variable, _, value = found["ENV"].partition("=")
-        return Dockerfile(found["FROM"], {bind["source"]: bind["target"]}, run, {variable: value})
 
 
 @pytest.fixture(scope="module", name="context")
@@ -80,32 +57,6 @@ def _context(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "context"
 
 
-def build(context: Path, place: Path) -> Image:
-    """Carry out a Dockerfile over a bare Debian, in this thread's mount namespace."""
-    dockerfile = Dockerfile.read(context / image.DOCKERFILE)
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True)
-    parts = {name: place / name for name in ("upper", "work", "merged")}
-    for part in parts.values():
-        part.mkdir()
-    layers = f"lowerdir={ensure_image(cache_dir())},upperdir={parts['upper']},workdir={parts['work']}"
-    subprocess.run(["mount", "-t", "overlay", "-o", layers, "overlay", str(parts["merged"])], check=True)
-    root, binds = parts["merged"], []
-    for source, target in dockerfile.mounts.items():
-        (root / target.lstrip("/")).mkdir(parents=True)
-        binds.append(f"mount --bind -o ro {context / source} {root}{target}")
-    script = " && ".join([
-        *binds, f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev",
-        f"exec chroot {root} env -i PATH=/usr/bin:/bin /bin/sh -c {shlex.quote(dockerfile.run)}",
-    ])  # fmt: skip
-    line = ["unshare", "--net", "--mount", "--pid", "--fork", "bash", "-c", script]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for target in dockerfile.mounts.values():
-        assert not os.listdir(root / target.lstrip("/")), "the bundle stays out of the image"
-    return Image(root=root, environment=dockerfile.environment)
-
-
 @pytest.fixture(scope="module", name="shared")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = tmp_path_factory.mktemp("shared")
@@ -120,7 +71,14 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_job_trains_in_an_image_of_the_bundle(
     lab: Lab, context: Path, shared: Path, tmp_path: Path
 ) -> None:
-    lab.agent._images = {BUILT: build(context, tmp_path / "root"), **lab.agent._images}
+    debian = ensure_image(cache_dir())
+    name = f"{BUILT.partition('@')[0]}@sha256:{docker.build(context, debian, tmp_path / 'images')}"
+    built = docker.found(tmp_path / "images", name, debian)
+    assert built is not None
+    (layer,) = built.layers
+    assert not list(layer.glob("opt/tpu/bundles/*/*")), "the bundle stays out of the image"
+    assert docker.build(context, debian, tmp_path / "images") == name.rpartition(":")[2], "once"
+    lab.agent._images = {BUILT: built, **lab.agent._images}
     lab.add_pool({**pool("small-0"), "placementPolicy": {}}, 1)
     lab.api.apply_all(list(objects([output("small-0", **SMALL)])), "tests")
     space, *rest = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket", {}))
