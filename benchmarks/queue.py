@@ -148,8 +148,10 @@ class Queue:
         with ThreadPoolExecutor(TEAMS) as pool:
             list(pool.map(submit_of, teams()))
 
-    def wait(self, jobs: int, limit_s: float = _LIMIT_S, looks: Callable[[], None] = lambda: None) -> None:
-        """Until all have finished; `looks` is called now and then."""
+    def wait(
+        self, jobs: int, limit_s: float = _LIMIT_S, each_time: Callable[[], None] = lambda: None
+    ) -> None:
+        """Until all have finished; `each_time` is called now and then."""
         begun = printed = time.monotonic()
         while self.history.count(FINISHED) < jobs:
             now = time.monotonic()
@@ -157,7 +159,7 @@ class Queue:
                 raise SystemExit(f"not within {limit_s:.0f} s:\n{self._lab.state()[-4000:]}")
             if now - printed > _PROGRESS_S:
                 printed = now
-                looks()
+                each_time()
                 held, done = self.history.count(HOLDING), self.history.count(FINISHED)
                 print(f"{now - begun:.0f} s: {held} hold quota, {done} finished", file=sys.stderr, flush=True)
             time.sleep(0.2)
@@ -185,7 +187,7 @@ def _measure(jobs: int, pools: int, folder: Path) -> dict[str, Any]:
         begun = time.monotonic()
         queue.submit(mix)
         submitted_s = time.monotonic() - begun
-        queue.wait(jobs, looks=meter.look)
+        queue.wait(jobs, each_time=meter.look)
         total_s = time.monotonic() - begun
         meter.look()
         restarts = queue.restarts()
