@@ -67,6 +67,13 @@ def capture(options: argparse.Namespace) -> dict[str, Any]:
     return measure(options.rounds)
 
 
+def queue(options: argparse.Namespace) -> dict[str, Any]:
+    """1,000 jobs over 64 slices by the real Kueue and JobSet: order, quota, latency, memory; 15 min, root."""
+    from benchmarks.queue import measure
+
+    return measure(options.jobs, options.pools)
+
+
 def page(_: argparse.Namespace) -> None:
     """docs/benchmarks.md and its pictures, from the results."""
     from benchmarks.page import write
@@ -83,6 +90,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
     "fleet": fleet,
     "extraction": extraction,
     "capture": capture,
+    "queue": queue,
     "page": page,
 }
 
@@ -93,8 +101,11 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, run in COMMANDS.items():
         command = commands.add_parser(name, help=run.__doc__)
-        if name not in ("memory", "page"):
+        if name not in ("memory", "page", "queue"):
             command.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
+        if name == "queue":
+            command.add_argument("--jobs", type=int, default=1000, help="how many (1,000)")
+            command.add_argument("--pools", type=int, default=64, help="slices of v6e-16 (64)")
         if name == "fleet":
             command.add_argument("--days", type=float, default=7, help="instead of a week (7)")
     options = parser.parse_args()

@@ -8,7 +8,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,8 +122,12 @@ def _is_true(conditions: Mapping[str, Mapping[str, Any]], kind: str) -> bool:
 
 @dataclass(frozen=True)
 class Overtaking:
-    """A job that had waited for `waited_s` saw another take its turn, and had to wait `longer_s` more."""
+    """A job that had waited for `waited_s` saw another take its turn, and had to wait `longer_s` more.
 
+    `version`: of the other's admission.
+    """
+
+    version: int
     job: Job
     by: Job
     waited_s: float
@@ -157,8 +161,13 @@ def overtakings(history: History, slices: int) -> Iterator[Overtaking]:
             )
             if other.slices <= room:
                 again = later(uid, number)
-                yield Overtaking(other, job, change.at_s - since, again - change.at_s)
+                yield Overtaking(change.version, other, job, change.at_s - since, again - change.at_s)
         holding.add(change.job)
+
+
+def out_of_order(found: Iterable[Overtaking], slack_s: float) -> int:
+    """How many admissions passed over a job that had waited, and waited on, for longer than the slack."""
+    return len({one.version for one in found if min(one.waited_s, one.longer_s) > slack_s})
 
 
 def _next_admissions(ordered: Sequence[Change]) -> Callable[[str, int], float]:

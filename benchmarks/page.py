@@ -225,6 +225,40 @@ def _capture(result: Result) -> list[str]:
     ]
 
 
+def _queue(result: Result) -> list[str]:
+    waited, started = result["waited_s"], result["started_s"]
+    counts = ("jobs", "slices", "pods")
+    rows = [
+        ("jobs, their slices, their pods", ", ".join(f"{result[key]:,}" for key in counts)),
+        ("from the first submission to the last job's end", f"{result['total_s'] / 60:.1f} min"),
+        ("of it until all were submitted", f"{result['submitted_s'] / 60:.1f} min"),
+        ("the least that the pods' own time takes", f"{result['least_s'] / 60:.1f} min"),
+        ("queued to admitted, median, 95 %", f"{waited['median']:.0f} s, {waited['p95']:.0f} s"),
+        ("admitted to all pods running, median, 95 %", f"{started['median']:.1f} s, {started['p95']:.1f} s"),
+        ("admissions, of them after a preemption", f"{result['admissions']:,}, {result['admitted_again']:,}"),
+        ("preempted by a job of no higher priority", f"{result['preempted_by_no_higher']:,}"),
+        ("out of order among jobs of one size", f"{result['out_of_order']:,}"),
+        ("out of order among all that would have fitted", f"{result['out_of_order_any_size']:,}"),
+        ("restarts of Kueue and JobSet", f"{result['controllers_restarted']:,}"),
+        ("most slices for which quota was held, of", f"{result['most_held']:,}, {result['pools']:,}"),
+        ("pools with pods of two slices at a time", f"{result['collisions']:,}"),
+    ]
+    return [
+        "| | |",
+        "| --- | ---: |",
+        *(f"| {title} | {value} |" for title, value in rows),
+        "",
+        "| MiB resident, seconds of processor | before the jobs | at the peak | seconds |",
+        "| --- | ---: | ---: | ---: |",
+        *(
+            f"| {name} | {result['idle_mib'][name]:,.0f} | {peak:,.0f} | {result['processor_s'][name]:,.0f} |"
+            for name, peak in result["peak_mib"].items()
+        ),
+        f"| all | {sum(result['idle_mib'].values()):,.0f} | {sum(result['peak_mib'].values()):,.0f}"
+        f" | {sum(result['processor_s'].values()):,.0f} |",
+    ]
+
+
 TABLES: dict[str, Callable[[Result], list[str]]] = {
     "memory": _memory,
     "small": _small,
@@ -239,6 +273,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     ],
     "extraction": lambda result: [*_extraction(result), "", *_activation_extract(result)],
     "capture": _capture,
+    "queue": _queue,
 }
 
 

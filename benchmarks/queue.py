@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -52,7 +53,9 @@ class Drawn:
     run_s: int
 
 
-def drawn(count: int, pools: int, run_s: tuple[int, int] = _RUN_S, seed: int = SEED) -> list[Drawn]:
+def drawn(
+    count: int, pools: int, run_s: tuple[int, int] = _RUN_S, seed: int = SEED, name: str = "job"
+) -> list[Drawn]:
     """Jobs in the order of their submission; none is larger than all pools."""
     rng = random.Random(seed)
     sizes = {size: weight for size, weight in _SLICES.items() if size <= pools}
@@ -62,7 +65,7 @@ def drawn(count: int, pools: int, run_s: tuple[int, int] = _RUN_S, seed: int = S
         (priority,) = rng.choices(list(_PRIORITIES), list(_PRIORITIES.values()))
         team = rng.choice(teams())
         job = Job(
-            f"job-{number:04}", team, MACHINE, ["train"], topology="4x4", hosts=HOSTS, chips_per_host=4,
+            f"{name}-{number:04}", team, MACHINE, ["train"], topology="4x4", hosts=HOSTS, chips_per_host=4,
             slices=slices, priority=priority,
         )  # fmt: skip
         return Drawn(job, rng.randint(*run_s))
@@ -90,17 +93,30 @@ class Queue:
             made = list(nodes("tpu", pool(name, locations=[ZONE]), HOSTS))
             self._kwok.add(made)
             self.pool_of |= {node["metadata"]["name"]: name for node in made}
-        lab.api.apply_all(list(objects([output(name, zone=ZONE) for name in names])), "tests")
+        self._objects = list(objects([output(name, zone=ZONE) for name in names]))
+        lab.api.apply_all(self._objects, "tests")
         for team in teams():
             lab.api.apply_all(
                 list(namespace.objects(team, [], "trainer", None, Volumes("bucket", {}))), "tests"
             )
         lab.until(self._is_ready, "the nodes", 120)
-        for version, kind, take in (
-            (*WORKLOAD, self.history.workload),
-            ("v1", "Pod", self.history.pod),
-        ):
-            threading.Thread(target=self._watch, args=(version, kind, take), daemon=True).start()
+        for version, kind in (WORKLOAD, ("v1", "Pod")):
+            threading.Thread(target=self._watch, args=(version, kind), daemon=True).start()
+
+    def use(self, strategy: str) -> None:
+        """Another queueing strategy than the layer's, and a new history."""
+        queue = self._objects[-1]
+        self._lab.api.apply({**queue, "spec": {**queue["spec"], "queueingStrategy": strategy}}, "tests")
+        self.history = History(HOSTS)
+
+    def restarts(self) -> int:
+        """How often the controllers were restarted."""
+        return sum(
+            each["restartCount"]
+            for space in ("kueue-system", "jobset-system")
+            for pod in self._lab.api.list("v1", "Pod", space)
+            for each in pod["status"]["containerStatuses"]
+        )
 
     def _is_ready(self) -> bool:
         ready = {
@@ -111,8 +127,9 @@ class Queue:
         }
         return self.pool_of.keys() <= ready
 
-    def _watch(self, version: str, kind: str, take: Callable[..., None]) -> None:
+    def _watch(self, version: str, kind: str) -> None:
         for event, one in self._lab.api.watch(version, kind, _WATCH_S):
+            take = self.history.pod if kind == "Pod" else self.history.workload
             take(event, one, time.monotonic())
 
     def close(self) -> None:
@@ -131,8 +148,10 @@ class Queue:
         with ThreadPoolExecutor(TEAMS) as pool:
             list(pool.map(submit_of, teams()))
 
-    def wait(self, jobs: int, limit_s: float = _LIMIT_S) -> None:
-        """Until all have finished."""
+    def wait(
+        self, jobs: int, limit_s: float = _LIMIT_S, each_time: Callable[[], None] = lambda: None
+    ) -> None:
+        """Until all have finished; `each_time` is called now and then."""
         begun = printed = time.monotonic()
         while self.history.count(FINISHED) < jobs:
             now = time.monotonic()
@@ -140,6 +159,7 @@ class Queue:
                 raise SystemExit(f"not within {limit_s:.0f} s:\n{self._lab.state()[-4000:]}")
             if now - printed > _PROGRESS_S:
                 printed = now
+                each_time()
                 held, done = self.history.count(HOLDING), self.history.count(FINISHED)
                 print(f"{now - begun:.0f} s: {held} hold quota, {done} finished", file=sys.stderr, flush=True)
             time.sleep(0.2)
@@ -163,13 +183,14 @@ def _measure(jobs: int, pools: int, folder: Path) -> dict[str, Any]:
     try:
         queue = Queue(lab, pools, folder / "kwok")
         mix = drawn(jobs, pools)
-        before = dict(_usage())
+        meter = _Meter()
         begun = time.monotonic()
         queue.submit(mix)
         submitted_s = time.monotonic() - begun
-        queue.wait(jobs)
+        queue.wait(jobs, each_time=meter.look)
         total_s = time.monotonic() - begun
-        after = dict(_usage())
+        meter.look()
+        restarts = queue.restarts()
         queue.close()
     finally:
         lab.close()
@@ -183,9 +204,10 @@ def _measure(jobs: int, pools: int, folder: Path) -> dict[str, Any]:
         "total_s": total_s,
         "least_s": used_s / pools,
         **judged(queue),
-        "peak_mib": {name: after[name][0] for name in _PROGRAMS},
-        "idle_mib": {name: before[name][0] for name in _PROGRAMS},
-        "processor_s": {name: after[name][1] - before[name][1] for name in _PROGRAMS},
+        "controllers_restarted": restarts,
+        "peak_mib": meter.peak_mib(),
+        "idle_mib": meter.idle_mib,
+        "processor_s": meter.processor_s(),
         "what": f"{jobs} jobs of {TEAMS} teams over {pools} pools of v6e-16, seed {SEED}",
         "on": described(["requests"]) | {"peers": {"kueue": f"Kueue {KUEUE}", "jobset": f"JobSet {JOBSET}"}},
     }
@@ -196,6 +218,7 @@ def judged(queue: Queue) -> dict[str, Any]:
     history = queue.history
     overtaken = list(admissions.overtakings(history, queue.pools))
     alike = [one for one in overtaken if one.job.slices == one.by.slices]
+    out_of_order = partial(admissions.out_of_order, slack_s=_SLACK_S)
     preempted = list(admissions.preemptions(history))
     return {
         "waited_s": _spread(admissions.waits_s(history)),
@@ -204,19 +227,10 @@ def judged(queue: Queue) -> dict[str, Any]:
         "preemptions": len(preempted),
         "admitted_again": sum(one.state == HOLDING for one in history.changes) - len(history.jobs),
         "preempted_by_no_higher": sum(by is None or by.priority <= job.priority for job, by in preempted),
-        "overtaken": _overtaken(overtaken),
-        "overtaken_by_same_size": _overtaken(alike),
+        "out_of_order": out_of_order(alike),
+        "out_of_order_any_size": out_of_order(overtaken),
         "most_held": admissions.most_held(history),
         "collisions": len(list(admissions.collisions(history, queue.pool_of))),
-    }
-
-
-def _overtaken(found: Sequence[admissions.Overtaking]) -> dict[str, float]:
-    late = [one for one in found if min(one.waited_s, one.longer_s) > _SLACK_S]
-    return {
-        "all": len(found),
-        "beyond_slack": len(late),
-        "longest_s": max((one.longer_s for one in found), default=0.0),
     }
 
 
@@ -224,21 +238,43 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": median(values), "p95": quantiles(values, n=20)[-1], "longest": max(values)}
 
 
-def _usage() -> Iterator[tuple[str, tuple[float, float]]]:
-    """Of each program that descends from this process: its peak of memory in MiB, and its CPU seconds."""
-    files = {os.stat(program(name)).st_ino: name for name in _PROGRAMS}
-    tick = os.sysconf("SC_CLK_TCK")
-    for process in _descendants(os.getpid()):
-        try:
-            name = files.get(os.stat(process / "exe").st_ino)
-            if name is None:
-                continue
-            status, stat = (process / "status").read_text(), (process / "stat").read_text()
-        except OSError:
-            continue  # it has ended
-        times = stat.rpartition(")")[2].split()[11:13]
-        peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
-        yield name, (peak, sum(map(int, times)) / tick)
+class _Meter:
+    """What the programs take that descend from this process, also of those that were restarted."""
+
+    def __init__(self) -> None:
+        self._files = {os.stat(program(name)).st_ino: name for name in _PROGRAMS}
+        self._found: dict[tuple[str, str], tuple[float, float]] = {}
+        self.look()
+        self.idle_mib = self.peak_mib()
+        self._before_s = self._processor_s()
+
+    def look(self) -> None:
+        """Note each process's peak of resident memory in MiB, and its CPU seconds, so far."""
+        tick = os.sysconf("SC_CLK_TCK")
+        for process in _descendants(os.getpid()):
+            try:
+                name = self._files.get(os.stat(process / "exe").st_ino)
+                status, stat = (process / "status").read_text(), (process / "stat").read_text()
+            except OSError:
+                continue  # it has ended
+            if name is not None:
+                times = stat.rpartition(")")[2].split()[11:13]
+                peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+                self._found[name, process.name] = (peak, sum(map(int, times)) / tick)
+
+    def peak_mib(self) -> dict[str, float]:
+        """By program."""
+        return {name: max(self._of(name, 0)) for name in _PROGRAMS}
+
+    def processor_s(self) -> dict[str, float]:
+        """By program, since the meter was made."""
+        return {name: seconds - self._before_s[name] for name, seconds in self._processor_s().items()}
+
+    def _processor_s(self) -> dict[str, float]:
+        return {name: sum(self._of(name, 1)) for name in _PROGRAMS}
+
+    def _of(self, name: str, which: int) -> list[float]:
+        return [one[which] for (each, _), one in self._found.items() if each == name]
 
 
 def _descendants(pid: int) -> Iterator[Path]:

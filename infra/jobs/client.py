@@ -155,7 +155,7 @@ def _held(pod: Mapping[str, Any]) -> str:
     if status.get("phase") != "Pending":
         return ""
     for one in status.get("conditions", ()):
-        if one["type"] == "PodScheduled" and one["status"] == "False":
+        if one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable":
             return f"{pod['metadata']['name']} isn't scheduled: {one.get('message', '').partition('. ')[0]}"
     for one in status.get("containerStatuses", ()):
         waiting = one.get("state", {}).get("waiting", {})

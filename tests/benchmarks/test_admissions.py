@@ -15,6 +15,7 @@ from benchmarks.admissions import (
     PodChange,
     collisions,
     most_held,
+    out_of_order,
     overtakings,
     preemptions,
     starts_s,
@@ -66,6 +67,16 @@ def test_how_long_it_had_waited_and_had_to_wait() -> None:
     assert (one.waited_s, one.longer_s) == (2, 2)
     (never,) = overtakings(history(jobs, ("a", WAITING), ("b", WAITING), ("b", HOLDING)), 1)
     assert never.longer_s == float("inf")
+
+
+def test_admissions_out_of_order_are_counted_once_and_beyond_the_slack() -> None:
+    jobs = {name: job(name, 500) for name in ("a", "b")} | {"low": job("low")}
+    start = (("a", WAITING), ("b", WAITING), ("low", WAITING), ("low", HOLDING))
+    found = history(jobs, *start, ("a", HOLDING), ("b", HOLDING))
+    assert [out_of_order(overtakings(found, 3), slack_s) for slack_s in (0.5, 1.5, 2.5)] == [1, 1, 0]
+    backwards = history(jobs, *start, ("low", FINISHED), ("b", HOLDING), ("b", FINISHED), ("a", HOLDING))
+    assert out_of_order(overtakings(backwards, 1), 0.5) == 1
+    assert out_of_order(overtakings(history(jobs, *start), 1), 0.5) == 1, "they never are"
 
 
 def test_a_large_job_may_be_passed_over_only_while_it_doesnt_fit() -> None:
