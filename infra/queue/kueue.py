@@ -25,6 +25,8 @@ _PER_NODE: Mapping[str, tuple[int, int]] = {  # vCPUs, memory in GiB
     "ct6e-standard-4t": (179, 680),
     "ct6e-standard-8t": (179, 1380),
 }
+# Whether a job that doesn't fit lets later ones pass. The first is Kueue's default.
+STRATEGIES = ("BestEffortFIFO", "StrictFIFO")
 _QUEUED, _CHECK = "queued", "provisioning"
 _QUEUED_LABEL = "cloud.google.com/gke-queued"
 _CPU_POOL = (9, 36)  # of three n2-standard-4
@@ -93,8 +95,8 @@ def flavors(pools: Sequence[Mapping[str, Any]]) -> dict[Flavor, list[Mapping[str
     return dict(found)
 
 
-def objects(pools: Sequence[Mapping[str, Any]]) -> Iterator[Object]:
-    """All of them but the teams' own queues, each behind what it names."""
+def objects(pools: Sequence[Mapping[str, Any]], strategy: str = STRATEGIES[0]) -> Iterator[Object]:
+    """All of them but the teams' own queues, each behind what it names. `strategy`: one of STRATEGIES."""
     yield _object("Topology", TOPOLOGY, {
         "levels": [{"nodeLabel": POOL_LABEL}, {"nodeLabel": "kubernetes.io/hostname"}],
     })  # fmt: skip
@@ -112,7 +114,7 @@ def objects(pools: Sequence[Mapping[str, Any]]) -> Iterator[Object]:
         }  # fmt: skip
     if any(flavor.provisioning == _QUEUED for flavor in known):
         yield from _provisioning_check()
-    yield _object("ClusterQueue", CLUSTER_QUEUE, _cluster_queue(known))
+    yield _object("ClusterQueue", CLUSTER_QUEUE, _cluster_queue(known, strategy))
 
 
 def local_queue(team: Team) -> Object:
@@ -133,7 +135,7 @@ def _provisioning_check() -> Iterator[Object]:
     yield _object("AdmissionCheck", _CHECK, {"controllerName": controller, "parameters": parameters})
 
 
-def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]]) -> Object:
+def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]], strategy: str) -> Object:
     quotas = [_quota(CPU_FLAVOR, 0, *_CPU_POOL)]
     for flavor, same in known.items():
         nodes, chips = sum(pool["hosts"] for pool in same), sum(pool["chips"] for pool in same)
@@ -145,7 +147,7 @@ def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]]) -> Objec
     checks = [{"name": _CHECK, "onFlavors": queued}] if queued else []
     return {
         "namespaceSelector": {},
-        "queueingStrategy": "BestEffortFIFO",
+        "queueingStrategy": strategy,
         "resourceGroups": [group],
         "preemption": {"withinClusterQueue": "LowerPriority"},
         **({"admissionChecksStrategy": {"admissionChecks": checks}} if checks else {}),

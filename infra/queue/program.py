@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import names, upstream
+from infra import names, nodes, upstream
 from infra.data import DataOutputs
 from infra.gke import GkeOutputs
 from infra.gke.settings import GkeSettings
@@ -22,6 +22,7 @@ from infra.queue.team import planned_pools, teams
 from infra.settings import Settings
 from infra.storage import StorageOutputs
 
+_VOLUME = "PersistentVolume"
 # To find the cluster and reach its control plane; what people may do there, their namespace says.
 _CONNECT = ("container.clusters.connect", "container.clusters.get", "container.clusters.list")
 
@@ -58,9 +59,9 @@ class Controller(pulumi.ComponentResource):
 class ClusterQueue(pulumi.ComponentResource):
     """The pools as quota that all teams share, and the priorities of jobs."""
 
-    def __init__(self, pools: Sequence[Mapping[str, Any]], opts: pulumi.ResourceOptions):
+    def __init__(self, pools: Sequence[Mapping[str, Any]], strategy: str, opts: pulumi.ResourceOptions):
         super().__init__("tpu:queue:ClusterQueue", CLUSTER_QUEUE, None, opts)
-        self.objects = _in_order(kueue.objects(pools), pulumi.ResourceOptions(parent=self))
+        self.objects = _in_order(kueue.objects(pools, strategy), pulumi.ResourceOptions(parent=self))
         self.register_outputs({})
 
 
@@ -79,9 +80,14 @@ class TeamSpace(pulumi.ComponentResource):
     def __init__(self, team: Team, objects: Iterable[Object], opts: pulumi.ResourceOptions):
         super().__init__("tpu:queue:TeamSpace", team.name, None, opts)
         first, *rest = objects
-        space = Manifest(first, pulumi.ResourceOptions(parent=self))
-        inside = pulumi.ResourceOptions(parent=self, depends_on=[space])
-        self.objects = [space, *(Manifest(one, inside) for one in rest)]
+        # Volumes go last: each is held by its claim, and a claim by the pods of jobs that have ended.
+        volumes = [
+            Manifest(one, pulumi.ResourceOptions(parent=self)) for one in rest if one["kind"] == _VOLUME
+        ]
+        space = Manifest(first, pulumi.ResourceOptions(parent=self, depends_on=volumes))
+        # The namespace takes all that is in it along.
+        inside = pulumi.ResourceOptions(parent=self, depends_on=[space], deleted_with=space)
+        self.objects = [*volumes, space, *(Manifest(one, inside) for one in rest if one["kind"] != _VOLUME)]
         self.register_outputs({})
 
 
@@ -121,10 +127,10 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     ready = Ready(settings.project, gke.endpoint, [desired.jobset_image, desired.kueue_image], controllers)
     pools = _pools(settings)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[ready, *controllers])
-    queue = ClusterQueue(pools, after)
+    queue = ClusterQueue(pools, desired.queueing_strategy, after)
     rules = Admission(admission.objects(pools, teams(settings), cluster_name(settings)), after)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[*queue.objects, *rules.objects])
-    volumes = namespace.Volumes(storage.bucket_name, _disks(settings, pools))
+    volumes = namespace.Volumes(storage.bucket_name, _disks(settings))
     account = settings[GkeSettings].kubernetes_account
     id_ = settings[GkeSettings].workload_account_id
     google_account = f"{id_}@{settings.project}.iam.gserviceaccount.com" if id_ else None
@@ -154,9 +160,9 @@ def _pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
     return [{**pool, **{key: int(pool[key]) for key in ("hosts", "chips")}} for pool in exist]
 
 
-def _disks(settings: Settings, pools: Sequence[Mapping[str, Any]]) -> Mapping[str, pulumi.Input[str]]:
-    """The data disk of each zone that has pools."""
-    zones = sorted({pool["zone"] for pool in pools})
+def _disks(settings: Settings) -> Mapping[str, pulumi.Input[str]]:
+    """The data disk of each zone in use, with pools or without: pools come and go."""
+    zones = nodes.zones(settings)
     if not any(names.disk_id(settings, zone) for zone in zones):
         return {}
     disks = upstream.read(DataOutputs, settings).disk_ids

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from infra.queue.kueue import STRATEGIES
 from infra.queue.versions import IMAGES
 from infra.settings import rules
 from infra.settings.schema import setting
@@ -67,6 +68,12 @@ class QueueSettings:
     )
     tensorboard_image: str | None = setting(
         "image with `google-cloud-aiplatform[tensorboard]`, which copies them", default=None, rule=DIGEST
+    )
+    queueing_strategy: str = setting(
+        "BestEffortFIFO: a job that doesn't fit lets smaller ones and those for other pools pass; "
+        "StrictFIFO: none passes it, so chips may stand idle, and the order is strict",
+        default=STRATEGIES[0],
+        rule=rules.one_of(STRATEGIES),
     )
     chips: int | None = setting(
         "chips of all node pools, which the queue's quota is derived from; only checked",

@@ -127,6 +127,13 @@ def test_the_quota_follows_the_pools_that_exist_and_not_those_of_the_settings() 
     assert recording.exports["chips"] == 32
 
 
+@pytest.mark.parametrize("strategy", ["BestEffortFIFO", "StrictFIFO"])
+def test_whether_jobs_pass_one_that_does_not_fit_is_a_setting(strategy: str) -> None:
+    given = {} if strategy == "BestEffortFIFO" else {"queue:queueingStrategy": strategy}
+    queue = manifest(up(**given), "ClusterQueue", "ClusterQueue-tpu")
+    assert queue["spec"]["queueingStrategy"] == strategy
+
+
 def test_jobs_on_queued_pools_wait_for_their_nodes() -> None:
     recording = up(
         pools=[
@@ -147,6 +154,18 @@ def test_jobs_on_queued_pools_wait_for_their_nodes() -> None:
         "apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "provisioning",
     }  # fmt: skip
     assert "admissionChecksStrategy" not in manifest(up(), "ClusterQueue", "ClusterQueue-tpu")["spec"]
+
+
+@pytest.mark.parametrize("team", ["vision", "speech"])
+def test_a_namespace_takes_its_claims_along_and_volumes_go_behind_it(team: str) -> None:
+    """Pods of ended jobs hold claims, and claims volumes: a claim deleted by itself would be waited for."""
+    found = {one.name: one for one in up().resources if one.type.startswith("kubernetes:")}
+    space, claim = found[f"Namespace-{team}"], found[f"PersistentVolumeClaim-{team}-checkpoints"]
+    assert claim.options["deletedWith"].endswith(f"::Namespace-{team}")
+    volumes = [name for name in found if name.startswith(f"PersistentVolume-{team}-")]
+    assert len(volumes) == 2
+    needed = {urn.rpartition("::")[2] for urn in space.options["dependencies"]}
+    assert needed >= {*volumes}
 
 
 def test_people_may_submit_in_their_teams_namespace_and_do_nothing_else() -> None:

@@ -1,5 +1,6 @@
 """What Kueue is given: never more than the pools have."""
 
+import re
 from typing import Any
 
 import pytest
@@ -104,5 +105,17 @@ def test_a_slice_is_placed_whole(slices: int) -> None:
 def test_disruption_spends_no_restart_and_a_failure_ends_the_job() -> None:
     policy = job(restarts=2)["spec"]["failurePolicy"]
     assert policy["maxRestarts"] == 2
-    assert [rule["action"] for rule in policy["rules"]] == ["RestartJobSetAndIgnoreMaxRestarts", "FailJobSet"]
-    assert policy["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
+    assert [rule["action"] for rule in policy["rules"]] == [
+        "RestartJobSetAndIgnoreMaxRestarts", "RestartJobSet", "FailJobSet",
+    ]  # fmt: skip
+    assert [rule.get("onJobFailureReasons") for rule in policy["rules"]] == [
+        *2 * (["PodFailurePolicy"],),
+        None,
+    ]
+    (pattern,) = policy["rules"][0]["onJobFailureMessagePatterns"]
+    # As Kubernetes writes it: pkg/controller/job/pod_failure_policy.go.
+    messages = [
+        f"Container worker for pod n/p failed with exit code 1 matching FailJob rule at index {i}"
+        for i in range(3)
+    ]
+    assert [bool(re.search(pattern, message)) for message in messages] == [True, True, False]
