@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from rehearsal.cloud import kms_grpc
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.config import CloudConfig, address
@@ -72,6 +73,9 @@ class Cloud:
         self._doorway = Doorway(self.world, self.faults, self.requests)
         self.storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
         self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
+        entered = services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)])
+        kms = next(one for one in entered if one.api == "cloudkms")
+        self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -82,7 +86,7 @@ class Cloud:
                 ProjectService(self.world, self.iam),
                 CredentialsService(self.world, self.iam),
                 LoggingService(self.world, self.iam),
-                *services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)]),
+                *entered,
                 self.storage,
                 self.nodes,
             ],

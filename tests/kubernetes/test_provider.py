@@ -8,9 +8,8 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from rehearsal.kubernetes.standin import difference
 from rehearsal.plugin.values import UNKNOWN
 from rehearsal.standin.install import install
 from tests.kubernetes.lab import MACHINE, Lab, inside
-from tests.kubernetes.stack import PROGRAM, TYPED, Stack
+from tests.kubernetes.stack import TYPED, Stack
 
 pytestmark = pytest.mark.slow
 INSIDE: ThreadPoolExecutor = inside()
