@@ -8,12 +8,13 @@ https://cloud.google.com/iam/docs/roles-permissions
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from infra.layers import Layer
     from infra.settings import Settings
 
 On = Literal["project", "hosts' account", "GKE nodes' account", "checkpoint bucket", "controller's bucket"]
@@ -91,9 +92,14 @@ def roles(account: str, settings: Settings | None = None) -> Iterator[Role]:
 
     if account != PLATFORM:
         yield from _OF[account]
-        return
+    else:
+        yield from of_layers(layers.layers() if settings is None else layers.on(settings), settings)
+
+
+def of_layers(layers: Iterable[Layer], settings: Settings | None = None) -> Iterator[Role]:
+    """What brings these layers up, each role once."""
     found: dict[tuple[str, ...], Role] = {}
-    for layer in layers.layers() if settings is None else layers.on(settings):
+    for layer in layers:
         for one in layer.roles:
             if settings is None or not one.setting or getattr(settings[layer.settings], one.setting):
                 key = (one.name, one.on, one.setting)
