@@ -122,16 +122,19 @@ class Plan:
         return layers.up_command(first, self.environment)
 
 
-def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
+def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Path | None = None) -> Plan:
     """Preview every layer that is on, all at once; `only` some of them, if given.
 
-    Raises InfraError: wrong settings, more than the budget, or Pulumi can't be run. A layer whose preview
-    fails is in the plan, with `failed`.
+    `save`: a folder for the plans, LAYER.json each, which `stacks.up` takes. Raises InfraError: wrong
+    settings, more than the budget, or Pulumi can't be run. A layer whose preview fails is in the plan, with
+    `failed`.
     """
     checked = settings.from_file(environment, root)
     prices.within_budget(checked)
     names = [layer.name for layer in layers.on(checked) if not only or layer.name in only]
     real = Pulumi(environment, root)
+    if save:
+        save.mkdir(parents=True, exist_ok=True)
     # No layer's plan needs another's, and each spends its seconds on starting up.
     with (
         formatting_kept(environment, root),
@@ -144,10 +147,11 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
 
         def one(layer: str) -> LayerPlan:
             pulumi = real if layer in up else empty
+            saving = ("--save-plan", str(save.absolute() / f"{layer}.json")) if save else ()
             if pulumi is empty:
                 empty.ask(layer, "stack", "init", environment)
             fine, output, events = pulumi.capture(
-                layer, "preview", "--stack", environment, "--non-interactive"
+                layer, "preview", "--stack", environment, "--non-interactive", *saving
             )
             found = [
                 _change(event["resourcePreEvent"]["metadata"])

@@ -33,20 +33,21 @@ class Builder(pulumi.ComponentResource):
 
 
 class Starters(pulumi.ComponentResource):
-    """Who may start builds: in the project as such, and as which account the accounts' policies say."""
+    """Who may start builds and read their logs; as which account, the accounts' own policies say."""
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
         super().__init__("tpu:builds:Starters", "starters", None, opts)
         ours = pulumi.ResourceOptions(parent=self)
         builds, bucket = settings[BuildsSettings], str(settings[StorageSettings].state_bucket_name)
         for user in dict.fromkeys([*builds.preview_users, *builds.apply_users]):
-            gcp.projects.IAMMember(
-                f"starts-{user}",
-                project=settings.project,
-                role="roles/cloudbuild.builds.editor",
-                member=user,
-                opts=ours,
-            )
+            for role in ("roles/cloudbuild.builds.editor", "roles/logging.viewer"):
+                gcp.projects.IAMMember(
+                    f"{role.rpartition('.')[2]}-{user}",
+                    project=settings.project,
+                    role=role,
+                    member=user,
+                    opts=ours,
+                )
             gcp.storage.BucketIAMMember(
                 f"uploads-{user}",
                 bucket=bucket,
