@@ -10,6 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from rehearsal.cloud import kms_grpc
+from rehearsal.cloud.builder import Builder
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.config import CloudConfig, address
@@ -76,6 +77,7 @@ class Cloud:
         entered = services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)])
         kms = next(one for one in entered if one.api == "cloudkms")
         self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
+        logging = LoggingService(self.world, self.iam)
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -85,7 +87,7 @@ class Cloud:
                 oauth,
                 ProjectService(self.world, self.iam),
                 CredentialsService(self.world, self.iam),
-                LoggingService(self.world, self.iam),
+                logging,
                 *entered,
                 self.storage,
                 self.nodes,
@@ -94,6 +96,11 @@ class Cloud:
             doorway=self._doorway,
         )
         self._guests = PodGuests(self.world, self.nodes)
+        if config.builder:
+            write = logging.methods()["logging.entries.write"]
+            place = config.directory / "builds"
+            builder = Builder(self.world, self.iam, self._guests, write, place, config.builder)
+            self.world.run_build = builder.run
         self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
 
