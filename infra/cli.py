@@ -123,8 +123,10 @@ class Pulumi:
 
     def create(self, layer: str) -> None:
         """Make a layer's stack, whose secrets the key encrypts that the settings' file names, if it does."""
-        path = self.root / f"Pulumi.{self.environment}.yaml"
-        keyed = _SECRETS_PROVIDER.search(path.read_text(encoding="utf-8"))
+        name = f"Pulumi.{self.environment}.yaml"
+        places = (self.directory(layer) / name, self.root / name)
+        text = next((path.read_text(encoding="utf-8") for path in places if path.is_file()), "")
+        keyed = _SECRETS_PROVIDER.search(text)
         options = ("--secrets-provider", keyed[1]) if keyed else ()
         self.ask(layer, "stack", "init", self.environment, *options)
 

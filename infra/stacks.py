@@ -45,7 +45,14 @@ def up(
             _settle(environment, layer, root)
             if pulumi.export(layer) is None:
                 pulumi.create(layer)
-            pulumi.show(layer, "up", "--stack", environment, *options, *saved.get(layer, ()))
+            try:
+                pulumi.show(layer, "up", "--stack", environment, *options, *saved.get(layer, ()))
+            except CommandError as error:
+                if plans:  # Pulumi 3.272 says nothing where an output isn't as the plan has it
+                    raise CommandError(
+                        f"{error}\n    fix: {_AGAIN.format(environment, layer, plans)}"
+                    ) from None
+                raise
     return 0
 
 
@@ -134,4 +141,8 @@ def in_order(layers: Sequence[str]) -> list[str]:
     return [name for name in known if name in layers]
 
 
+_AGAIN = (
+    "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "
+    "make it again: tpu plan {} {} --save {}"
+)
 PATIENCE = Patience()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.builds.settings import BuildsSettings
-from infra.gcp.roles import Role, of_layers
+from infra.gcp.roles import OF_GUARDS, Role, of_layers
 from infra.layers import Layer, on
 from infra.settings.schema import Settings
 
@@ -42,6 +42,13 @@ def previewing(settings: Settings) -> tuple[str, ...]:
 def grantable(settings: Settings) -> tuple[str, ...]:
     """The roles that these layers grant on the project, and that the applying account may grant."""
     return tuple(sorted({role for layer in applied(settings) for role in layer.grants(settings)}))
+
+
+def asked(settings: Settings) -> tuple[str, ...]:
+    """What finds out whether something lives on these layers, as a destroy of them does (infra/guard.py)."""
+    ours = {layer.name for layer in applied(settings)}
+    holding = (layer for layer in on(settings) if layer.holds and ours & {layer.name, *layer.needs})
+    return tuple(sorted({one for layer in holding for one in OF_GUARDS[layer.holds]}))
 
 
 def on_buckets(settings: Settings) -> tuple[str, ...]:

@@ -152,6 +152,8 @@ def apply_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAcco
             )
         elif role.on == "project" and role.name != access.STORAGE_ADMIN:
             account.project_role(role.name)
+    if asked := access.asked(settings):
+        account.project_role(account.own_role("guards", "TPU builds: what lives on layers", asked))
     if on_buckets := access.on_buckets(settings):
         own = account.own_role("buckets", "TPU builds: policies of buckets", on_buckets)
         if "storage.buckets.create" in on_buckets:  # a bucket that isn't there has no policy

@@ -26,6 +26,12 @@ ON_NODES = (
     "tpu.operations.get",
 )  # fmt: skip
 
+# What finds out whether something lives on a layer (infra/guard.py), by what that is (`Layer.holds`).
+OF_GUARDS = {
+    "members": ("tpu.nodes.list",),
+    "jobs": ("container.clusters.connect", "container.clusters.list", "container.thirdPartyObjects.list"),
+}
+
 
 @dataclass(frozen=True)
 class Role:
