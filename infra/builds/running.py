@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import subprocess
@@ -90,14 +91,14 @@ def fetch(settings: Settings, id_: str, layers: Sequence[str], folder: Path, cli
 def archive(root: Path) -> bytes:
     """The checkout as a .tgz that is the same for the same files."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
+    with tarfile.open(fileobj=packed, mode="w") as tar:
         for path in _files(root):
             tar.add(path, path.relative_to(root).as_posix(), filter=_plain)
-    return packed.getvalue()
+    return gzip.compress(packed.getvalue(), compresslevel=6, mtime=0)
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = 0
+    entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = "root"
     return entry
 
