@@ -91,6 +91,12 @@ def _job(arguments: list[str]) -> int:
     return job(arguments)
 
 
+def _builds(arguments: list[str]) -> int:
+    from cli.builds import main as builds
+
+    return builds(arguments)
+
+
 def _status(arguments: list[str]) -> int:
     """Every slice once; with --watch again and again, in the terminal and with --port as a page."""
     if "--watch" not in arguments:
@@ -168,6 +174,7 @@ COMMANDS: dict[str, tuple[Main, str]] = {
 
 SUBCOMMANDS: dict[str, tuple[Main, str]] = {
     "job": (_job, "jobs on a cluster's queue: submit, list, logs, cancel, tensorboard, image"),
+    "builds": (_builds, "the layers by Cloud Build: render, submit"),
     "infra": (_infra, "one layer at a time; prices, roles, settle"),
     "fleet": (_subfleet, "fleets of equal slices: create, delete, deploy, monitor, exec, …"),
     "workload": (_workload, "what hosts run: train, extract, data, checkpoints, activations, goodput"),

@@ -15,8 +15,8 @@ from infra.gke.settings import GkeSettings
 from infra.jobs import image as context
 from infra.jobs.jobset import Job, jobset
 from infra.jobs.submission import curves
-from infra.queue.settings import DIGEST, QueueSettings
-from infra.settings import Settings
+from infra.queue.settings import QueueSettings
+from infra.settings import Settings, rules
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
 
@@ -42,8 +42,8 @@ def image(settings: Settings, options: argparse.Namespace) -> int:
     """Write what an image of the published bundle is built from."""
     desired, bundle = settings[QueueSettings], settings[TpuSettings].bundle
     base = options.base or (desired.image if desired.install == "bundle" else None) or ""
-    if not DIGEST.ok(base):
-        raise CommandError(f"--base {base or '(nothing)'}: {DIGEST.text}\n    fix: {DIGEST.fix}")
+    if not rules.DIGEST.ok(base):
+        raise CommandError(f"--base {base or '(nothing)'}: {rules.DIGEST.text}\n    fix: {rules.DIGEST.fix}")
     if not bundle:
         raise CommandError(f"no bundle is published\n    fix: tpu publish {settings.environment}")
     region, project = pools.region(settings), settings.project

@@ -29,8 +29,14 @@ def plan(arguments: Sequence[str], root: Path = ROOT) -> int:
         "--format", choices=("text", "markdown"), default="text", help="markdown: a comment for CI"
     )
     parser.add_argument("--full", action="store_true", help="all that Pulumi prints")
+    parser.add_argument(
+        "--save",
+        metavar="DIR",
+        type=Path,
+        help="write the layers' plans there, for `tpu infra up --plan`",
+    )
     options = parser.parse_args(arguments)
-    found = _planned(options, root)
+    found = _planned(options, root, options.save)
     if options.json:
         print(json.dumps(planning.as_json(found)))
     elif options.format == "markdown":
@@ -39,7 +45,9 @@ def plan(arguments: Sequence[str], root: Path = ROOT) -> int:
         print(planning.text(found, options.full))
     found.refuse_failed()
     if not options.json and options.format == "text":
-        print("\nno changes" if found.empty else f"\nnext: tpu up {options.environment}")
+        saved = f"tpu infra up {options.environment} {' '.join(options.layers)} --plan {options.save}"
+        command = " ".join(saved.split()) if options.save else f"tpu up {options.environment}"
+        print("\nno changes" if found.empty else f"\nnext: {command}")
     return 0
 
 
@@ -115,10 +123,10 @@ def _parser(name: str, about: str | None, example: str) -> argparse.ArgumentPars
     return parser
 
 
-def _planned(options: argparse.Namespace, root: Path) -> planning.Plan:
+def _planned(options: argparse.Namespace, root: Path, save: Path | None = None) -> planning.Plan:
     only = stacks.in_order(options.layers)
     with _progress("planning: pulumi preview of each layer"):
-        return planning.plan(options.environment, root, only)
+        return planning.plan(options.environment, root, only, save)
 
 
 def _held(pulumi: Pulumi, layer: str) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from infra import grants, layers, plan, stacks
+from infra import grants, layers, plan, refusals, stacks
 from infra.cli import run
 from infra.prices import show
 from infra.settings.sources import ROOT
@@ -49,6 +49,12 @@ def _run(arguments: list[str] | None, root: Path) -> int:
     for one in changing:
         one.add_argument("--yes", action="store_true", help="don't ask; without a terminal it is needed")
         one.add_argument("--skip-preview", action="store_true", help="don't show the plan first")
+    changing[0].add_argument(
+        "--plan", metavar="DIR", type=Path, help="change no more than the plans there, of `tpu plan --save`"
+    )
+    changing[1].add_argument(
+        "--check", action="store_true", help="take nothing down; only say what stands against it"
+    )
     changing[0].add_argument("--after", metavar="LAYER", help="only the layers behind this one")
     parsed = parser.parse_args(arguments)
     environment = parsed.environment
@@ -61,7 +67,11 @@ def _run(arguments: list[str] | None, root: Path) -> int:
         case "settle":
             return stacks.settle_layers(environment, parsed.layers, root)
         case "up":
-            return stacks.up(environment, parsed.layers, root, options, parsed.after)
+            return stacks.up(environment, parsed.layers, root, options, parsed.after, plans=parsed.plan)
+        case "down" if parsed.check:
+            refusals.refuse(environment, stacks.in_order(parsed.layers), root)
+            print(f"nothing stands against taking {', '.join(parsed.layers)} down")
+            return 0
         case "down":
             return stacks.down(environment, parsed.layers, root, options)
         case _:

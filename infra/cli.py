@@ -26,12 +26,16 @@ NO_LOGIN = (
 # What the official provider writes around its sentence, as recorded with 9.35.0.
 _FRAME = re.compile(r"sdk-v2/\S+\.go:\d+: (?:sdk\.\w+: )?|: provider=google(?:-beta)?@[\d.]+\d")
 _COLOUR = re.compile(r"<\{%[a-z0-9 -]*%\}>")  # in the messages of an event log
-_SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)\S")
+_SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)(\S+)")
 NO_PASSPHRASE = (
     "no passphrase for the stacks' secrets: this backend wants one, though our stacks hold no secret\n"
     "    fix: export PULUMI_CONFIG_PASSPHRASE='TEXT' (any, and from then on the same; it may be empty), or "
     "PULUMI_CONFIG_PASSPHRASE_FILE=FILE with the text in it"
 )
+
+
+# Saved plans are an experiment of Pulumi's: https://www.pulumi.com/docs/iac/concepts/update-plans/
+_OURS = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_EXPERIMENTAL": "true"}
 
 
 class Pulumi:
@@ -53,7 +57,7 @@ class Pulumi:
         self.environment = environment
         self.root = root
         self.output = output
-        self.variables = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true", **(variables or {})}
+        self.variables = {**_OURS, **os.environ, **(variables or {})}
 
     def directory(self, layer: str) -> Path:
         """The folder with a layer's Pulumi.yaml."""
@@ -116,6 +120,15 @@ class Pulumi:
         """Names of a layer's stacks in the backend that is logged in."""
         listed = json.loads(self.ask(layer, "stack", "ls", "--json"))
         return {stack["name"].rpartition("/")[2] for stack in listed}
+
+    def create(self, layer: str) -> None:
+        """Make a layer's stack, whose secrets the key encrypts that the settings' file names, if it does."""
+        name = f"Pulumi.{self.environment}.yaml"
+        places = (self.directory(layer) / name, self.root / name)
+        text = next((path.read_text(encoding="utf-8") for path in places if path.is_file()), "")
+        keyed = _SECRETS_PROVIDER.search(text)
+        options = ("--secrets-provider", keyed[1]) if keyed else ()
+        self.ask(layer, "stack", "init", self.environment, *options)
 
     def export(self, layer: str) -> dict[str, Any] | None:
         """A layer's whole state, as `pulumi stack import` takes it; None where the layer has no stack."""

@@ -53,6 +53,7 @@ class Layer:
         rules: between its settings, and with those of layers that it reads.
         record_rules: by the class of a list's items, the rule between an item's fields.
         roles: what a platform engineer asks for to bring it up and down.
+        grants: roles that it grants on the project; who brings it up may grant these and no others.
         services: Google services that it calls, e.g. "compute.googleapis.com".
         planned: outputs that the settings foretell, by field: what a preview shows before it is up.
         providers: factories of its providers, by name.
@@ -75,6 +76,7 @@ class Layer:
     rules: tuple[Relation, ...] = ()
     record_rules: Mapping[type, RecordRule] = field(default_factory=dict)
     roles: tuple[Role, ...] = ()
+    grants: Callable[[Settings], Iterable[str]] = lambda _: ()
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
     planned: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
     prices: Callable[[Settings], Iterable[Row]] = lambda _: ()

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from types import MappingProxyType
 
+from infra.builds.settings import BuildsSettings
 from infra.catalog import region_of
 from infra.data.settings import DataSettings
 from infra.network.settings import NetworkSettings
@@ -74,6 +75,25 @@ def controller_account_id(settings: Settings) -> str:
 def controller_role_id(settings: Settings) -> str:
     """What the project calls the role of that account: an id of a role has no hyphens."""
     return str(settings[StorageSettings].controller_account_id).replace("-", "_")
+
+
+def state_key_id(settings: Settings) -> str:
+    """Full id of the key of Pulumi's state, where there is one."""
+    storage = settings[StorageSettings]
+    ring = f"projects/{settings.project}/locations/{storage.location}/keyRings/{storage.state_key_ring}"
+    return f"{ring}/cryptoKeys/{STATE_KEY}"
+
+
+def applying_member(settings: Settings) -> str | None:
+    """The account that Cloud Build applies as, as policies name it; None where no builds do."""
+    builds = settings.get(BuildsSettings)
+    email = f"{builds.apply_account_id}@{settings.project}.iam.gserviceaccount.com" if builds else ""
+    return f"serviceAccount:{email}" if builds else None
+
+
+def queue_role_id(environment: str) -> str:
+    """What the project calls the role of the teams' members: an id of a role has no hyphens."""
+    return f"tpuQueue_{environment.replace('-', '_')}"
 
 
 def controller_bucket(settings: Settings) -> str:

@@ -32,6 +32,7 @@ SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
 _STACK = "pulumi:pulumi:Stack"
 _FROM_PATH = "using pulumi-language-"  # which set-up put there
 _LONGEST_KEYS = 60
+_KEYS = ("secretsprovider", "encryptedkey")
 
 
 @dataclass(frozen=True)
@@ -122,20 +123,23 @@ class Plan:
         return layers.up_command(first, self.environment)
 
 
-def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
+def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Path | None = None) -> Plan:
     """Preview every layer that is on, all at once; `only` some of them, if given.
 
-    Raises InfraError: wrong settings, more than the budget, or Pulumi can't be run. A layer whose preview
-    fails is in the plan, with `failed`.
+    `save`: a folder for the plans, LAYER.json each, which `stacks.up` takes. Raises InfraError: wrong
+    settings, more than the budget, or Pulumi can't be run. A layer whose preview fails is in the plan, with
+    `failed`.
     """
     checked = settings.from_file(environment, root)
     prices.within_budget(checked)
     names = [layer.name for layer in layers.on(checked) if not only or layer.name in only]
     real = Pulumi(environment, root)
+    if save:
+        save.mkdir(parents=True, exist_ok=True)
     # No layer's plan needs another's, and each spends its seconds on starting up.
     with (
         formatting_kept(environment, root),
-        empty_state(environment, names, root) as empty,
+        empty_state(environment, names, root, keyed=save is not None) as empty,
         ThreadPoolExecutor(max(1, len(names))) as pool,
     ):
         up, why_not = _up(real, names, pool)
@@ -144,10 +148,11 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = ()) -> Plan:
 
         def one(layer: str) -> LayerPlan:
             pulumi = real if layer in up else empty
+            saving = ("--save-plan", str(save.absolute() / f"{layer}.json")) if save else ()
             if pulumi is empty:
-                empty.ask(layer, "stack", "init", environment)
+                empty.create(layer)
             fine, output, events = pulumi.capture(
-                layer, "preview", "--stack", environment, "--non-interactive"
+                layer, "preview", "--stack", environment, "--non-interactive", *saving
             )
             found = [
                 _change(event["resourcePreEvent"]["metadata"])
@@ -283,17 +288,20 @@ def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str],
 
 
 @contextmanager
-def empty_state(environment: str, names: Sequence[str], root: Path) -> Iterator[Pulumi]:
+def empty_state(
+    environment: str, names: Sequence[str], root: Path, *, keyed: bool = False
+) -> Iterator[Pulumi]:
     """The same projects on a backend of their own that is thrown away.
 
-    Stack files are copied without the keys of the real backend's secrets, one for each layer: making a stack
-    writes its file, and all are made at once.
+    Stack files are copied, one for each layer: making a stack writes its file, and all are made at once. With
+    `keyed` the copies have the key of the real backend's secrets, by which a saved plan is read again.
     """
     with tempfile.TemporaryDirectory(prefix="plan-") as name:
         folder = Path(name)
         stack = yaml_file.load((root / f"Pulumi.{environment}.yaml").read_text(encoding="utf-8"))
         # JSON is YAML in which no text can be taken for a number.
-        settings_text = json.dumps({"config": stack["config"]}, ensure_ascii=False)
+        settings_text = f"config: {json.dumps(stack['config'], ensure_ascii=False)}\n"
+        settings_text += "".join(f"{key}: {stack[key]}\n" for key in _KEYS if keyed and key in stack)
         for layer in names:
             place = folder / layers.directory(layer, root)
             place.mkdir(parents=True, exist_ok=True)

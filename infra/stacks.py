@@ -24,10 +24,12 @@ def up(
     options: Sequence[str] = (),
     after: str | None = None,
     output: int | None = None,
+    plans: Path | None = None,
 ) -> int:
     """Bring layers up in their order; without `layers` all that are on, or those behind `after`.
 
-    `options` go to each `pulumi up`. Raises InfraError where one fails; those before it are up then.
+    `options` go to each `pulumi up`; `plans`: folder with what `tpu plan --save` wrote, beyond which nothing
+    is changed. Raises InfraError where one fails; those before it are up then.
     """
     checked = from_file(environment, root)
     prices.within_budget(checked)
@@ -37,13 +39,30 @@ def up(
         ordered = on[on.index(after) + 1 if after in on else 0 :]
     if off := [name for name in ordered if name not in on]:
         raise CommandError(declared.off(off[0], environment))
+    saved = {layer: _saved(plans, layer, environment) for layer in ordered} if plans else {}
     for layer in ordered:
         with formatting_kept(environment, root):
             _settle(environment, layer, root)
             if pulumi.export(layer) is None:
-                pulumi.ask(layer, "stack", "init", environment)
-            pulumi.show(layer, "up", "--stack", environment, *options)
+                pulumi.create(layer)
+            try:
+                pulumi.show(layer, "up", "--stack", environment, *options, *saved.get(layer, ()))
+            except CommandError as error:
+                if plans:  # Pulumi 3.272 says nothing where an output isn't as the plan has it
+                    raise CommandError(
+                        f"{error}\n    fix: {_AGAIN.format(environment, layer, plans)}"
+                    ) from None
+                raise
     return 0
+
+
+def _saved(plans: Path, layer: str, environment: str) -> tuple[str, str]:
+    """The option for a layer's saved plan. Raises CommandError where there is none."""
+    path = plans.absolute() / f"{layer}.json"
+    if not path.is_file():
+        fix = f"tpu plan {environment} {layer} --save {plans}"
+        raise CommandError(f"no saved plan of {layer} in {plans}\n    fix: {fix}")
+    return "--plan", str(path)
 
 
 def down(
@@ -122,4 +141,8 @@ def in_order(layers: Sequence[str]) -> list[str]:
     return [name for name in known if name in layers]
 
 
+_AGAIN = (
+    "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "
+    "make it again: tpu plan {} {} --save {}"
+)
 PATIENCE = Patience()

@@ -8,12 +8,13 @@ https://cloud.google.com/iam/docs/roles-permissions
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from infra.layers import Layer
     from infra.settings import Settings
 
 On = Literal["project", "hosts' account", "GKE nodes' account", "checkpoint bucket", "controller's bucket"]
@@ -24,6 +25,12 @@ ON_NODES = (
     "tpu.nodes.create", "tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list", "tpu.nodes.update",
     "tpu.operations.get",
 )  # fmt: skip
+
+# What finds out whether something lives on a layer (infra/guard.py), by what that is (`Layer.holds`).
+OF_GUARDS = {
+    "members": ("tpu.nodes.list",),
+    "jobs": ("container.clusters.connect", "container.clusters.list", "container.thirdPartyObjects.list"),
+}
 
 
 @dataclass(frozen=True)
@@ -91,9 +98,14 @@ def roles(account: str, settings: Settings | None = None) -> Iterator[Role]:
 
     if account != PLATFORM:
         yield from _OF[account]
-        return
+    else:
+        yield from of_layers(layers.layers() if settings is None else layers.on(settings), settings)
+
+
+def of_layers(layers: Iterable[Layer], settings: Settings | None = None) -> Iterator[Role]:
+    """What brings these layers up, each role once."""
     found: dict[tuple[str, ...], Role] = {}
-    for layer in layers.layers() if settings is None else layers.on(settings):
+    for layer in layers:
         for one in layer.roles:
             if settings is None or not one.setting or getattr(settings[layer.settings], one.setting):
                 key = (one.name, one.on, one.setting)

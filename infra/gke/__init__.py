@@ -97,16 +97,23 @@ _ROLES = (
         "roles/storage.admin", "let pods use the buckets",
         ("storage.buckets.get", "storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"),
     ),
+    Role(
+        "roles/storage.admin", "create the bucket of artifacts",
+        ("storage.buckets.create", "storage.buckets.delete", "storage.buckets.update"),
+        setting="artifact_bucket",
+    ),
     ACT_AS_NODES,
 )  # fmt: skip
 
 LAYER = Layer(
     name="gke",
     reads=("storage", "network"),
+    may_read=("builds",),
     settings=GkeSettings,
     rules=RULES,
     record_rules={PoolSettings: checked},
     roles=_ROLES,
+    grants=lambda given: (*given[GkeSettings].node_roles, *given[GkeSettings].workload_roles),
     services=_services,
     providers=GOOGLE,
     outputs=GkeOutputs,

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pulumi
 import pulumi_gcp as gcp
 
+from infra import names
 from infra.gke.settings import GkeSettings
 from infra.settings import Settings
 
@@ -38,7 +39,9 @@ class NodeIdentity(pulumi.ComponentResource):
                 member=f"serviceAccount:{email}",
                 opts=after,
             )
-        for user in desired.node_account_users:
+        for user in dict.fromkeys(
+            [*desired.node_account_users, *filter(None, [names.applying_member(settings)])]
+        ):
             gcp.serviceaccount.IAMMember(
                 f"{id_}-user-{user}",
                 service_account_id=f"projects/{settings.project}/serviceAccounts/{email}",

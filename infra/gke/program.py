@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
@@ -42,7 +43,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
     ).number
     workload = WorkloadIdentity(settings, number, buckets, cluster.cluster, opts)
-    endpoint = cluster.cluster.control_plane_endpoints_config.apply(_dns_name)
+    endpoint: pulumi.Output[str] = cluster.cluster.control_plane_endpoints_config.apply(_dns_name)
     hourly = prices.total([row.hourly for row in pools.rows(settings)])
     return GkeOutputs(
         cluster_name=cluster.cluster.name,
@@ -61,8 +62,14 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     )
 
 
-def _dns_name(config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig) -> str:
-    return (config.dns_endpoint_config and config.dns_endpoint_config.endpoint) or ""
+def _dns_name(
+    config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig,
+) -> pulumi.Output[str]:
+    """Google chooses it: a preview that took it for empty would be a plan that no update can follow."""
+    name: Any = (config.dns_endpoint_config and config.dns_endpoint_config.endpoint) or ""
+    if not name and pulumi.runtime.is_dry_run():
+        name = pulumi.UNKNOWN
+    return pulumi.Output.from_input(name)
 
 
 def kubeconfig(settings: Settings, host: str) -> str:

@@ -19,9 +19,9 @@ from infra.gke.settings import GkeSettings
 from infra.jobs.jobset import Claim, Job, Uploader
 from infra.queue.kueue import PRIORITIES, Team, flavor
 from infra.queue.namespace import CHECKPOINTS, DATA
-from infra.queue.settings import DIGEST, QueueSettings
+from infra.queue.settings import QueueSettings
 from infra.queue.team import cluster, teams
-from infra.settings import commands
+from infra.settings import commands, rules
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
@@ -147,8 +147,8 @@ def _program(settings: Settings, asked: Request) -> Iterator[Problem]:
     if not image:
         fix = "add queue:image, or write --image HOST/PATH@sha256:…"
         yield Problem("--image", "nothing", "a job runs in an image", fix)
-    elif not DIGEST.ok(image):
-        yield Problem("--image", f'"{image}"', DIGEST.text, DIGEST.fix)
+    elif not rules.DIGEST.ok(image):
+        yield Problem("--image", f'"{image}"', rules.DIGEST.text, rules.DIGEST.fix)
     if settings[QueueSettings].install == "bundle" and not settings[TpuSettings].bundle:
         fix = f"tpu publish {settings.environment}, or queue:install: image"
         yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from infra import names
 from infra.gcp.roles import Role
 from infra.layers import Layer, deferred
 from infra.outputs import Outputs, output
@@ -61,6 +62,7 @@ LAYER = Layer(
     settings=QueueSettings,
     rules=RULES,
     roles=_ROLES,
+    grants=lambda given: (f"projects/{given.project}/roles/{names.queue_role_id(given.environment)}",),
     services=lambda _: ("container.googleapis.com",),
     providers=KUBERNETES,
     outputs=QueueOutputs,

@@ -96,7 +96,7 @@ class Members(pulumi.ComponentResource):
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
         super().__init__("tpu:queue:Members", "members", None, opts)
-        project, role_id = settings.project, f"tpuQueue_{settings.environment.replace('-', '_')}"
+        project, role_id = settings.project, names.queue_role_id(settings.environment)
         role = gcp.projects.IAMCustomRole(
             "members",
             role_id=role_id,

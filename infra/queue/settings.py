@@ -12,11 +12,6 @@ NAMESPACE = rules.pattern(
     "a Kubernetes namespace: 1 to 63 lowercase letters, digits and hyphens, first and last no hyphen",
     "rename it",
 )
-DIGEST = rules.pattern(
-    r"[a-z0-9][a-z0-9.-]*(:\d+)?(/[a-z0-9._-]+)+(:[\w][\w.-]{0,127})?@sha256:[0-9a-f]{64}",
-    "an image with its digest, which names its bytes: HOST/PATH[:TAG]@sha256:…",
-    "write the digest: `crane digest IMAGE`, or `docker buildx imagetools inspect IMAGE`",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +34,16 @@ class QueueSettings:
     )
     kueue_image: str = setting(
         f"image of Kueue's controller: {IMAGES['kueue']} with its digest",
-        rule=DIGEST,
+        rule=rules.DIGEST,
         example=f"{IMAGES['kueue']}@sha256:DIGEST",
     )
     jobset_image: str = setting(
         "image of JobSet's controller",
         default=f"{IMAGES['jobset']}@sha256:e75536f1135b7bb2f19f8c3b620782fbdd9091d73398e3a272f9a5fed322980d",
-        rule=DIGEST,
+        rule=rules.DIGEST,
     )
     image: str | None = setting(
-        "image that jobs run in; without it `tpu job submit` needs --image", default=None, rule=DIGEST
+        "image that jobs run in; without it `tpu job submit` needs --image", default=None, rule=rules.DIGEST
     )
     install: str = setting(
         "what pods run: `bundle`, that of tpu:bundle, which they install as hosts do, on an image with bash "
@@ -67,7 +62,9 @@ class QueueSettings:
         ),
     )
     tensorboard_image: str | None = setting(
-        "image with `google-cloud-aiplatform[tensorboard]`, which copies them", default=None, rule=DIGEST
+        "image with `google-cloud-aiplatform[tensorboard]`, which copies them",
+        default=None,
+        rule=rules.DIGEST,
     )
     queueing_strategy: str = setting(
         "BestEffortFIFO: a job that doesn't fit lets smaller ones and those for other pools pass; "

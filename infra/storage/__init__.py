@@ -96,6 +96,11 @@ _ROLES = (
          "cloudkms.cryptoKeys.get", "cloudkms.cryptoKeys.update"),
         setting="state_key_ring",
     ),
+    Role(
+        "roles/cloudkms.admin", "say who uses it",
+        ("cloudkms.cryptoKeys.getIamPolicy", "cloudkms.cryptoKeys.setIamPolicy"),
+        setting="state_users",
+    ),
 )  # fmt: skip
 
 LAYER = Layer(

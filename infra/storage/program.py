@@ -13,7 +13,7 @@ from infra.storage.controller_account import ControllerAccount
 from infra.storage.identity import TrainingIdentity
 from infra.storage.services import ProjectServices
 from infra.storage.settings import StorageSettings
-from infra.storage.state import StateKey
+from infra.storage.state import StateKey, StateUsers
 
 # Pulumi writes a stack's state anew on each change; old ones are of use for days, not permanently.
 STATE_VERSION_DAYS = 90
@@ -43,6 +43,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         state = ProtectedBucket(desired.state_bucket_name, versioned, opts).bucket
     if desired.state_key_ring:
         key = StateKey(settings, desired.state_key_ring, opts).key
+    if desired.state_users:
+        StateUsers(settings, state, key, opts)
     return StorageOutputs(
         bucket_name=bucket.name,
         steps_bucket_name=steps.name,

@@ -42,6 +42,17 @@ def _state_bucket(settings: Settings, given: set[str]) -> Iterator[Problem]:
         yield Problem(path, f'"{name}"', rule, "give it another name")
 
 
+def _state_users(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    storage = settings[StorageSettings]
+    if storage.state_users and not (storage.state_bucket_name or storage.state_key_ring):
+        yield Problem(
+            "storage:stateUsers",
+            f"{len(storage.state_users)} without a state",
+            "who uses a state needs its bucket, its key, or both",
+            "add storage:stateBucketName and storage:stateKeyRing, or remove it",
+        )
+
+
 def _controller_account(settings: Settings, given: set[str]) -> Iterator[Problem]:
     storage = settings[StorageSettings]
     if storage.controller_account_id == storage.service_account_id:
@@ -64,6 +75,7 @@ RULES: tuple[Relation, ...] = (
     (("storage:versioning", "storage:hierarchicalNamespace"), _versioning),
     (("storage:location", "storage:kmsKey"), _kms_location),
     (("storage:bucketName", "storage:stateBucketName"), _state_bucket),
+    (("storage:stateUsers", "storage:stateBucketName", "storage:stateKeyRing"), _state_users),
     (
         ("storage:serviceAccountId", "storage:controllerAccountId", "storage:controllerAccountUsers"),
         _controller_account,

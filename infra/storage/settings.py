@@ -86,3 +86,8 @@ class StorageSettings:
         default=None,
         rule=rules.KEY_RING,
     )
+    state_users: tuple[str, ...] = setting(
+        "who runs Pulumi on that state: objects in its bucket, encryption by its key",
+        default=(),
+        rule=rules.MEMBER,
+    )

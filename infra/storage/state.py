@@ -32,3 +32,34 @@ class StateKey(pulumi.ComponentResource):
             opts=stored,
         )
         self.register_outputs({})
+
+
+class StateUsers(pulumi.ComponentResource):
+    """Who may read and write the state, and use the key."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        bucket: gcp.storage.Bucket | None,
+        key: gcp.kms.CryptoKey | None,
+        opts: pulumi.ResourceOptions | None = None,
+    ):
+        super().__init__("tpu:storage:StateUsers", "state-users", None, opts)
+        for user in settings[StorageSettings].state_users:
+            if bucket:
+                gcp.storage.BucketIAMMember(
+                    f"state-{user}",
+                    bucket=bucket.name,
+                    role="roles/storage.objectUser",
+                    member=user,
+                    opts=pulumi.ResourceOptions(parent=self),
+                )
+            if key:
+                gcp.kms.CryptoKeyIAMMember(
+                    f"state-key-{user}",
+                    crypto_key_id=key.id,
+                    role="roles/cloudkms.cryptoKeyEncrypterDecrypter",
+                    member=user,
+                    opts=pulumi.ResourceOptions(parent=self),
+                )
+        self.register_outputs({})

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from rehearsal.cloud import kms_grpc
+from rehearsal.cloud.builder import Builder
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.config import CloudConfig, address
@@ -72,6 +74,10 @@ class Cloud:
         self._doorway = Doorway(self.world, self.faults, self.requests)
         self.storage = StorageService(self.world, self.iam, config.directory / "storage", self._doorway)
         self.nodes = TpuService(self.world, operations, self.iam, hosts, durations, self._quotas, config.seed)
+        entered = services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)])
+        kms = next(one for one in entered if one.api == "cloudkms")
+        self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
+        logging = LoggingService(self.world, self.iam)
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -81,8 +87,8 @@ class Cloud:
                 oauth,
                 ProjectService(self.world, self.iam),
                 CredentialsService(self.world, self.iam),
-                LoggingService(self.world, self.iam),
-                *services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)]),
+                logging,
+                *entered,
                 self.storage,
                 self.nodes,
             ],
@@ -90,6 +96,11 @@ class Cloud:
             doorway=self._doorway,
         )
         self._guests = PodGuests(self.world, self.nodes)
+        if config.builder:
+            write = logging.methods()["logging.entries.write"]
+            place = config.directory / "builds"
+            builder = Builder(self.world, self.iam, self._guests, write, place, config.builder)
+            self.world.run_build = builder.run
         self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
 

@@ -31,7 +31,8 @@ class CloudConfig:
     to the machines. Lags and the lifetime of tokens are real seconds. Addresses are `HOST:PORT`; an empty
     `metadata` address leaves the metadata server out. `people`: accounts beside the owner, each with its
     `refresh_token` and `roles`, [role, resource] pairs, which the owner grants. With `control_planes`, a
-    process beside this one runs those of clusters (rehearsal/kubernetes), and they wait for it.
+    process beside this one runs those of clusters (rehearsal/kubernetes), and they wait for it. `builder`:
+    the variables of the steps of builds; without any, builds don't run.
     """
 
     project: str
@@ -58,6 +59,7 @@ class CloudConfig:
     token_lifetime_s: float = TOKEN_LIFETIME_S
     clock_rate: float = 1.0
     control_planes: bool = False
+    builder: dict[str, str] = field(default_factory=dict)
     seed: int = 0
 
     @property

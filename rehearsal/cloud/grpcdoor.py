@@ -18,6 +18,8 @@ from rehearsal.cloud.service import ApiError, NotEmulatedError
 
 CALLER: ContextVar[str] = ContextVar("caller")
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+# Of a method's package; the rest is asked at the host that the door has.
+_HOSTS = {"/google.cloud.kms.": "cloudkms.googleapis.com"}
 _BAD_TOKEN = ApiError(401, "UNAUTHENTICATED", "Request had invalid authentication credentials.")
 
 
@@ -38,7 +40,10 @@ class GrpcDoor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def behave(request: Any, context: Any) -> Any:
             method_id = details.method.removeprefix("/")
             principal = token.principal if token else ""
-            passage = Passage(method_id, "POST", self._host, details.method, principal, "")
+            host = next(
+                (one for begin, one in _HOSTS.items() if details.method.startswith(begin)), self._host
+            )
+            passage = Passage(method_id, "POST", host, details.method, principal, "")
 
             async def serve() -> Any:
                 if handler is None:

@@ -269,8 +269,27 @@ class Iam:
         """
         return any(self._granting(principal, permission, resource, list_prefix))
 
+    def require_grants(
+        self, principal: str, permission: str, resource: str, one: JsonObject, other: JsonObject
+    ) -> None:
+        """ApiError 403 unless the permission holds for the roles whose grants differ between two policies.
+
+        https://cloud.google.com/iam/docs/setting-limits-on-granting-roles
+        """
+        pairs = (_by_role(one), _by_role(other))
+        changed = frozenset(
+            role for role in pairs[0].keys() | pairs[1].keys() if pairs[0].get(role) != pairs[1].get(role)
+        )
+        if next(self._granting(principal, permission, resource, "", changed), None) is None:
+            raise denied(principal, permission, resource)
+
     def _granting(
-        self, principal: str, permission: str, resource: str, list_prefix: str
+        self,
+        principal: str,
+        permission: str,
+        resource: str,
+        list_prefix: str,
+        changed: frozenset[str] = frozenset(),
     ) -> Iterator[tuple[str, str]]:
         """Each (role, resource that it is granted on) that gives the permission."""
         resource = self._canonical(resource)
@@ -282,7 +301,7 @@ class Iam:
             and self._is_member(principal, binding["members"])
             and (
                 "condition" not in binding
-                or compile_condition(binding["condition"]["expression"])(resource, list_prefix)
+                or compile_condition(binding["condition"]["expression"])(resource, list_prefix, changed)
             )
         )
 
@@ -385,6 +404,15 @@ def _holding(versions: list[tuple[float, T]], now: float) -> T:
     while len(versions) > 1 and versions[1][0] <= now:
         versions.pop(0)
     return versions[0][1]
+
+
+def _by_role(policy: JsonObject) -> dict[str, list[str]]:
+    """Who has each role, under which condition."""
+    found: dict[str, list[str]] = {}
+    for binding in policy.get("bindings") or ():
+        marks = (f"{who} {binding.get('condition')}" for who in binding.get("members") or ())
+        found.setdefault(binding.get("role", ""), []).extend(marks)
+    return {role: sorted(marks) for role, marks in found.items() if marks}
 
 
 def member(principal: str) -> str:

@@ -33,6 +33,7 @@ _RESOURCES = {
     "global": {"project_id"},
     "generic_node": {"project_id", "location", "namespace", "node_id"},
     "generic_task": {"project_id", "location", "namespace", "job", "task_id"},
+    "build": {"project_id", "build_id", "build_trigger_id"},
     "gce_instance": {"project_id", "instance_id", "zone"},
 }
 

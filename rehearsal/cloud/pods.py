@@ -6,6 +6,7 @@ https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 from rehearsal.cloud.metadata import Guest, Guests
 from rehearsal.cloud.service import JsonObject, World
@@ -42,31 +43,49 @@ class PodGuests:
         """
         pool, node = body["workload_pool"], body["node"]
         who = principal(self._world.number, pool, body["namespace"], body["account"]) if pool else ""
-        self._pods[body["address"]] = Guest(
-            name=node,
-            instance_id=int(hashlib.sha256(node.encode()).hexdigest()[:15], 16),
+        self._pods[body["address"]] = replace(
+            _bare(body["address"], node, (body["google_account"] or pool) if pool else body["node_account"]),
             zone=body["zone"],
             machine_type=body["machine_type"],
-            address=body["address"],
-            external_address="",
-            gateway="",
-            netmask="",
-            mac="",
-            mtu=0,
-            network="",
             attributes={"cluster-name": body["cluster"], "cluster-location": body["location"]},
-            tags=(),
-            preempted=False,
-            maintenance={},
-            revocable=False,
-            service_account=(body["google_account"] or pool) if pool else body["node_account"],
-            scopes=_SCOPES,
-            guest_attributes=None,
             principal=who,
         )
         return {}
 
+    def enter(self, address: str, name: str, account: str) -> None:
+        """A build: whatever asks from this address gets the tokens of the account."""
+        self._pods[address] = _bare(address, name, account)
+
+    def drop(self, address: str) -> None:
+        """What was at an address is gone."""
+        self._pods.pop(address, None)
+
     async def leave(self, body: JsonObject) -> JsonObject:
         """The pod at an `address` has ended."""
-        self._pods.pop(body["address"], None)
+        self.drop(body["address"])
         return {}
+
+
+def _bare(address: str, name: str, account: str) -> Guest:
+    """A guest that knows its name and its account, and nothing of machines."""
+    return Guest(
+        name=name,
+        instance_id=int(hashlib.sha256(name.encode()).hexdigest()[:15], 16),
+        zone="",
+        machine_type="",
+        address=address,
+        external_address="",
+        gateway="",
+        netmask="",
+        mac="",
+        mtu=0,
+        network="",
+        attributes={},
+        tags=(),
+        preempted=False,
+        maintenance={},
+        revocable=False,
+        service_account=account,
+        scopes=_SCOPES,
+        guest_attributes=None,
+    )

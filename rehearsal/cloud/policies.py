@@ -47,6 +47,9 @@ def policy_methods(
         for key in mask - {"etag"}:
             changed[key] = policy.get(key)
         changed["version"] = policy.get("version", changed["version"])
+        iam.require_grants(
+            call.principal, f"{permissions}.setIamPolicy", resource(call), iam.policy(resource(call)), changed
+        )
         return iam.set_policy(resource(call), changed)
 
     async def test(call: Call) -> JsonObject:

@@ -157,6 +157,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "roles/cloudkms.cryptoKeyEncrypterDecrypter": (
         _PROJECT, "cloudkms.cryptoKeyVersions.useToEncrypt", "cloudkms.cryptoKeyVersions.useToDecrypt",
     ),
+    "roles/cloudkms.cryptoKeyDecrypter": (_PROJECT, "cloudkms.cryptoKeyVersions.useToDecrypt"),
     "roles/resourcemanager.projectIamAdmin": (
         "resourcemanager.projects.get", "resourcemanager.projects.getIamPolicy",
         "resourcemanager.projects.setIamPolicy",

@@ -185,7 +185,8 @@ class World:
     with its content, where it has one; `provisioned_s` when a disk's throughput last changed. `project`
     and `number` name the one project that exists. `control_planes` holds how those of clusters are (`state`,
     `message`, `nodes`), where clusters have any. `above` says what a project, folder or billing account
-    is in, for access; the billing account is the project's.
+    is in, for access; the billing account is the project's. `run_build` runs a build of Cloud Build to its
+    end, where there is something to run it with.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
 
@@ -203,6 +204,7 @@ class World:
     lags: Lags = Lags(0, 0, 0)
     monotonic_s: Callable[[], float] = time.monotonic
     control_planes: dict[str, JsonObject] | None = None
+    run_build: Callable[[JsonObject], Awaitable[None]] | None = None
     unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
 
     def __post_init__(self) -> None:

@@ -209,6 +209,7 @@ def _write_cloud_config(
         **plan.cloud,
         "seed": plan.seed,
         "control_planes": layout.kubernetes_config.exists(),
+        "builder": person.builder(layout, project),
     }
     layout.cloud_config.write_text(json.dumps(document, indent=1))
     layout.cloud_config.chmod(0o600)

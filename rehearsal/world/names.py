@@ -13,7 +13,8 @@ METADATA = "169.254.169.254"
 
 # <name>.googleapis.com
 _APIS = (
-    *("accounts", "aiplatform", "artifactregistry", "billingbudgets", "cloudbilling", "cloudfunctions"),
+    *("accounts", "aiplatform", "artifactregistry", "billingbudgets", "cloudbilling"),
+    *("cloudbuild", "cloudfunctions"),
     *("cloudkms", "cloudresourcemanager", "cloudscheduler", "compute", "container", "dataproc", "eventarc"),
     *("file", "iam", "iamcredentials", "logging", "monitoring", "oauth2", "openidconnect", "oslogin"),
     *("private", "pubsub", "run", "secretmanager", "serviceusage", "storage", "sts", "tpu"),

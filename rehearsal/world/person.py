@@ -105,6 +105,13 @@ exec {sys.executable} -m rehearsal.world.gke_plugin "$@"
         (layout.bin / "kubectl").symlink_to(kubernetes / "kubectl")
 
 
+def builder(layout: Layout, project: str) -> dict[str, str]:
+    """The variables of a build's steps: the programs of the world, and nothing of who works in it."""
+    theirs = ("HOME", "PYTHONPATH", "GOOGLE_", "CLOUDSDK_", "REHEARSAL_", "PULUMI_BACKEND", "PULUMI_CONFIG")
+    every = environment(layout, project)
+    return {name: value for name, value in every.items() if not name.startswith(theirs)}
+
+
 def environment(layout: Layout, project: str) -> dict[str, str]:
     """Every variable of a process in the world."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}

@@ -11,7 +11,7 @@ from tests.infra.engine import UPSTREAM, Recording, run
 from tests.infra.test_queue_layer import CLUSTER
 
 LAYERS = [layer.name for layer in layers()]
-DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 131}
+DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 131, "builds": 41}
 _GKE = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
     "gke:namespaces": ["vision"],
@@ -20,12 +20,17 @@ _QUEUE = {
     "queue:kueueImage": f"{IMAGES['kueue']}@sha256:{'0' * 64}",
     "queue:teams": [{"name": "vision", "members": ["user:ada@example.com"]}],
 }
-OFF = {"gke": _GKE, "queue": {**_GKE, **_QUEUE}}
+_BUILDS = {
+    "storage:stateBucketName": "my-project-pulumi",
+    "storage:stateKeyRing": "pulumi",
+    "builds:previewUsers": ["group:ml@example.com"],
+    "builds:applyUsers": ["group:sre@example.com"],
+}
+OFF = {"gke": _GKE, "queue": {**_GKE, **_QUEUE}, "builds": _BUILDS}
 """Settings that switch a layer on that is off in the tests' environment."""
 EVERYTHING = {
     "network:cloudNat": True,
-    "storage:stateBucketName": "my-project-pulumi",
-    "storage:stateKeyRing": "pulumi",
+    "storage:stateUsers": ["group:sre@example.com"],
     "storage:serviceAccountUsers": ["group:ml@example.com"],
     "storage:controllerAccountId": "tpu-fleet",
     "storage:controllerAccountUsers": ["group:sre@example.com"],

@@ -224,7 +224,14 @@ def test_outputs_may_be_unknown_in_a_preview_and_secret(declared: list[Layer]) -
         execute("reader", values, Recording(True, UPSTREAM))
 
 
-ON = {"gke": {"gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]}}
+ON = {
+    "builds": {
+        "builds:repository": "tpu-builds",
+        "storage:stateBucketName": "my-project-pulumi",
+        "storage:stateKeyRing": "pulumi",
+    },
+    "gke": {"gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}]},
+}
 CHOSEN_BY_GOOGLE = {"gke": {"endpoint", "kubeconfig"}}
 
 

@@ -35,6 +35,8 @@ ALL_OF_IT = {
     "network:cloudNat": True,
     "storage:stateBucketName": "my-state",
     "storage:stateKeyRing": "pulumi",
+    "storage:stateUsers": ["user:ann@example.com"],
+    "builds:applyUsers": ["user:ann@example.com"],
     "storage:serviceAccountUsers": ["user:ann@example.com"],
     "storage:controllerAccountId": "tpu-fleet",
     "gke:namespaces": ["vision"],

@@ -93,7 +93,7 @@ def _begun(
     gone = shown(resources, shape, call, name) if shape.collection.shows_deleted else None
     operation = resources.operations.longrunning(
         api=call.api,
-        parent="/".join(plain(name).split("/")[:4]),
+        parent=_place(name),
         metadata=_metadata(change, _VERBS.get(did, did)),
         response_type="google.protobuf.Empty" if did == "delete" and gone is None else shape.message,
         work=work,
@@ -103,6 +103,12 @@ def _begun(
     if "operation" in shape.fields and not change.old:
         resources.world.directory[name]["operation"] = operation["name"]
     return operation
+
+
+def _place(name: str) -> str:
+    """`projects/P/locations/L`, where an operation on a resource is; of one without a location `global`."""
+    parts = plain(name).split("/")[:4]
+    return "/".join(parts if parts[2:3] == ["locations"] else [*parts[:2], "locations", "global"])
 
 
 def _metadata(change: Change, verb: str) -> JsonObject:
@@ -120,5 +126,7 @@ def _metadata(change: Change, verb: str) -> JsonObject:
         "operationType": "BATCH",
     }
     known = shape.document.definitions.get(shape.entry.metadata, {}).get("properties", _COMMON)
+    if "build" in known:
+        found["build"] = shown(change.resources, shape, change.call, change.name)
     typed = {"@type": f"type.googleapis.com/{shape.package}.{shape.entry.metadata}"}
     return typed | {key: value for key, value in found.items() if key in known}

@@ -23,7 +23,7 @@ from rehearsal.cloud.storage.uploads import Uploads
 
 
 class StorageService:
-    """Cloud Storage, with its content under `root`. `start` opens its gRPC door, `close` shuts it."""
+    """Cloud Storage, with its content under `root`. `start` opens `control`, the gRPC door; `close` ends."""
 
     api = "storage"
     versions = ("v1",)
@@ -36,21 +36,21 @@ class StorageService:
         self._objects = Objects(self._store)
         self._buckets = Buckets(self._store)
         self._folders = Folders(self._store)
-        self._control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway)
+        self.control = StorageControl(self.methods(), iam, root / "grpc.sock", doorway)
 
     async def start(self) -> None:
         """Open the gRPC door."""
-        self._control.path.parent.mkdir(parents=True, exist_ok=True)
-        await self._control.start()
+        self.control.path.parent.mkdir(parents=True, exist_ok=True)
+        await self.control.start()
 
     async def close(self) -> None:
         """Shut the gRPC door."""
-        await self._control.close()
+        await self.control.close()
 
     @property
     def grpc_socket(self) -> Path:
         """The Unix socket of StorageControl, for `HttpOrGrpcSite`."""
-        return self._control.path
+        return self.control.path
 
     def methods(self) -> Mapping[str, Method]:
         """Method id → method."""

@@ -15,7 +15,7 @@ from rehearsal.plugin.errors import ApiError, OperationError, StandInError
 from rehearsal.standin import mapping
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings
-from rehearsal.standin.table import IAM, RESOURCE_MANAGER, STORAGE, Service
+from rehearsal.standin.table import IAM, KMS, RESOURCE_MANAGER, STORAGE, Service
 from rehearsal.standin.types.services import ARTIFACT_REGISTRY, PUBSUB, SECRET_MANAGER
 
 _POLICY_VERSION = 3  # the one that has conditions
@@ -281,6 +281,14 @@ ACCOUNT_IAM_MEMBER = _member(
     "gcp:serviceaccount/iAMMember:IAMMember",
     IAM,
     PolicyAccess("serviceAccountId", "{serviceAccountId}", _POST, _DOTTED),
+    library=True,
+)
+# Not recorded; as in the provider's source (google/services/kms/iam_kms_crypto_key.go of
+# https://github.com/hashicorp/terraform-provider-google).
+CRYPTO_KEY_IAM_MEMBER = _member(
+    "gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember",
+    KMS,
+    PolicyAccess("cryptoKeyId", "{cryptoKeyId}", read_query=_DOTTED),
     library=True,
 )
 REPOSITORY_IAM_MEMBER = _member(

@@ -1,0 +1,128 @@
+"""`tpu builds`: the layers by Cloud Build: render its files, start a build, and what builds run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra import layers
+from infra import plan as planning
+from infra.builds import commands, render, running
+from infra.builds.access import applied
+from infra.builds.settings import BuildsSettings
+from infra.errors import CommandError
+from infra.gcp.client import Client, RequestError
+from infra.settings import Settings, from_file
+from infra.settings.sources import ROOT
+
+
+def main(arguments: Sequence[str], root: Path = ROOT) -> int:
+    """Render, submit, plan."""
+    options = _parser().parse_args(arguments)
+    settings = from_file(options.environment, root)
+    if settings.get(BuildsSettings) is None:
+        raise CommandError(layers.off("builds", options.environment))
+    if options.command == "render":
+        folder = options.out or root / commands.FOLDER / options.environment
+        for path in render.write(settings, folder):
+            print(path)
+        print(
+            f"\nnext: tpu builds submit {options.environment} preview, or gcloud builds submit --config=FILE"
+        )
+        return 0
+    if options.command == "submit":
+        return _submit(settings, options, root)
+    return _plan(settings, options, root)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tpu builds",
+        description="The layers by Cloud Build: one account previews, another applies (docs/builds.md).",
+        epilog="example: tpu builds submit dev preview",
+    )
+    found = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        one = found.add_parser(name, help=text, description=text)
+        one.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
+        return one
+
+    rendering = command("render", "write the build files, for gcloud and triggers")
+    rendering.add_argument(
+        "--out", metavar="DIR", type=Path, help=f"folder for them (default: {commands.FOLDER}/ENV)"
+    )
+    submitting = command("submit", "start a build on this checkout, and follow it")
+    submitting.add_argument("build", metavar="BUILD", help=f"{', '.join(commands.KINDS)}, or a file with one")
+    submitting.add_argument("--plan", metavar="ID", help="of provision: apply what that preview has saved")
+    submitting.add_argument("--detach", action="store_true", help="don't wait for its end")
+    plan = command("plan", "what a build begins with: fetch a preview's saved plans, or make them")
+    plan.add_argument("--from", dest="preview", metavar="ID", default="", help="empty: preview now")
+    plan.add_argument("--to", metavar="DIR", type=Path, required=True, help="folder for the plans")
+    return parser
+
+
+def _submit(settings: Settings, options: argparse.Namespace, root: Path) -> int:
+    build = _build(settings, options.build)
+    if options.plan is not None:
+        if "_PLAN" not in build.get("substitutions", {}):
+            raise CommandError(f"{options.build} applies no plan\n    fix: --plan is for provision alone")
+        build["substitutions"] = {**build["substitutions"], "_PLAN": options.plan}
+    client, project = Client(settings.project), settings.project
+    id_ = running.start(settings, build, root, client)
+    print(f"build {id_}", flush=True)
+    if options.detach:
+        print(f"next: gcloud builds log {id_} --project={project}")
+        return 0
+    done = running.follow(project, id_, client, lambda line: print(f"  {line}", flush=True))
+    if done["status"] == running.SUCCESS:
+        apply = f"tpu builds submit {settings.environment} provision --plan {id_}"
+        print(f"{done['status']}\nnext: {apply}" if options.build == "preview" else done["status"])
+        return 0
+    try:
+        for line in running.log(project, id_, client):
+            print(f"  | {line}", file=sys.stderr)
+    except RequestError as error:
+        print(f"  its log can't be read: {error}", file=sys.stderr)
+    why = (done.get("failureInfo") or {}).get("detail") or done.get("statusDetail", "")
+    raise CommandError(
+        f"the build {id_} ended as {done['status']}: {why}\n"
+        f"    fix: what its log says; all of it: gcloud builds log {id_} --project={project}"
+    )
+
+
+def _build(settings: Settings, which: str) -> dict[str, Any]:
+    """A build by its name, or out of a file."""
+    if which in commands.KINDS:
+        found = render.builds(settings).get(which)
+        if found is None:
+            keys = "builds:baseImage and builds:dockerImage" if which == "image" else "builds:image"
+            raise CommandError(f"the build {which} needs {keys}\n    fix: write them with their digests")
+        return found
+    try:
+        loaded = yaml.safe_load(Path(which).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        loaded = None
+    if not isinstance(loaded, dict) or "steps" not in loaded:
+        raise CommandError(
+            f"no build {which}\n    fix: one of {', '.join(commands.KINDS)}, or a file that "
+            f"`tpu builds render {settings.environment}` wrote"
+        )
+    return loaded
+
+
+def _plan(settings: Settings, options: argparse.Namespace, root: Path) -> int:
+    names = [layer.name for layer in applied(settings)]
+    if options.preview:
+        running.fetch(settings, options.preview, names, options.to, Client(settings.project))
+        print(f"the plans of the preview {options.preview}: {', '.join(names)}")
+        return 0
+    found = planning.plan(options.environment, root, names, options.to)
+    print(planning.text(found))
+    found.refuse_failed()
+    return 0

@@ -1,0 +1,100 @@
+"""Builds layer: who previews and who applies by Cloud Build, and where the image is that builds run in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infra.builds import commands
+from infra.builds.rules import RULES
+from infra.builds.settings import BuildsSettings
+from infra.gcp.roles import Role
+from infra.layers import Layer, deferred
+from infra.outputs import Outputs, output
+from infra.providers import GOOGLE
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from pulumi import Output
+
+
+class BuildsOutputs(Outputs):
+    """What starts builds."""
+
+    preview_account_email: Output[str] = output("`tpu-preview@PROJECT.iam.gserviceaccount.com`")
+    apply_account_email: Output[str] = output("`tpu-apply@PROJECT.iam.gserviceaccount.com`")
+    image_account_email: Output[str] = output("`tpu-image@PROJECT.iam.gserviceaccount.com`")
+    repository: Output[str] = output("`us-east5-docker.pkg.dev/PROJECT/tpu-builds`, for the builder image")
+    submit: Output[dict[str, str]] = output("mapping: the command that starts each build, by its name")
+
+
+def _planned(settings: Settings) -> dict[str, Any]:
+    emails = commands.account_emails(settings)
+    return {
+        **{f"{who}_account_email": email for who, email in emails.items()},
+        "repository": commands.repository(settings),
+        "submit": commands.submit(settings),
+    }
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    emails = commands.account_emails(settings).values()
+    accounts = (f"projects/{settings.project}/serviceAccounts/{email}" for email in emails)
+    repository = commands.repository_id(settings)
+    return {
+        **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
+        repository: f"https://artifactregistry.googleapis.com/v1/{repository}",
+    }
+
+
+_ROLES = (
+    Role(
+        "roles/iam.serviceAccountAdmin", "create the builds' accounts and say who starts builds as them",
+        ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
+         "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
+    ),
+    Role(
+        "roles/iam.roleAdmin", "define what builds read, and what they do with buckets",
+        ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
+    ),
+    Role(
+        "roles/resourcemanager.projectIamAdmin", "grant the builds' accounts their roles",
+        ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
+    ),
+    Role(
+        "roles/storage.admin", "let builds use the state's bucket",
+        ("storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"),
+    ),
+    Role(
+        "roles/cloudkms.admin", "let builds use the state's key",
+        ("cloudkms.cryptoKeys.getIamPolicy", "cloudkms.cryptoKeys.setIamPolicy"),
+    ),
+    Role(
+        "roles/artifactregistry.admin", "create the repository of the builder image",
+        ("artifactregistry.repositories.create", "artifactregistry.repositories.get",
+         "artifactregistry.repositories.update", "artifactregistry.repositories.delete",
+         "artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
+    ),
+)  # fmt: skip
+
+LAYER = Layer(
+    name="builds",
+    reads=("storage",),
+    settings=BuildsSettings,
+    rules=RULES,
+    roles=_ROLES,
+    services=lambda _: ("artifactregistry.googleapis.com", "cloudbuild.googleapis.com"),
+    providers=GOOGLE,
+    outputs=BuildsOutputs,
+    planned=_planned,
+    at_google=_at_google,
+    ids={
+        "gcp:artifactregistry/repository:Repository": (
+            "projects/{project}/locations/{location}/repositories/{repositoryId}"
+        ),
+        "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": (
+            "projects/{project}/locations/{location}/repositories/{repository} {role} {member}"
+        ),
+        "gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember": "{cryptoKeyId} {role} {member}",
+    },
+    program=deferred(f"{__name__}.program"),
+)

@@ -1,0 +1,151 @@
+"""What the builds layer declares, and the builds that are rendered of its settings."""
+
+from typing import Any
+
+import pytest
+
+from infra.builds import access, render
+from infra.errors import SettingsError
+from infra.layers import layers
+from infra.refusals import against
+from infra.settings import Settings
+from infra.settings.parser import parse
+from infra.settings.sources import as_pulumi_hands_it_over
+from rehearsal.cloud import discovery
+from tests.infra.engine import BASE, UPSTREAM, Recording, run
+from tests.infra.test_all_layers import OFF
+from tests.infra.test_queue_layer import CLUSTER
+
+DIGEST = f"@sha256:{'0' * 64}"
+IMAGES = {
+    "builds:image": f"us-east5-docker.pkg.dev/my-project/tpu-builds/builder{DIGEST}",
+    "builds:baseImage": f"docker.io/library/python{DIGEST}",
+    "builds:dockerImage": f"gcr.io/cloud-builders/docker{DIGEST}",
+}
+GIVEN: dict[str, Any] = {**OFF["builds"], **OFF["queue"], **IMAGES}
+PREVIEW, APPLY = (
+    f"serviceAccount:tpu-{who}@my-project.iam.gserviceaccount.com" for who in ("preview", "apply")
+)
+
+
+def settings(**changes: Any) -> Settings:
+    given = {**BASE, **GIVEN, **{f"builds:{key}": value for key, value in changes.items()}}
+    return parse("dev", as_pulumi_hands_it_over(given, "f"), "f")
+
+
+def up(**changes: Any) -> Recording:
+    given = {**GIVEN, **{f"builds:{key}": value for key, value in changes.items()}}
+    return run("builds", given, preview=False, up={**UPSTREAM, "gke": CLUSTER})
+
+
+def granted(recording: Recording, member: str) -> dict[str, dict[str, Any]]:
+    return {
+        one.inputs["role"]: one.inputs
+        for one in recording.resources
+        if one.type.endswith("AMMember") and one.inputs.get("member") == member and "project" in one.inputs
+    }
+
+
+def test_the_previewing_account_has_no_permission_that_changes_anything() -> None:
+    recording = up()
+    (role,) = (
+        one.inputs
+        for one in recording.of("gcp:projects/iAMCustomRole:IAMCustomRole")
+        if one.inputs["roleId"] == "tpu_preview_reads"
+    )
+    verbs = {one.rpartition(".")[2] for one in role["permissions"]}
+    assert verbs <= {"get", "list", "getIamPolicy"}
+    assert "compute.networks.get" in role["permissions"]
+    on_project = granted(recording, PREVIEW)
+    assert set(on_project) == {"projects/my-project/roles/tpu_preview_reads", "roles/logging.logWriter"}
+
+
+def test_the_applying_account_grants_what_layers_grant_and_nothing_else() -> None:
+    inputs = granted(up(), APPLY)["roles/resourcemanager.projectIamAdmin"]
+    assert inputs["condition"]["expression"] == (
+        "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly(["
+        "'projects/my-project/roles/tpuQueue_dev', 'roles/container.defaultNodeServiceAccount', "
+        "'roles/logging.logWriter'])"
+    )
+
+
+def test_the_applying_account_has_no_role_on_all_buckets() -> None:
+    recording = up()
+    assert "roles/storage.admin" not in granted(recording, APPLY)
+    (writes,) = (
+        one.inputs
+        for one in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+        if one.inputs["member"] == APPLY and one.inputs["role"] == "roles/storage.objectUser"
+    )
+    place = 'resource.name.startsWith("projects/_/buckets/my-project-pulumi/objects/.pulumi/stacks'
+    assert writes["condition"]["expression"] == f'!{place}/storage/") && !{place}/builds/")'
+
+
+@pytest.mark.parametrize("layer", [one.name for one in layers() if one.name not in access.BOOTSTRAP])
+def test_a_layer_declares_every_role_that_it_grants_on_the_project(layer: str) -> None:
+    known = settings()
+    recording = run(layer, GIVEN, preview=False, up={**UPSTREAM, "gke": CLUSTER})
+    members = recording.of("gcp:projects/iAMMember:IAMMember")
+    (declared,) = (one.grants(known) for one in layers() if one.name == layer)
+    assert {one.inputs["role"] for one in members} == set(declared)
+
+
+def wrong(build: dict[str, Any]) -> list[str]:
+    found: list[Any] = []
+    discovery.document("cloudbuild", "v1").schemas.compile({"$ref": "Build"})(build, "", found)
+    return [one.description for one in found]
+
+
+def test_rendered_builds_are_what_the_api_describes() -> None:
+    builds = render.builds(settings())
+    assert list(builds) == ["image", "preview", "provision", "destroy"]
+    for build in builds.values():
+        assert wrong(build) == []
+        assert build["options"]["logging"] == "CLOUD_LOGGING_ONLY"
+        assert build["timeout"] == "7200s"
+        assert all("@sha256:" in step["name"] for step in build["steps"])
+        text = str({key: value for key, value in build.items() if key != "substitutions"})
+        assert all(f"${key}" in text for key in build.get("substitutions", {}))
+
+
+@pytest.mark.parametrize("change", [{"stpes": []}, {"timeout": 7200}, {"options": {"logging": "CLOUD"}}])
+def test_a_field_that_the_api_lacks_or_of_another_type_is_found(change: dict[str, Any]) -> None:
+    assert wrong({**render.builds(settings())["preview"], **change})
+
+
+def test_layers_come_up_in_their_order_and_down_in_the_other() -> None:
+    builds = render.builds(settings(layers=["gke", "network"]))
+    assert [step["id"] for step in builds["provision"]["steps"]] == ["plan", "apply-network", "apply-gke"]
+    steps = [step["id"] for step in builds["destroy"]["steps"]]
+    assert steps == ["check", "destroy-gke", "destroy-network"]
+    every = " ".join(word for build in builds.values() for step in build["steps"] for word in step["args"])
+    assert " storage" not in every
+
+
+@pytest.mark.parametrize("kind", ["preview", "provision"])
+def test_each_build_runs_as_the_account_that_is_meant_for_it(kind: str) -> None:
+    who = {"preview": PREVIEW, "provision": APPLY}[kind].partition(":")[2]
+    assert render.builds(settings())[kind]["serviceAccount"] == f"projects/my-project/serviceAccounts/{who}"
+
+
+def test_without_the_builder_image_only_that_one_is_rendered() -> None:
+    given = {**BASE, **GIVEN}
+    del given["builds:image"]
+    assert list(render.builds(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))) == ["image"]
+
+
+def test_more_roles_than_a_condition_takes_are_refused() -> None:
+    given = {**BASE, **GIVEN, "gke:nodeRoles": [f"roles/a.r{number}" for number in range(9)]}
+    with pytest.raises(SettingsError, match="layers that grant 11 roles on the project"):
+        parse("dev", as_pulumi_hands_it_over(given, "f"), "f")
+
+
+def test_all_that_stands_against_a_destroy_is_found() -> None:
+    bucket = {"urn": "urn:pulumi:dev::gke::gcp:storage/bucket:Bucket::artifacts", "protect": True}
+    cluster = {
+        "urn": "urn:pulumi:dev::gke::gcp:container/cluster:Cluster::tpu",
+        "inputs": {"name": "tpu", "deletionProtection": True},
+    }
+    free = {"urn": "urn:pulumi:dev::gke::x::y", "inputs": {"deletionProtection": False}}
+    found = [(one.path, one.found) for one in against("dev", "gke", [bucket, cluster, free])]
+    assert found == [("gke", "protected: artifacts"), ("gke", "deletion protection of tpu")]
