@@ -78,7 +78,7 @@ class Imagined:
 
 
 class _Front(HTTPAdapter):
-    """Sends what is meant for Google's names to the emulated cloud's front door, as they name it."""
+    """Sends what is for Google's names to the emulated cloud's front door, as they name it."""
 
     def __init__(self, port: int):
         super().__init__(pool_maxsize=16)
@@ -251,5 +251,5 @@ async def _pumped(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> N
 
 
 if __name__ == "__main__":
-    said = json.loads(sys.argv[2])
-    asyncio.run(serve(Path(sys.argv[1]), Durations(**{**said, "spread": tuple(said["spread"])})))
+    given = json.loads(sys.argv[2])
+    asyncio.run(serve(Path(sys.argv[1]), Durations(**{**given, "spread": tuple(given["spread"])})))

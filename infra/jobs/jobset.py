@@ -35,7 +35,7 @@ _POD_FAILURES: list[Object] = [
         for statuses in ((_DISRUPTED_STATUS,), _LOST_STATUSES)
     ),
 ]
-_UPLOADS = 1000  # it begins before there are curves, and its failures are nobody's
+_UPLOADS = 1000  # it begins before there are curves, and its failures hold no job
 _KEEP_S = 7 * 24 * 3600  # an ended job, for who looks at it later
 
 
