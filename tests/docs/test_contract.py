@@ -26,7 +26,7 @@ from workload.host.errors import RunError
 from workload.host.heartbeat import Heartbeat
 from workload.host.metadata import Node
 from workload.host.unit import COMMANDS, command_id, job_unit
-from workload.place import Place
+from workload.place import PORT, Place
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
@@ -201,11 +201,8 @@ def test_states_of_a_boot_are_the_table() -> None:
 
 
 def test_the_port_that_hosts_are_given_for_jax_is_open_and_on_the_page() -> None:
-    identity = (ROOT / "infra/tpu/startup/parts/identity.sh").read_text(encoding="utf-8")
-    given = set(re.findall(r'COORDINATOR_ADDRESS "\$address:(\d+)"', identity))
-    assert len(given) == 1
-    assert given <= set(SLICE_PORTS)
-    assert given == set(re.findall(r"the workload pins (\d+)", section("Ports")))
+    assert str(PORT) in SLICE_PORTS
+    assert {str(PORT)} == set(re.findall(r"the workload pins (\d+)", section("Ports")))
 
 
 def test_the_emulated_cloud_has_the_zones_and_slices_of_the_catalog() -> None:

@@ -11,7 +11,7 @@ from tests.infra.engine import UPSTREAM, Recording, run
 from tests.infra.test_queue_layer import CLUSTER
 
 LAYERS = [layer.name for layer in layers()]
-DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 131, "builds": 41}
+DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 134, "builds": 41}
 _GKE = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
     "gke:namespaces": ["vision"],
