@@ -8,8 +8,9 @@ export TPU_BUNDLE=${1:?the id of the bundle that this script is of}
 # An image of the bundle (infra/jobs/image.py) is built without a network: its files are mounted here.
 if [[ ${2:-} == image ]]; then
   cd "/opt/tpu/bundles/$TPU_BUNDLE"
-  echo "$TPU_BUNDLE  manifest" | sha256sum --check --status && sha256sum --check --strict --quiet manifest ||
+  if ! { echo "$TPU_BUNDLE  manifest" | sha256sum --check --status && sha256sum --check --strict --quiet manifest; }; then
     fail "the build's context isn't the bundle $TPU_BUNDLE"
+  fi
   mkdir -p "$RUN" /opt/training /var/lib/tpu
   stage_python
   code=0
