@@ -55,7 +55,7 @@ def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
             fix = f"remove it, or switch it on: a setting {name}:…"
         else:
             near = get_close_matches(name, can, 1)
-            fix = f"did you mean {near[0]}?" if near else "remove it"
+            fix = f"perhaps {near[0]}" if near else "remove it"
         rule = f"builds bring up layers that are on, and what they don't stand on: {', '.join(can)}"
         yield Problem(f"builds:layers[{number}]", f'"{name}"', rule, fix)
 

@@ -48,6 +48,11 @@ OPEN = {
 # Methods whose permission isn't named as they are.
 QUEUED = ("create", "delete", "get", "list")
 NAMED_OTHERWISE = {
+    "cloudbuild.projects.builds.cancel": "cloudbuild.builds.update",
+    **{
+        f"cloudkms.projects.locations.keyRings.cryptoKeys.{verb}": f"cloudkms.cryptoKeyVersions.{use}"
+        for verb, use in (("encrypt", "useToEncrypt"), ("decrypt", "useToDecrypt"))
+    },
     "cloudresourcemanager.projects.list": "resourcemanager.projects.get",
     "cloudresourcemanager.projects.search": "resourcemanager.projects.get",
     "cloudscheduler.projects.locations.jobs.resume": "cloudscheduler.jobs.enable",

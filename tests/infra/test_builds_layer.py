@@ -123,7 +123,7 @@ def test_layers_come_up_in_their_order_and_down_in_the_other() -> None:
 
 
 @pytest.mark.parametrize("kind", ["preview", "provision"])
-def test_each_build_runs_as_the_account_that_is_meant_for_it(kind: str) -> None:
+def test_each_build_runs_as_its_account(kind: str) -> None:
     who = {"preview": PREVIEW, "provision": APPLY}[kind].partition(":")[2]
     assert render.builds(settings())[kind]["serviceAccount"] == f"projects/my-project/serviceAccounts/{who}"
 
