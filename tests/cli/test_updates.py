@@ -14,7 +14,7 @@ from tests.infra.conftest import FakePulumi
 from tests.infra.engine import BASE
 from tests.infra.test_plan import EVENTS
 
-ON = [layer for layer in layers() if layer.name not in ("gke", "queue")]
+ON = [layer for layer in layers() if layer.name not in ("builds", "gke", "queue")]
 """Layers that the settings here have."""
 LAYERS = [layer.name for layer in ON]
 PUBLISHED = {"tpu:bundle": "ab" * 32}
@@ -147,7 +147,7 @@ def test_a_layer_that_is_not_there_is_said_before_pulumi_is_asked(
 ) -> None:
     assert main([verb, "dev", "tpus"]) == 1
     assert (
-        "error: no layer tpus\n    fix: one of storage, data, network, gke, queue, tpu"
+        "error: no layer tpus\n    fix: one of storage, builds, data, network, gke, queue, tpu"
         in capfd.readouterr().err
     )
     assert pulumi_cli.calls == []

@@ -47,7 +47,7 @@ from tools.doctor import MISSING, OK, OPTIONAL, Finding
 PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
 BUNDLE = "ab" * 32
 LAYERS = tuple(layer.name for layer in layers())
-OFF = frozenset({"gke", "queue"})
+OFF = frozenset({"builds", "gke", "queue"})
 """Layers that the settings here don't have."""
 STORAGE = "https://storage.googleapis.com"
 

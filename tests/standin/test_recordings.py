@@ -230,8 +230,13 @@ def labels_of(found: Mapping[str, Any]) -> dict[str, Any]:
     return {"labels": found["effectiveLabels"]} if found.get("effectiveLabels") else {}
 
 
+# Taken from the provider's published source instead.
+NOT_RECORDED = {"gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember"}
+
+
 def test_every_type_has_a_recording() -> None:
-    assert set(ALL.values()) == TYPES.keys()
+    assert {*ALL.values(), *NOT_RECORDED} == TYPES.keys()
+    assert not NOT_RECORDED & set(ALL.values())
 
 
 def counted(requests: list[Request]) -> Counter[Request]:
