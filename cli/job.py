@@ -12,7 +12,8 @@ from infra import layers
 from infra.catalog import CATALOG
 from infra.cli import confirm
 from infra.errors import CommandError
-from infra.gcp.client import Client
+from infra.gcp.client import Client, RequestError
+from infra.gcp.failures import Kind
 from infra.gcp.kubernetes import found
 from infra.gke import pools
 from infra.gke.settings import GkeSettings
@@ -139,7 +140,19 @@ def _words(status: Status) -> str:
 
 def _list(settings: Settings, options: argparse.Namespace) -> int:
     chosen = [team_of(settings, options.team)] if options.team else list(teams(settings))
-    every = [(team.name, status) for team in chosen for status in _jobs(settings, team).all()]
+    every: list[tuple[str, Status]] = []
+    refused = {}
+    for team in chosen:
+        try:
+            every += [(team.name, status) for status in _jobs(settings, team).all()]
+        except RequestError as error:
+            if error.failure.kind is not Kind.PERMISSION:
+                raise
+            refused[team.name] = error
+    if len(refused) == len(chosen):
+        raise next(iter(refused.values()))
+    if refused:
+        print(f"not shown, since they are other teams': {', '.join(refused)}", file=sys.stderr)
     if options.json:
         print(json.dumps([{"team": team, **dataclasses.asdict(status)} for team, status in every]))
         return 0

@@ -17,6 +17,8 @@ import argparse
 import os
 import re
 import shutil
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -145,4 +147,30 @@ def main(arguments: Sequence[str]) -> int:
     found = of(os.environ)
     for name, value in found.items():
         print(f"{name}={value}", flush=True)
-    os.execvpe(line[0], line, {**os.environ, **found})
+    variables = {**os.environ, **found}
+    if os.getpid() != 1:
+        os.execvpe(line[0], line, variables)
+    return _below(line, variables)
+
+
+def _below(line: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a program as a child, and pass signals on to it; its exit status.
+
+    As process 1 of a container it would ignore SIGTERM unless it has a handler for it (pid_namespaces(7)).
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    child = subprocess.Popen(line, env=variables)
+    for missed in early:
+        child.send_signal(missed)
+    status = child.wait()
+    return 128 - status if status < 0 else status

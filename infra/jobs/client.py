@@ -173,7 +173,8 @@ def _status(
     meta, status = one["metadata"], one.get("status", {})
     conditions = {c["type"]: c for c in workload.get("status", {}).get("conditions", ())}
     ended = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
-    running = sum(pod.get("status", {}).get("phase") == "Running" for pod in pods)
+    # Workers may end at times of their own.
+    running = sum(pod.get("status", {}).get("phase") in ("Running", "Succeeded") for pod in pods)
     hosts = sum(
         each["replicas"] * each["template"]["spec"].get("parallelism", 1)
         for each in one["spec"]["replicatedJobs"]

@@ -20,10 +20,11 @@ _TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 _SLICES, _SLICE_SIZE = "kueue.x-k8s.io/podset-slice-required-topology", "kueue.x-k8s.io/podset-slice-size"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _MOST_RESTARTS = 4
-# Exit statuses of workload/train/launch.py: 75, all workers saved, since one has notice that it will be taken
-# away; 69, a worker was lost without notice. The others are signals: JAX aborts if a worker is silent (134),
-# a machine is out of memory or was cut off (137), something ended the program (143).
-_DISRUPTED_STATUS, _LOST_STATUSES = 75, (69, 134, 137, 143)
+# Exit statuses. 75 (workload/train/launch.py): all workers saved, since one has notice that it will be taken
+# away. 143: ended by SIGTERM, which a pod gets when it is evicted or its job is suspended. 69: a worker was
+# lost without notice; 134: JAX aborts, since a worker is silent; 137: killed, for want of memory or of an
+# answer to SIGTERM.
+_DISRUPTED_STATUSES, _LOST_STATUSES = (75, 143), (69, 134, 137)
 _LOST = 2  # index of the first rule that isn't a disruption
 _POD_FAILURES: list[Object] = [
     {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -32,7 +33,7 @@ _POD_FAILURES: list[Object] = [
             "action": "FailJob",
             "onExitCodes": {"containerName": "worker", "operator": "In", "values": list(statuses)},
         }
-        for statuses in ((_DISRUPTED_STATUS,), _LOST_STATUSES)
+        for statuses in (_DISRUPTED_STATUSES, _LOST_STATUSES)
     ),
 ]
 _UPLOADS = 1000  # it begins before there are curves, and its failures hold no job

@@ -103,7 +103,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         slices=asked.slices,
         account=settings[GkeSettings].kubernetes_account,
         priority=asked.priority,
-        environment=_environment(settings, name, first),
+        environment=_environment(settings, f"{team.namespace}-{name}", first),
         selector=selector,
         claims=claims,
         scales=first.scales,
@@ -175,8 +175,13 @@ def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> lis
     shapes = {(pool.kind.name, pool.machine.name): pool for pool in found}
     if len(shapes) > 1:
         sizes = ", ".join(f"{pool.kind.name} ({pool.group})" for pool in shapes.values())
-        fix = f"write e.g. --slice {found[0].kind.name}, or --pool {found[0].group}"
-        problems.append(Problem("--slice", "several that fit", f"a job has slices of one size: {sizes}", fix))
+        several = len({pool.kind.name for pool in found}) > 1
+        fix = f"write e.g. --pool {found[0].group}" + (
+            f", or --slice {found[0].kind.name}" if several else ""
+        )
+        problems.append(
+            Problem("--slice", "several that fit", f"a job has slices of one size and machine: {sizes}", fix)
+        )
     elif len({pool.scales for pool in found}) > 1:
         groups = ", ".join(dict.fromkeys(pool.group for pool in found))
         rule = f"pools that scale take jobs of their own, since their nodes aren't there yet: {groups}"

@@ -29,7 +29,9 @@ _PER_NODE: Mapping[str, tuple[int, int]] = {  # vCPUs, memory in GiB
 STRATEGIES = ("BestEffortFIFO", "StrictFIFO")
 _QUEUED, _CHECK = "queued", "provisioning"
 _QUEUED_LABEL = "cloud.google.com/gke-queued"
-_CPU_POOL = (9, 36)  # of three n2-standard-4
+# Not rationed: what copies curves waits for a CPU node by itself, and holds no job; with too little quota it
+# would be given to a flavor of TPU nodes.
+_CPU_POOL = (100_000, 400_000)  # vCPUs, GiB
 
 
 @dataclass(frozen=True)

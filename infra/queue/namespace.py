@@ -71,7 +71,7 @@ def objects(
         "metadata": {"name": account, "namespace": space, "annotations": annotations},
         "automountServiceAccountToken": False,
     }
-    # Only the job's own pods talk to its pods.
+    # No pod of another namespace reaches its pods.
     yield {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

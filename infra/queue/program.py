@@ -142,7 +142,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         Living(JOBS, settings.project, settings.environment, labels, space.objects, team.namespace)
     Members(settings, pulumi.ResourceOptions(provider=providers["gcp"]))
     commands = [
-        f"tpu job submit {settings.environment} {team.name} -- train tiny.toml" for team in teams(settings)
+        f"tpu job submit {settings.environment} {team.name} -- train tiny.toml --name {team.name}"
+        for team in teams(settings)
     ]
     return QueueOutputs(
         cluster_queue=pulumi.Output.from_input(CLUSTER_QUEUE),

@@ -75,7 +75,7 @@ def test_a_pod_finds_what_a_host_finds() -> None:
     assert {e["name"]: e["value"] for e in one["env"] if "value" in e} == {
         "JOB_SLICES": "1",
         "JOB_HOSTS": "4",
-        "TPU_NAME": "train-tiny",
+        "TPU_NAME": "vision-train-tiny",
         "ACCELERATOR_TYPE": "v6e-16",
         "CHECKPOINT_BUCKET": "my-project-checkpoints",
         "CHECKPOINT_DIR": "/mnt/checkpoints",
@@ -155,7 +155,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"size": "v6e-128", "pools": TWO}, "the nearest is --slice v6e-16"),
     ({"size": "v6e-16", "zone": "us-east5-a"}, '"v6e-16 us-east5-a"'),
     ({"pool": "huge"}, '"--pool huge"'),
-    ({"pools": TWO}, "a job has slices of one size: v6e-16 (train), v6e-256 (big)"),
+    ({"pools": TWO}, "a job has slices of one size and machine: v6e-16 (train), v6e-256 (big)"),
     ({"slices": 2}, "1 at most. Fix: --slices 1"),
     ({"slices": 0}, "1 to 1024"),
     ({"pools": TWO, "size": "v6e-16", "slices": 3}, "2 at most"),

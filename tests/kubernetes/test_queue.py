@@ -159,7 +159,7 @@ def test_a_program_that_fails_ends_its_job_at_once(queue: Lab) -> None:
     remove(queue, one)
 
 
-@pytest.mark.parametrize(("status_", "counted"), [(75, 0), (69, 1), (134, 1), (137, 1)])
+@pytest.mark.parametrize(("status_", "counted"), [(75, 0), (143, 0), (69, 1), (134, 1), (137, 1)])
 def test_an_exit_status_that_speaks_of_another_worker_restarts_the_job(
     queue: Lab, status_: int, counted: int
 ) -> None:

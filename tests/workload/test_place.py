@@ -1,7 +1,11 @@
 """A worker's place in a job, from what its launcher left in the environment."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +116,26 @@ def test_a_program_that_is_not_there_is_refused(line: tuple[str, ...]) -> None:
     assert done.returncode == 2
     assert "must be on PATH" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.root
+def test_as_process_1_of_a_container_a_program_still_ends_by_sigterm() -> None:
+    """Which it would ignore: sleep has no handler."""
+    inside = "import sys; from workload.__main__ import main; sys.exit(main(['launch', '--', 'sleep', '60']))"
+    line = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", inside]
+    with subprocess.Popen(line) as outer:
+        deadline = time.monotonic() + 30
+        while not (inner := _grandchild(outer.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert inner, "sleep runs below process 1"
+        os.kill(_children(outer.pid)[0], signal.SIGTERM)
+        assert outer.wait(30) == 143
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _grandchild(pid: int) -> int:
+    found = [inner for one in _children(pid) for inner in _children(one)]
+    return found[0] if found else 0

@@ -346,6 +346,9 @@ def test_a_worker_that_stays_is_started_again_when_another_was_taken(
         membership = Membership(0, workers, "10.0.0.2:8476")
         host = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
         assert launch._exit_status(state, membership, host) == status
+        # To a JobSet 0 is the end of the work, of a job of one host, too.
+        in_jobset = launch._exit_status(state, membership, {**host, "JOB_WORKER": "0"})
+        assert in_jobset == (75 if state == "preempted" else 0)
         server.shutdown()
 
 

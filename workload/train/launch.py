@@ -29,9 +29,9 @@ from workload.train.preemption import taken, watch_metadata
 # Of sysexits.h, "try again later" and "unavailable": no success to systemd, which starts the job again. A
 # JobSet restarts for them, and for no failure of the job's own (infra/jobs/jobset.py).
 _ANOTHER_WORKER, _ANOTHER_LOST = 75, 69
-_FIRST_S = (
-    5.0  # in a JobSet, for the failure of the worker that failed to be reported before its consequences
-)
+# In a JobSet, for the failure of the worker that failed to be reported before its consequences.
+_FIRST_S = 5.0
+_IN_JOBSET = "JOB_WORKER"
 
 
 def launch(
@@ -114,7 +114,7 @@ def launch(
             )
             if "RESOURCE_EXHAUSTED" in str(error):
                 _end_now(1)
-            time.sleep(_FIRST_S if "JOB_WORKER" in environment else 0)
+            time.sleep(_FIRST_S if _IN_JOBSET in environment else 0)
             _end_now(_ANOTHER_LOST)
         traceback.print_exc()
         _end_now(1)
@@ -122,7 +122,12 @@ def launch(
 
 
 def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
-    if state != "preempted" or membership.workers == 1 or taken(environment):
+    if state != "preempted":
+        return 0
+    if _IN_JOBSET in environment:  # to which 0 says that the work is done
+        print("workload: the job resumes when all workers are back", flush=True)
+        return _ANOTHER_WORKER
+    if membership.workers == 1 or taken(environment):
         return 0
     print("workload: this host wasn't preempted; the job resumes when all workers are back", flush=True)
     return _ANOTHER_WORKER
