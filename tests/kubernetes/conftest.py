@@ -37,3 +37,19 @@ def _lab(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     lab = INSIDE.submit(Lab, tmp_path_factory.mktemp("cluster")).result()
     yield lab
     INSIDE.submit(lab.close).result()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ready_for_a_module(request: pytest.FixtureRequest) -> None:
+    _ready(request)
+
+
+@pytest.fixture(autouse=True)
+def _ready_for_a_test(request: pytest.FixtureRequest) -> None:
+    _ready(request)
+
+
+def _ready(request: pytest.FixtureRequest) -> None:
+    """On a busy machine a controller may have lost its lease in an earlier test, and start again."""
+    if "lab" in request.fixturenames:
+        INSIDE.submit(request.getfixturevalue("lab").ready).result()

@@ -15,9 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from infra.queue.ready import checks
 from rehearsal.kubernetes.agent import Agent
 from rehearsal.kubernetes.api import Object, documents
 from rehearsal.kubernetes.control_plane import ControlPlane
+from rehearsal.kubernetes.errors import ApiError
 from rehearsal.kubernetes.images import controllers
 from rehearsal.kubernetes.nodes import nodes
 from rehearsal.kubernetes.programs import QUEUE, folder
@@ -89,6 +91,21 @@ class Lab:
         self.until(lambda: all(
             one.get("status", {}).get("readyReplicas") for one in self.api.list("apps/v1", "Deployment")
         ), "Kueue and JobSet", 180)  # fmt: skip
+
+    def ready(self) -> None:
+        """Wait until the controllers' webhooks answer."""
+
+        def answer() -> bool:
+            try:
+                for path, one in checks():
+                    self.api.request("POST", path, one, dryRun="All")
+            except ApiError as error:
+                if error.status < 500:
+                    raise
+                return False
+            return True
+
+        self.until(answer, "Kueue and JobSet", 180)
 
     def close(self) -> None:
         self.agent.stop()
