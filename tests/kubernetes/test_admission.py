@@ -41,7 +41,13 @@ def _cluster(lab: Lab) -> Iterator[Lab]:
 
     INSIDE.submit(make).result()
     yield lab
-    INSIDE.submit(lambda: [lab.api.delete(lab.api.path(one)) for one in rules]).result()
+
+    def end() -> None:
+        for one in rules:
+            lab.api.delete(lab.api.path(one))
+        lab.until(lambda: not refusal(lab, manifest(image="debian")), "the policy's end")
+
+    INSIDE.submit(end).result()
 
 
 def manifest(change: Change = lambda one: None, **more: Any) -> dict[str, Any]:
