@@ -78,9 +78,9 @@ class Flavor:
     @property
     def tolerations(self) -> list[Object]:
         """Of its nodes' taints."""
-        return [TOLERATION, {**TOLERATION, "key": _QUEUED_LABEL, "value": "true"}][
-            : 2 if self.provisioning == _QUEUED else 1
-        ]
+        if self.provisioning != _QUEUED:
+            return [TOLERATION]
+        return [TOLERATION, {**TOLERATION, "key": _QUEUED_LABEL, "value": "true"}]
 
 
 def flavor(pool: Mapping[str, Any]) -> Flavor:
