@@ -96,9 +96,7 @@ class Queue:
         self._objects = list(objects([output(name, zone=ZONE) for name in names]))
         lab.api.apply_all(self._objects, "tests")
         for team in teams():
-            lab.api.apply_all(
-                list(namespace.objects(team, [], "trainer", None, Volumes("bucket", {}))), "tests"
-            )
+            lab.api.apply_all(list(namespace.objects(team, [], "trainer", None, Volumes("bucket"))), "tests")
         lab.until(self._is_ready, "the nodes", 120)
         for version, kind in (WORKLOAD, ("v1", "Pod")):
             threading.Thread(target=self._watch, args=(version, kind), daemon=True).start()

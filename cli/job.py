@@ -17,7 +17,7 @@ from infra.gcp.failures import Kind
 from infra.gcp.kubernetes import found
 from infra.gke import pools
 from infra.gke.settings import GkeSettings
-from infra.jobs.client import COMPLETED, ENDED, QUEUED, Jobs, Status
+from infra.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Jobs, Status
 from infra.jobs.submission import Request, run_of, submission, team_of
 from infra.prices import dollars
 from infra.queue.kueue import PRIORITIES, Team
@@ -26,11 +26,12 @@ from infra.queue.team import teams
 from infra.settings import Settings, from_file
 
 _POLL_S = 2.0
+_LAST_LINES = 30  # of the worker that failed first
 _EPILOG = """\
 examples:
   tpu job submit dev vision -- train tiny.toml
   tpu job submit dev vision --slice v6e-16 --slices 2 --priority high -- train llama-8b.toml
-  tpu job submit dev vision --out job.yaml -- extract qwen-0.5b.toml   # for kubectl apply
+  tpu job submit dev vision --out job.yaml -- train tiny.toml   # for kubectl apply
   tpu job list dev
   tpu job logs dev vision train-tiny --follow
   tpu job cancel dev vision train-tiny
@@ -64,7 +65,16 @@ def main(arguments: Sequence[str]) -> int:
 def _jobs(settings: Settings, team: Team) -> Jobs:
     client = Client(settings.project)
     name = settings[GkeSettings].cluster_name
-    return Jobs(found(client, pools.region(settings), name, settings.environment), team)
+    try:
+        return Jobs(found(client, pools.region(settings), name, settings.environment), team)
+    except RequestError as error:
+        if error.failure.kind is not Kind.PERMISSION:
+            raise
+        raise CommandError(
+            f"the cluster {name} isn't yours to see: {error.failure.message}\n"
+            f"    fix: the platform engineer adds your account to the members of a team in queue:teams, then "
+            f"pulumi -C infra/queue up -s {settings.environment}"
+        ) from None
 
 
 def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str]) -> int:
@@ -120,6 +130,11 @@ def _follow(jobs: Jobs, name: str) -> int:
         for stamp, text in jobs.log(pod, since) if pod else ():
             since = stamp
             print(f"  | {text}", flush=True)
+        if status.state == FAILED and (first := jobs.failed(name)):
+            number, its, code = first
+            print(f"{name}: worker {number} failed first, with status {code}", flush=True)
+            for _, text in jobs.log(its, lines=_LAST_LINES) if its != pod else ():
+                print(f"  | {text}", flush=True)
         if status.state in ENDED:
             return 0 if status.state == COMPLETED else 1
         time.sleep(_POLL_S)
@@ -179,10 +194,11 @@ def _require(jobs: Jobs, options: argparse.Namespace) -> Status:
 
 
 def _logs(jobs: Jobs, options: argparse.Namespace) -> int:
-    _require(jobs, options)
+    failed = _require(jobs, options).state == FAILED and jobs.failed(options.job)
+    number = options.worker if options.worker is not None else failed[0] if failed else 0
     since, pod, first = "", None, True
     while True:
-        newest = jobs.worker(options.job, options.worker)
+        newest = jobs.worker(options.job, number)
         if newest != pod:
             pod, since = newest, ""
         for stamp, text in jobs.log(pod, since, options.lines if first else None) if pod else ():
@@ -193,7 +209,7 @@ def _logs(jobs: Jobs, options: argparse.Namespace) -> int:
         if not options.follow or status is None or status.state in ENDED:
             if pod is None:
                 print(
-                    f"worker {options.worker} has no pod: {_words(status) if status else 'gone'}",
+                    f"worker {number} has no pod: {_words(status) if status else 'gone'}",
                     file=sys.stderr,
                 )
             return 0
@@ -241,7 +257,8 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("team", metavar="TEAM", nargs="?", help="of this team alone")
     listing.add_argument("--json", action="store_true", help="as one JSON document")
     logs = command("logs", "what a worker printed")
-    logs.add_argument("--worker", type=int, default=0, metavar="K", help="which one, over all slices")
+    which = "which one, over all slices; 0, or of a failed job the one that failed first"
+    logs.add_argument("--worker", type=int, metavar="K", help=which)
     logs.add_argument("--lines", type=int, default=None, metavar="N", help="the last N alone")
     logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
     cancel = command("cancel", "end a job; what it saved stays in the bucket")

@@ -11,7 +11,7 @@ from infra.errors import InfraError
 from infra.gcp.client import RequestError
 from infra.gcp.failures import Kind
 from infra.gcp.kubernetes import DRY_RUN, Cluster
-from infra.jobs.jobset import API, SLICE, Job, jobset
+from infra.jobs.jobset import API, DISRUPTED, SLICE, Job, jobset
 from infra.queue.kueue import API as KUEUE
 from infra.queue.kueue import CPU_FLAVOR, Team
 
@@ -122,6 +122,21 @@ class Jobs:
         ]
         newest = max(found, key=lambda meta: str(meta["creationTimestamp"]), default=None)
         return None if newest is None else str(newest["name"])
+
+    def failed(self, name: str) -> tuple[int, str, int] | None:
+        """Worker, pod and exit status of whichever failed first; None where no pod is left that did.
+
+        The others are ended for its sake, by SIGTERM, and most of their pods are deleted.
+        """
+        query = {"labelSelector": f"{_LABEL}={name},{_PART}={SLICE}"}
+        found = []
+        for pod in self._cluster.items(f"/api/v1/namespaces/{self._team.namespace}/pods", query):
+            for one in pod.get("status", {}).get("containerStatuses", ()):
+                ended = one.get("state", {}).get("terminated", {})
+                if one["name"] == "worker" and (code := ended.get("exitCode", 0)):
+                    when = ended.get("finishedAt") or ""
+                    found.append((code in DISRUPTED, when, _worker(pod), pod["metadata"]["name"], code))
+        return min(found)[2:] if found else None
 
     def log(self, pod: str, since: str = "", lines: int | None = None) -> Iterator[tuple[str, str]]:
         """Timestamp and text of what a pod's worker printed after `since`; nothing while it hasn't begun."""

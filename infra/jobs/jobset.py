@@ -24,7 +24,7 @@ _MOST_RESTARTS = 4
 # away. 143: ended by SIGTERM, which a pod gets when it is evicted or its job is suspended. 69: a worker was
 # lost without notice; 134: JAX aborts, since a worker is silent; 137: killed, for want of memory or of an
 # answer to SIGTERM.
-_DISRUPTED_STATUSES, _LOST_STATUSES = (75, 143), (69, 134, 137)
+DISRUPTED, _LOST_STATUSES = (75, 143), (69, 134, 137)
 _LOST = 2  # index of the first rule that isn't a disruption
 _POD_FAILURES: list[Object] = [
     {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -33,7 +33,7 @@ _POD_FAILURES: list[Object] = [
             "action": "FailJob",
             "onExitCodes": {"containerName": "worker", "operator": "In", "values": list(statuses)},
         }
-        for statuses in (_DISRUPTED_STATUSES, _LOST_STATUSES)
+        for statuses in (DISRUPTED, _LOST_STATUSES)
     ),
 ]
 _UPLOADS = 1000  # it begins before there are curves, and its failures hold no job

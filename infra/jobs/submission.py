@@ -18,7 +18,7 @@ from infra.gke.pools import Pool
 from infra.gke.settings import GkeSettings
 from infra.jobs.jobset import Claim, Job, Uploader
 from infra.queue.kueue import PRIORITIES, Team, flavor
-from infra.queue.namespace import CHECKPOINTS, DATA
+from infra.queue.namespace import CHECKPOINTS, Disk
 from infra.queue.settings import QueueSettings
 from infra.queue.team import cluster, teams
 from infra.settings import commands, rules
@@ -89,8 +89,8 @@ def submission(settings: Settings, asked: Request) -> Submission:
     if len(paid) == 1 and asked.pool:
         selector = {**flavor(first.outputs()).labels, **selector}
     claims = {MOUNT: Claim(CHECKPOINTS)}
-    if _has_data(settings):
-        claims[DATA_MOUNT] = Claim(f"{DATA}-{zones[0]}", read_only=True)
+    if disk := names.disk_name(settings, zones[0]):
+        claims[DATA_MOUNT] = Claim(Disk(zones[0], disk, None).claim, read_only=True)
     name = asked.name or _default_name(asked.program)
     job = Job(
         name=name,
@@ -186,6 +186,10 @@ def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> lis
         groups = ", ".join(dict.fromkeys(pool.group for pool in found))
         rule = f"pools that scale take jobs of their own, since their nodes aren't there yet: {groups}"
         problems.append(Problem("--pool", "nothing", rule, f"write e.g. --pool {found[0].group}"))
+    if asked.program[:1] == ["extract"] and found[0].nodes > 1:
+        rule = f"a host extracts alone, on its own chips, and {found[0].kind.name} has {found[0].nodes} hosts"
+        fix = "a pool of one host in gke:tpuPools, up to v6e-8; with --slices as many as there are streams"
+        problems.append(Problem("--slice", found[0].kind.name, rule, fix))
     zones = sorted({pool.zone for pool in found})
     if len(zones) > 1 and _has_data(settings):
         fix = f"write e.g. --zone {zones[0]}"

@@ -21,7 +21,9 @@ _API = "admissionregistration.k8s.io/v1"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _WITH_CHIPS = f"has(c.resources) && has(c.resources.limits) && '{TPU}' in c.resources.limits"
 _PODS = "template.spec.template.spec"
-_ANY_WITH_CHIPS = f"r.{_PODS}.containers.exists(c, {_WITH_CHIPS})"
+# A pod's chips are those of its containers, or of an initial one.
+_CONTAINERS = f"(has(r.{_PODS}.initContainers) ? r.{_PODS}.initContainers : []) + r.{_PODS}.containers"
+_ANY_WITH_CHIPS = f"({_CONTAINERS}).exists(c, {_WITH_CHIPS})"
 _DIGEST = "@sha256:[0-9a-f]{64}$"
 
 
@@ -50,7 +52,7 @@ def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: 
             f"'topology': has(r.{_PODS}.nodeSelector) && '{TOPOLOGY_LABEL}' in r.{_PODS}.nodeSelector ? "
             f"string(r.{_PODS}.nodeSelector['{TOPOLOGY_LABEL}']) : 'none', "
             "'pods': (has(r.template.spec.parallelism) ? string(r.template.spec.parallelism) : '1') + 'x' + "
-            f"string(r.{_PODS}.containers.filter(c, {_WITH_CHIPS})[0].resources.limits['{TPU}'])}})"
+            f"string(({_CONTAINERS}).filter(c, {_WITH_CHIPS})[0].resources.limits['{TPU}'])}})"
         ),
         "queue": f"has(object.metadata.labels) && '{_QUEUE}' in object.metadata.labels ? "
         f"string(object.metadata.labels['{_QUEUE}']) : 'none'",
@@ -114,11 +116,9 @@ def _problems(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster
         f"s.topology + ' is ' + {known}[s.topology].join(' or ') + '; fix: one pod on each host, "
         "with all of its chips')"
     )
-    pods = f"r.{_PODS}"
     bad = f"!has(c.image) || !c.image.matches('{_DIGEST}')"
     yield (
-        f"object.spec.replicatedJobs.filter(r, {pods}.containers.exists(c, {bad}) || "
-        f"(has({pods}.initContainers) && {pods}.initContainers.exists(c, {bad}))).map(r, r.name + ' has an "
+        f"object.spec.replicatedJobs.filter(r, ({_CONTAINERS}).exists(c, {bad})).map(r, r.name + ' has an "
         "image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by crane digest')"
     )
 

@@ -157,12 +157,13 @@ def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]], strategy
 
 
 def _quota(flavor: str, chips: int, cpus: int, memory_gib: int) -> Object:
-    amounts = {TPU: _amount(chips), "cpu": _amount(cpus), "memory": _amount(memory_gib, 1024, ("Gi", "Ti", "Pi"))}
+    memory = _amount(memory_gib, 1024, ("Gi", "Ti", "Pi"))
+    amounts = {TPU: _amount(chips), "cpu": _amount(cpus), "memory": memory}
     return {"name": flavor, "resources": [{"name": k, "nominalQuota": v} for k, v in amounts.items()]}
 
 
 def _amount(count: int, base: int = 1000, suffixes: Sequence[str] = ("", "k", "M", "G")) -> str:
-    """A quantity in its shortest form, which is how Kueue writes it back: 9000 would differ from 9k forever."""
+    """A quantity in its shortest form, as Kueue writes it back: 9000 would differ from 9k in each preview."""
     index = 0
     while count and count % base == 0 and index + 1 < len(suffixes):
         count, index = count // base, index + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +36,25 @@ _SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}
 
 
 @dataclass(frozen=True)
-class Volumes:
-    """What the pods of all teams mount: the bucket's name, and the id of each zone's data disk.
+class Disk:
+    """A zone's data disk: its name, which carries the snapshot's, and its id, which may be an output."""
 
-    In a program of Pulumi they may be outputs.
-    """
+    zone: str
+    name: str
+    id: Any
+
+    @property
+    def claim(self) -> str:
+        """Name of the claims to it: another disk has others, since a claim's volume never changes."""
+        return f"{DATA}-{self.name}"
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """What the pods of all teams mount: the bucket's name, which may be an output, and the data disks."""
 
     bucket: Any
-    disks: Mapping[str, Any]
+    disks: Sequence[Disk] = ()
 
 
 def objects(
@@ -95,10 +106,11 @@ def objects(
         "mountOptions": ["implicit-dirs"],
         "csi": {"driver": _GCSFUSE, "volumeHandle": volumes.bucket},
     })  # fmt: skip
-    for zone, disk in volumes.disks.items():
-        term = {"matchExpressions": [{"key": "topology.gke.io/zone", "operator": "In", "values": [zone]}]}
-        yield from _volume(space, f"{DATA}-{zone}", "ReadOnlyMany", "1Gi", {
-            "csi": {"driver": _DISK, "volumeHandle": disk, "fsType": "ext4", "readOnly": True},
+    for disk in volumes.disks:
+        zones = {"key": "topology.gke.io/zone", "operator": "In", "values": [disk.zone]}
+        term = {"matchExpressions": [zones]}
+        yield from _volume(space, disk.claim, "ReadOnlyMany", "1Gi", {
+            "csi": {"driver": _DISK, "volumeHandle": disk.id, "fsType": "ext4", "readOnly": True},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
         })  # fmt: skip
 

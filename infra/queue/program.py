@@ -161,13 +161,13 @@ def _pools(settings: Settings) -> Sequence[Mapping[str, Any]]:
     return [{**pool, **{key: int(pool[key]) for key in ("hosts", "chips")}} for pool in exist]
 
 
-def _disks(settings: Settings) -> Mapping[str, pulumi.Input[str]]:
+def _disks(settings: Settings) -> Sequence[namespace.Disk]:
     """The data disk of each zone in use, with pools or without: pools come and go."""
-    zones = nodes.zones(settings)
-    if not any(names.disk_id(settings, zone) for zone in zones):
-        return {}
-    disks = upstream.read(DataOutputs, settings).disk_ids
-    return {zone: disks[zone] for zone in zones}
+    known = {zone: disk for zone in nodes.zones(settings) if (disk := names.disk_name(settings, zone))}
+    if not known:
+        return ()
+    ids = upstream.read(DataOutputs, settings).disk_ids
+    return [namespace.Disk(zone, disk, ids[zone]) for zone, disk in known.items()]
 
 
 def _in_order(objects: Iterable[Object], opts: pulumi.ResourceOptions) -> list[Manifest]:

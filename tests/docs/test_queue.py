@@ -49,15 +49,15 @@ def test_the_examples_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {*found} == {SINGLE, MULTI, EXTRACTION, UPLOADER}
     jobs = {name: one["spec"]["replicatedJobs"] for name, one in found.items()}
     assert {name: [(one["name"], one["replicas"]) for one in each] for name, each in jobs.items()} == {
-        SINGLE: [("slice", 1)], MULTI: [("slice", 2)], EXTRACTION: [("slice", 1)],
+        SINGLE: [("slice", 1)], MULTI: [("slice", 2)], EXTRACTION: [("slice", 2)],
         UPLOADER: [("slice", 1), ("uploader", 1)],
     }  # fmt: skip
     lines = {
         name: each[0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"]
         for name, each in jobs.items()
     }
-    assert [line[-3:] for line in lines.values() if "extract" in line] == [
-        ["workload", "extract", "qwen-0.5b.toml"]
+    assert [line[-5:-1] for line in lines.values() if "extract" in line] == [
+        ["workload", "extract", "qwen2.5-0.5b.toml", "--stream"]
     ]
     assert found[EXTRACTION]["metadata"]["namespace"] == "speech"
     first, second, *_ = (tmp_path / SINGLE).read_text().splitlines()

@@ -205,14 +205,33 @@ def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
     bucket = manifest(recording, "PersistentVolume", "PersistentVolume-vision-checkpoints")["spec"]
     assert bucket["csi"] == {"driver": "gcsfuse.csi.storage.gke.io", "volumeHandle": "bucket-that-is-up"}
     assert bucket["persistentVolumeReclaimPolicy"] == "Retain"
-    disk = manifest(recording, "PersistentVolume", "PersistentVolume-speech-data-us-east5-b")["spec"]
-    assert disk["csi"]["volumeHandle"] == "projects/my-project/zones/us-east5-b/disks/up"
-    assert disk["csi"]["readOnly"] is True
-    claim = manifest(recording, "PersistentVolumeClaim", "PersistentVolumeClaim-speech-data-us-east5-b")[
+    disk = manifest(recording, "PersistentVolume", "PersistentVolume-speech-data-training-data-us-east5-b")[
         "spec"
     ]
-    assert claim["volumeName"] == "speech-data-us-east5-b"
+    assert disk["csi"]["volumeHandle"] == "projects/my-project/zones/us-east5-b/disks/up"
+    assert disk["csi"]["readOnly"] is True
+    claim = manifest(
+        recording, "PersistentVolumeClaim", "PersistentVolumeClaim-speech-data-training-data-us-east5-b"
+    )["spec"]
+    assert claim["volumeName"] == "speech-data-training-data-us-east5-b"
     assert not [one for one in up(**{"data:snapshot": None}).resources if "data-us-east5" in one.name]
+
+
+def test_new_data_has_volumes_and_claims_of_its_own() -> None:
+    """A claim's volume and a volume's disk never change, and a job that runs holds the old ones."""
+
+    def claims(snapshot: str) -> set[str]:
+        recording = up(**{"data:snapshot": snapshot})
+        return {
+            one.name
+            for kind in ("PersistentVolume", "PersistentVolumeClaim")
+            for one in recording.of(f"kubernetes:core/v1:{kind}")
+            if "data-" in one.name
+        }
+
+    old, new = claims("first"), claims("second")
+    assert len(old) == len(new) > 0
+    assert not old & new
 
 
 @pytest.mark.parametrize(("account", "annotations"), [

@@ -41,6 +41,22 @@ def test_quota_is_what_the_pools_have() -> None:
     assert quotas() == {CPU_FLAVOR: 0}
 
 
+def test_quota_is_written_as_kueue_writes_it_back() -> None:
+    """Or each preview would find a difference."""
+    (queue,) = of_kind("ClusterQueue", pool("a-0", chips=2000, hosts=500))
+    amounts = {
+        one["name"]: one["nominalQuota"]
+        for one in queue["spec"]["resourceGroups"][0]["flavors"][1]["resources"]
+    }
+    assert amounts == {TPU: "2k", "cpu": "89500", "memory": "340000Gi"}
+    (queue,) = of_kind("ClusterQueue", pool("a-0", chips=4096, hosts=1024))
+    amounts = {
+        one["name"]: one["nominalQuota"]
+        for one in queue["spec"]["resourceGroups"][0]["flavors"][1]["resources"]
+    }
+    assert amounts == {TPU: "4096", "cpu": "183296", "memory": "680Ti"}
+
+
 def test_pools_that_are_alike_share_a_flavor() -> None:
     known = flavors([pool("a-0"), pool("a-1"), pool("c-0", topology="4x8", chips=32, hosts=8)])
     assert [[one["name"] for one in same] for same in known.values()] == [["a-0", "a-1"], ["c-0"]]

@@ -85,11 +85,11 @@ def test_a_pod_finds_what_a_host_finds() -> None:
     }
     assert one["volumeMounts"] == [
         {"name": "checkpoints", "mountPath": "/mnt/checkpoints"},
-        {"name": "data-us-east5-b", "mountPath": "/mnt/data", "readOnly": True},
+        {"name": "data-training-data-us-east5-b", "mountPath": "/mnt/data", "readOnly": True},
     ]
     assert [v["persistentVolumeClaim"]["claimName"] for v in one["volumes"]] == [
         "checkpoints",
-        "data-us-east5-b",
+        "data-training-data-us-east5-b",
     ]
     assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-b"
 
@@ -174,3 +174,12 @@ def test_what_cant_run_is_refused_before_it_is_submitted(words: dict[str, Any], 
 def test_all_that_is_wrong_is_named_at_once() -> None:
     with pytest.raises(SubmissionError, match="4 problems in the job"):
         ask("rm -rf /", team="others", priority="now", size="8x8")
+
+
+def test_extraction_has_slices_of_one_host() -> None:
+    with pytest.raises(
+        SubmissionError, match=r"a host extracts alone, on its own chips, and v6e-16 has 4 hosts"
+    ):
+        ask("extract qwen2.5-0.5b.toml --stream gs://b/streams")
+    single = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
+    assert ask("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=single, slices=2).job.hosts == 1

@@ -32,9 +32,7 @@ def _cluster(lab: Lab) -> Iterator[Lab]:
     def make() -> None:
         lab.api.apply_all(list(objects([output("admission-0")])), "tests")
         for team in (TEAM, OTHERS):
-            lab.api.apply_all(
-                list(namespace.objects(team, [], "trainer", None, Volumes("bucket", {}))), "tests"
-            )
+            lab.api.apply_all(list(namespace.objects(team, [], "trainer", None, Volumes("bucket"))), "tests")
         lab.api.apply_all(rules, "tests")
         # Policies are in force some moments after they are created.
         lab.until(lambda: refusal(lab, manifest(image="debian")), "the policy")
@@ -69,6 +67,12 @@ def refusal(lab: Lab, one: dict[str, Any]) -> str:
 def pod(one: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = one["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     return found
+
+
+def only_at_the_start(one: dict[str, Any]) -> None:
+    worker = pod(one)["containers"][0]
+    chips = worker.pop("resources")
+    pod(one)["initContainers"] = [{"name": "first", "image": IMAGE, "resources": chips}]
 
 
 def test_what_this_project_writes_is_taken(cluster: Lab) -> None:
@@ -113,6 +117,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("an initial container without one",
      manifest(lambda one: pod(one).update(initContainers=[{"name": "i", "image": "debian"}])),
      "slice has an image without a digest"),
+    ("chips for an initial container alone", manifest(only_at_the_start, hosts=8), "slice has 8x4 chips"),
     ("another queue", manifest(lambda one: one["metadata"]["labels"].update({QUEUE: "fast"})),
      "the label kueue.x-k8s.io/queue-name is fast, and jobs wait in queues alone; fix: write "
      "kueue.x-k8s.io/queue-name: default"),

@@ -81,7 +81,7 @@ def test_a_job_trains_in_an_image_of_the_bundle(
     lab.agent._images = {BUILT: built, **lab.agent._images}
     lab.add_pool({**pool("small-0"), "placementPolicy": {}}, 1)
     lab.api.apply_all(list(objects([output("small-0", **SMALL)])), "tests")
-    space, *rest = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket", {}))
+    space, *rest = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket"))
     del space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]  # its pods see this machine
     lab.api.apply_all([space, *rest], "tests")
     configured = settings(**{

@@ -33,7 +33,7 @@ def _queue(lab: Lab) -> Lab:
         lab.add_pool(pool("jobs-0"))
         lab.api.apply_all(list(objects([output("jobs-0")])), "tests")
         for team, who in ((VISION, ADA), (SPEECH, BEN)):
-            mine = namespace.objects(team, [f"user:{who}"], "trainer", None, Volumes("bucket", {}))
+            mine = namespace.objects(team, [f"user:{who}"], "trainer", None, Volumes("bucket"))
             lab.api.apply_all(list(mine), "tests")
 
     INSIDE.submit(make).result()
@@ -153,7 +153,6 @@ def test_a_namespace_without_the_queue_is_named(queue: Lab) -> None:
 
 @pytest.mark.parametrize(("line", "status", "last"), [
     (["sh", "-c", "echo one; sleep 3; echo two"], 0, "completed"),
-    # Only worker 0 fails: where another does first, its pod is gone with what it printed.
     (["sh", "-c", "echo one; [ $JOB_WORKER = 0 ] || sleep 60; sleep 3; exit 3"], 1, "failed"),
 ])  # fmt: skip
 def test_the_command_follows_a_job_to_its_end(
@@ -165,6 +164,19 @@ def test_the_command_follows_a_job_to_its_end(
     shown = capsys.readouterr().out.splitlines()
     assert [text for text in shown if text.startswith("  | ")] == ["  | one", "  | two"][: 2 - status]
     assert any(text.startswith(f"followed: {last}") for text in shown)
+
+
+def test_after_a_failure_the_worker_that_failed_first_is_shown(
+    queue: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = as_user(queue, ADA, VISION)
+    ours.submit(job("third", ["sh", "-c", "[ $JOB_WORKER = 2 ] || exec sleep 60; sleep 2; echo NaN; exit 3"]))
+    assert command._follow(ours, "third") == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-2:] == ["third: worker 2 failed first, with status 3", "  | NaN"]
+    options = command._parser().parse_args(["logs", "dev", "vision", "third"])
+    assert command._logs(ours, options) == 0
+    assert capsys.readouterr().out == "NaN\n"
 
 
 def test_the_command_says_that_a_job_was_cancelled(queue: Lab, capsys: pytest.CaptureFixture[str]) -> None:

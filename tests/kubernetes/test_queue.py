@@ -26,7 +26,7 @@ def _queue(lab: Lab) -> Lab:
             lab.add_pool(pool(name))
         lab.api.apply_all(list(objects([output("train-0"), output("train-1")])), "tests")
         for team in (VISION, SPEECH):
-            mine = namespace.objects(team, ["user:ada@example.com"], "trainer", None, Volumes("bucket", {}))
+            mine = namespace.objects(team, ["user:ada@example.com"], "trainer", None, Volumes("bucket"))
             lab.api.apply_all(list(mine), "tests")
 
     INSIDE.submit(make).result()

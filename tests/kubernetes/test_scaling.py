@@ -66,7 +66,7 @@ def _google(lab: Lab) -> Google:
     def make() -> Google:
         known = [output(body["name"], provisioning=how, scales=True) for how, body in POOLS.items()]
         lab.api.apply_all(list(objects(known)), "tests")
-        mine = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket", {}))
+        mine = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket"))
         lab.api.apply_all(list(mine), "tests")
         return Google(lab)
 

@@ -27,7 +27,7 @@ def _queue(lab: Lab) -> Lab:
         for name in ("run-0", "run-1"):
             lab.add_pool(pool(name))
         lab.api.apply_all(list(objects([output("run-0"), output("run-1")])), "tests")
-        space, *rest = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket", {}))
+        space, *rest = namespace.objects(TEAM, [], "trainer", None, Volumes("bucket"))
         del space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]  # its pods see this machine
         lab.api.apply_all([space, *rest], "tests")
 

@@ -218,7 +218,7 @@ def apply(lab: Lab, made: Sequence[Object]) -> None:
 
 
 def space(team: Team) -> list[Object]:
-    return list(namespace.objects(team, [], "trainer", None, Volumes("bucket", {})))
+    return list(namespace.objects(team, [], "trainer", None, Volumes("bucket")))
 
 
 def test_a_newer_kueue_takes_over_what_an_older_one_left(cluster: Lab, stack: Stack, tmp_path: Path) -> None:

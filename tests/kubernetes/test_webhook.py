@@ -29,7 +29,7 @@ def _queue(lab: Lab) -> Lab:
         for name in pools:
             lab.add_pool(pool(name))
         lab.api.apply_all(list(objects([output(name) for name in pools])), "tests")
-        lab.api.apply_all(list(namespace.objects(TEAM, [], "trainer", None, Volumes("b", {}))), "tests")
+        lab.api.apply_all(list(namespace.objects(TEAM, [], "trainer", None, Volumes("b"))), "tests")
 
     INSIDE.submit(make).result()
     return lab

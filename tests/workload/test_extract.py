@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import threading
 from dataclasses import replace
@@ -360,6 +361,33 @@ def test_a_fleets_host_takes_its_own_stream(
     monkeypatch.setenv("TPU_MEMBER", "4")
     assert main(line) == 2
     assert "stream_004.safetensors: no such stream" in capsys.readouterr().err
+
+
+def test_a_slice_of_a_job_takes_the_stream_of_its_number(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = make_stream([5, 60, 33], number=1)
+    (tmp_path / "stream_001.safetensors").write_bytes(raw)
+    settings = [f'model.weights="{weights}"', 'extract.points=["mlp_out.0"]']
+    line = ["extract", "qwen2.5-0.5b.toml", "--dir", str(tmp_path / "out")]
+    line += [f"--set={one}" for one in settings]
+    variables = {"WORKER_ID": "1", "WORKER_COUNT": "2", "COORDINATOR_ADDRESS": "a:1", "SLICE_COUNT": "2"}
+    for name, value in {**variables, "MEGASCALE_NUM_SLICES": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert main([*line, "--stream", str(tmp_path / "stream_001.safetensors")]) == 2
+    assert "all slices of this job would extract it\n    fix: name their folder" in capsys.readouterr().err
+    assert main([*line, "--stream", str(tmp_path)]) == 0
+    assert "1 shards of 3 samples, 1 made here" in capsys.readouterr().out
+    assert "MEGASCALE_NUM_SLICES" not in os.environ, "libtpu would wait for the other slice"
+
+
+def test_a_slice_of_several_hosts_extracts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"WORKER_ID": "1", "WORKER_COUNT": "4", "COORDINATOR_ADDRESS": "a:1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path), "--dir", str(tmp_path)]) == 2
+    assert "$WORKER_COUNT = 4: a host extracts alone, on its own chips" in capsys.readouterr().err
 
 
 def test_of_a_folder_here_all_streams_are_taken_one_after_another(

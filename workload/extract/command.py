@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workload import arguments as arguments_of
@@ -26,7 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = arguments_of.parser("workload extract", description, _EXAMPLES)
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (qwen2.5-0.5b.toml)")
     text = (
-        "made by `workload data streams`: a stream, or their folder: $TPU_MEMBER's, or all of a folder here"
+        "made by `workload data streams`: a stream, or their folder: that of this host's number in its fleet or "
+        "job, or all of a folder here"
     )
     parser.add_argument("--stream", required=True, metavar="URL", help=text)
     arguments_of.add_set(parser)
@@ -52,9 +53,14 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
     config = configs.load(options.config, options.overrides)
     name = options.name or Path(options.config).stem
     url, problems = location.of_run("extractions", name, options.dir)
-    stream, member = options.stream, os.environ.get("TPU_MEMBER", "")
+    stream, member = options.stream, _member(os.environ, problems)
     chosen = [stream]
-    if not stream.endswith(".safetensors"):
+    if stream.endswith(".safetensors") and "SLICE_COUNT" in os.environ:
+        fix = (
+            f"name their folder, {os.path.dirname(stream) or '.'}: each slice takes the stream of its number"
+        )
+        problems.append(Problem("--stream", stream, "all slices of this job would extract it", fix))
+    elif not stream.endswith(".safetensors"):
         if "://" not in stream and not Path(stream).is_dir():
             rule = "is a file, and no stream" if Path(stream).exists() else "there is no such folder"
             dealing = command("data", "streams")
@@ -64,7 +70,7 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
             chosen = found  # one after another
         elif not member.isdecimal():
             fix = f"name a stream, e.g. {stream.rstrip('/')}/stream_000.safetensors"
-            rule = "must be a number where --stream is a folder: a fleet's host knows its own"
+            rule = "must be a number where --stream is a folder: the host of a fleet or a job knows its own"
             problems.append(Problem("$TPU_MEMBER", repr(member) if member else "(not set)", rule, fix))
         else:
             chosen = [f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"]
@@ -74,11 +80,24 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
         problems.append(Problem("--point", options.point, rule, fix))
     if problems:
         raise ConfigError("workload extract", problems)
+    for variable in [name for name in os.environ if name.startswith("MEGASCALE_")]:
+        del os.environ[variable]  # libtpu would wait for the other slices, and this one works alone
     heartbeat.report(run=url)
     for each in chosen:
         _extract(options, config, url, each, heartbeat)
     print(f"next: {command('activations', 'show', url)}")
     return 0
+
+
+def _member(environment: Mapping[str, str], problems: list[Problem]) -> str:
+    """Number of this host in its fleet, or of its slice in a job; empty where it is alone."""
+    workers = environment.get("WORKER_COUNT", "1")
+    if workers == "1":
+        return environment.get("TPU_MEMBER", "")
+    if workers != environment.get("SLICE_COUNT"):
+        fix = "slices of one host, up to v6e-8, as many as there are streams"
+        problems.append(Problem("$WORKER_COUNT", workers, "a host extracts alone, on its own chips", fix))
+    return environment.get("WORKER_ID", "")
 
 
 def _here(folder: str) -> list[str]:
