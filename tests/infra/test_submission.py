@@ -133,7 +133,7 @@ def test_curves_are_copied_to_vertex_only_where_the_settings_say_so() -> None:
     assert one["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["slice"]}
     for other in (
         ask(),
-        ask("extract qwen-0.5b.toml", **TENSORBOARD),
+        ask("goodput gs://b/runs/tiny", **TENSORBOARD),
         ask("train tiny.toml --dir /tmp", **TENSORBOARD),
     ):
         assert len(jobset(other.job)["spec"]["replicatedJobs"]) == 1
@@ -177,9 +177,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
 
 
 def test_extraction_has_slices_of_one_host() -> None:
-    with pytest.raises(
-        SubmissionError, match=r"a host extracts alone, on its own chips, and v6e-16 has 4 hosts"
-    ):
+    with pytest.raises(SubmissionError, match=r"a host extracts alone, on its own chips, and v6e-16"):
         ask("extract qwen2.5-0.5b.toml --stream gs://b/streams")
     single = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
     assert ask("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=single, slices=2).job.hosts == 1
