@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import random
 import threading
 from dataclasses import replace
@@ -338,97 +337,6 @@ def test_a_shard_that_is_cut_short_is_named(whole: FolderStore, tmp_path: Path) 
     store.write(name, whole.read(name)[:-100])
     with pytest.raises(DataError, match=r"shard_0001.safetensors: is cut short\n    fix: remove it"):
         Shard(store, name).problems()
-
-
-def test_a_fleets_host_takes_its_own_stream(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "stream_003.safetensors").write_bytes(make_stream([5, 60, 33]))
-    (tmp_path / "mine.toml").write_text(
-        f'[model]\nweights = "{weights}"\n[extract]\npoints = ["mlp_out.0"]\n'
-    )
-    line = ["extract", str(tmp_path / "mine.toml"), "--stream", str(tmp_path), "--dir", str(tmp_path / "out")]
-    monkeypatch.delenv("TPU_MEMBER", raising=False)
-    assert main([*line[:3], "gs://bucket/streams", *line[4:]]) == 2
-    assert "$TPU_MEMBER = (not set): must be a number where --stream is a folder" in capsys.readouterr().err
-    monkeypatch.setenv("TPU_MEMBER", "3")
-    assert main(line) == 0
-    output = capsys.readouterr()
-    assert "1 shards of 3 samples, 1 made here" in output.out
-    assert "bound by" in output.out
-    assert main(line) == 0
-    assert "1 shards of 3 samples, 0 made here" in capsys.readouterr().out
-    monkeypatch.setenv("TPU_MEMBER", "4")
-    assert main(line) == 2
-    assert "stream_004.safetensors: no such stream" in capsys.readouterr().err
-
-
-def test_a_slice_of_a_job_takes_the_stream_of_its_number(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raw = make_stream([5, 60, 33], number=1)
-    (tmp_path / "stream_001.safetensors").write_bytes(raw)
-    settings = [f'model.weights="{weights}"', 'extract.points=["mlp_out.0"]']
-    line = ["extract", "qwen2.5-0.5b.toml", "--dir", str(tmp_path / "out")]
-    line += [f"--set={one}" for one in settings]
-    variables = {"WORKER_ID": "1", "WORKER_COUNT": "2", "COORDINATOR_ADDRESS": "a:1", "SLICE_COUNT": "2"}
-    for name, value in {**variables, "MEGASCALE_NUM_SLICES": "2"}.items():
-        monkeypatch.setenv(name, value)
-    assert main([*line, "--stream", str(tmp_path / "stream_001.safetensors")]) == 2
-    assert "all slices of this job would extract it\n    fix: name their folder" in capsys.readouterr().err
-    assert main([*line, "--stream", str(tmp_path)]) == 0
-    assert "1 shards of 3 samples, 1 made here" in capsys.readouterr().out
-    assert "MEGASCALE_NUM_SLICES" not in os.environ, "libtpu would wait for the other slice"
-
-
-def test_a_slice_of_several_hosts_extracts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {"WORKER_ID": "1", "WORKER_COUNT": "4", "COORDINATOR_ADDRESS": "a:1"}.items():
-        monkeypatch.setenv(name, value)
-    assert main(["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path), "--dir", str(tmp_path)]) == 2
-    assert "$WORKER_COUNT = 4: a host extracts alone, on its own chips" in capsys.readouterr().err
-
-
-def test_of_a_folder_here_all_streams_are_taken_one_after_another(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("TPU_MEMBER", raising=False)
-    for number in (3, 4):
-        raw = make_stream([5, 60, 33], number=number)
-        (tmp_path / f"stream_{number:03}.safetensors").write_bytes(raw)
-    settings = [f'model.weights="{weights}"', 'extract.points=["mlp_out.0"]']
-    line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path), "--dir", str(tmp_path / "out")]
-    assert main([*line, *(f"--set={one}" for one in settings)]) == 0
-    output = capsys.readouterr().out
-    assert output.count("1 made here") == 2
-    assert output.count("next: ") == 1
-    made = tmp_path / "out" / "extractions" / "qwen2.5-0.5b" / "activations"
-    assert sorted(each.name for each in made.iterdir()) == ["tpu_3", "tpu_4"]
-
-
-@pytest.mark.parametrize("member", [None, "3"])
-@pytest.mark.parametrize(
-    ("name", "rule"), [("prompts.jsonl", "is a file, and no stream"), ("nowhere", "there is no such folder")]
-)
-def test_what_is_no_folder_of_streams_is_told(
-    name: str,
-    rule: str,
-    member: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "prompts.jsonl").write_text('{"text": "a"}\n')
-    monkeypatch.delenv("TPU_MEMBER", raising=False)
-    if member:
-        monkeypatch.setenv("TPU_MEMBER", member)
-    line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path / name), "--dir", str(tmp_path / "out")]
-    assert main(line) == 2
-    output = capsys.readouterr().err
-    assert f"--stream = {tmp_path / name}: {rule}\n    fix: name what `" in output
-    assert "workload data streams" in output
-    assert "TPU_MEMBER" not in output
 
 
 def test_samples_that_were_dealt_otherwise_are_another_run(

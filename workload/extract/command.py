@@ -26,8 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = arguments_of.parser("workload extract", description, _EXAMPLES)
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one (qwen2.5-0.5b.toml)")
     text = (
-        "made by `workload data streams`: a stream, or their folder: that of this host's number in its fleet or "
-        "job, or all of a folder here"
+        "made by `workload data streams`: a stream, or their folder: the one of this host's number in its "
+        "fleet or job, or all of a folder here"
     )
     parser.add_argument("--stream", required=True, metavar="URL", help=text)
     arguments_of.add_set(parser)
@@ -56,9 +56,8 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
     stream, member = options.stream, _member(os.environ, problems)
     chosen = [stream]
     if stream.endswith(".safetensors") and "SLICE_COUNT" in os.environ:
-        fix = (
-            f"name their folder, {os.path.dirname(stream) or '.'}: each slice takes the stream of its number"
-        )
+        folder = stream.rpartition("/")[0] or "."
+        fix = f"name their folder, {folder}: each slice takes the stream of its number"
         problems.append(Problem("--stream", stream, "all slices of this job would extract it", fix))
     elif not stream.endswith(".safetensors"):
         if "://" not in stream and not Path(stream).is_dir():
