@@ -97,6 +97,12 @@ def _builds(arguments: list[str]) -> int:
     return builds(arguments)
 
 
+def _policy(arguments: list[str]) -> int:
+    from cli.policy import main as policy
+
+    return policy(arguments)
+
+
 def _status(arguments: list[str]) -> int:
     """Every slice once; with --watch again and again, in the terminal and with --port as a page."""
     if "--watch" not in arguments:
@@ -165,6 +171,7 @@ COMMANDS: dict[str, tuple[Main, str]] = {
     "ssh": (_fleet("ssh"), "log in to a worker, or run a command there"),
     "restart": (_fleet("restart"), "restart the job on all workers; the hosts keep running"),
     "recover": (_fleet("recover"), "recreate what Google preempted, and nothing else"),
+    "policy": (_policy, "what of the stored state breaks a rule"),
     "publish": (_publish, "build the bundle that hosts install, and upload it"),
     "preflight": (_preflight, "whether a training config fits a slice, how fast, at what price"),
     "doctor": (_doctor, "what is missing on this machine, or in an environment"),

@@ -1,5 +1,7 @@
 """What Pulumi runs: the layer that is called like the project."""
 
+from datetime import UTC, datetime
+
 import pulumi
 
 from infra import layers, names, prices, settings, stacks
@@ -7,6 +9,7 @@ from infra.errors import InfraError
 from infra.guard import MEMBERS, Living
 from infra.layers import Layer
 from infra.outputs import Outputs
+from infra.policy.enforce import enforce
 from infra.settings import Settings
 
 
@@ -21,6 +24,7 @@ def run() -> None:
         checked = settings.from_pulumi(pulumi.get_stack())
         prices.within_budget(checked)
         layer = _of_the_project(checked)
+        enforce(checked, datetime.now(tz=UTC).date())
         stacks.refuse_interrupted(pulumi.get_stack(), layer.name)
         providers = {name: make(checked, layer.name) for name, make in layer.providers.items()}
         outputs = layer.program(checked, providers)

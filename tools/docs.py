@@ -19,6 +19,7 @@ from cli.__main__ import COMMANDS, SUBCOMMANDS  # noqa: E402
 from infra.catalog import CATALOG, SliceType  # noqa: E402
 from infra.layers import layers  # noqa: E402
 from infra.outputs import declared  # noqa: E402
+from infra.policy import RULES  # noqa: E402
 from infra.settings.table import tables  # noqa: E402
 from rehearsal.standin import document  # noqa: E402
 from tools import gke_inputs, role_tables, update_kills  # noqa: E402
@@ -85,12 +86,20 @@ def outputs() -> str:
     return "\n".join(lines)
 
 
+def policy_rules() -> str:
+    """Every rule, with the same one of checkov and of the CIS benchmark."""
+    lines = [f"{len(RULES)} rules.", "", "| rule | what holds | declare | as |", "| --- | --- | --- | --- |"]
+    lines += [f"| {one.id} | {one.about} | {one.fix} | {one.maps} |" for one in RULES]
+    return "\n".join(lines)
+
+
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "cli.md": {"commands": commands},
     DOCS / "guides" / "infrastructure.md": {"prices": prices},
     DOCS / "extraction.md": {"points": points},
     DOCS / "architecture.md": {"outputs": outputs},
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
+    DOCS / "policy.md": {"rules": policy_rules},
     DOCS / "gke.md": {"inputs": gke_inputs.table},
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},
 }

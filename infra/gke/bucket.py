@@ -23,6 +23,7 @@ class ArtifactBucket(pulumi.ComponentResource):
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             force_destroy=given_up,
+            lifecycle_rules=[{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}],
             opts=pulumi.ResourceOptions(parent=self, protect=not given_up, retain_on_delete=not given_up),
         )
         self.register_outputs({})

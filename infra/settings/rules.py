@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import date
 from difflib import SequenceMatcher
 from string import Formatter
 
@@ -43,6 +44,14 @@ def is_network(value: str) -> bool:
     """Whether `value` is an IPv4 range without host bits, e.g. "10.64.0.0/20"."""
     try:
         return "/" in value and bool(ipaddress.IPv4Network(value))
+    except ValueError:
+        return False
+
+
+def is_date(value: str) -> bool:
+    """Whether `value` is a day of the calendar, e.g. "2027-06-30"."""
+    try:
+        return date.fromisoformat(value).isoformat() == value
     except ValueError:
         return False
 
@@ -93,6 +102,10 @@ PLACE = (
     r"-(central|(north|south)(east|west)?|east|west)[1-9]\d?"
 )
 KEY = "[A-Za-z0-9_-]{1,63}"
+
+POLICY_RULE = pattern("[A-Z]{1,2}[0-9]{1,2}", "the id of a rule, e.g. B04", "docs/policy.md lists them")
+REASON = pattern(r"(?s).*\S.{8,}", "a reason, in words", "say why it may be so")
+DATE = Rule(is_date, "a date, year-month-day", "write it as 2027-06-30")
 
 PROJECT_ID = pattern(
     PROJECT,

@@ -100,6 +100,32 @@ class FleetSettings:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicyException:
+    """One item of `policy:exceptions`."""
+
+    rule: str = setting("id of the rule", rule=rules.POLICY_RULE, example="B04")
+    resource: str = setting(
+        "names of the resources, as Pulumi shows them; * stands for any part", example="my-bucket"
+    )
+    reason: str = setting("why it may be so", rule=rules.REASON, example="copied to another bucket each day")
+    until: str = setting("last day of the exception", rule=rules.DATE, example="2027-06-30")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """The rules of docs/policy.md."""
+
+    enforcement: str = setting(
+        "mandatory: a resource that breaks a rule ends the preview or update; advisory: it is a warning",
+        default="mandatory",
+        rule=rules.one_of(("mandatory", "advisory")),
+    )
+    exceptions: tuple[PolicyException, ...] = setting(
+        "resources that may break a rule, each with a reason and a last day", default=()
+    )
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that `Pulumi.<env>.yaml` says, typed and checked: a section by its class.
@@ -132,7 +158,7 @@ Relation = tuple[tuple[str, ...], Callable[[Settings, set[str]], Iterator[Proble
 already. It gets the settings, and the key paths that the file has.
 """
 
-SHARED: Mapping[str, type] = {"gcp": GcpSettings, "fleet": FleetSettings}
+SHARED: Mapping[str, type] = {"gcp": GcpSettings, "fleet": FleetSettings, "policy": PolicySettings}
 """Sections that are no layer's."""
 
 

@@ -266,6 +266,7 @@ def test_the_artifact_bucket_outlives_the_stack_unless_it_is_given_up(force: boo
         "uniformBucketLevelAccess": True,
         "publicAccessPrevention": "enforced",
         "forceDestroy": force,
+        "lifecycleRules": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7.0}}],
     }
     assert bucket.options.get("protect", False) is not force
     assert bucket.options.get("retainOnDelete", False) is not force

@@ -1,0 +1,15 @@
+"""Rules that every resource of every stack must obey: on each preview and update, and in stored state.
+
+`enforce` checks a resource as the engine takes it, so plain `pulumi up` is checked, too; `tpu policy` checks
+what is stored. A rule is one entry of RULES; docs/policy.md is made of them.
+"""
+
+from infra.policy import buckets, cluster, hosts, identity, network, pipeline
+from infra.policy.rule import Finding, Resource, Rule, findings, wrong_exceptions
+
+RULES: tuple[Rule, ...] = (
+    *buckets.RULES, *identity.RULES, *network.RULES, *hosts.RULES, *cluster.RULES, *pipeline.RULES,
+)  # fmt: skip
+"""All rules, in the order of the page."""
+
+__all__ = ["RULES", "Finding", "Resource", "Rule", "findings", "wrong_exceptions"]

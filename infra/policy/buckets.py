@@ -1,0 +1,79 @@
+"""Rules for buckets."""
+
+from collections.abc import Iterator
+
+from infra import names
+from infra.policy.rule import Check, Resource, Rule, literal
+from infra.settings import Settings
+from infra.storage.settings import StorageSettings
+
+_BUCKET = ("gcp:storage/bucket:Bucket",)
+_MEMBERS = ("gcp:*Member", "gcp:*Binding")
+_WEEK_S = 7 * 86400
+
+
+def _recoverable(one: Resource, settings: Settings) -> Iterator[str]:
+    if one.inputs.get("name") in (names.steps_bucket(settings), names.controller_bucket(settings)):
+        return  # written anew all the time: PL10
+    seconds = one.get("softDeletePolicy.retentionDurationSeconds")
+    # Google's default is a week.
+    if one.get("versioning.enabled") is not True and seconds is not None and seconds < _WEEK_S:
+        yield f"versioning.enabled: false, softDeletePolicy.retentionDurationSeconds: {seconds:g}"
+
+
+def _rewritten(one: Resource, settings: Settings) -> Iterator[str]:
+    if one.inputs.get("name") == names.steps_bucket(settings):
+        if (seconds := one.get("softDeletePolicy.retentionDurationSeconds")) != 0:
+            yield f"softDeletePolicy.retentionDurationSeconds: {seconds}"
+        if one.get("versioning.enabled") is True:
+            yield "versioning.enabled: true"
+
+
+def _public(one: Resource, _: Settings) -> Iterator[str]:
+    for member in (one.inputs.get("member"), *(one.inputs.get("members") or ())):
+        if member in ("allUsers", "allAuthenticatedUsers"):
+            yield f"member: {member}"
+
+
+def _encrypted(one: Resource, settings: Settings) -> Iterator[str]:
+    key, found = settings[StorageSettings].kms_key, one.get("encryption.defaultKmsKeyName")
+    ours = (settings[StorageSettings].bucket_name, names.steps_bucket(settings))
+    if key and one.inputs.get("name") in ours and found != key:
+        yield f"encryption.defaultKmsKeyName: {found or 'nothing'}"
+
+
+def _stays(one: Resource, _: Settings) -> Iterator[str]:
+    if one.get("forceDestroy") is not False:
+        yield f"forceDestroy: {one.get('forceDestroy')}"
+    if not one.protect:
+        yield "protect: false"
+
+
+def _unfinished(one: Resource, _: Settings) -> Iterator[str]:
+    actions = {rule.get("action", {}).get("type") for rule in one.inputs.get("lifecycleRules") or ()}
+    if one.retain_on_delete and "AbortIncompleteMultipartUpload" not in actions:
+        yield "lifecycleRules: none with the action AbortIncompleteMultipartUpload"
+
+
+def _rule(id_: str, about: str, fix: str, maps: str, check: Check) -> Rule:
+    return Rule(id_, _BUCKET, about, fix, maps, check)
+
+
+RULES = (
+    _rule("B01", "access is decided on the bucket, and no object has a list of its own",
+          "uniform_bucket_level_access=True", "CKV_GCP_29, CIS 5.2",
+          literal("uniformBucketLevelAccess", True)),
+    _rule("B02", "no grant can make a bucket public", 'public_access_prevention="enforced"', "CKV_GCP_114",
+          literal("publicAccessPrevention", "enforced")),
+    Rule("B03", _MEMBERS, "nothing is granted to everybody", "name users, groups or service accounts",
+         "CKV_GCP_28, CKV_GCP_102, CIS 5.1", _public),
+    _rule("B04", "deleted objects can be recovered for 7 days, by versions or soft delete",
+          "storage:versioning, or storage:softDeleteDays of 7", "CKV_GCP_78", _recoverable),
+    _rule("B06", "with storage:kmsKey, checkpoints are encrypted by it", "encryption={…}", "",
+          _encrypted),
+    _rule("B07", "no destroy removes a bucket", "protect=True and force_destroy=False", "", _stays),
+    _rule("B08", "what is retained has no unfinished uploads forever",
+          "a lifecycle rule with AbortIncompleteMultipartUpload", "", _unfinished),
+    _rule("PL10", "what running jobs delete of their checkpoints is gone: kept, it would be billed",
+          "soft delete of 0 s and no versions", "", _rewritten),
+)  # fmt: skip

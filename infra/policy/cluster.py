@@ -1,0 +1,91 @@
+"""Rules for GKE and what runs on it."""
+
+from collections.abc import Iterator
+
+from infra.policy.rule import Resource, Rule, literal
+from infra.settings import Settings
+
+_CLUSTER = ("gcp:container/cluster:Cluster",)
+_POOL = ("gcp:container/nodePool:NodePool",)
+_PODS = ("kubernetes:apps/v1:*", "kubernetes:batch/v1:*", "kubernetes:core/v1:Pod")
+
+
+def _private(one: Resource, _: Settings) -> Iterator[str]:
+    if one.get("privateClusterConfig.enablePrivateNodes") is not True:
+        yield "privateClusterConfig.enablePrivateNodes: false"
+    if one.get("controlPlaneEndpointsConfig.ipEndpointsConfig.enabled") is not False:
+        yield "controlPlaneEndpointsConfig.ipEndpointsConfig.enabled: true"
+
+
+def _workload_identity(one: Resource, settings: Settings) -> Iterator[str]:
+    if (found := one.get("workloadIdentityConfig.workloadPool")) != f"{settings.project}.svc.id.goog":
+        yield f"workloadIdentityConfig.workloadPool: {found or 'nothing'}"
+
+
+def _shielded(one: Resource, _: Settings) -> Iterator[str]:
+    for key in ("enableSecureBoot", "enableIntegrityMonitoring"):
+        if one.get(f"nodeConfig.shieldedInstanceConfig.{key}") is not True:
+            yield f"nodeConfig.shieldedInstanceConfig.{key}: false"
+
+
+def _channel(one: Resource, _: Settings) -> Iterator[str]:
+    if (found := one.get("releaseChannel.channel")) not in ("REGULAR", "STABLE", "RAPID", "EXTENDED"):
+        yield f"releaseChannel.channel: {found or 'nothing'}"
+
+
+def _network(one: Resource, _: Settings) -> Iterator[str]:
+    for path, wanted in (("networkingMode", "VPC_NATIVE"), ("datapathProvider", "ADVANCED_DATAPATH")):
+        if (found := one.get(path)) != wanted:
+            yield f"{path}: {found or 'nothing'}"
+
+
+def _old_logins(one: Resource, _: Settings) -> Iterator[str]:
+    if one.get("masterAuth.clientCertificateConfig.issueClientCertificate"):
+        yield "masterAuth.clientCertificateConfig.issueClientCertificate: true"
+    if one.get("enableLegacyAbac"):
+        yield "enableLegacyAbac: true"
+
+
+def _account(one: Resource, _: Settings) -> Iterator[str]:
+    if not one.get("nodeConfig.serviceAccount"):
+        yield "nodeConfig.serviceAccount: nothing"
+
+
+def _protected(one: Resource, settings: Settings) -> Iterator[str]:
+    if settings.environment != "dev" and one.get("deletionProtection") is not True:
+        yield f"deletionProtection: {one.get('deletionProtection')}"
+
+
+def _confined(one: Resource, _: Settings) -> Iterator[str]:
+    pod = one.get("spec.template.spec") or one.get("spec") or {}
+    for key in ("hostNetwork", "hostPID", "hostIPC"):
+        if pod.get(key):
+            yield f"{key}: true"
+    for container in (*(pod.get("containers") or ()), *(pod.get("initContainers") or ())):
+        if (container.get("securityContext") or {}).get("privileged"):
+            yield f"containers.{container.get('name')}: privileged"
+
+
+RULES = (
+    Rule("K01", _CLUSTER, "nodes have no external address, nor has the control plane",
+         "private nodes, and the DNS endpoint alone", "CKV_GCP_25, CKV_GCP_64, CKV_GCP_18", _private),
+    Rule("K02", _CLUSTER, "pods get accounts by Workload Identity", "workload_identity_config", "CKV_GCP_69",
+         _workload_identity),
+    Rule("K11", _POOL, "pods can't read their node's metadata", "workload_metadata_config", "CKV_GCP_69",
+         literal("nodeConfig.workloadMetadataConfig.mode", "GKE_METADATA")),
+    Rule("K03", _POOL, "nodes boot what is signed, and tell where they didn't", "shielded_instance_config",
+         "CKV_GCP_68, CKV_GCP_72", _shielded),
+    Rule("K04", _CLUSTER, "a cluster is in a release channel", "gke:channel", "CKV_GCP_70", _channel),
+    Rule("K12", _POOL, "broken nodes are repaired", "management.auto_repair", "CKV_GCP_9",
+         literal("management.autoRepair", True)),
+    Rule("K05", _CLUSTER, "pods have addresses of the VPC, and Dataplane V2 enforces network policies",
+         "VPC_NATIVE and ADVANCED_DATAPATH", "CKV_GCP_12, CKV_GCP_23", _network),
+    Rule("K06", _CLUSTER, "nobody logs in by client certificates or ABAC", "leave both out",
+         "CKV_GCP_13, CKV_GCP_7", _old_logins),
+    Rule("K07", _POOL, "nodes run as an account of their own", "node_config.service_account", "CKV2_GCP_1",
+         _account),
+    Rule("K09", _CLUSTER, "outside of dev no destroy takes a cluster", "gke:deletionProtection: true", "",
+         _protected),
+    Rule("K10", _PODS, "controllers have neither the node's network nor its privileges",
+         "leave hostNetwork and privileged out", "", _confined),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""Rules for TPU hosts and their disks."""
+
+import re
+from collections.abc import Iterator
+
+from infra.policy.rule import Resource, Rule, literal
+from infra.settings import Settings
+from infra.settings.rules import is_runtime
+
+_VM = ("gcp:tpu/v2Vm:V2Vm",)
+# Google's and GitHub's tokens, private keys, and words that are followed by one.
+_SECRET = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY|\bya29\.[\w-]{20}|\bAIza[\w-]{35}|\bgh[pousr]_\w{36}|\bhf_\w{30}"
+    r"|(?i:\b(password|secret|api_key|token)\s*[=:]\s*['\"]?[\w/+-]{12})"
+)
+
+
+def _account(one: Resource, _: Settings) -> Iterator[str]:
+    if not one.get("serviceAccount.email"):
+        yield "serviceAccount.email: nothing"
+
+
+def _secrets(one: Resource, _: Settings) -> Iterator[str]:
+    for key, value in sorted((one.inputs.get("metadata") or {}).items()):
+        if found := _SECRET.search(str(value)):
+            yield f"metadata.{key}: a secret that begins with {found[0][:12]!r}"
+
+
+def _read_only(one: Resource, _: Settings) -> Iterator[str]:
+    for disk in one.inputs.get("dataDisks") or ():
+        if disk.get("mode") != "READ_ONLY":
+            yield f"dataDisks.mode: {disk.get('mode') or 'nothing'}"
+
+
+def _runtime(one: Resource, _: Settings) -> Iterator[str]:
+    version = str(one.inputs.get("runtimeVersion", ""))
+    if not is_runtime(version):
+        yield f"runtimeVersion: {version or 'nothing'}"
+
+
+def _forwards(one: Resource, _: Settings) -> Iterator[str]:
+    if one.get("networkConfig.canIpForward"):
+        yield "networkConfig.canIpForward: true"
+
+
+def _queued(_: Resource, __: Settings) -> Iterator[str]:
+    yield "a V2QueuedResource"
+
+
+RULES = (
+    Rule("T01", _VM, "hosts have no external address", "networkConfig.enableExternalIps: false",
+         "CKV2_GCP_32, CIS 4.9", literal("networkConfig.enableExternalIps", False)),
+    Rule("T02", _VM, "hosts run as an account that is named", "service_account={email, scopes}", "CIS 4.1",
+         _account),
+    Rule("T04", _VM, "people log in by OS Login", "enable-oslogin: TRUE", "CKV_GCP_34, CIS 4.4",
+         literal("metadata.enable-oslogin", "TRUE")),
+    Rule("T05", _VM, "keys in the project's metadata open no host", "block-project-ssh-keys: TRUE",
+         "CKV_GCP_32, CIS 4.3", literal("metadata.block-project-ssh-keys", "TRUE")),
+    Rule("T06", _VM, "the serial console is closed", "serial-port-enable: FALSE", "CKV_GCP_35, CIS 4.5",
+         literal("metadata.serial-port-enable", None, "FALSE")),
+    Rule("T07", _VM, "hosts forward no packets", "no can_ip_forward", "CKV_GCP_36, CIS 4.6",
+         _forwards),
+    Rule("T08", _VM, "no secret in metadata, which every process of a host can read", "Secret Manager", "",
+         _secrets),
+    Rule("T09", _VM, "data disks are attached for reading", 'mode="READ_ONLY"', "", _read_only),
+    Rule("T10", _VM, "hosts boot an image of v6e that is named", "the catalog's runtime version", "",
+         _runtime),
+    Rule("T11", ("gcp:tpu/v2QueuedResource:V2QueuedResource",),
+         "no queued resource of the provider: it can't carry an account, and would run as the default one",
+         "gcp.tpu.V2Vm", "", _queued),
+)  # fmt: skip

@@ -1,0 +1,73 @@
+"""Rules for networks."""
+
+from collections.abc import Iterator
+
+from infra.policy.rule import Resource, Rule, literal
+from infra.settings import Settings
+
+IAP = "35.235.240.0/20"
+"""Where Identity-Aware Proxy comes from: https://cloud.google.com/iap/docs/using-tcp-forwarding"""
+_FIREWALL = ("gcp:compute/firewall:Firewall",)
+_SUBNET = ("gcp:compute/subnetwork:Subnetwork",)
+_NAT = ("gcp:compute/routerNat:RouterNat",)
+_SSH = 22
+
+
+def _open(one: Resource, _: Settings) -> Iterator[str]:
+    if one.get("direction") != "EGRESS":
+        for source in one.inputs.get("sourceRanges") or ():
+            if source in ("0.0.0.0/0", "::/0"):
+                yield f"sourceRanges: {source}"
+
+
+def _ssh(one: Resource, _: Settings) -> Iterator[str]:
+    sources = [*(one.inputs.get("sourceRanges") or ())]
+    if sources and sources != [IAP] and any(map(_lets_ssh, one.inputs.get("allows") or ())):
+        yield f"sourceRanges: {', '.join(sources)}"
+
+
+def _lets_ssh(allowed: dict[str, object]) -> bool:
+    ports = allowed.get("ports")
+    if allowed.get("protocol") not in ("tcp", "all", "6"):
+        return False
+    if not isinstance(ports, list) or not ports:
+        return True
+    bounds = (str(port).partition("-") for port in ports)
+    return any(int(low) <= _SSH <= int(high or low) for low, _, high in bounds)
+
+
+def _targeted(one: Resource, _: Settings) -> Iterator[str]:
+    if not (one.inputs.get("targetTags") or one.inputs.get("targetServiceAccounts")):
+        yield "targetTags, targetServiceAccounts: nothing"
+    if one.get("direction") is None:
+        yield "direction: nothing"
+
+
+def _flow_logs(one: Resource, _: Settings) -> Iterator[str]:
+    if not (one.get("logConfig.flowSampling") or 0) > 0:
+        yield f"logConfig.flowSampling: {one.get('logConfig.flowSampling') or 'nothing'}"
+
+
+def _nat(one: Resource, _: Settings) -> Iterator[str]:
+    if one.get("natIpAllocateOption") != "AUTO_ONLY":
+        yield f"natIpAllocateOption: {one.get('natIpAllocateOption')}"
+    if one.get("logConfig.enable") is not True:
+        yield f"logConfig.enable: {one.get('logConfig.enable') or 'nothing'}"
+
+
+RULES = (
+    Rule("N01", ("gcp:compute/network:Network",), "a network has the subnets that it declares and no others",
+         "auto_create_subnetworks=False", "CKV2_GCP_18, CIS 3.1", literal("autoCreateSubnetworks", False)),
+    Rule("N02", _SUBNET, "a subnet logs its flows, at least some", "network:flowLogSampling above 0",
+         "CKV_GCP_26, CIS 3.8", _flow_logs),
+    Rule("N03", _SUBNET, "hosts without external addresses reach Google's APIs",
+         "private_ip_google_access=True", "CKV_GCP_74", literal("privateIpGoogleAccess", True)),
+    Rule("N04", _FIREWALL, "no way in from the whole internet", "source ranges of your own",
+         "CKV_GCP_2, CKV_GCP_3, CIS 3.6, CIS 3.7", _open),
+    Rule("N05", _FIREWALL, "SSH comes from Identity-Aware Proxy alone", f"network:sshSourceRanges: [{IAP}]",
+         "CIS 3.10", _ssh),
+    Rule("N06", _FIREWALL, "a rule says whom it lets reach whom, and in which direction",
+         "target_tags, and direction", "", _targeted),
+    Rule("N07", _NAT, "a NAT takes addresses of Google's choice, and logs what it refuses",
+         'nat_ip_allocate_option="AUTO_ONLY" and log_config', "", _nat),
+)  # fmt: skip

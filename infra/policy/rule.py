@@ -1,0 +1,114 @@
+"""What a rule is, and which rules a resource breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from fnmatch import fnmatchcase
+from typing import Any
+
+from infra.errors import Problem
+from infra.settings.schema import PolicyException, PolicySettings, Settings
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One resource as the engine has it: inputs in Pulumi's spelling, without those that aren't known yet.
+
+    An input that is unknown counts as absent, so no rule is skipped for it.
+    """
+
+    type: str
+    name: str
+    inputs: Mapping[str, Any]
+    protect: bool = False
+    retain_on_delete: bool = False
+
+    def get(self, path: str) -> Any:
+        """The input at a path such as "networkConfig.enableExternalIps"; None where there is none."""
+        found: Any = self.inputs
+        for part in path.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
+
+Check = Callable[[Resource, Settings], Iterable[str]]
+"""Yields what was found where the rule is broken: `path: value`."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What holds for all resources of some types.
+
+    Attributes:
+        id: as in docs/policy.md, e.g. "B01"; settings name it so.
+        types: Pulumi's type tokens; one that ends with * stands for all that begin so.
+        about: the rule as a sentence.
+        fix: what to declare instead.
+        maps: the same rule in checkov (CKV…) and in the CIS benchmark of Google Cloud, version 3.0.
+    """
+
+    id: str
+    types: tuple[str, ...]
+    about: str
+    fix: str
+    maps: str
+    check: Check
+
+    def broken(self, one: Resource, settings: Settings) -> Iterator[str]:
+        """What was found that breaks it."""
+        if any(fnmatchcase(one.type, kind) for kind in self.types):
+            yield from self.check(one, settings)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A resource that breaks a rule; with the exception that allows it, if there is one."""
+
+    rule: Rule
+    resource: Resource
+    found: str
+    exception: PolicyException | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """As every error is written."""
+        return Problem(
+            f"{self.resource.type} {self.resource.name}",
+            self.found,
+            f"{self.rule.id}: {self.rule.about}",
+            self.rule.fix,
+        )
+
+
+def findings(rules: Sequence[Rule], resources: Iterable[Resource], settings: Settings) -> Iterator[Finding]:
+    """Every rule that a resource breaks, those with an exception marked."""
+    allowed = settings[PolicySettings].exceptions
+    for one in resources:
+        for rule in rules:
+            for found in rule.broken(one, settings):
+                matching = (e for e in allowed if e.rule == rule.id and fnmatchcase(one.name, e.resource))
+                yield Finding(rule, one, found, next(matching, None))
+
+
+def wrong_exceptions(rules: Sequence[Rule], settings: Settings, today: date) -> Iterator[Problem]:
+    """Exceptions for rules that there aren't, and those whose time is over."""
+    known = {rule.id for rule in rules}
+    for i, one in enumerate(settings[PolicySettings].exceptions):
+        where = f"policy:exceptions[{i}]"
+        if one.rule not in known:
+            yield Problem(f"{where}.rule", f'"{one.rule}"', "the id of a rule", "docs/policy.md lists them")
+        if date.fromisoformat(one.until) < today:
+            fix = "mend the resource and take the exception out, or give it another date"
+            yield Problem(f"{where}.until", one.until, "an exception ends on its date", fix)
+
+
+def literal(path: str, *allowed: Any) -> Check:
+    """A check that an input has one of some values; absent, or unknown before the update, is none of them."""
+
+    def check(one: Resource, _: Settings) -> Iterator[str]:
+        if (found := one.get(path)) not in allowed:
+            yield f"{path}: {'nothing' if found is None else found}"
+
+    return check

@@ -1,0 +1,215 @@
+"""The rules: all stacks obey them, and of each rule a change to one property is noticed by it alone."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+
+from infra.policy import RULES, Resource, findings, wrong_exceptions
+from infra.settings import Settings, parse
+from infra.settings.sources import as_pulumi_hands_it_over
+from tests.infra.engine import BASE, Registration, run
+from tests.infra.test_all_layers import EVERYTHING, LAYERS, UP
+
+BUCKET, MEMBER = "gcp:storage/bucket:Bucket", "gcp:projects/iAMMember:IAMMember"
+VM, CLUSTER, POOL = "gcp:tpu/v2Vm:V2Vm", "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
+FIREWALL, SUBNET = "gcp:compute/firewall:Firewall", "gcp:compute/subnetwork:Subnetwork"
+NAT, KEY = "gcp:compute/routerNat:RouterNat", "gcp:kms/cryptoKey:CryptoKey"
+CHECKPOINTS, STEPS = "my-project-checkpoints", "my-project-checkpoints-steps"
+BUCKET_MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
+DEPLOYMENT = "kubernetes:apps/v1:Deployment"
+KUEUE = "Deployment-kueue-system-kueue-controller-manager"
+GONE = object()
+
+
+def settings(environment: str = "dev", **more: Any) -> Settings:
+    values = {**BASE, **EVERYTHING, **more}
+    return parse(environment, as_pulumi_hands_it_over(values, "f"), "f")
+
+
+def resource(one: Registration) -> Resource:
+    options = one.options
+    return Resource(
+        one.type, one.name, one.inputs, bool(options.get("protect")), bool(options.get("retainOnDelete"))
+    )
+
+
+@pytest.fixture(scope="module", name="declared")
+def _declared() -> list[Resource]:
+    """All that all layers declare."""
+    return [resource(one) for layer in LAYERS for one in run(layer, EVERYTHING, up=UP).resources]
+
+
+@pytest.mark.parametrize("preview", [True, False])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_obeys_every_rule(layer: str, preview: bool) -> None:
+    done = [resource(one) for one in run(layer, EVERYTHING, preview=preview, up=UP).resources]
+    assert done
+    assert [str(one.problem) for one in findings(RULES, done, settings())] == []
+
+
+def changed(one: Resource, path: str, value: Any) -> Resource:
+    """A resource with another input, or without it; `protect` is its option."""
+    if path == "protect":
+        return replace(one, protect=value)
+    inputs = deepcopy(dict(one.inputs))
+    *above, last = path.split(".")
+    place: Any = inputs
+    for part in above:
+        place = place[int(part)] if part.isdecimal() else place.setdefault(part, {})
+    if value is GONE:
+        del place[last]
+    else:
+        place[last] = value
+    return replace(one, inputs=inputs)
+
+
+MUTANTS: list[tuple[str, str, str, str, Any]] = [
+    ("B01", BUCKET, CHECKPOINTS, "uniformBucketLevelAccess", GONE),
+    ("B02", BUCKET, CHECKPOINTS, "publicAccessPrevention", "inherited"),
+    ("B03", BUCKET_MEMBER, "tpu-training-steps-objectUser", "member", "allUsers"),
+    ("B07", BUCKET, CHECKPOINTS, "forceDestroy", True),
+    ("B07", BUCKET, CHECKPOINTS, "protect", False),
+    ("B08", BUCKET, CHECKPOINTS, "lifecycleRules", []),
+    ("PL10", BUCKET, STEPS, "softDeletePolicy.retentionDurationSeconds", 604800),
+    ("PL10", BUCKET, STEPS, "versioning.enabled", True),
+    ("I01", MEMBER, "tpu-training-logWriter", "role", "roles/editor"),
+    ("I02", MEMBER, "tpu-training-logWriter", "role", "roles/tpu.admin"),
+    ("I03", MEMBER, "tpu-training-logWriter", "role", "roles/iam.serviceAccountUser"),
+    ("I05", VM, "train", "serviceAccount.email", "1-compute@developer.gserviceaccount.com"),
+    ("I08", MEMBER, "tpu-training-logWriter", "role", "roles/storage.objectViewer"),
+    ("I10", KEY, "pulumi-secrets", "rotationPeriod", "31536000s"),
+    ("I10", KEY, "pulumi-secrets", "protect", False),
+    ("N01", "gcp:compute/network:Network", "tpu-training", "autoCreateSubnetworks", GONE),
+    ("N02", SUBNET, "tpu-training-us-east5", "logConfig", GONE),
+    ("N03", SUBNET, "tpu-training-us-east5", "privateIpGoogleAccess", GONE),
+    ("N04", FIREWALL, "tpu-training-slice-internal", "sourceRanges", ["0.0.0.0/0"]),
+    ("N05", FIREWALL, "tpu-training-ssh", "sourceRanges", ["203.0.113.0/24"]),
+    ("N05", FIREWALL, "tpu-training-ssh", "sourceRanges", ["35.235.240.0/20", "203.0.113.0/24"]),
+    ("N06", FIREWALL, "tpu-training-ssh", "targetTags", GONE),
+    ("N06", FIREWALL, "tpu-training-ssh", "direction", GONE),
+    ("N07", NAT, "tpu-training-us-east5-nat", "natIpAllocateOption", "MANUAL_ONLY"),
+    ("N07", NAT, "tpu-training-us-east5-nat", "logConfig.enable", False),
+    ("T01", VM, "train", "networkConfig.enableExternalIps", True),
+    ("T01", VM, "train", "networkConfig.enableExternalIps", GONE),
+    ("T02", VM, "train", "serviceAccount", GONE),
+    ("T04", VM, "train", "metadata.enable-oslogin", "FALSE"),
+    ("T05", VM, "train", "metadata.block-project-ssh-keys", GONE),
+    ("T06", VM, "train", "metadata.serial-port-enable", "TRUE"),
+    ("T07", VM, "train", "networkConfig.canIpForward", True),
+    ("T08", VM, "train", "metadata.tpu-note", "password=correcthorsebattery"),
+    ("T08", VM, "train", "metadata.tpu-note", "ghp_" + "a" * 36),
+    ("T09", VM, "train", "dataDisks.0.mode", "READ_WRITE"),
+    ("T10", VM, "train", "runtimeVersion", "tpu-ubuntu2204-base"),
+    ("K01", CLUSTER, "tpu", "privateClusterConfig.enablePrivateNodes", False),
+    ("K01", CLUSTER, "tpu", "controlPlaneEndpointsConfig.ipEndpointsConfig.enabled", True),
+    ("K02", CLUSTER, "tpu", "workloadIdentityConfig", GONE),
+    ("K03", POOL, "cpu", "nodeConfig.shieldedInstanceConfig.enableSecureBoot", False),
+    ("K04", CLUSTER, "tpu", "releaseChannel", GONE),
+    ("K05", CLUSTER, "tpu", "datapathProvider", "LEGACY_DATAPATH"),
+    ("K06", CLUSTER, "tpu", "enableLegacyAbac", True),
+    ("K07", POOL, "cpu", "nodeConfig.serviceAccount", GONE),
+    ("K10", DEPLOYMENT, KUEUE, "spec.template.spec.hostNetwork", True),
+    ("K11", POOL, "cpu", "nodeConfig.workloadMetadataConfig", GONE),
+    ("K12", POOL, "cpu", "management.autoRepair", False),
+]  # fmt: skip
+OF_OTHER_TYPES = [
+    ("I04", Resource("gcp:serviceaccount/key:Key", "key", {})),
+    ("I07", Resource("gcp:projects/iAMBinding:IAMBinding", "b", {"role": "roles/logging.viewer"})),
+    ("PL1", Resource("gcp:dataproc/batch:Batch", "batch", {})),
+    ("T11", Resource("gcp:tpu/v2QueuedResource:V2QueuedResource", "queued", {})),
+    ("PL6", Resource("gcp:monitoring/alertPolicy:AlertPolicy", "alert",
+                     {"documentation": {"content": "do this"}, "severity": "ERROR"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "kind", "name", "path", "value"), MUTANTS)
+def test_one_property_breaks_one_rule(
+    rule: str, kind: str, name: str, path: str, value: Any, declared: list[Resource]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (kind, name)]
+    found = list(findings(RULES, [changed(one, path, value)], settings()))
+    assert {finding.rule.id for finding in found} == {rule}
+    assert path.rpartition(".")[2] in found[0].found or path.partition(".")[0] in found[0].found
+
+
+@pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES, ids=[rule for rule, _ in OF_OTHER_TYPES])
+def test_what_no_stack_declares_is_refused(rule: str, one: Resource) -> None:
+    assert {finding.rule.id for finding in findings(RULES, [one], settings())} == {rule}
+
+
+def test_a_key_of_ones_own_encrypts_the_checkpoints(declared: list[Resource]) -> None:
+    key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
+    keyed = settings(**{"storage:kmsKey": key})
+    ours = [one for one in declared if one.name in (CHECKPOINTS, STEPS) and one.type == BUCKET]
+    found = list(findings(RULES, ours, keyed))
+    assert [one.rule.id for one in found] == ["B06", "B06"]
+    encrypted = [changed(one, "encryption.defaultKmsKeyName", key) for one in ours]
+    assert list(findings(RULES, encrypted, keyed)) == []
+
+
+def test_what_is_deleted_can_be_recovered_for_a_week(declared: list[Resource]) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (BUCKET, CHECKPOINTS)]
+    bare = changed(one, "versioning.enabled", False)
+    assert list(findings(RULES, [bare], settings())) == [], "soft delete remains"
+    short = changed(bare, "softDeletePolicy.retentionDurationSeconds", 86400)
+    assert [f.rule.id for f in findings(RULES, [short], settings())] == ["B04"]
+
+
+def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None:
+    (one,) = [one for one in declared if one.type == CLUSTER]
+    bare = changed(one, "deletionProtection", False)
+    assert list(findings(RULES, [bare], settings())) == []
+    assert [f.rule.id for f in findings(RULES, [bare], settings("prod"))] == ["K09"]
+
+
+def test_every_rule_has_a_change_that_breaks_it() -> None:
+    tried = {row[0] for row in MUTANTS} | {rule for rule, _ in OF_OTHER_TYPES} | {"B04", "B06", "K09"}
+    assert tried == {rule.id for rule in RULES}
+    assert len({rule.id for rule in RULES}) == len(RULES)
+
+
+def exceptions(**changes: Any) -> Settings:
+    one = {"rule": "N05", "resource": "tpu-*-ssh", "reason": "the office's own VPN", "until": "2027-03-31"}
+    return settings(**{"policy:exceptions": [{**one, **changes}]})
+
+
+def broken(declared: list[Resource]) -> Resource:
+    (one,) = [one for one in declared if (one.type, one.name) == (FIREWALL, "tpu-training-ssh")]
+    return changed(one, "sourceRanges", ["203.0.113.0/24"])
+
+
+def test_an_exception_allows_what_it_names_and_nothing_else(declared: list[Resource]) -> None:
+    one = broken(declared)
+    assert [f.exception is not None for f in findings(RULES, [one], exceptions())] == [True]
+    assert [f.exception for f in findings(RULES, [one], exceptions(resource="other"))] == [None]
+    assert [f.exception for f in findings(RULES, [one], exceptions(rule="N04"))] == [None]
+
+
+WRONG: list[tuple[Mapping[str, str], str]] = [
+    ({"rule": "N99"}, 'rule: found "N99". Rule: the id of a rule'),
+    ({"until": "2026-11-23"}, "until: found 2026-11-23. Rule: an exception ends on its date"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_an_exception_past_its_date_or_for_no_rule_is_refused(
+    changes: Mapping[str, str], message: str
+) -> None:
+    (problem,) = wrong_exceptions(RULES, exceptions(**changes), date(2026, 11, 24))
+    assert message in str(problem)
+    assert list(wrong_exceptions(RULES, exceptions(until="2026-11-24"), date(2026, 11, 24))) == []
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"reason": ""}, "a reason, in words"),
+    ({"until": "31.3.2027"}, "a date, year-month-day"),
+    ({"until": "2027-02-30"}, "a date, year-month-day"),
+    ({"rule": "x"}, "the id of a rule"),
+])  # fmt: skip
+def test_an_exception_says_why_and_until_when(changes: Mapping[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        exceptions(**changes)
