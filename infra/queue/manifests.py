@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -53,8 +54,21 @@ def stages(name: str, image: str) -> tuple[list[Object], ...]:
     for one in _documents(name):
         kind = one["kind"]
         stage = 0 if kind == "Namespace" else 2 if kind == _KINDS else 3 if kind in _LAST else 1
-        found[stage].append(_with_image(one, image))
+        found[stage].append(_with_image(_bare(one) if kind == _KINDS else one, image))
     return found
+
+
+def _bare(schema: Any) -> Any:
+    """A schema without its descriptions, three quarters of it: only `kubectl explain` shows them."""
+    if isinstance(schema, list):
+        return [_bare(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _bare(value) for key, value in schema.items() if not _is_description(key, value)}
+
+
+def _is_description(key: str, value: Any) -> bool:
+    return key == "description" and isinstance(value, str)  # a property of that name has a schema
 
 
 def _with_image(one: Object, image: str) -> Object:

@@ -83,6 +83,11 @@ def test_what_runs_waits_for_its_kinds_and_they_for_what_is_small(name: str) -> 
     assert any(one.startswith("Deployment-") for one in running)
 
 
+def test_schemas_lose_their_descriptions_and_nothing_else() -> None:
+    schema = {"description": "a", "properties": {"description": {"description": "b", "type": "string"}}}
+    assert manifests._bare([schema, 1]) == [{"properties": {"description": {"type": "string"}}}, 1]
+
+
 @pytest.mark.parametrize(("name", "image"), [("kueue", KUEUE), ("jobset", IMAGES["jobset"])])
 def test_a_controller_runs_an_image_by_its_digest(name: str, image: str) -> None:
     (deployment,) = [one for one in up().of("kubernetes:apps/v1:Deployment") if name in one.name]
