@@ -74,6 +74,6 @@ RULES = (
     _rule("B07", "no destroy removes a bucket", "protect=True and force_destroy=False", "", _stays),
     _rule("B08", "what is retained has no unfinished uploads forever",
           "a lifecycle rule with AbortIncompleteMultipartUpload", "", _unfinished),
-    _rule("PL10", "what running jobs delete of their checkpoints is gone: kept, it would be billed",
+    _rule("PL10", "what running jobs delete of their checkpoints isn't stored on and billed",
           "soft delete of 0 s and no versions", "", _rewritten),
 )  # fmt: skip

@@ -34,8 +34,8 @@ def _channel(one: Resource, _: Settings) -> Iterator[str]:
 
 
 def _network(one: Resource, _: Settings) -> Iterator[str]:
-    for path, wanted in (("networkingMode", "VPC_NATIVE"), ("datapathProvider", "ADVANCED_DATAPATH")):
-        if (found := one.get(path)) != wanted:
+    for path, required in (("networkingMode", "VPC_NATIVE"), ("datapathProvider", "ADVANCED_DATAPATH")):
+        if (found := one.get(path)) != required:
             yield f"{path}: {found or 'nothing'}"
 
 
@@ -80,7 +80,7 @@ RULES = (
          literal("management.autoRepair", True)),
     Rule("K05", _CLUSTER, "pods have addresses of the VPC, and Dataplane V2 enforces network policies",
          "VPC_NATIVE and ADVANCED_DATAPATH", "CKV_GCP_12, CKV_GCP_23", _network),
-    Rule("K06", _CLUSTER, "nobody logs in by client certificates or ABAC", "leave both out",
+    Rule("K06", _CLUSTER, "no login by client certificates, and no ABAC", "leave both out",
          "CKV_GCP_13, CKV_GCP_7", _old_logins),
     Rule("K07", _POOL, "nodes run as an account of their own", "node_config.service_account", "CKV2_GCP_1",
          _account),

@@ -79,7 +79,7 @@ RULES = (
     _on_project("I02", "no program administers a service of the whole project, but the account "
                 "of builds that applies", "a custom role, or the role on the resource",
                 "CKV_GCP_42, CIS 1.5", _admin),
-    _on_project("I03", "who may act as an account is said on the account", "gcp.serviceaccount.IAMMember",
+    _on_project("I03", "who may act as an account is granted on the account", "gcp.serviceaccount.IAMMember",
                 "CKV_GCP_41, CKV_GCP_49, CIS 1.6", _impersonation),
     Rule("I04", ("gcp:serviceaccount/key:Key", "gcp:storage/hmacKey:HmacKey"), "no account has a key",
          "attach the account, or workload identity", "CKV2_GCP_3, CIS 1.4", _forbidden),

@@ -1,4 +1,4 @@
-"""Rules for what runs once, and for what people are told by."""
+"""Rules for what runs once, and for alerts."""
 
 from collections.abc import Iterator
 
