@@ -51,6 +51,13 @@ def _account(one: Resource, _: Settings) -> Iterator[str]:
         yield "nodeConfig.serviceAccount: nothing"
 
 
+def _repaired(one: Resource, _: Settings) -> Iterator[str]:
+    # Google wants it off for nodes that come for a job: they are recreated, not repaired.
+    for_a_job = one.get("nodeConfig.flexStart") is True or one.get("queuedProvisioning.enabled") is True
+    if one.get("management.autoRepair") is not True and not for_a_job:
+        yield f"management.autoRepair: {one.get('management.autoRepair') or 'nothing'}"
+
+
 def _protected(one: Resource, settings: Settings) -> Iterator[str]:
     if settings.environment != "dev" and one.get("deletionProtection") is not True:
         yield f"deletionProtection: {one.get('deletionProtection')}"
@@ -77,7 +84,7 @@ RULES = (
          "CKV_GCP_68, CKV_GCP_72", _shielded),
     Rule("K04", _CLUSTER, "a cluster is in a release channel", "gke:channel", "CKV_GCP_70", _channel),
     Rule("K12", _POOL, "broken nodes are repaired", "management.auto_repair", "CKV_GCP_9",
-         literal("management.autoRepair", True)),
+         _repaired),
     Rule("K05", _CLUSTER, "pods have addresses of the VPC, and Dataplane V2 enforces network policies",
          "VPC_NATIVE and ADVANCED_DATAPATH", "CKV_GCP_12, CKV_GCP_23", _network),
     Rule("K06", _CLUSTER, "no login by client certificates, and no ABAC", "leave both out",
