@@ -36,6 +36,9 @@ def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state
     refused = lab.infra("up", "dev", "network", "--yes", fine=False)
     assert "N05: SSH comes from Identity-Aware Proxy alone" in refused
     assert "found sourceRanges: 203.0.113.0/24" in refused
+    assert "tpu-training-ssh breaks the policy: N05" in refused
+    assert "unhandled exception" not in refused
+    assert "Traceback" not in refused
     assert not [one for one in lab.living() if one.endswith("-ssh")], "nothing was created that breaks a rule"
 
     lab.settings.write_text(SETTINGS + BROKEN + "  policy:enforcement: advisory\n")
