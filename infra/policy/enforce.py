@@ -50,9 +50,9 @@ def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], No
 _shown = settings_of_pulumi.grpc_error_to_exception
 
 
-def _as_message(error: Any) -> Exception:
-    text = str(error.details())
-    return pulumi.RunError(text.rpartition(" error: ")[2]) if _REFUSED in text else _shown(error)
+def _as_message(exn: Any) -> Exception:
+    text = str(exn.details())
+    return pulumi.RunError(text.rpartition(" error: ")[2]) if _REFUSED in text else _shown(exn)
 
 
 def text(finding: Finding) -> str:
