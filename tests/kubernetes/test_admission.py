@@ -18,7 +18,11 @@ from tests.kubernetes.lab import HOSTS, INSIDE, Lab, output
 TEAM, OTHERS = Team("vision", "vision"), Team("speech", "speech")
 CLUSTER = "projects/my-project/locations/us-east5/clusters/tpu"
 IMAGE = f"us-docker.pkg.dev/p/i/image@sha256:{'0' * 64}"
-POOLS = [output("admission-0"), output("big-0", topology="16x16", chips=256, hosts=64)]
+POOLS = [
+    output("admission-0"),
+    output("big-0", topology="16x16", chips=256, hosts=64),
+    output("extract-0", topology="2x4", chips=8, hosts=1),  # docs/queue.md extracts there
+]
 POLICY = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
 QUEUE = "kueue.x-k8s.io/queue-name"
 Change = Callable[[dict[str, Any]], object]
@@ -98,11 +102,11 @@ def test_the_examples_of_the_page_are_taken(
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("a topology that no pool has", manifest(topology="8x8", hosts=16),
-     "slice has the topology 8x8, and the pools have 4x4, 16x16; fix: cloud.google.com/gke-tpu-topology: "
-     "4x4, or such a pool in gke:tpuPools"),
+     "slice has the topology 8x8, and the pools have 2x4, 4x4, 16x16; fix: "
+     "cloud.google.com/gke-tpu-topology: 4x4, or such a pool in gke:tpuPools"),
     ("another, nearer to the other pool", manifest(topology="8x16", hosts=32), "gke-tpu-topology: 4x4, or"),
     ("a topology that isn't v6e's", manifest(topology="2x2x1"),
-     "the topology 2x2x1, and the pools have 4x4, 16x16; fix: cloud.google.com/gke-tpu-topology: 4x4"),
+     "the topology 2x2x1, and the pools have 2x4, 4x4, 16x16; fix: cloud.google.com/gke-tpu-topology: 2x4"),
     ("no topology", manifest(lambda one: pod(one).pop("nodeSelector")), "slice has the topology none"),
     ("more hosts than a slice has", manifest(hosts=8),
      "slice has 8x4 chips (parallelism x google.com/tpu of a pod), and a slice of 4x4 is 4x4; fix: one pod "
