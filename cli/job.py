@@ -194,8 +194,11 @@ def _require(jobs: Jobs, options: argparse.Namespace) -> Status:
 
 
 def _logs(jobs: Jobs, options: argparse.Namespace) -> int:
-    failed = _require(jobs, options).state == FAILED and jobs.failed(options.job)
-    number = options.worker if options.worker is not None else failed[0] if failed else 0
+    ended = _require(jobs, options)
+    number = options.worker
+    if number is None:
+        failed = jobs.failed(options.job) if ended.state == FAILED else None
+        number = failed[0] if failed else 0
     since, pod, first = "", None, True
     while True:
         newest = jobs.worker(options.job, number)

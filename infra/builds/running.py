@@ -14,8 +14,7 @@ from typing import Any
 
 from infra.builds import commands
 from infra.errors import CommandError
-from infra.gcp.client import STORAGE, Client, RequestError, object_url
-from infra.gcp.failures import Kind
+from infra.gcp.client import STORAGE, Client, object_url
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
 
@@ -76,15 +75,11 @@ def fetch(settings: Settings, id_: str, layers: Sequence[str], folder: Path, cli
     folder.mkdir(parents=True, exist_ok=True)
     for layer in layers:
         url = object_url(bucket, f"{commands.PLANS}{id_}/{layer}.json")
-        try:
-            content = client.ask("GET", url, {"alt": "media"}).content
-        except RequestError as error:
-            if error.failure.kind is not Kind.MISSING:
-                raise
+        if (content := client.content(url)) is None:
             raise CommandError(
                 f"the build {id_} saved no plan of {layer} in gs://{bucket}/{commands.PLANS}{id_}/\n"
                 f"    fix: take one that succeeded: tpu builds submit {settings.environment} preview"
-            ) from None
+            )
         (folder / f"{layer}.json").write_bytes(content)
 
 

@@ -88,6 +88,11 @@ class Client:
         """Whether Google knows what a URL names."""
         return or_none(lambda: self.ask("GET", url)) is not None
 
+    def content(self, url: str) -> bytes | None:
+        """What the object at a URL holds; None where there is none."""
+        answer = or_none(lambda: self.ask("GET", url, {"alt": "media"}))
+        return None if answer is None else answer.content
+
     def items(self, url: str, key: str, query: Query) -> Iterator[dict[str, Any]]:
         """The items of a collection, which its pages hold as `key`."""
         for page in self.pages(url, query):

@@ -91,9 +91,7 @@ class Jobs:
             for owner in one["metadata"].get("ownerReferences", ())
         }
         pods: dict[str, list[Mapping[str, Any]]] = {}
-        for pod in self._cluster.items(
-            f"/api/v1/namespaces/{space}/pods", {"labelSelector": f"{_LABEL},{_PART}={SLICE}"}
-        ):
+        for pod in self._pods(_LABEL):
             pods.setdefault(pod["metadata"]["labels"][_LABEL], []).append(pod)
         waiting = self._positions()
         found = [
@@ -112,14 +110,14 @@ class Jobs:
             for one in answer.get("items") or ()
         }
 
+    def _pods(self, of: str) -> Iterator[Mapping[str, Any]]:
+        """The workers' pods of jobs that a selector names."""
+        query = {"labelSelector": f"{of},{_PART}={SLICE}"}
+        yield from self._cluster.items(f"/api/v1/namespaces/{self._team.namespace}/pods", query)
+
     def worker(self, name: str, number: int) -> str | None:
         """The newest pod of a worker, counted over all slices; None while there is none."""
-        query = {"labelSelector": f"{_LABEL}={name},{_PART}={SLICE}"}
-        found = [
-            one["metadata"]
-            for one in self._cluster.items(f"/api/v1/namespaces/{self._team.namespace}/pods", query)
-            if _worker(one) == number
-        ]
+        found = [one["metadata"] for one in self._pods(f"{_LABEL}={name}") if _worker(one) == number]
         newest = max(found, key=lambda meta: str(meta["creationTimestamp"]), default=None)
         return None if newest is None else str(newest["name"])
 
@@ -128,9 +126,8 @@ class Jobs:
 
         The others are ended for its sake, by SIGTERM, and most of their pods are deleted.
         """
-        query = {"labelSelector": f"{_LABEL}={name},{_PART}={SLICE}"}
         found = []
-        for pod in self._cluster.items(f"/api/v1/namespaces/{self._team.namespace}/pods", query):
+        for pod in self._pods(f"{_LABEL}={name}"):
             for one in pod.get("status", {}).get("containerStatuses", ()):
                 ended = one.get("state", {}).get("terminated", {})
                 if one["name"] == "worker" and (code := ended.get("exitCode", 0)):

@@ -17,8 +17,7 @@ from typing import Any
 import yaml
 
 from infra.errors import InfraError
-from infra.gcp.client import Client, RequestError, object_url
-from infra.gcp.failures import Kind
+from infra.gcp.client import Client, object_url
 from infra.tpu import startup
 
 BUNDLE, DOCKERFILE, CLOUD_BUILD = "bundle", "Dockerfile", "cloudbuild.yaml"
@@ -35,15 +34,12 @@ def from_bucket(project: str, bucket: str, environment: str) -> Read:
     client = Client(project)
 
     def read(name: str) -> bytes:
-        try:
-            return client.ask("GET", object_url(bucket, name), {"alt": "media"}).content
-        except RequestError as error:
-            if error.failure.kind is not Kind.MISSING:
-                raise
+        if (content := client.content(object_url(bucket, name))) is None:
             raise InfraError(
                 f"gs://{bucket}/{name} isn't there: the bundle isn't whole in the bucket\n"
                 f"    fix: tpu publish {environment}"
-            ) from None
+            )
+        return content
 
     return read
 

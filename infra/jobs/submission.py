@@ -18,7 +18,7 @@ from infra.gke.pools import Pool
 from infra.gke.settings import GkeSettings
 from infra.jobs.jobset import Claim, Job, Uploader
 from infra.queue.kueue import PRIORITIES, Team, flavor
-from infra.queue.namespace import CHECKPOINTS, Disk
+from infra.queue.namespace import CHECKPOINTS, data_claim
 from infra.queue.settings import QueueSettings
 from infra.queue.team import cluster, teams
 from infra.settings import commands, rules
@@ -90,7 +90,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         selector = {**flavor(first.outputs()).labels, **selector}
     claims = {MOUNT: Claim(CHECKPOINTS)}
     if disk := names.disk_name(settings, zones[0]):
-        claims[DATA_MOUNT] = Claim(Disk(zones[0], disk, None).claim, read_only=True)
+        claims[DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
     name = asked.name or _default_name(asked.program)
     job = Job(
         name=name,

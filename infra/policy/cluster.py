@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from infra.policy.rule import Resource, Rule, literal
+from infra.gke.settings import UNPROTECTED
+from infra.policy.rule import Resource, Rule, every, given, literal
 from infra.settings import Settings
 
 _CLUSTER = ("gcp:container/cluster:Cluster",)
@@ -28,27 +29,11 @@ def _shielded(one: Resource, _: Settings) -> Iterator[str]:
             yield f"nodeConfig.shieldedInstanceConfig.{key}: false"
 
 
-def _channel(one: Resource, _: Settings) -> Iterator[str]:
-    if (found := one.get("releaseChannel.channel")) not in ("REGULAR", "STABLE", "RAPID", "EXTENDED"):
-        yield f"releaseChannel.channel: {found or 'nothing'}"
-
-
-def _network(one: Resource, _: Settings) -> Iterator[str]:
-    for path, required in (("networkingMode", "VPC_NATIVE"), ("datapathProvider", "ADVANCED_DATAPATH")):
-        if (found := one.get(path)) != required:
-            yield f"{path}: {found or 'nothing'}"
-
-
 def _old_logins(one: Resource, _: Settings) -> Iterator[str]:
     if one.get("masterAuth.clientCertificateConfig.issueClientCertificate"):
         yield "masterAuth.clientCertificateConfig.issueClientCertificate: true"
     if one.get("enableLegacyAbac"):
         yield "enableLegacyAbac: true"
-
-
-def _account(one: Resource, _: Settings) -> Iterator[str]:
-    if not one.get("nodeConfig.serviceAccount"):
-        yield "nodeConfig.serviceAccount: nothing"
 
 
 def _repaired(one: Resource, _: Settings) -> Iterator[str]:
@@ -59,7 +44,7 @@ def _repaired(one: Resource, _: Settings) -> Iterator[str]:
 
 
 def _protected(one: Resource, settings: Settings) -> Iterator[str]:
-    if settings.environment != "dev" and one.get("deletionProtection") is not True:
+    if settings.environment != UNPROTECTED and one.get("deletionProtection") is not True:
         yield f"deletionProtection: {one.get('deletionProtection')}"
 
 
@@ -82,15 +67,17 @@ RULES = (
          literal("nodeConfig.workloadMetadataConfig.mode", "GKE_METADATA")),
     Rule("K03", _POOL, "nodes boot what is signed, and tell where they didn't", "shielded_instance_config",
          "CKV_GCP_68, CKV_GCP_72", _shielded),
-    Rule("K04", _CLUSTER, "a cluster is in a release channel", "gke:channel", "CKV_GCP_70", _channel),
+    Rule("K04", _CLUSTER, "a cluster is in a release channel", "gke:channel", "CKV_GCP_70",
+         literal("releaseChannel.channel", "REGULAR", "STABLE", "RAPID", "EXTENDED")),
     Rule("K12", _POOL, "broken nodes are repaired", "management.auto_repair", "CKV_GCP_9",
          _repaired),
     Rule("K05", _CLUSTER, "pods have addresses of the VPC, and Dataplane V2 enforces network policies",
-         "VPC_NATIVE and ADVANCED_DATAPATH", "CKV_GCP_12, CKV_GCP_23", _network),
+         "VPC_NATIVE and ADVANCED_DATAPATH", "CKV_GCP_12, CKV_GCP_23",
+         every(literal("networkingMode", "VPC_NATIVE"), literal("datapathProvider", "ADVANCED_DATAPATH"))),
     Rule("K06", _CLUSTER, "no login by client certificates, and no ABAC", "leave both out",
          "CKV_GCP_13, CKV_GCP_7", _old_logins),
     Rule("K07", _POOL, "nodes run as an account of their own", "node_config.service_account", "CKV2_GCP_1",
-         _account),
+         given("nodeConfig.serviceAccount")),
     Rule("K09", _CLUSTER, "outside of dev no destroy takes a cluster", "gke:deletionProtection: true", "",
          _protected),
     Rule("K10", _PODS, "controllers have neither the node's network nor its privileges",

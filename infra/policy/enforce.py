@@ -13,24 +13,22 @@ from typing import Any
 import pulumi
 from pulumi.runtime import settings as settings_of_pulumi
 
-from infra.errors import InfraError, listed
-from infra.policy import RULES, Finding, Resource, findings, wrong_exceptions
+from infra.policy import RULES, Resource, findings, refuse_wrong_exceptions
 from infra.settings.schema import PolicySettings, Settings
 
-ADVISORY = "advisory"
 _REFUSED = "breaks the policy:"
 
 
 def enforce(settings: Settings, today: date) -> None:
     """Check every resource of this program. Raises InfraError for exceptions that are wrong."""
-    if problems := list(wrong_exceptions(RULES, settings, today)):
-        raise InfraError(listed("policy:exceptions", problems))
+    refuse_wrong_exceptions(RULES, settings, today)
     settings_of_pulumi.grpc_error_to_exception = _as_message
     pulumi.runtime.register_resource_transform(_checking(settings))
 
 
 def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], None]:
-    mandatory = settings[PolicySettings].enforcement != ADVISORY
+    mandatory = settings[PolicySettings].mandatory
+    log = pulumi.log.error if mandatory else pulumi.log.warn
 
     def check(args: pulumi.ResourceTransformArgs) -> None:
         options = args.opts
@@ -39,7 +37,7 @@ def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], No
         )
         found = [finding for finding in findings(RULES, [one], settings) if not finding.exception]
         for finding in found:
-            pulumi.log.warn(text(finding)) if not mandatory else pulumi.log.error(text(finding))
+            log(str(finding.problem))
         if found and mandatory:
             raise pulumi.RunError(f"{args.name} {_REFUSED} {', '.join(one.rule.id for one in found)}")
 
@@ -53,8 +51,3 @@ _shown = settings_of_pulumi.grpc_error_to_exception
 def _as_message(exn: Any) -> Exception:
     text = str(exn.details())
     return pulumi.RunError(text.rpartition(" error: ")[2]) if _REFUSED in text else _shown(exn)
-
-
-def text(finding: Finding) -> str:
-    """A finding as it is shown."""
-    return str(finding.problem)

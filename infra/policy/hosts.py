@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from infra.policy.rule import Resource, Rule, literal
+from infra.policy.rule import Resource, Rule, forbidden, given, literal
 from infra.settings import Settings
 from infra.settings.rules import is_runtime
 
@@ -13,11 +13,6 @@ _SECRET = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY|\bya29\.[\w-]{20}|\bAIza[\w-]{35}|\bgh[pousr]_\w{36}|\bhf_\w{30}"
     r"|(?i:\b(password|secret|api_key|token)\s*[=:]\s*['\"]?[\w/+-]{12})"
 )
-
-
-def _account(one: Resource, _: Settings) -> Iterator[str]:
-    if not one.get("serviceAccount.email"):
-        yield "serviceAccount.email: nothing"
 
 
 def _secrets(one: Resource, _: Settings) -> Iterator[str]:
@@ -43,15 +38,11 @@ def _forwards(one: Resource, _: Settings) -> Iterator[str]:
         yield "networkConfig.canIpForward: true"
 
 
-def _queued(_: Resource, __: Settings) -> Iterator[str]:
-    yield "a V2QueuedResource"
-
-
 RULES = (
     Rule("T01", _VM, "hosts have no external address", "networkConfig.enableExternalIps: false",
          "CKV2_GCP_32, CIS 4.9", literal("networkConfig.enableExternalIps", False)),
     Rule("T02", _VM, "hosts run as an account that is named", "service_account={email, scopes}", "CIS 4.1",
-         _account),
+         given("serviceAccount.email")),
     Rule("T04", _VM, "people log in by OS Login", "enable-oslogin: TRUE", "CKV_GCP_34, CIS 4.4",
          literal("metadata.enable-oslogin", "TRUE")),
     Rule("T05", _VM, "keys in the project's metadata open no host", "block-project-ssh-keys: TRUE",
@@ -67,5 +58,5 @@ RULES = (
          _runtime),
     Rule("T11", ("gcp:tpu/v2QueuedResource:V2QueuedResource",),
          "no queued resource of the provider: it can't carry an account, and would run as the default one",
-         "gcp.tpu.V2Vm", "", _queued),
+         "gcp.tpu.V2Vm", "", forbidden),
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from infra.policy.rule import Check, Resource, Rule
+from infra.builds.settings import BuildsSettings
+from infra.policy.rule import Check, Resource, Rule, forbidden
 from infra.settings import Settings
 
 _PROJECT = ("gcp:projects/iAMMember:IAMMember",)
@@ -34,8 +35,6 @@ def _admin(one: Resource, settings: Settings) -> Iterator[str]:
 
 def _applies(one: Resource, settings: Settings) -> bool:
     """Whether it is granted to the account that brings stacks up in builds, as a platform engineer does."""
-    from infra.builds.settings import BuildsSettings
-
     builds = settings.get(BuildsSettings)
     return builds is not None and f":{builds.apply_account_id}@" in str(one.inputs.get("member"))
 
@@ -55,10 +54,6 @@ def _default(one: Resource, _: Settings) -> Iterator[str]:
     for path in places:
         if (found := one.get(path)) and str(found).endswith(_DEFAULT_ACCOUNTS):
             yield f"{path}: {found}"
-
-
-def _forbidden(one: Resource, _: Settings) -> Iterator[str]:
-    yield f"a {one.type.rpartition(':')[2]}"
 
 
 def _rotation(one: Resource, _: Settings) -> Iterator[str]:
@@ -82,12 +77,12 @@ RULES = (
     _on_project("I03", "who may act as an account is granted on the account", "gcp.serviceaccount.IAMMember",
                 "CKV_GCP_41, CKV_GCP_49, CIS 1.6", _impersonation),
     Rule("I04", ("gcp:serviceaccount/key:Key", "gcp:storage/hmacKey:HmacKey"), "no account has a key",
-         "attach the account, or workload identity", "CKV2_GCP_3, CIS 1.4", _forbidden),
+         "attach the account, or workload identity", "CKV2_GCP_3, CIS 1.4", forbidden),
     Rule("I05", ("gcp:*",), "nothing runs as, or is granted to, a default account",
          "an account of the component's own", "CKV_GCP_30, CKV2_GCP_1, CIS 4.1", _default),
     Rule("I07", ("gcp:*/*IAMPolicy", "gcp:*/*IAMBinding", "gcp:*/*IamPolicy", "gcp:*/*IamBinding"),
          "grants are added one by one: a whole policy would take others' away", "an IAMMember", "",
-         _forbidden),
+         forbidden),
     _on_project("I08", "roles of storage are granted on the bucket", "gcp.storage.BucketIAMMember", "",
                 _storage),
     Rule("I10", ("gcp:kms/cryptoKey:CryptoKey",), "a key is rotated each 90 days, and no destroy takes it",

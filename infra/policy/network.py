@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
+from infra.names import IAP_RANGE
 from infra.policy.rule import Resource, Rule, literal
 from infra.settings import Settings
 
-IAP = "35.235.240.0/20"
-"""Where Identity-Aware Proxy comes from: https://cloud.google.com/iap/docs/using-tcp-forwarding"""
 _FIREWALL = ("gcp:compute/firewall:Firewall",)
 _SUBNET = ("gcp:compute/subnetwork:Subnetwork",)
 _NAT = ("gcp:compute/routerNat:RouterNat",)
@@ -22,7 +21,7 @@ def _open(one: Resource, _: Settings) -> Iterator[str]:
 
 def _ssh(one: Resource, _: Settings) -> Iterator[str]:
     sources = [*(one.inputs.get("sourceRanges") or ())]
-    if sources and sources != [IAP] and any(map(_lets_ssh, one.inputs.get("allows") or ())):
+    if sources and sources != [IAP_RANGE] and any(map(_lets_ssh, one.inputs.get("allows") or ())):
         yield f"sourceRanges: {', '.join(sources)}"
 
 
@@ -64,8 +63,8 @@ RULES = (
          "private_ip_google_access=True", "CKV_GCP_74", literal("privateIpGoogleAccess", True)),
     Rule("N04", _FIREWALL, "no way in from the whole internet", "source ranges of your own",
          "CKV_GCP_2, CKV_GCP_3, CIS 3.6, CIS 3.7", _open),
-    Rule("N05", _FIREWALL, "SSH comes from Identity-Aware Proxy alone", f"network:sshSourceRanges: [{IAP}]",
-         "CIS 3.10", _ssh),
+    Rule("N05", _FIREWALL, "SSH comes from Identity-Aware Proxy alone",
+         f"network:sshSourceRanges: [{IAP_RANGE}]", "CIS 3.10", _ssh),
     Rule("N06", _FIREWALL, "a rule says whom it lets reach whom, and in which direction",
          "target_tags, and direction", "", _targeted),
     Rule("N07", _NAT, "a NAT takes addresses of Google's choice, and logs what it refuses",

@@ -2,12 +2,8 @@
 
 from collections.abc import Iterator
 
-from infra.policy.rule import Resource, Rule
+from infra.policy.rule import Resource, Rule, forbidden
 from infra.settings import Settings
-
-
-def _run(one: Resource, _: Settings) -> Iterator[str]:
-    yield f"a {one.type.rpartition(':')[2]}"
 
 
 def _told(one: Resource, _: Settings) -> Iterator[str]:
@@ -25,7 +21,7 @@ def _told(one: Resource, _: Settings) -> Iterator[str]:
 RULES = (
     Rule("PL1", ("gcp:dataproc/batch:Batch", "gcp:vertex/*CustomJob*"),
          "no run is a resource: a failed one would leave the state and stay at Google",
-         "let a workflow start it", "", _run),
+         "let a workflow start it", "", forbidden),
     Rule("PL6", ("gcp:monitoring/alertPolicy:AlertPolicy",),
          "an alert tells somebody, how bad it is and what to do", "channels, severity, documentation", "",
          _told),

@@ -8,7 +8,7 @@ from datetime import date
 from fnmatch import fnmatchcase
 from typing import Any
 
-from infra.errors import Problem
+from infra.errors import InfraError, Problem, listed
 from infra.settings.schema import PolicyException, PolicySettings, Settings
 
 
@@ -92,6 +92,12 @@ def findings(rules: Sequence[Rule], resources: Iterable[Resource], settings: Set
                 yield Finding(rule, one, found, next(matching, None))
 
 
+def refuse_wrong_exceptions(rules: Sequence[Rule], settings: Settings, today: date) -> None:
+    """Raises InfraError with all exceptions that are wrong."""
+    if problems := list(wrong_exceptions(rules, settings, today)):
+        raise InfraError(listed("policy:exceptions", problems))
+
+
 def wrong_exceptions(rules: Sequence[Rule], settings: Settings, today: date) -> Iterator[Problem]:
     """Exceptions for rules that there aren't, and those whose time is over."""
     known = {rule.id for rule in rules}
@@ -112,3 +118,28 @@ def literal(path: str, *allowed: Any) -> Check:
             yield f"{path}: {'nothing' if found is None else found}"
 
     return check
+
+
+def given(path: str) -> Check:
+    """A check that there is an input."""
+
+    def check(one: Resource, _: Settings) -> Iterator[str]:
+        if not one.get(path):
+            yield f"{path}: nothing"
+
+    return check
+
+
+def every(*checks: Check) -> Check:
+    """What is found by any of some checks."""
+
+    def check(one: Resource, settings: Settings) -> Iterator[str]:
+        for each in checks:
+            yield from each(one, settings)
+
+    return check
+
+
+def forbidden(one: Resource, _: Settings) -> Iterator[str]:
+    """A check that no resource of a type obeys."""
+    yield f"a {one.type.rpartition(':')[2]}"

@@ -43,11 +43,6 @@ class Disk:
     name: str
     id: Any
 
-    @property
-    def claim(self) -> str:
-        """Name of the claims to it: another disk has others, since a claim's volume never changes."""
-        return f"{DATA}-{self.name}"
-
 
 @dataclass(frozen=True)
 class Volumes:
@@ -55,6 +50,11 @@ class Volumes:
 
     bucket: Any
     disks: Sequence[Disk] = ()
+
+
+def data_claim(disk: str) -> str:
+    """Name of the claims to a data disk: another one has others, since a claim's volume never changes."""
+    return f"{DATA}-{disk}"
 
 
 def objects(
@@ -109,7 +109,7 @@ def objects(
     for disk in volumes.disks:
         zones = {"key": "topology.gke.io/zone", "operator": "In", "values": [disk.zone]}
         term = {"matchExpressions": [zones]}
-        yield from _volume(space, disk.claim, "ReadOnlyMany", "1Gi", {
+        yield from _volume(space, data_claim(disk.name), "ReadOnlyMany", "1Gi", {
             "csi": {"driver": _DISK, "volumeHandle": disk.id, "fsType": "ext4", "readOnly": True},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
         })  # fmt: skip

@@ -125,6 +125,11 @@ class PolicySettings:
         "resources that may break a rule, each with a reason and a last day", default=()
     )
 
+    @property
+    def mandatory(self) -> bool:
+        """Whether a broken rule ends what broke it."""
+        return self.enforcement == "mandatory"
+
 
 @dataclass(frozen=True)
 class Settings:

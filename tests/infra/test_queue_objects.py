@@ -43,18 +43,14 @@ def test_quota_is_what_the_pools_have() -> None:
 
 def test_quota_is_written_as_kueue_writes_it_back() -> None:
     """Or each preview would find a difference."""
-    (queue,) = of_kind("ClusterQueue", pool("a-0", chips=2000, hosts=500))
-    amounts = {
-        one["name"]: one["nominalQuota"]
-        for one in queue["spec"]["resourceGroups"][0]["flavors"][1]["resources"]
-    }
-    assert amounts == {TPU: "2k", "cpu": "89500", "memory": "340000Gi"}
-    (queue,) = of_kind("ClusterQueue", pool("a-0", chips=4096, hosts=1024))
-    amounts = {
-        one["name"]: one["nominalQuota"]
-        for one in queue["spec"]["resourceGroups"][0]["flavors"][1]["resources"]
-    }
-    assert amounts == {TPU: "4096", "cpu": "183296", "memory": "680Ti"}
+
+    def amounts(**more: int) -> dict[str, str]:
+        (queue,) = of_kind("ClusterQueue", pool("a-0", **more))
+        found = queue["spec"]["resourceGroups"][0]["flavors"][1]["resources"]
+        return {one["name"]: one["nominalQuota"] for one in found}
+
+    assert amounts(chips=2000, hosts=500) == {TPU: "2k", "cpu": "89500", "memory": "340000Gi"}
+    assert amounts(chips=4096, hosts=1024) == {TPU: "4096", "cpu": "183296", "memory": "680Ti"}
 
 
 def test_pools_that_are_alike_share_a_flavor() -> None:
