@@ -95,7 +95,9 @@ def test_a_slice_that_google_has_not_got_comes_later_and_goes_when_idle(
         return str(found.get("status", {}).get("terminalState", ""))
 
     lab.until(lambda: looked(google.refused >= 2), "refusals", 60)
-    waiting = lab.api.list("v1", "Pod", TEAM.namespace)
+    # Its own: those of a job that is deleted go up to half a minute later.
+    mine = f"jobset.sigs.k8s.io/jobset-name={one.name}"
+    waiting = lab.api.list("v1", "Pod", TEAM.namespace, labelSelector=mine)
     assert bool(waiting) is (how == "flex-start"), "a queued job has no pods until its nodes are there"
     requests = lab.api.list("autoscaling.x-k8s.io/v1", "ProvisioningRequest", TEAM.namespace)
     assert len(requests) == (how == "queued")
