@@ -1,4 +1,4 @@
-"""Fleets that stand in no file: one object of the controller's bucket, which every command reads.
+"""Fleets that stand in no file: an object of the controller's bucket for each, which every command reads.
 
 Each is an item of `tpu:slices`; `stopWhenDone` beside says that it is deleted once its program has ended.
 """
@@ -22,37 +22,55 @@ def slices(found: Iterable[Item]) -> list[dict[str, Any]]:
 
 
 class AdHoc:
-    """The object."""
+    """The objects."""
 
     def __init__(self, google: Google, stack: str):
-        self._google, self._object = google, f"{stack}/fleets.json"
-        self._generation = 0
+        self._google, self._folder = google, f"{stack}/fleets/"
+        self._generations: dict[str, int] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Fleets by name. Raises FleetError where the bucket doesn't answer."""
-        try:
-            found = self._google.read(self._object)
-        except RequestError as error:
-            raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
-        if found is None:
-            return {}
-        text, self._generation = found
-        try:
-            fleets: dict[str, dict[str, Any]] = {str(name): {**one} for name, one in json.loads(text).items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            where = f"gs://{self._google.controller_bucket}/{self._object}"
-            raise FleetError(f"{where}: can't be read: {error}\n    fix: look at it, or delete it") from None
-        return fleets
+        return {name: one for path in self._listed() if (one := self._one(path, name := _name(path)))}
 
     def keep(self, name: str, item: Item | None) -> None:
         """Adds or replaces a fleet; None takes it out. Raises FleetError where it can't."""
-        fleets: dict[str, Any] = {key: one for key, one in self.read().items() if key != name}
-        if item:
-            fleets[name] = dict(item)
+        path = f"{self._folder}{name}.json"
+        self._one(path, name)
         try:
-            self._google.write(self._object, json.dumps(fleets), self._generation)
+            if item is None:
+                self._google.remove(path)
+            else:
+                self._google.write(path, json.dumps(dict(item)), self._generations.get(name, 0))
         except RequestError as error:
             again = (
                 "somebody else has changed it; again" if error.failure.kind is Kind.INVALID else str(error)
             )
-            raise FleetError(f"gs://{self._google.controller_bucket}/{self._object}: {again}") from None
+            raise self._error(path, again) from None
+
+    def _listed(self) -> list[str]:
+        try:
+            return self._google.saved(self._folder)
+        except RequestError as error:
+            raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
+
+    def _one(self, path: str, name: str) -> dict[str, Any] | None:
+        """A fleet; None for one that was taken out since the listing."""
+        try:
+            found = self._google.read(path)
+        except RequestError as error:
+            raise self._error(path, str(error)) from None
+        if found is None:
+            self._generations.pop(name, None)
+            return None
+        text, self._generations[name] = found
+        try:
+            return {str(key): value for key, value in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise self._error(path, f"can't be read: {error}\n    fix: look at it, or delete it") from None
+
+    def _error(self, path: str, why: str) -> FleetError:
+        return FleetError(f"gs://{self._google.controller_bucket}/{path}: {why}")
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".json")

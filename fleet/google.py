@@ -137,6 +137,16 @@ class Google(Client):
         query = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
         return int(self.json("POST", url, query, text.encode())["generation"])
 
+    def saved(self, prefix: str) -> list[str]:
+        """Names of that bucket's objects that begin so. Raises RequestError."""
+        query = {"prefix": prefix, "fields": "items(name),nextPageToken", "maxResults": "1000"}
+        found = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
+        return [str(one["name"]) for one in found]
+
+    def remove(self, name: str) -> None:
+        """Deletes an object of that bucket, if it is there. Raises RequestError."""
+        or_none(lambda: self.ask("DELETE", client.object_url(self.controller_bucket, name)))
+
     def is_there(self, name: str) -> bool:
         """Whether the bucket has an object. Raises RequestError."""
         return self.exists(client.object_url(self.bucket, name))

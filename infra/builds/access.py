@@ -57,14 +57,6 @@ def on_buckets(settings: Settings) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def only(prefix: str, bucket: str) -> str:
-    """A condition: objects of a bucket whose names begin so.
-
-    https://cloud.google.com/iam/docs/conditions-attribute-reference
-    """
-    return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
-
-
 def granting(roles: tuple[str, ...]) -> str:
     """A condition: only these roles are granted or revoked.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
 import pulumi_gcp as gcp
 
 from infra import names
+from infra.account import Account, only, short
 from infra.builds import access, commands
 from infra.builds.settings import BuildsSettings
 from infra.settings import Settings
@@ -23,7 +23,7 @@ class _Who:
     users: tuple[str, ...]
 
 
-class BuildAccount(pulumi.ComponentResource):
+class BuildAccount(Account):
     """A service account for builds, who may start builds as it, and its grants.
 
     Its builds write to Cloud Logging alone, by `roles/logging.logWriter`: a build with an account of its own
@@ -31,84 +31,18 @@ class BuildAccount(pulumi.ComponentResource):
     https://cloud.google.com/build/docs/securing-builds/configure-user-specified-service-accounts
     """
 
-    account: gcp.serviceaccount.Account
-
     def __init__(self, settings: Settings, who: _Who, opts: pulumi.ResourceOptions):
-        super().__init__("tpu:builds:BuildAccount", who.id, None, opts)
-        self.id_, self.settings = who.id, settings
-        email = f"{who.id}@{settings.project}.iam.gserviceaccount.com"
-        # Written out instead of taken from the account, so that a preview and a policy see who gets what.
-        self.member = f"serviceAccount:{email}"
-        self.account = gcp.serviceaccount.Account(
-            who.id,
-            account_id=who.id,
-            display_name=who.title,
-            description=who.about,
-            opts=pulumi.ResourceOptions(parent=self),
-        )
-        self.after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
+        super().__init__("tpu:builds:BuildAccount", settings, who.id, who.title, who.about, who.users, opts)
         self.project_role("roles/logging.logWriter")
-        for user in who.users:
-            gcp.serviceaccount.IAMMember(
-                f"{who.id}-user-{user}",
-                service_account_id=f"projects/{settings.project}/serviceAccounts/{email}",
-                role="roles/iam.serviceAccountUser",
-                member=user,
-                opts=self.after,
-            )
-        self.register_outputs({})
-
-    def project_role(self, role: str, only: str = "", why: str = "") -> None:
-        """Grant a role on the project; `only`: under this condition, called `why`."""
-        gcp.projects.IAMMember(
-            f"{self.id_}-{_short(role)}",
-            project=self.settings.project,
-            role=role,
-            member=self.member,
-            condition={"title": why, "expression": only} if only else None,
-            opts=self.after,
-        )
-
-    def own_role(self, name: str, title: str, permissions: Sequence[str]) -> str:
-        """Define a role with these permissions; what policies call it."""
-        role_id = f"{self.id_}_{name}".replace("-", "_")
-        role = gcp.projects.IAMCustomRole(
-            f"{self.id_}-{name}", role_id=role_id, title=title, permissions=list(permissions), opts=self.after
-        )
-        self.after = pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(depends_on=[role]))
-        return f"projects/{self.settings.project}/roles/{role_id}"
-
-    def bucket_role(self, bucket: str, role: str, only: str = "", why: str = "") -> None:
-        """Grant a role on a bucket; `only`: under this condition, called `why`."""
-        gcp.storage.BucketIAMMember(
-            f"{self.id_}-{bucket}-{_short(role)}{f'-{why}' if why else ''}".replace(" ", "-"),
-            bucket=bucket,
-            role=role,
-            member=self.member,
-            condition={"title": why, "expression": only} if only else None,
-            opts=self.after,
-        )
 
     def key_role(self, role: str) -> None:
         """Grant a role on the key of Pulumi's state."""
         gcp.kms.CryptoKeyIAMMember(
-            f"{self.id_}-{_short(role)}",
+            f"{self.id_}-{short(role)}",
             crypto_key_id=names.state_key_id(self.settings),
             role=role,
             member=self.member,
             opts=self.after,
-        )
-
-    def repository_role(self, repository: gcp.artifactregistry.Repository, role: str) -> None:
-        """Grant a role on the repository of the builder image."""
-        gcp.artifactregistry.RepositoryIamMember(
-            f"{self.id_}-{_short(role)}",
-            project=self.settings.project,
-            location=self.settings[StorageSettings].location,
-            repository=repository.repository_id,
-            role=role,
-            member=self.member,
-            opts=pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(depends_on=[repository])),
         )
 
 
@@ -122,7 +56,7 @@ def preview_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAc
     account = BuildAccount(settings, who, opts)
     account.project_role(account.own_role("reads", "TPU previews", access.previewing(settings)))
     account.bucket_role(bucket, "roles/storage.objectViewer")
-    plans = access.only(commands.PLANS, bucket)
+    plans = only(commands.PLANS, bucket)
     account.bucket_role(bucket, "roles/storage.objectCreator", plans, "plans")
     account.key_role("roles/cloudkms.cryptoKeyDecrypter")
     return account
@@ -140,8 +74,8 @@ def apply_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAcco
     account = BuildAccount(settings, who, opts)
     for role in access.applying(settings):
         if role.name == access.PROJECT_IAM_ADMIN:
-            only = access.granting(access.grantable(settings))
-            account.project_role(role.name, only, "only what layers grant")
+            limit = access.granting(access.grantable(settings))
+            account.project_role(role.name, limit, "only what layers grant")
         elif role.on == "hosts' account":
             gcp.serviceaccount.IAMMember(
                 f"{who.id}-hosts",
@@ -162,7 +96,7 @@ def apply_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAcco
             for one in (settings[StorageSettings].bucket_name, names.steps_bucket(settings)):
                 account.bucket_role(one, own)
     account.bucket_role(bucket, "roles/storage.objectViewer")
-    theirs = (access.only(f".pulumi/stacks/{layer}/", bucket) for layer in access.BOOTSTRAP)
+    theirs = (only(f".pulumi/stacks/{layer}/", bucket) for layer in access.BOOTSTRAP)
     ours = " && ".join(f"!{one}" for one in theirs)
     account.bucket_role(bucket, "roles/storage.objectUser", ours, "no state of its own foundations")
     account.key_role("roles/cloudkms.cryptoKeyEncrypterDecrypter")
@@ -176,11 +110,6 @@ def image_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAcco
         builds.image_account_id, "Builder images", "Builds the image that builds run in", builds.apply_users
     )
     account = BuildAccount(settings, who, opts)
-    sources = access.only(commands.SOURCES, bucket)
+    sources = only(commands.SOURCES, bucket)
     account.bucket_role(bucket, "roles/storage.objectViewer", sources, "sources")
     return account
-
-
-def _short(role: str) -> str:
-    """ "roles/storage.objectUser" → "objectUser"; of a role of our own its id."""
-    return role.rpartition("/")[2].rpartition(".")[2]

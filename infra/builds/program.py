@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.builds import BuildsOutputs, access, commands
+from infra.account import only
+from infra.builds import BuildsOutputs, commands
 from infra.builds.accounts import apply_account, image_account, preview_account
 from infra.builds.settings import BuildsSettings
 from infra.settings import Settings
@@ -53,7 +54,7 @@ class Starters(pulumi.ComponentResource):
                 bucket=bucket,
                 role="roles/storage.objectUser",
                 member=user,
-                condition={"title": "sources", "expression": access.only(commands.SOURCES, bucket)},
+                condition={"title": "sources", "expression": only(commands.SOURCES, bucket)},
                 opts=ours,
             )
         self.register_outputs({})
@@ -69,7 +70,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         image_account(settings, opts),
     )
     for account, role in ((previews, "reader"), (applies, "reader"), (images, "writer")):
-        account.repository_role(repository, f"roles/artifactregistry.{role}")
+        account.repository_role(
+            repository, settings[StorageSettings].location, f"roles/artifactregistry.{role}"
+        )
     Starters(settings, opts)
     return BuildsOutputs(
         preview_account_email=previews.account.email,

@@ -133,8 +133,8 @@ def test_one_that_got_no_chips_can_be_forgotten_too(world: Cloud) -> None:
     assert AdHoc(world, OWNER.stack).read() == {}  # type: ignore[arg-type]
 
 
-def test_a_list_of_fleets_that_cannot_be_read_is_said(world: Cloud) -> None:
-    for text in ("", "[]", '{"a": 1}'):
-        world.objects[f"{OWNER.stack}/fleets.json"] = text, 1
-        with pytest.raises(FleetError, match=r"fleets.json: can't be read"):
+def test_a_fleets_description_that_cannot_be_read_is_an_error(world: Cloud) -> None:
+    for text in ("", "[]", '"a"'):
+        world.objects[f"{OWNER.stack}/fleets/mine.json"] = text, 1
+        with pytest.raises(FleetError, match=r"fleets/mine.json: can't be read"):
             AdHoc(world, OWNER.stack).read()  # type: ignore[arg-type]

@@ -190,7 +190,7 @@ def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
 
 def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> None:
     """What stands in the bucket is an item of `tpu:slices`, and `stopWhenDone` beside it."""
-    world.objects[f"{OWNER.stack}/fleets.json"] = json.dumps({"mine": {**ITEM, "stopWhenDone": True}}), 1
+    world.objects[f"{OWNER.stack}/fleets/mine.json"] = json.dumps({**ITEM, "stopWhenDone": True}), 1
     assert command.main(["status", "dev"]) == 0
     assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True}
 

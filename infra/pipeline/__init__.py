@@ -1,0 +1,143 @@
+"""Pipeline layer: submitted text becomes token shards by Spark, and these a training job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from infra.gcp.roles import Role
+from infra.layers import Layer, deferred
+from infra.outputs import Outputs, output
+from infra.pipeline import access, places
+from infra.pipeline.rules import RULES
+from infra.pipeline.settings import PipelineSettings
+from infra.providers import GOOGLE
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from pulumi import Output
+
+
+class PipelineOutputs(Outputs):
+    """What people and commands read of the pipeline."""
+
+    workflow: Output[str] = output("`projects/PROJECT/locations/REGION/workflows/tpu-pipeline-ENV`")
+    function_url: Output[str] = output("URL of the function that says whether shards are complete")
+    raw_bucket_name: Output[str] = output("bucket of the raw text")
+    scratch_bucket_name: Output[str] = output("bucket of code, and of what Spark leaves")
+    tokens_folder: Output[str] = output("`gs://BUCKET/tokens`, with a folder for each run")
+    accounts: Output[dict[str, str]] = output("mapping: address of each account", key="account")
+    trigger: Output[str] | None = output("the trigger by an object's event", default=None)
+    schedule: Output[str] | None = output("the schedule", default=None)
+    useful_commands: Output[dict[str, str]] = output("mapping: what to type", key="what")
+
+
+def _services(settings: Settings) -> Iterable[str]:
+    desired = settings[PipelineSettings]
+    found = ["artifactregistry", "cloudbuild", "cloudfunctions", "dataproc", "run", "workflowexecutions",
+             "workflows"]  # fmt: skip
+    found += ["eventarc", "pubsub"] if desired.on_submit else []
+    found += ["cloudscheduler"] if desired.schedule else []
+    found += ["aiplatform"] if desired.train == "vertex" else []
+    return (f"{one}.googleapis.com" for one in found)
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    emails = (places.account(settings, id_) for id_ in places.ACCOUNTS)
+    accounts = (f"projects/{settings.project}/serviceAccounts/{email}" for email in emails)
+    workflow = places.workflow_id(settings)
+    return {
+        **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
+        workflow: f"https://workflows.googleapis.com/v1/{workflow}",
+    }
+
+
+_ROLES = (
+    Role(
+        "roles/storage.admin", "create the raw and the scratch bucket, and say who uses them",
+        ("storage.buckets.create", "storage.buckets.get", "storage.buckets.update", "storage.buckets.delete",
+         "storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy", "storage.objects.create",
+         "storage.objects.get", "storage.objects.list", "storage.objects.delete"),
+    ),
+    Role(
+        "roles/iam.serviceAccountAdmin", "create the pipeline's accounts and say who runs as them",
+        ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
+         "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
+    ),
+    Role(
+        "roles/iam.serviceAccountUser", "let what it makes run as the pipeline's accounts",
+        ("iam.serviceAccounts.actAs",),
+    ),
+    Role(
+        "roles/iam.roleAdmin", "define what runs do in the project",
+        ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
+    ),
+    Role(
+        "roles/resourcemanager.projectIamAdmin", "grant the pipeline's accounts their roles",
+        ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
+    ),
+    Role(
+        "roles/compute.securityAdmin", "let Spark's nodes reach one another",
+        ("compute.firewalls.create", "compute.firewalls.get", "compute.firewalls.update",
+         "compute.firewalls.delete"),
+    ),
+    Role(
+        "roles/artifactregistry.admin", "create the repository of the function's image",
+        ("artifactregistry.repositories.create", "artifactregistry.repositories.get",
+         "artifactregistry.repositories.update", "artifactregistry.repositories.delete",
+         "artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
+    ),
+    Role(
+        "roles/cloudfunctions.admin", "create the function that checks",
+        ("cloudfunctions.functions.create", "cloudfunctions.functions.get", "cloudfunctions.functions.update",
+         "cloudfunctions.functions.delete", "cloudfunctions.operations.get"),
+    ),
+    Role(
+        "roles/run.admin", "say who calls it",
+        ("run.services.getIamPolicy", "run.services.setIamPolicy"),
+    ),
+    Role(
+        "roles/workflows.admin", "create the workflow",
+        ("workflows.workflows.create", "workflows.workflows.get", "workflows.workflows.update",
+         "workflows.workflows.delete", "workflows.operations.get"),
+    ),
+    Role(
+        "roles/eventarc.admin", "create the trigger",
+        ("eventarc.triggers.create", "eventarc.triggers.get", "eventarc.triggers.delete",
+         "eventarc.operations.get"), setting="on_submit",
+    ),
+    Role(
+        "roles/serviceusage.serviceUsageAdmin", "make Eventarc's service agent",
+        ("serviceusage.services.generateServiceIdentity",), setting="on_submit",
+    ),
+    Role(
+        "roles/cloudscheduler.admin", "create the schedule",
+        ("cloudscheduler.jobs.create", "cloudscheduler.jobs.get", "cloudscheduler.jobs.update",
+         "cloudscheduler.jobs.delete"), setting="schedule",
+    ),
+)  # fmt: skip
+
+LAYER = Layer(
+    name="pipeline",
+    reads=("storage", "network"),
+    may_read=("tpu", "gke", "queue"),
+    settings=PipelineSettings,
+    rules=RULES,
+    roles=_ROLES,
+    grants=access.on_project,
+    services=_services,
+    providers=GOOGLE,
+    outputs=PipelineOutputs,
+    at_google=_at_google,
+    ids={
+        "gcp:storage/bucketObject:BucketObject": "{bucket}/{name}",
+        "gcp:cloudfunctionsv2/function:Function": "projects/{project}/locations/{location}/functions/{name}",
+        "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": (
+            "projects/{project}/locations/{location}/services/{name} {role} {member}"
+        ),
+        "gcp:workflows/workflow:Workflow": "projects/{project}/locations/{region}/workflows/{name}",
+        "gcp:eventarc/trigger:Trigger": "projects/{project}/locations/{location}/triggers/{name}",
+        "gcp:cloudscheduler/job:Job": "projects/{project}/locations/{region}/jobs/{name}",
+    },
+    program=deferred(f"{__name__}.program"),
+)

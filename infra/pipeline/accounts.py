@@ -1,0 +1,108 @@
+"""The accounts of the pipeline, each with the grants of `access`, and who may start runs and look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra import names
+from infra.account import Account
+from infra.pipeline import access, places
+from infra.pipeline.settings import PipelineSettings
+from infra.settings import Settings
+from infra.storage.settings import StorageSettings
+
+_ABOUT = {
+    places.SPARK: ("Spark", "Runs the batches of the pipeline"),
+    places.ORCHESTRATOR: ("Pipeline runs", "Runs the workflow: batches, checks, hand-offs"),
+    places.TRIGGER: ("Pipeline triggers", "Starts the workflow when text was submitted, or on a schedule"),
+    places.CHECK: ("Pipeline check", "Reads shards and says whether they are complete"),
+    places.BUILD: ("Pipeline builds", "Builds the function that checks"),
+}
+
+
+class PipelineAccounts(pulumi.ComponentResource):
+    """All of them; `all`: what has to be there before anything runs as one of them."""
+
+    all: list[pulumi.Resource]
+    repository: gcp.artifactregistry.Repository
+
+    def __init__(self, settings: Settings, buckets: Sequence[pulumi.Resource], opts: pulumi.ResourceOptions):
+        name = places.name(settings)
+        super().__init__("tpu:pipeline:Accounts", name, None, opts)
+        self.settings = settings
+        ours = pulumi.ResourceOptions(parent=self)
+        self.repository = gcp.artifactregistry.Repository(
+            name,
+            repository_id=name,
+            location=places.region(settings),
+            format="DOCKER",
+            description="Images of the function that checks",
+            opts=ours,
+        )
+        found = {
+            (id_ := places.account_id(settings, which)): Account(
+                "tpu:pipeline:Account", settings, id_, title, about, (), ours
+            )
+            for which, (title, about) in _ABOUT.items()
+        }
+        self._grants(found, buckets)
+        self._people(ours, buckets)
+        self.all = [self.repository, *buckets, *found.values()]
+        self.register_outputs({})
+
+    def id_of(self, account: str) -> str:
+        """The full id of one of them."""
+        return f"projects/{self.settings.project}/serviceAccounts/{places.account(self.settings, account)}"
+
+    def _grants(self, accounts: dict[str, Account], buckets: Sequence[pulumi.Resource]) -> None:
+        for one in access.grants(self.settings):
+            account = accounts[one.who]
+            if not one.role:
+                title = f"TPU pipeline: {one.why}"
+                account.project_role(account.own_role(one.title, title, one.permissions))
+            elif one.on == "project":
+                account.project_role(one.role)
+            elif one.on == "bucket":
+                account.bucket_role(one.what, one.role, one.only, one.why if one.only else "", buckets)
+            elif one.on == "repository":
+                account.repository_role(self.repository, places.region(self.settings), one.role)
+            elif one.on == "account":
+                whose = accounts.get(one.what)
+                if whose:
+                    whose.user(account.member)
+                else:  # the hosts'
+                    gcp.serviceaccount.IAMMember(
+                        f"{one.who}-hosts",
+                        service_account_id=names.service_account_id(self.settings),
+                        role=one.role,
+                        member=account.member,
+                        opts=account.after,
+                    )
+
+    def _people(self, opts: pulumi.ResourceOptions, buckets: Sequence[pulumi.Resource]) -> None:
+        desired, bucket = self.settings[PipelineSettings], self.settings[StorageSettings].bucket_name
+        project = self.settings.project
+        after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(buckets)))
+        records = access.folder(places.RECORDS, bucket)
+        condition = gcp.storage.BucketIAMMemberConditionArgs(title="records of runs", expression=records)
+        for user in dict.fromkeys([*desired.runners, *desired.viewers]):
+            for role in access.VIEWER_ROLES:
+                gcp.projects.IAMMember(
+                    f"{role.rpartition('/')[2]}-{user}", project=project, role=role, member=user, opts=opts
+                )
+            gcp.storage.BucketIAMMember(
+                f"records-{user}", bucket=bucket, role="roles/storage.objectViewer", member=user,
+                condition=condition, opts=opts,
+            )  # fmt: skip
+        for user in desired.runners:
+            gcp.projects.IAMMember(
+                f"workflows.invoker-{user}", project=project, role="roles/workflows.invoker", member=user,
+                opts=opts,
+            )  # fmt: skip
+            gcp.storage.BucketIAMMember(
+                f"submits-{user}", bucket=desired.raw_bucket_name, role="roles/storage.objectUser",
+                member=user, opts=after,
+            )  # fmt: skip

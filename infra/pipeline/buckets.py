@@ -1,0 +1,75 @@
+"""The raw bucket, which outlives everything, and the scratch bucket, which nothing is lost with."""
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.pipeline import places
+from infra.pipeline.settings import PipelineSettings
+from infra.settings import Settings
+
+_UNFINISHED: gcp.storage.BucketLifecycleRuleArgsDict = {
+    "action": {"type": "AbortIncompleteMultipartUpload"},
+    "condition": {"age": 7},
+}
+_SOFT_DELETE_S = 7 * 86400
+
+
+class RawBucket(pulumi.ComponentResource):
+    """A private bucket of text, whose objects come back for a week after they were removed."""
+
+    bucket: gcp.storage.Bucket
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
+        desired = settings[PipelineSettings]
+        name = desired.raw_bucket_name
+        super().__init__("tpu:pipeline:RawBucket", name, None, opts)
+        colder: gcp.storage.BucketLifecycleRuleArgsDict = {
+            "action": {"type": "SetStorageClass", "storage_class": "NEARLINE"},
+            "condition": {"age": desired.raw_nearline_days},
+        }
+        self.bucket = gcp.storage.Bucket(
+            name,
+            name=name,
+            location=places.region(settings).upper(),
+            uniform_bucket_level_access=True,
+            public_access_prevention="enforced",
+            force_destroy=False,
+            versioning={"enabled": False},
+            soft_delete_policy={"retention_duration_seconds": _SOFT_DELETE_S},
+            lifecycle_rules=[_UNFINISHED, *([colder] if desired.raw_nearline_days else [])],
+            opts=pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True),
+        )
+        self.register_outputs({})
+
+
+class ScratchBucket(pulumi.ComponentResource):
+    """Code and what Spark leaves: without soft delete, which would bill for a week what lived for an hour."""
+
+    bucket: gcp.storage.Bucket
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
+        name = places.scratch_bucket(settings)
+        super().__init__("tpu:pipeline:ScratchBucket", name, None, opts)
+        self.bucket = gcp.storage.Bucket(
+            name,
+            name=name,
+            location=places.region(settings).upper(),
+            uniform_bucket_level_access=True,
+            public_access_prevention="enforced",
+            force_destroy=True,
+            versioning={"enabled": False},
+            soft_delete_policy={"retention_duration_seconds": 0},
+            lifecycle_rules=[
+                _UNFINISHED,
+                {
+                    "action": {"type": "Delete"},
+                    # Not the code: an old run may be tried again with it.
+                    "condition": {
+                        "age": settings[PipelineSettings].scratch_days,
+                        "matches_prefixes": ["google-cloud-dataproc-metainfo/", "tmp/"],
+                    },
+                },
+            ],
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.register_outputs({})

@@ -1,0 +1,34 @@
+"""Facts about serverless Spark as typed values: `facts.toml`."""
+
+import tomllib
+from dataclasses import dataclass
+from datetime import date
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A version of the service's runtime; `why`: what keeps it from running our job, if anything."""
+
+    name: str
+    ends: date
+    why: str = ""
+    spark: str = ""
+    java: int = 0
+    python: str = ""
+
+
+_FACTS: dict[str, Any] = tomllib.loads(
+    resources.files("infra.pipeline").joinpath("facts.toml").read_text(encoding="utf-8")
+)
+RUNTIMES = {
+    name: Runtime(name, **known) for name, known in _FACTS["runtimes"].items() if isinstance(known, dict)
+}
+RUNTIMES_READ: str = _FACTS["runtimes"]["read"]
+_LIMITS = _FACTS["limits"]
+CORES: tuple[int, ...] = tuple(_LIMITS["cores"])
+LEAST_MIB_PER_CORE, MOST_MIB_PER_CORE = _LIMITS["mib_per_core"]
+LEAST_DISK_GIB: int = _LIMITS["disk_gib"]
+MOST_EXECUTORS: int = _LIMITS["most_executors"]
+LEAST_TTL_MINUTES, MOST_TTL_MINUTES = _LIMITS["ttl_minutes"]

@@ -1,0 +1,184 @@
+"""The hand-off to training: requests that the workflow sends when the shards are complete.
+
+Each request may be sent again: what it makes is named after the run, so that a second one is refused with
+409 or 412, which the workflow takes for success. `watch` is the object that says how training ends.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from infra import names
+from infra.catalog import CATALOG
+from infra.jobs.jobset import API, jobset
+from infra.jobs.submission import Request, submission
+from infra.nodes import Node, nodes
+from infra.pipeline import places
+from infra.pipeline.settings import NO_TRAINING, PipelineSettings
+from infra.settings.schema import Settings
+from infra.storage.settings import StorageSettings
+from infra.tpu.request import member_request
+from infra.tpu.settings import SliceSettings, TpuSettings
+
+RUN = "@RUN@"
+_STORAGE = "https://storage.googleapis.com"
+_TPU = "https://tpu.googleapis.com/v2"
+_GCSFUSE = "/gcs"  # where a custom job of Vertex AI has its buckets
+_MACHINES = {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"}
+
+
+def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> dict[str, Any] | None:
+    """The requests; None without training.
+
+    Args:
+        stack: id of the slices' stack, which members of its fleets carry.
+        cluster_endpoint: DNS name of the cluster's API server.
+    """
+    train = settings[PipelineSettings].train
+    if train == NO_TRAINING:
+        return None
+    if train == "fleet":
+        return _fleet(settings, stack)
+    return _jobset(settings, cluster_endpoint) if train == "jobset" else _vertex(settings)
+
+
+def command(settings: Settings, mount: str = places.MOUNT) -> str:
+    """What trains, with the folder of the shards as the host has it."""
+    return settings[PipelineSettings].train_run.replace("@DATA@", f"{mount}/{places.TOKENS}/{RUN}")
+
+
+def node(settings: Settings) -> Node:
+    """The slice of the fleet, as `tpu:slices` would have it."""
+    desired = settings[PipelineSettings]
+    one = SliceSettings(
+        name=RUN, accelerator_type=desired.train_slice, zones=(str(desired.train_zone),), count=1,
+        spot=desired.train_spot, run=command(settings),
+    )  # fmt: skip
+    alone = replace(settings[TpuSettings], slices=(one,))
+    (found,) = nodes(replace(settings, sections={**settings.sections, TpuSettings: alone}))
+    return replace(found, name=RUN)
+
+
+def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
+    """An ad hoc fleet of one, as `tpu run` makes it: every fleet command knows it, and a monitor keeps it."""
+    desired, one = settings[PipelineSettings], node(settings)
+    controllers, bucket = names.controller_bucket(settings), settings[StorageSettings].bucket_name
+    described = {
+        "name": RUN, "acceleratorType": desired.train_slice, "zones": [one.zone], "count": 1,
+        "spot": desired.train_spot, "run": one.run, "bundle": one.bundle, "stopWhenDone": True,
+    }  # fmt: skip
+    ours = names.member_labels(settings.environment, RUN, 0, stack)
+    body = member_request(settings, one, {**one.labels, **ours, "bundle": one.bundle_label})
+    nodes_ = f"{_TPU}/projects/{settings.project}/locations/{one.zone}/nodes"
+    heartbeat = f"heartbeats%2F{RUN}%2Fworker-0"
+    description = f"{stack}/fleets/{RUN}.json"
+    return {
+        "training": f"slice {RUN} ({desired.train_slice}, {one.zone})",
+        "start": [
+            {
+                "method": "POST",
+                "url": f"{_STORAGE}/upload/storage/v1/b/{controllers}/o?uploadType=media&ifGenerationMatch=0"
+                f"&name={description.replace('/', '%2F')}",
+                "body": described,
+            },
+            {"method": "POST", "url": f"{nodes_}?nodeId={RUN}", "body": body},
+        ],
+        "watch": {
+            "url": f"{_STORAGE}/storage/v1/b/{bucket}/o/{heartbeat}?alt=media",
+            "path": ["state"],
+            "done": ["done"],
+            "failed": [],  # a program that failed is started again, unless its heartbeat says `final`
+        },
+        "stop": [
+            {"method": "DELETE", "url": f"{_STORAGE}/storage/v1/b/{controllers}/o/"
+             f"{description.replace('/', '%2F')}"},
+            {"method": "DELETE", "url": f"{nodes_}/{RUN}"},
+        ],
+    }  # fmt: skip
+
+
+def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
+    desired = settings[PipelineSettings]
+    asked = Request(
+        str(desired.train_team), command(settings).split(), name=f"tokens-{RUN}", size=desired.train_slice
+    )
+    made = jobset(submission(settings, asked).job)
+    namespace = made["metadata"]["namespace"]
+    url = f"https://{endpoint}/apis/{API}/namespaces/{namespace}/jobsets"
+    return {
+        "training": f"JobSet tokens-{RUN} of {desired.train_team}",
+        "start": [{"method": "POST", "url": url, "body": made}],
+        "watch": {
+            "url": f"{url}/tokens-{RUN}",
+            "path": ["status", "terminalState"],
+            "done": ["Completed"],
+            "failed": ["Failed"],
+        },
+        "stop": [],
+    }
+
+
+def _vertex(settings: Settings) -> dict[str, Any]:
+    """One host: several hosts of v6e in a custom job are documented nowhere.
+
+    No client names a custom job, so a second request would make a second one: its first is to ask for it.
+    """
+    desired = settings[PipelineSettings]
+    region = places.region(settings)
+    bucket = settings[StorageSettings].bucket_name
+    base = f"https://{region}-aiplatform.googleapis.com/v1/projects/{settings.project}/locations/{region}"
+    kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+    return {
+        "training": f"custom job {RUN} ({desired.train_slice}, {region})",
+        "once": f'{base}/customJobs?filter=displayName%3D"{RUN}"',
+        "start": [
+            {
+                "method": "POST",
+                "url": f"{base}/customJobs",
+                "body": {
+                    "displayName": RUN,
+                    "labels": {"environment": settings.environment, "layer": "pipeline"},
+                    "jobSpec": {
+                        "workerPoolSpecs": [
+                            {
+                                "machineSpec": {
+                                    "machineType": _MACHINES[kind.chips], "tpuTopology": kind.topology
+                                },
+                                "replicaCount": "1",
+                                # v6e takes no Persistent Disk, which is the default.
+                                "diskSpec": {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 100},
+                                "containerSpec": {
+                                    "imageUri": desired.train_image,
+                                    "command": [
+                                        "workload", *command(settings, f"{_GCSFUSE}/{bucket}").split()
+                                    ],
+                                    "env": [{"name": "CHECKPOINT_BUCKET", "value": bucket}],
+                                },
+                            }
+                        ],
+                        "scheduling": {
+                            "timeout": f"{desired.train_hours * 3600}s",
+                            "restartJobOnWorkerRestart": False,
+                        },
+                        "serviceAccount": names.service_account_email(settings),
+                    },
+                },
+            }
+        ],
+        "watch": {
+            "url": f'{base}/customJobs?filter=displayName%3D"{RUN}"',
+            "list": "customJobs",
+            "path": ["state"],
+            "done": ["JOB_STATE_SUCCEEDED"],
+            "failed": ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"],
+        },
+        "stop": [],
+    }  # fmt: skip
+
+
+def as_json(settings: Settings, stack: str, endpoint: str) -> str:
+    """What the workflow reads; empty without training."""
+    found = handoff(settings, stack, endpoint)
+    return json.dumps(found, sort_keys=True) if found else ""

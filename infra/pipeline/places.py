@@ -1,0 +1,58 @@
+"""Where the pipeline finds and leaves what it works on."""
+
+from infra.pipeline.settings import PipelineSettings
+from infra.settings.schema import Settings
+from infra.storage.settings import StorageSettings
+
+TOKENS, RECORDS = "tokens", "pipeline"
+"""Folders of the checkpoint bucket: shards, a folder for each run; and what is known of each run."""
+SUBMIT = "_SUBMIT"
+CODE = "code"
+"""Folder of the scratch bucket: the job's code and packages, by their sha256."""
+MOUNT = "/mnt/checkpoints"
+"""Where hosts, and pods of the queue, have the checkpoint bucket."""
+TAG = "tpu-spark"
+"""Network tag of Spark's nodes, which talk to one another alone."""
+SPARK, ORCHESTRATOR, TRIGGER, CHECK, BUILD = ACCOUNTS = ("spark", "run", "trigger", "check", "build")
+"""Last parts of the accounts' ids."""
+
+
+def name(settings: Settings) -> str:
+    """Of the workflow, the trigger, the schedule, the function and the repository; prefix of the accounts."""
+    return settings[PipelineSettings].name
+
+
+def region(settings: Settings) -> str:
+    """Beside the bucket: Spark reads and writes there."""
+    return settings[StorageSettings].location
+
+
+def scratch_bucket(settings: Settings) -> str:
+    """Of code, and of what Spark leaves behind."""
+    desired = settings[PipelineSettings]
+    return desired.scratch_bucket_name or f"{desired.raw_bucket_name}-scratch"[:63].rstrip("-_")
+
+
+def account_id(settings: Settings, which: str) -> str:
+    """The id of one of its accounts."""
+    return f"{name(settings)}-{which}"
+
+
+def account(settings: Settings, which: str) -> str:
+    """The address of one of its accounts."""
+    return f"{account_id(settings, which)}@{settings.project}.iam.gserviceaccount.com"
+
+
+def code_folder(settings: Settings) -> str:
+    """URL of the job's code and packages."""
+    return f"gs://{scratch_bucket(settings)}/{CODE}/{settings[PipelineSettings].code}"
+
+
+def workflow_id(settings: Settings) -> str:
+    """Full id of the workflow."""
+    return f"projects/{settings.project}/locations/{region(settings)}/workflows/{name(settings)}"
+
+
+def record(run: str) -> str:
+    """The object of the checkpoint bucket with all that is known of a run."""
+    return f"{RECORDS}/{run}/run.json"
