@@ -150,7 +150,8 @@ class Pulumi:
 
     def backend(self) -> str:
         """Where the state is kept: a URL such as `gs://NAME`, `file:///FOLDER`, `https://app.pulumi.com/ME`."""
-        return str(json.loads(self.ask(layers.layers()[-1].name, "whoami", "--json"))["url"])
+        at_root = next(one for one in layers.layers() if one.directory == ".")
+        return str(json.loads(self.ask(at_root.name, "whoami", "--json"))["url"])
 
     def require_passphrase(self) -> None:
         """Raises CommandError where Pulumi would ask for one that nobody is there to give.

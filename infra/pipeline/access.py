@@ -24,6 +24,7 @@ from infra.storage.settings import StorageSettings
 EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE = "roles/eventarc.serviceAgent", "roles/pubsub.publisher"
 """Of Google's own accounts, which carry the raw bucket's events."""
 VIEWER_ROLES = ("roles/dataproc.serverlessViewer", "roles/workflows.viewer", "roles/logging.viewer")
+RUNNER_ROLES = ("roles/dataproc.serverlessEditor", "roles/workflows.invoker", "roles/logging.viewer")
 On = Literal["project", "bucket", "account", "repository", "function"]
 
 
@@ -92,6 +93,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
               "a line for each end of a run"),
         Grant(run, "roles/iam.serviceAccountUser", "account", spark,
               ("iam.serviceAccounts.actAs",), "batches run as it"),
+        Grant(run, "roles/storage.objectViewer", "bucket", raw, _OBJECT_READS, "what was submitted"),
         Grant(run, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES,
               "records of runs", records),
         Grant(run, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS,
@@ -115,8 +117,6 @@ def grants(settings: Settings) -> Iterator[Grant]:
     if desired.schedule:
         yield Grant(run, "roles/workflows.invoker", "project", "",
                     ("workflows.executions.create",), "start a run for each submission")  # fmt: skip
-        yield Grant(run, "roles/storage.objectViewer", "bucket", raw, _OBJECT_READS,
-                    "what was submitted")  # fmt: skip
     if desired.train != NO_TRAINING:
         yield from _training(settings)
 
@@ -173,6 +173,5 @@ def on_project(settings: Settings) -> set[str]:
     }
     if desired.on_submit:
         found |= {EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE}
-    if desired.runners or desired.viewers:
-        found |= set(VIEWER_ROLES)
-    return found | ({"roles/workflows.invoker"} if desired.runners else set())
+    viewers = set(desired.viewers) - set(desired.runners)
+    return found | {*(RUNNER_ROLES if desired.runners else ()), *(VIEWER_ROLES if viewers else ())}

@@ -89,19 +89,16 @@ class PipelineAccounts(pulumi.ComponentResource):
         records = access.folder(places.RECORDS, bucket)
         condition = gcp.storage.BucketIAMMemberConditionArgs(title="records of runs", expression=records)
         for user in dict.fromkeys([*desired.runners, *desired.viewers]):
-            for role in access.VIEWER_ROLES:
+            for role in access.VIEWER_ROLES if user not in desired.runners else access.RUNNER_ROLES:
                 gcp.projects.IAMMember(
                     f"{role.rpartition('/')[2]}-{user}", project=project, role=role, member=user, opts=opts
                 )
             gcp.storage.BucketIAMMember(
-                f"records-{user}", bucket=bucket, role="roles/storage.objectViewer", member=user,
-                condition=condition, opts=opts,
+                f"records-{user}", bucket=bucket,
+                role=f"roles/storage.object{'User' if user in desired.runners else 'Viewer'}",
+                member=user, condition=condition, opts=opts,
             )  # fmt: skip
         for user in desired.runners:
-            gcp.projects.IAMMember(
-                f"workflows.invoker-{user}", project=project, role="roles/workflows.invoker", member=user,
-                opts=opts,
-            )  # fmt: skip
             gcp.storage.BucketIAMMember(
                 f"submits-{user}", bucket=desired.raw_bucket_name, role="roles/storage.objectUser",
                 member=user, opts=after,

@@ -18,6 +18,9 @@ from infra.settings.schema import Settings
 DCU_HOUR_USD = {"standard": 0.06, "premium": 0.089}
 SHUFFLE_GB_HOUR_USD = 0.000054795
 _DCU_PER_CORE, _DCU_PER_GB, _DCU_PER_MORE_GB, _GB_AT_FIRST_PRICE = 0.6, 0.1, 0.2, 8
+CORE_S_PER_GIB = 400.0
+"""Measured on a slower machine (docs/preprocess.md); a run's own price shows how far off it is."""
+_START_MINUTES = 2.0
 _BOOT_GB = 50
 _MIB_PER_GB = 1024
 
@@ -35,6 +38,17 @@ def spark_hour_usd(desired: PipelineSettings, executors: int) -> float:
     one = dcu(desired.executor_cores, desired.executor_memory_mib + desired.executor_overhead_mib)
     disks = (1 + executors) * (desired.disk_gib + _BOOT_GB) * SHUFFLE_GB_HOUR_USD
     return (driver + executors * one) * DCU_HOUR_USD[desired.tier] + disks
+
+
+def start_usd(desired: PipelineSettings) -> float:
+    """What a batch costs until it works: driver and least executors, for two minutes."""
+    return spark_hour_usd(desired, desired.min_executors) * _START_MINUTES / 60
+
+
+def usd_per_gib(desired: PipelineSettings) -> float:
+    """What a GiB of text costs, by the core-seconds that it takes, whatever the number of executors."""
+    one = spark_hour_usd(desired, 1) - spark_hour_usd(desired, 0)
+    return one / desired.executor_cores * CORE_S_PER_GIB / 3600
 
 
 def training_hour_usd(settings: Settings) -> float | None:
@@ -68,6 +82,9 @@ def of_runs(settings: Settings) -> dict[str, Any]:
         "shuffle_gb_hour_usd": SHUFFLE_GB_HOUR_USD,
         "training_hour_usd": training_hour_usd(settings),
         "most_usd": most_usd(settings),
+        "limit_usd": desired.max_run_cost_usd,
+        "start_usd": start_usd(desired),
+        "usd_per_gib": usd_per_gib(desired),
     }
 
 

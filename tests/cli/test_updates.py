@@ -11,10 +11,10 @@ from cli.__main__ import main
 from infra.layers import layers
 from infra.settings.sources import ROOT
 from tests.infra.conftest import FakePulumi
-from tests.infra.engine import BASE
+from tests.infra.engine import BASE, OFF
 from tests.infra.test_plan import EVENTS
 
-ON = [layer for layer in layers() if layer.name not in ("builds", "gke", "queue")]
+ON = [layer for layer in layers() if layer.name not in OFF]
 """Layers that the settings here have."""
 LAYERS = [layer.name for layer in ON]
 PUBLISHED = {"tpu:bundle": "ab" * 32}

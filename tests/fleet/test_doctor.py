@@ -42,13 +42,12 @@ from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.tpu.quotas import ON_DEMAND, REVOCABLE
 from tests.fleet import conftest as mine
+from tests.infra.engine import OFF
 from tools.doctor import MISSING, OK, OPTIONAL, Finding
 
 PROJECT, BUCKET, OWNER, TOKEN = "my-project", "my-project-checkpoints", "owner@example.com", "1//refresh"
 BUNDLE = "ab" * 32
 LAYERS = tuple(layer.name for layer in layers())
-OFF = frozenset({"builds", "gke", "queue"})
-"""Layers that the settings here don't have."""
 STORAGE = "https://storage.googleapis.com"
 
 

@@ -16,6 +16,7 @@ from pulumi.runtime import mocks
 from pulumi.runtime.stack import Stack, run_pulumi_func, wait_for_rpcs
 
 from infra import upstream
+from infra.layers import layers
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.tpu import startup
 
@@ -39,6 +40,12 @@ BASE: dict[str, Any] = {
         }
     ],
 }
+OFF = frozenset(
+    one.name
+    for one in layers()
+    if not one.always_on and not any(key.startswith(f"{one.name}:") for key in BASE)
+)
+"""Layers that these settings leave off."""
 UPSTREAM: dict[str, dict[str, Any]] = {
     "storage": {
         "bucketName": "bucket-that-is-up",
