@@ -97,6 +97,12 @@ def _builds(arguments: list[str]) -> int:
     return builds(arguments)
 
 
+def _pipeline(arguments: list[str]) -> int:
+    from cli.pipeline import main as pipeline
+
+    return pipeline(arguments)
+
+
 def _policy(arguments: list[str]) -> int:
     from cli.policy import main as policy
 
@@ -181,6 +187,7 @@ COMMANDS: dict[str, tuple[Main, str]] = {
 
 SUBCOMMANDS: dict[str, tuple[Main, str]] = {
     "job": (_job, "jobs on a cluster's queue: submit, list, logs, cancel, tensorboard, image"),
+    "pipeline": (_pipeline, "from submitted text to a training job: publish, run, status, retry, cost, …"),
     "builds": (_builds, "the layers by Cloud Build: render, submit"),
     "infra": (_infra, "one layer at a time; prices, roles, settle"),
     "fleet": (_subfleet, "fleets of equal slices: create, delete, deploy, monitor, exec, …"),

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     if settings.get(PipelineSettings) is None:
         raise CommandError(layers.off("pipeline", options.environment))
     if options.command == "publish":
-        from infra.pipeline.code import publish  # it hashes packages, which the others don't wait for
+        from infra.pipeline.code import publish  # Google's libraries, which the others don't wait for
 
         return publish(settings)
     runs = Runs(settings, Client(settings.project))
@@ -137,8 +137,10 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
         "shards": tokens
         and f"{tokens['shards']} of {tokens['tokens']} tokens, manifest sha256 {tokens['manifest']}",
         "training": run.get("training"),
-        "price": f"${_dollars(run.get('predicted_usd'))} predicted, ${_dollars(run.get('actual_usd'))} actual, "
-        f"${_dollars(run.get('most_usd'))} at most",
+        "price": ", ".join(
+            f"${_dollars(run.get(f'{key}_usd'))} {about}"
+            for key, about in (("predicted", "predicted"), ("actual", "actual"), ("most", "at most"))
+        ),
     }
     for key, text in lines.items():
         if text:

@@ -10,14 +10,6 @@ import pulumi_gcp as gcp
 from infra.settings import Settings
 
 
-def only(prefix: str, bucket: str) -> str:
-    """A condition: objects of a bucket whose names begin so.
-
-    https://cloud.google.com/iam/docs/conditions-attribute-reference
-    """
-    return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
-
-
 def short(role: str) -> str:
     """ "roles/storage.objectUser" → "objectUser"; of a role of our own its id."""
     return role.rpartition("/")[2].rpartition(".")[2]
@@ -70,10 +62,10 @@ class Account(pulumi.ComponentResource):
             opts=self.after,
         )
 
-    def project_role(self, role: str, only: str = "", why: str = "") -> None:
-        """Grant a role on the project; `only`: under this condition, called `why`."""
+    def project_role(self, role: str, only: str = "", why: str = "", name: str = "") -> None:
+        """Grant a role on the project; `only`: under this condition, called `why`; `name`: of several."""
         gcp.projects.IAMMember(
-            f"{self.id_}-{short(role)}",
+            f"{self.id_}-{short(role)}{name}",
             project=self.settings.project,
             role=role,
             member=self.member,

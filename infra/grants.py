@@ -13,6 +13,7 @@ from infra import names
 from infra.gcp.roles import ACCOUNTS, Role, roles
 from infra.gke.settings import GkeSettings
 from infra.layers import up_command
+from infra.pipeline.settings import PipelineSettings
 from infra.settings import Settings, from_file
 from infra.storage.settings import StorageSettings
 
@@ -25,12 +26,20 @@ def resource(role: Role, settings: Settings) -> str:
         "checkpoint bucket": f"projects/_/buckets/{settings[StorageSettings].bucket_name}",
         "controller's bucket": f"projects/_/buckets/{names.controller_bucket(settings)}",
         "GKE nodes' account": _nodes_account(settings),
+        "pipeline's accounts": _runs_account(settings),
     }[role.on]
 
 
 def _nodes_account(settings: Settings) -> str:
     gke = settings.get(GkeSettings)
     email = f"{gke.node_account_id if gke else ''}@{settings.project}.iam.gserviceaccount.com"
+    return f"projects/{settings.project}/serviceAccounts/{email}"
+
+
+def _runs_account(settings: Settings) -> str:
+    """Of the workflow; the function's, its build's and the trigger's are called alike."""
+    pipeline = settings.get(PipelineSettings)
+    email = f"{pipeline.name if pipeline else ''}-run@{settings.project}.iam.gserviceaccount.com"
     return f"projects/{settings.project}/serviceAccounts/{email}"
 
 
@@ -43,6 +52,8 @@ def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
         return f"{member} in storage:serviceAccountUsers, then {up_command('storage', settings.environment)}"
     if role.on == "GKE nodes' account":
         return f"{member} in gke:nodeAccountUsers, then {up_command('gke', settings.environment)}"
+    if role.on == "pipeline's accounts":
+        return f"{member} in pipeline:accountUsers, then {up_command('pipeline', settings.environment)}"
     bucket = resource(role, settings).rpartition("/")[2]
     return f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {flags}"
 

@@ -10,7 +10,7 @@ from infra.settings.schema import Settings
 BOOTSTRAP = ("storage", "builds")
 """Layers that a platform engineer brings up beforehand: they hold the state, and the builds' accounts."""
 MOST_GRANTED = 10
-"""Roles in one condition: https://cloud.google.com/iam/docs/setting-limits-on-granting-roles"""
+"""Roles in one condition, of which there may be several: https://cloud.google.com/iam/docs/setting-limits-on-granting-roles"""
 STORAGE_ADMIN, PROJECT_IAM_ADMIN = "roles/storage.admin", "roles/resourcemanager.projectIamAdmin"
 _READS = ("get", "getIamPolicy", "list")
 # Asked for by a lookup of gke's program, whose permission roles for people hold anyway.

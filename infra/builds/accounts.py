@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pulumi
 import pulumi_gcp as gcp
 
 from infra import names
-from infra.account import Account, only, short
+from infra.account import Account, short
 from infra.builds import access, commands
 from infra.builds.settings import BuildsSettings
+from infra.gcp.roles import only
 from infra.settings import Settings
 from infra.storage.settings import StorageSettings
 
@@ -74,8 +76,10 @@ def apply_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAcco
     account = BuildAccount(settings, who, opts)
     for role in access.applying(settings):
         if role.name == access.PROJECT_IAM_ADMIN:
-            limit = access.granting(access.grantable(settings))
-            account.project_role(role.name, limit, "only what layers grant")
+            for number, roles in enumerate(_batched(access.grantable(settings), access.MOST_GRANTED)):
+                which = f"-{number + 1}" if number else ""
+                limit = f"only what layers grant{which}"
+                account.project_role(role.name, access.granting(roles), limit, which)
         elif role.on == "hosts' account":
             gcp.serviceaccount.IAMMember(
                 f"{who.id}-hosts",
@@ -113,3 +117,9 @@ def image_account(settings: Settings, opts: pulumi.ResourceOptions) -> BuildAcco
     sources = only(commands.SOURCES, bucket)
     account.bucket_role(bucket, "roles/storage.objectViewer", sources, "sources")
     return account
+
+
+def _batched(roles: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
+    """The roles, so many at a time."""
+    for start in range(0, len(roles), size):
+        yield tuple(roles[start : start + size])

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.account import only
 from infra.builds import BuildsOutputs, commands
 from infra.builds.accounts import apply_account, image_account, preview_account
 from infra.builds.settings import BuildsSettings
+from infra.gcp.roles import only
 from infra.settings import Settings
 from infra.storage.settings import StorageSettings
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from infra.builds.access import MOST_GRANTED, applied, grantable
+from infra.builds.access import applied
 from infra.builds.settings import BuildsSettings
 from infra.errors import Problem
 from infra.settings.schema import Relation, Settings
@@ -60,13 +60,6 @@ def _layers(settings: Settings, given: set[str]) -> Iterator[Problem]:
         yield Problem(f"builds:layers[{number}]", f'"{name}"', rule, fix)
 
 
-def _grants(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    if BuildsSettings in settings.sections and len(found := grantable(settings)) > MOST_GRANTED:
-        rule = f"the condition on what the applying account may grant takes {MOST_GRANTED} roles"
-        fix = "fewer of gke:nodeRoles and gke:workloadRoles, or fewer builds:layers"
-        yield Problem("builds:layers", f"layers that grant {len(found)} roles on the project", rule, fix)
-
-
 RULES: tuple[Relation, ...] = (
     (("storage:stateBucketName", "storage:stateKeyRing"), _state),
     (
@@ -77,5 +70,4 @@ RULES: tuple[Relation, ...] = (
         _accounts,
     ),
     (("builds:layers",), _layers),
-    (("builds:layers", "gke:nodeRoles", "gke:workloadRoles", "queue:teams"), _grants),
 )

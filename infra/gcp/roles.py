@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from infra.layers import Layer
     from infra.settings import Settings
 
-On = Literal["project", "hosts' account", "GKE nodes' account", "checkpoint bucket", "controller's bucket"]
+On = Literal[
+    "project",
+    "hosts' account",
+    "GKE nodes' account",
+    "pipeline's accounts",
+    "checkpoint bucket",
+    "controller's bucket",
+]
 PLATFORM, ML, CI = ACCOUNTS = ("platform-engineer", "ml-engineer", "ci")
 
 # What a controller does with nodes. Guest attributes are read by tpu.nodes.get.
@@ -90,6 +97,14 @@ _OF: dict[str, tuple[Role, ...]] = {
         Role("roles/storage.objectUser", "publish bundles", OBJECTS, "checkpoint bucket"),
     ),
 }  # fmt: skip
+
+
+def only(prefix: str, bucket: str) -> str:
+    """A condition: objects of a bucket whose names begin so.
+
+    https://cloud.google.com/iam/docs/conditions-attribute-reference
+    """
+    return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
 
 
 def roles(account: str, settings: Settings | None = None) -> Iterator[Role]:

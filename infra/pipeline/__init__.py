@@ -65,8 +65,8 @@ _ROLES = (
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
     Role(
-        "roles/iam.serviceAccountUser", "let what it makes run as the pipeline's accounts",
-        ("iam.serviceAccounts.actAs",),
+        "roles/iam.serviceAccountUser", "make what runs as the pipeline's accounts",
+        ("iam.serviceAccounts.actAs",), "pipeline's accounts",
     ),
     Role(
         "roles/iam.roleAdmin", "define what runs do in the project",

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from infra import names
-from infra.account import only
-from infra.gcp.roles import ON_NODES
+from infra.gcp.roles import ON_NODES, only
 from infra.pipeline import places
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.settings.schema import Settings

@@ -49,6 +49,7 @@ class PipelineAccounts(pulumi.ComponentResource):
             for which, (title, about) in _ABOUT.items()
         }
         self._grants(found, buckets)
+        self._deployers(found)
         self._people(ours, buckets)
         self.all = [self.repository, *buckets, *found.values()]
         self.register_outputs({})
@@ -82,6 +83,13 @@ class PipelineAccounts(pulumi.ComponentResource):
                         opts=account.after,
                     )
 
+    def _deployers(self, accounts: dict[str, Account]) -> None:
+        """Who makes the workflow, the trigger and the function acts as what these run as."""
+        named = [*self.settings[PipelineSettings].account_users, names.applying_member(self.settings)]
+        for user in dict.fromkeys(filter(None, named)):
+            for which in (places.ORCHESTRATOR, places.TRIGGER, places.CHECK, places.BUILD):
+                accounts[places.account_id(self.settings, which)].user(user)
+
     def _people(self, opts: pulumi.ResourceOptions, buckets: Sequence[pulumi.Resource]) -> None:
         desired, bucket = self.settings[PipelineSettings], self.settings[StorageSettings].bucket_name
         project = self.settings.project
@@ -99,6 +107,10 @@ class PipelineAccounts(pulumi.ComponentResource):
                 member=user, condition=condition, opts=opts,
             )  # fmt: skip
         for user in desired.runners:
+            gcp.storage.BucketIAMMember(
+                f"publishes-{user}", bucket=places.scratch_bucket(self.settings),
+                role="roles/storage.objectUser", member=user, opts=after,
+            )  # fmt: skip
             gcp.storage.BucketIAMMember(
                 f"submits-{user}", bucket=desired.raw_bucket_name, role="roles/storage.objectUser",
                 member=user, opts=after,

@@ -16,13 +16,13 @@ from infra.jobs.jobset import API, jobset
 from infra.jobs.submission import Request, submission
 from infra.nodes import Node, nodes
 from infra.pipeline import places
+from infra.pipeline.places import RUN
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
 from infra.tpu.request import member_request
 from infra.tpu.settings import SliceSettings, TpuSettings
 
-RUN = "@RUN@"
 _STORAGE = "https://storage.googleapis.com"
 _TPU = "https://tpu.googleapis.com/v2"
 _GCSFUSE = "/gcs"  # where a custom job of Vertex AI has its buckets
@@ -46,7 +46,8 @@ def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> 
 
 def command(settings: Settings, mount: str = places.MOUNT) -> str:
     """What trains, with the folder of the shards as the host has it."""
-    return settings[PipelineSettings].train_run.replace("@DATA@", f"{mount}/{places.TOKENS}/{RUN}")
+    given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
+    return given.replace("@DATA@", f"{mount}/{places.TOKENS}/{RUN}")
 
 
 def node(settings: Settings) -> Node:

@@ -7,6 +7,8 @@ from infra.storage.settings import StorageSettings
 TOKENS, RECORDS = "tokens", "pipeline"
 """Folders of the checkpoint bucket: shards, a folder for each run; and what is known of each run."""
 SUBMIT = "_SUBMIT"
+RUN = "run-of-pipeline"
+"""What stands for a run's name until the workflow fills it in: itself a name that Google takes."""
 CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""
 MOUNT = "/mnt/checkpoints"

@@ -142,6 +142,9 @@ class PipelineSettings:
         default=None,
         rule=rules.between(1, 1_000_000, "$"),
     )
+    account_users: tuple[str, ...] = setting(
+        "who brings the layer up: what it makes runs as its accounts", default=(), rule=rules.MEMBER
+    )
     runners: tuple[str, ...] = setting("who may start, cancel and retry runs", default=(), rule=rules.MEMBER)
     viewers: tuple[str, ...] = setting("who may look at runs", default=(), rule=rules.MEMBER)
     spark_role: str = setting(

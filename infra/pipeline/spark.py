@@ -1,6 +1,6 @@
 """The Spark batch of a run, as the Dataproc API takes it, and what the service's rules say of its settings.
 
-The one place that says what a batch is: the workflow fills in @RUN@ and @RAW@ and sends it.
+The one place that says what a batch is: the workflow fills in the run and its text, and sends it.
 https://cloud.google.com/dataproc-serverless/docs/reference/rest/v1/projects.locations.batches#Batch
 """
 
@@ -25,7 +25,7 @@ _WARN_DAYS = 60
 def batch(settings: Settings) -> dict[str, Any]:
     """The body of batches.create."""
     desired, code = settings[PipelineSettings], places.code_folder(settings)
-    tokens = f"gs://{settings[StorageSettings].bucket_name}/{places.TOKENS}/@RUN@"
+    tokens = f"gs://{settings[StorageSettings].bucket_name}/{places.TOKENS}/{places.RUN}"
     return {
         "pysparkBatch": {
             "mainPythonFileUri": f"{code}/main.py",
@@ -132,8 +132,9 @@ def runtime_problems(settings: Settings, today: date) -> Iterator[Problem]:
         found, rule = f'"{one.name}"', one.why
     else:
         return
-    good = next(other.name for other in facts.RUNTIMES.values() if not other.why and other.ends >= today)
-    yield Problem("pipeline:runtimeVersion", found, rule, f"write {good}")
+    good = [other.name for other in facts.RUNTIMES.values() if not other.why and other.ends >= today]
+    fix = f"write {good[0]}" if good else "add a newer one to infra/pipeline/facts.toml, and try it"
+    yield Problem("pipeline:runtimeVersion", found, rule, fix)
 
 
 def runtime_ends_soon(settings: Settings, today: date) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from infra import names
+from infra.pipeline import places
+from infra.pipeline.settings import PipelineSettings
 from infra.policy.rule import Check, Resource, Rule, literal
 from infra.settings import Settings
 from infra.storage.settings import StorageSettings
@@ -13,7 +15,7 @@ _WEEK_S = 7 * 86400
 
 
 def _recoverable(one: Resource, settings: Settings) -> Iterator[str]:
-    if one.inputs.get("name") in (names.steps_bucket(settings), names.controller_bucket(settings)):
+    if one.inputs.get("name") in (*_passing(settings), names.controller_bucket(settings)):
         return  # written anew all the time: PL10
     seconds = one.get("softDeletePolicy.retentionDurationSeconds")
     # Google's default is a week.
@@ -22,11 +24,26 @@ def _recoverable(one: Resource, settings: Settings) -> Iterator[str]:
 
 
 def _rewritten(one: Resource, settings: Settings) -> Iterator[str]:
-    if one.inputs.get("name") == names.steps_bucket(settings):
+    if one.inputs.get("name") in _passing(settings):
         if (seconds := one.get("softDeletePolicy.retentionDurationSeconds")) != 0:
             yield f"softDeletePolicy.retentionDurationSeconds: {seconds}"
         if one.get("versioning.enabled") is True:
             yield "versioning.enabled: true"
+
+
+def _passing(settings: Settings) -> tuple[str, ...]:
+    """Buckets of what is made again if it is lost, and removed all the time."""
+    return (names.steps_bucket(settings), *_scratch(settings))
+
+
+def _scratch(settings: Settings) -> tuple[str, ...]:
+    return (places.scratch_bucket(settings),) if PipelineSettings in settings.sections else ()
+
+
+def _ends(one: Resource, settings: Settings) -> Iterator[str]:
+    actions = {rule.get("action", {}).get("type") for rule in one.inputs.get("lifecycleRules") or ()}
+    if one.inputs.get("name") in _scratch(settings) and "Delete" not in actions:
+        yield "lifecycleRules: none with the action Delete"
 
 
 def _public(one: Resource, _: Settings) -> Iterator[str]:
@@ -42,7 +59,9 @@ def _encrypted(one: Resource, settings: Settings) -> Iterator[str]:
         yield f"encryption.defaultKmsKeyName: {found or 'nothing'}"
 
 
-def _stays(one: Resource, _: Settings) -> Iterator[str]:
+def _stays(one: Resource, settings: Settings) -> Iterator[str]:
+    if one.inputs.get("name") in _scratch(settings):
+        return
     if one.get("forceDestroy") is not False:
         yield f"forceDestroy: {one.get('forceDestroy')}"
     if not one.protect:
@@ -74,6 +93,8 @@ RULES = (
     _rule("B07", "no destroy removes a bucket", "protect=True and force_destroy=False", "", _stays),
     _rule("B08", "what is retained has no unfinished uploads forever",
           "a lifecycle rule with AbortIncompleteMultipartUpload", "", _unfinished),
-    _rule("PL10", "what running jobs delete of their checkpoints isn't stored on and billed",
+    _rule("PL10", "what running jobs delete, of checkpoints or scratch, isn't stored on and billed",
           "soft delete of 0 s and no versions", "", _rewritten),
+    _rule("PL15", "what Spark leaves in the scratch bucket is removed after some days",
+          "a lifecycle rule with Delete", "", _ends),
 )  # fmt: skip

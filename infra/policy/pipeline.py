@@ -1,7 +1,10 @@
 """Rules for what runs once, and for alerts."""
 
+import re
 from collections.abc import Iterator
 
+from infra.pipeline import places
+from infra.pipeline.settings import PipelineSettings
 from infra.policy.rule import Resource, Rule, forbidden
 from infra.settings import Settings
 
@@ -18,10 +21,50 @@ def _told(one: Resource, _: Settings) -> Iterator[str]:
             yield "conditions: MQL, which Google ended support of on 2025-07-22"
 
 
+def _by_content(one: Resource, _: Settings) -> Iterator[str]:
+    name = str(one.inputs.get("name") or "")
+    if name.endswith(".zip") and not re.search("[0-9a-f]{64}", name):
+        yield f"name: {name}"
+
+
+def _workflow(one: Resource, settings: Settings) -> Iterator[str]:
+    if not one.get("serviceAccount"):
+        yield "serviceAccount: nothing"
+    if one.get("deletionProtection") is not False:
+        yield f"deletionProtection: {one.get('deletionProtection')}"
+
+
+def _trigger(one: Resource, settings: Settings) -> Iterator[str]:
+    account = str(one.get("serviceAccount") or "")
+    ours = settings.get(PipelineSettings)
+    others = {places.account(settings, which) for which in places.ACCOUNTS if which != places.TRIGGER}
+    if not account or (ours and account in others):
+        yield f"serviceAccount: {account or 'nothing'}"
+
+
+def _function(one: Resource, _: Settings) -> Iterator[str]:
+    for path in ("serviceConfig.serviceAccountEmail", "buildConfig.serviceAccount"):
+        if not one.get(path):
+            yield f"{path}: nothing"
+    if (ingress := one.get("serviceConfig.ingressSettings")) != "ALLOW_INTERNAL_ONLY":
+        yield f"serviceConfig.ingressSettings: {ingress or 'nothing'}"
+
+
 RULES = (
     Rule("PL1", ("gcp:dataproc/batch:Batch", "gcp:vertex/*CustomJob*"),
          "no run is a resource: a failed one would leave the state and stay at Google",
          "let a workflow start it", "", forbidden),
+    Rule("PL3", ("gcp:storage/bucketObject:BucketObject",),
+         "a function's source is named by its content, or a change of it isn't deployed",
+         "its sha256 in the name", "", _by_content),
+    Rule("PL4", ("gcp:workflows/workflow:Workflow",),
+         "a workflow has an account of its own, and can be destroyed with its stack",
+         "service_account, and deletion_protection=False", "", _workflow),
+    Rule("PL5", ("gcp:eventarc/trigger:Trigger",),
+         "what starts runs has an account that can do nothing else", "an account of its own", "", _trigger),
+    Rule("PL16", ("gcp:cloudfunctionsv2/function:Function",),
+         "a function and its build have accounts of their own, and nobody calls it from outside",
+         'both accounts, and ingress_settings="ALLOW_INTERNAL_ONLY"', "", _function),
     Rule("PL6", ("gcp:monitoring/alertPolicy:AlertPolicy",),
          "an alert tells somebody, how bad it is and what to do", "channels, severity, documentation", "",
          _told),

@@ -11,7 +11,16 @@ from tests.infra.engine import UPSTREAM, Recording, run
 from tests.infra.test_queue_layer import CLUSTER
 
 LAYERS = [layer.name for layer in layers()]
-DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 134, "builds": 41}
+DECLARED = {
+    "storage": 26,
+    "network": 9,
+    "data": 5,
+    "tpu": 7,
+    "gke": 16,
+    "queue": 134,
+    "builds": 41,
+    "pipeline": 48,
+}
 _GKE = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
     "gke:namespaces": ["vision"],
@@ -26,7 +35,8 @@ _BUILDS = {
     "builds:previewUsers": ["group:ml@example.com"],
     "builds:applyUsers": ["group:sre@example.com"],
 }
-OFF = {"gke": _GKE, "queue": {**_GKE, **_QUEUE}, "builds": _BUILDS}
+_PIPELINE = {"pipeline:rawBucketName": "my-project-raw", "pipeline:code": "0" * 64}
+OFF = {"gke": _GKE, "queue": {**_GKE, **_QUEUE}, "builds": _BUILDS, "pipeline": _PIPELINE}
 """Settings that switch a layer on that is off in the tests' environment."""
 EVERYTHING = {
     "network:cloudNat": True,
@@ -38,9 +48,15 @@ EVERYTHING = {
     "gke:artifactBucket": "my-project-artifacts",
     "gke:nodeAccountUsers": ["group:sre@example.com"],
     "gke:workloadAccountId": "cloud-tpu-sa",
+    "pipeline:accountUsers": ["group:sre@example.com"],
+    "pipeline:schedule": "30 2 * * mon-fri",
+    "pipeline:runners": ["group:ml@example.com"],
+    "pipeline:viewers": ["group:all@example.com"],
+    "pipeline:train": "fleet",
+    "pipeline:trainZone": "us-east5-b",
     **{key: value for settings in OFF.values() for key, value in settings.items()},
 }
-UP = {**UPSTREAM, "gke": CLUSTER}
+UP = {**UPSTREAM, "gke": CLUSTER, "tpu": {"stackId": "0123abc", "slices": [], "fleets": []}}
 KNOWN = {resource.table.token for resource in TYPES.values()}  # recorded, or taken from published source
 
 
@@ -98,6 +114,7 @@ def test_only_what_must_outlive_everything_is_protected(recording: tuple[str, Re
     protected = {one.type for one in recording[1].resources if one.options.get("protect")}
     expected = {
         "gke": {"gcp:storage/bucket:Bucket"},
+        "pipeline": {"gcp:storage/bucket:Bucket"},
         "storage": {
             "gcp:storage/bucket:Bucket",
             "gcp:storage/bucketIAMMember:BucketIAMMember",

@@ -18,6 +18,8 @@ BUCKET, MEMBER = "gcp:storage/bucket:Bucket", "gcp:projects/iAMMember:IAMMember"
 VM, CLUSTER, POOL = "gcp:tpu/v2Vm:V2Vm", "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
 FIREWALL, SUBNET = "gcp:compute/firewall:Firewall", "gcp:compute/subnetwork:Subnetwork"
 NAT, KEY = "gcp:compute/routerNat:RouterNat", "gcp:kms/cryptoKey:CryptoKey"
+WORKFLOW, FUNCTION = "gcp:workflows/workflow:Workflow", "gcp:cloudfunctionsv2/function:Function"
+SCRATCH, RUNS = "my-project-raw-scratch", "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
 CHECKPOINTS, STEPS = "my-project-checkpoints", "my-project-checkpoints-steps"
 BUCKET_MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
 DEPLOYMENT = "kubernetes:apps/v1:Deployment"
@@ -85,6 +87,14 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("B08", BUCKET, CHECKPOINTS, "lifecycleRules", []),
     ("PL10", BUCKET, STEPS, "softDeletePolicy.retentionDurationSeconds", 604800),
     ("PL10", BUCKET, STEPS, "versioning.enabled", True),
+    ("PL10", BUCKET, SCRATCH, "softDeletePolicy.retentionDurationSeconds", 604800),
+    ("PL15", BUCKET, SCRATCH, "lifecycleRules", []),
+    ("PL3", "gcp:storage/bucketObject:BucketObject", "source", "name", "function.zip"),
+    ("PL4", WORKFLOW, "tpu-pipeline", "deletionProtection", True),
+    ("PL4", WORKFLOW, "tpu-pipeline", "serviceAccount", GONE),
+    ("PL5", "gcp:eventarc/trigger:Trigger", "tpu-pipeline", "serviceAccount", RUNS),
+    ("PL16", FUNCTION, "tpu-pipeline", "serviceConfig.ingressSettings", "ALLOW_ALL"),
+    ("PL16", FUNCTION, "tpu-pipeline", "buildConfig.serviceAccount", GONE),
     ("I01", MEMBER, "tpu-training-logWriter", "role", "roles/editor"),
     ("I02", MEMBER, "tpu-training-logWriter", "role", "roles/tpu.admin"),
     ("I03", MEMBER, "tpu-training-logWriter", "role", "roles/iam.serviceAccountUser"),

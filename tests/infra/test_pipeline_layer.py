@@ -1,0 +1,253 @@
+"""What the pipeline layer declares, what a batch is, and what the hand-off asks for."""
+
+import json
+from datetime import date
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+
+from infra.errors import SettingsError
+from infra.pipeline import access, handoff, places, price, schedule, spark
+from infra.pipeline.places import RUN
+from infra.pipeline.settings import PipelineSettings
+from infra.pipeline.triggers import AgentPatience
+from infra.settings import Settings
+from infra.settings.parser import parse
+from infra.settings.sources import ROOT, as_pulumi_hands_it_over
+from rehearsal.cloud import discovery
+from tests.infra.engine import BASE, Recording, run
+from tests.infra.test_all_layers import OFF, UP
+from tests.infra.test_queue_layer import CLUSTER
+
+FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
+RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
+VERTEX = {"pipeline:train": "vertex", "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}"}
+JOBSET = {
+    **OFF["queue"],
+    "queue:image": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}",
+    "queue:teams": [{"name": "vision", "members": [RUNS]}],
+    "pipeline:train": "jobset", "pipeline:trainTeam": "vision", "pipeline:trainSlice": "v6e-16",
+}  # fmt: skip
+
+
+def settings(**more: Any) -> Settings:
+    values = {**BASE, **OFF["pipeline"], **{key.replace("__", ":"): value for key, value in more.items()}}
+    return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+
+
+def up(more: dict[str, Any] | None = None, *, preview: bool = False) -> Recording:
+    return run("pipeline", {**OFF["pipeline"], **(more or {})}, preview=preview, up=UP)
+
+
+def wrong(product: str, version: str, schema: str, body: dict[str, Any]) -> list[str]:
+    found: list[Any] = []
+    discovery.document(product, version).schemas.compile({"$ref": schema})(body, "", found)
+    return [one.description for one in found]
+
+
+def test_a_batch_is_what_the_api_describes() -> None:
+    body = spark.batch(settings())
+    assert wrong("dataproc", "v1", "Batch", body) == []
+    assert wrong("dataproc", "v1", "Batch", {**body, "pysparkBatch": {"main": ""}})
+    execution = body["environmentConfig"]["executionConfig"]
+    assert execution["ttl"] == "14400s"
+    assert execution["subnetworkUri"].endswith("/us-east5/subnetworks/tpu-training-us-east5")
+    assert not execution["stagingBucket"].startswith("gs://"), "a name, not a URL"
+    properties = body["runtimeConfig"]["properties"]
+    assert all(key.startswith("spark.") and isinstance(value, str) for key, value in properties.items())
+    assert properties["spark.sql.shuffle.partitions"] == "160", "Dataproc's default is 1000"
+    assert properties["spark.dynamicAllocation.maxExecutors"] == "20"
+
+
+def test_a_fixed_number_of_executors_is_a_setting() -> None:
+    properties = spark.properties(settings(pipeline__dynamicAllocation=False, pipeline__maxExecutors=7))
+    assert properties["spark.executor.instances"] == "7"
+    assert not [key for key in properties if "maxExecutors" in key]
+
+
+@pytest.mark.parametrize("more", [FLEET, VERTEX, JOBSET])
+def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> None:
+    found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in more.items()}), "0123abc", "e")
+    assert found is not None
+    text = json.dumps(found["start"])
+    assert RUN in text
+    assert f"tokens/{RUN}" in text, "the folder of the shards"
+    assert "@RUN" not in text
+    assert "@DATA" not in text
+    for request in found["start"]:
+        named = f"nodeId={RUN}" in request["url"] or "ifGenerationMatch=0" in request["url"]
+        named = named or request["body"].get("metadata", {}).get("name") == f"tokens-{RUN}"
+        assert named or "once" in found, "what no client names is asked for first"
+
+
+def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
+    found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in FLEET.items()}), "0123abc")
+    assert found is not None
+    described, node = found["start"]
+    assert described["url"].endswith(f"ifGenerationMatch=0&name=0123abc%2Ffleets%2F{RUN}.json")
+    assert described["body"]["stopWhenDone"] is True
+    assert wrong("tpu", "v2", "Node", node["body"]) == []
+    assert (
+        node["body"]["labels"] | {"fleet": RUN, "member": "0", "stack": "0123abc"} == node["body"]["labels"]
+    )
+    run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/tokens/{RUN}"
+    assert node["body"]["metadata"]["tpu-run"] == described["body"]["run"] == run_
+    assert [request["method"] for request in found["stop"]] == ["DELETE", "DELETE"]
+
+
+def test_a_custom_job_is_what_the_api_describes() -> None:
+    found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in VERTEX.items()}))
+    assert found is not None
+    (request,) = found["start"]
+    assert wrong("aiplatform", "v1", "GoogleCloudAiplatformV1CustomJob", request["body"]) == []
+    (pool,) = request["body"]["jobSpec"]["workerPoolSpecs"]
+    assert "acceleratorType" not in pool["machineSpec"], "the API's list of accelerators has no v6e"
+    assert pool["diskSpec"]["bootDiskType"] == "hyperdisk-balanced"
+
+
+@pytest.mark.parametrize("more", [{}, FLEET, VERTEX, JOBSET, {"pipeline:schedule": "0 3 * * *"}])
+def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any]) -> None:
+    known = settings(**{k.replace(":", "__"): v for k, v in more.items()})
+    recording = run("pipeline", {**OFF["pipeline"], **more}, preview=False, up={**UP, "gke": CLUSTER})
+    declared = {
+        (one.inputs["member"].partition(":")[2].partition("@")[0], one.inputs["role"].rpartition("/")[2])
+        for one in recording.resources
+        if one.type.lower().endswith("iammember") and "tpu-pipeline-" in one.inputs["member"]
+    }
+    assert declared
+    table = {(one.who, (one.role or one.role_id).rpartition("/")[2]) for one in access.grants(known)}
+    assert declared == table
+
+
+@pytest.mark.parametrize(("said", "role"), [
+    ("Permission 'dataproc.batches.create' denied on resource '//dataproc…'", "tpu_pipeline_run_batches"),
+    ("tpu-pipeline-spark@my-project.iam.gserviceaccount.com does not have storage.objects.get access to the "
+     "Google Cloud Storage object. Permission 'storage.objects.get' denied on resource my-project-raw",
+     "roles/storage.objectViewer on the bucket my-project-raw for tpu-pipeline-spark"),
+    ("tpu-pipeline-check@my-project.iam.gserviceaccount.com does not have storage.objects.list access to "
+     "my-project-checkpoints", "roles/storage.objectViewer on the bucket my-project-checkpoints for tpu-pip"),
+])  # fmt: skip
+def test_a_refusal_names_the_role_that_is_missing(said: str, role: str) -> None:
+    from infra.pipeline.runs import missing
+
+    assert role in missing(settings(), said)
+    assert missing(settings(), "the disk is full") == ""
+
+
+def test_the_workflow_parses_and_fits_the_service() -> None:
+    text = (ROOT / "infra/pipeline/workflow.yaml").read_text()
+    assert len(text.encode()) < 128 << 10
+    assert {"main", "preprocess", "check", "train", "named", "sweep"} <= yaml.safe_load(text).keys()
+
+
+def test_the_functions_source_is_named_by_its_content() -> None:
+    first, second = (up().named("gcp:storage/bucketObject:BucketObject", "source") for _ in range(2))
+    assert first.inputs["name"] == second.inputs["name"]
+    function = up().only("gcp:cloudfunctionsv2/function:Function")
+    assert function.inputs["buildConfig"]["source"]["storageSource"]["object"] == first.inputs["name"]
+
+
+def test_a_bucket_of_somebody_else_is_read_and_not_declared() -> None:
+    buckets = up({"pipeline:existingRawBucket": True}).of("gcp:storage/bucket:Bucket")
+    assert [one.name for one in buckets] == ["my-project-raw-scratch"]
+    assert [one.name for one in up().of("gcp:storage/bucket:Bucket")] == [
+        "my-project-raw",
+        "my-project-raw-scratch",
+    ]
+
+
+@pytest.mark.parametrize(("more", "triggers", "jobs"), [
+    ({"pipeline:onSubmit": False}, 0, 0),
+    ({}, 1, 0),
+    ({"pipeline:onSubmit": False, "pipeline:schedule": "0 3 * * *"}, 0, 1),
+])  # fmt: skip
+def test_what_starts_runs_is_chosen(more: dict[str, Any], triggers: int, jobs: int) -> None:
+    recording = up(more)
+    assert len(recording.of("gcp:eventarc/trigger:Trigger")) == triggers
+    assert len(recording.of("gcp:cloudscheduler/job:Job")) == jobs
+    agents = recording.of("gcp:projects/serviceIdentity:ServiceIdentity")
+    assert len(agents) == triggers
+
+
+def test_two_regions_are_two_environments() -> None:
+    given = {
+        "storage:location": "europe-west4", "pipeline:name": "tpu-eu",
+        "tpu:zones": ["europe-west4-a"], "storage:allowCrossRegion": True,
+        "pipeline:rawBucketName": "my-project-raw-eu",
+    }  # fmt: skip
+    there, here = up(given), up()
+    for kind in ("gcp:workflows/workflow:Workflow", "gcp:eventarc/trigger:Trigger"):
+        one, other = there.only(kind), here.only(kind)
+        assert one.name != other.name
+        where = "region" if "workflow" in kind else "location"
+        assert (one.inputs[where], other.inputs[where]) == ("europe-west4", "us-east5")
+    assert {one.inputs["location"] for one in there.of("gcp:storage/bucket:Bucket")} == {"EUROPE-WEST4"}
+    accounts = [{one.name for one in each.of("gcp:serviceaccount/account:Account")} for each in (there, here)]
+    assert not accounts[0] & accounts[1]
+
+
+@pytest.mark.parametrize(("text", "fires"), [
+    ("30 2 * * mon-fri", True),
+    ("0 0 29 2 *", True),
+    ("0 0 31 2 *", False),
+    ("0 0 31 4,6,9,11 *", False),
+    ("0 0 31 2 mon", True),  # crontab(5): either is enough
+    ("*/15 * * * *", True),
+])  # fmt: skip
+def test_a_schedule_that_never_comes_is_found(text: str, fires: bool) -> None:
+    assert schedule.fires(text, date(2026, 11, 24)) is fires
+
+
+@pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "x * * * *", "*/0 * * * *", "5-1 * * * *"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        schedule.parse(text)
+
+
+def test_a_runtimes_end_is_told_two_months_before() -> None:
+    assert spark.runtime_ends_soon(settings(), date(2027, 9, 1)) == ""
+    assert "ends on 2027-11-26" in spark.runtime_ends_soon(settings(), date(2027, 10, 1))
+    (problem,) = spark.runtime_problems(settings(), date(2027, 11, 27))
+    assert "its support ended on 2027-11-26" in str(problem)
+
+
+def test_prices_add_up() -> None:
+    """The default batch of the service: a driver and two executors of 4 cores and 16 GB are 12 DCU."""
+    assert price.dcu(4, 16 * 1024) == pytest.approx(4.0)
+    assert price.dcu(4, 40 * 1024) == pytest.approx(4 * 0.6 + 32 * 0.1 + 8 * 0.2)
+    known = settings(**{k.replace(":", "__"): v for k, v in FLEET.items()})
+    desired = known[PipelineSettings]
+    most, training = price.most_usd(known), price.training_hour_usd(known)
+    assert most is not None
+    assert training is not None
+    assert most == pytest.approx(price.spark_hour_usd(desired, 20) * 4 + training * 24)
+
+
+def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts() -> None:
+    with pytest.raises(SettingsError, match=r"pipeline:maxRunCostUsd: found \$1\. Rule: a run costs \$\d+"):
+        settings(pipeline__maxRunCostUsd=1)
+    assert settings(pipeline__maxRunCostUsd=1000)
+    with pytest.raises(SettingsError, match="of unknown price"):
+        settings(**{k.replace(":", "__"): v for k, v in VERTEX.items()}, pipeline__maxRunCostUsd=1000)
+
+
+def refused(error: str, operation: str = "create") -> pulumi.ErrorHookArgs:
+    return pulumi.ErrorHookArgs("urn", "", "tpu-pipeline", "t", failed_operation=operation, errors=[error])
+
+
+def test_a_trigger_is_asked_for_again_while_the_service_agent_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulumi.log, "info", lambda *_: None)
+    said = "Permission denied while using the Eventarc Service Agent. It may take a few minutes"
+    patience = AgentPatience(patience_s=60, pause_s=0)
+    assert patience(refused(said))
+    assert not patience(refused("googleapi: Error 400: bucket is in another location"))
+    assert not patience(refused(said, "delete"))
+    assert not AgentPatience(patience_s=0, pause_s=0)(refused(said))
+
+
+def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
+    told = up().named("gcp:storage/bucketObject:BucketObject", "settings")
+    assert told.inputs["name"].startswith(f"{places.RECORDS}/settings/")
+    assert places.record("r1") == "pipeline/r1/run.json"
