@@ -11,6 +11,7 @@ from aiohttp import web
 
 from rehearsal.cloud import kms_grpc
 from rehearsal.cloud.builder import Builder
+from rehearsal.cloud.caller import Caller
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.config import CloudConfig, address
@@ -78,6 +79,7 @@ class Cloud:
         kms = next(one for one in entered if one.api == "cloudkms")
         self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
         logging = LoggingService(self.world, self.iam)
+        self.world.write_log = logging.write
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -110,6 +112,9 @@ class Cloud:
         if self._firewall is not None:
             self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
         await self._front_site(await self._runner(self.front_door.app())).start()
+        self.world.caller = Caller(
+            self.iam, address(self._config.front_door)[0], self.port, self._own_certificate()
+        )
         if self._config.metadata:
             server = MetadataServer(self.world, self._guests, self.iam, self._doorway)
             metadata = await self._runner(server.app())
@@ -141,6 +146,13 @@ class Cloud:
         context.load_cert_chain(self._config.certificate, self._config.key)
         return HttpOrGrpcSite(runner, host, port, context, self.storage.grpc_socket)
 
+    def _own_certificate(self) -> ssl.SSLContext | None:
+        """What trusts the front door's certificate; None where it has none."""
+        if self._config.certificate is None:
+            return None
+        trusted = self._config.ca_certificate
+        return ssl.create_default_context(cafile=str(trusted) if trusted else None)
+
     @property
     def port(self) -> int:
         """The front door's port, where the configuration let the kernel choose."""
@@ -153,6 +165,8 @@ class Cloud:
         tasks = list(self.world.tasks)
         for task in tasks:
             task.cancel()
+        if self.world.caller is not None:
+            await self.world.caller.close()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task

@@ -48,11 +48,15 @@ _MEMBER_KINDS = (
 
 @dataclass(frozen=True)
 class Token:
-    """An access token; `expires_at` is on the world's real clock, as clients time it."""
+    """An access token, or with an `audience` an identity token for it.
+
+    `expires_at` is on the world's real clock, as clients time it.
+    """
 
     value: str
     principal: str
     expires_at: float
+    audience: str = ""
 
 
 @dataclass
@@ -95,15 +99,16 @@ class Iam:
 
     # Tokens
 
-    def mint(self, principal: str, lifetime_s: float | None = None) -> Token:
-        """A fresh access token for this account; ApiError 404 if it is a service account that is gone.
+    def mint(self, principal: str, lifetime_s: float | None = None, audience: str = "") -> Token:
+        """A fresh token for this account; ApiError 404 if it is a service account that is gone.
 
-        It is good for `lifetime_s` real seconds, or as long as tokens are here.
+        It is good for `lifetime_s` real seconds, or as long as tokens are here. With an audience it is an
+        identity token, opaque here: the front door alone reads it.
         """
         if not self._exists(principal):
             raise not_found(f"projects/{self._world.project}/serviceAccounts/{principal}")
         ends = self._world.monotonic_s() + (self.token_lifetime_s if lifetime_s is None else lifetime_s)
-        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends)
+        token = Token(f"ya29.{secrets.token_urlsafe(48)}", principal, ends, audience)
         self._tokens[token.value] = token
         return token
 
@@ -111,11 +116,12 @@ class Iam:
         """Whole seconds that a token is still good for."""
         return max(0, int(token.expires_at - self._world.monotonic_s()))
 
-    def find_token(self, value: str) -> Token | None:
-        """The token of this value if it is still good."""
+    def find_token(self, value: str, audience: str = "") -> Token | None:
+        """The token of this value if it is still good, and for this audience."""
         token = self._tokens.get(value)
         if (
             token is None
+            or token.audience != audience
             or token.expires_at <= self._world.monotonic_s()
             or not self._exists(token.principal)
         ):

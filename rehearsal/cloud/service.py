@@ -13,9 +13,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import web
+
+if TYPE_CHECKING:
+    from rehearsal.cloud.caller import Caller
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +190,7 @@ class World:
     `message`, `nodes`), where clusters have any. `above` says what a project, folder or billing account
     is in, for access; the billing account is the project's. `run_build` runs a build of Cloud Build to its
     end, where there is something to run it with.
+    `caller` sends what Google's services send to each other; `write_log` keeps an entry that they log.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
 
@@ -205,6 +209,8 @@ class World:
     monotonic_s: Callable[[], float] = time.monotonic
     control_planes: dict[str, JsonObject] | None = None
     run_build: Callable[[JsonObject], Awaitable[None]] | None = None
+    caller: Caller | None = None
+    write_log: Callable[[JsonObject], None] | None = None
     unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
 
     def __post_init__(self) -> None:
@@ -225,9 +231,14 @@ class World:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run in the background; the world keeps the task alive and the server cancels it at the end."""
+        self.start(work)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """As `spawn`; the task, for who may have to cancel it."""
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)

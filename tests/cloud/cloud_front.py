@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rehearsal.cloud.caller import Caller
 from rehearsal.cloud.clock import VirtualClock
 from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.doorway import Doorway
@@ -120,13 +121,15 @@ class CloudFront:
         usage = ServiceUsage(self.world, self.operations, every if self._enabled is None else self._enabled)
         oauth = OAuth(self.iam, {REFRESH_TOKEN: OWNER})
         self.media = Media()
+        logging = LoggingService(self.world, self.iam)
+        self.world.write_log = logging.write
         self.iam.create_bucket("projects/_/buckets/b")
         services: list[Service] = [
             usage,
             oauth,
             ProjectService(self.world, self.iam),
             CredentialsService(self.world, self.iam),
-            LoggingService(self.world, self.iam),
+            logging,
             *entered(self.world, self.operations, self.iam, ZONES),
             self.media,
         ]
@@ -142,12 +145,15 @@ class CloudFront:
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.port = int(self._runner.addresses[0][1])
+        self.world.caller = Caller(self.iam, "127.0.0.1", self.port)
 
     def close(self) -> None:
         async def stop() -> None:
             await self._runner.cleanup()
             for task in list(self.world.tasks):
                 task.cancel()
+            assert self.world.caller is not None
+            await self.world.caller.close()
 
         self.call(stop())
         self.loop.call_soon_threadsafe(self.loop.stop)

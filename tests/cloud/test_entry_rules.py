@@ -47,7 +47,7 @@ MADE: tuple[tuple[str, str, Any], ...] = (
     ("POST", f"{KMS}?keyRingId=k", {}),
     ("POST", f"{KMS}/k/cryptoKeys?cryptoKeyId=k", {"purpose": "ENCRYPT_DECRYPT"}),
     ("POST", METRICS, {"name": "m", "filter": "severity>=ERROR"}),
-    ("POST", f"{WORKFLOWS}?workflowId=w", {"sourceContents": "- end: {return: 1}"}),
+    ("POST", f"{WORKFLOWS}?workflowId=w", {"sourceContents": "- done: {return: 1}"}),
     ("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": "triggers"}),
     ("POST", f"{TRIGGERS}?triggerId=t", TRIGGER),
     ("POST", f"{GLOBAL}/networks", {"name": "n", "autoCreateSubnetworks": False}),

@@ -7,36 +7,41 @@ from __future__ import annotations
 
 import secrets
 
-import yaml
-
 from rehearsal.cloud.collections import Change, Collection, Entry
 from rehearsal.cloud.collections.checks import acts_as, default_account, every, not_emulated
-from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.service import NotEmulatedError, bad_request
+from rehearsal.cloud.workflow_engine import SourceError, UncoveredError, parse
 
-_MAX_BYTES = 128 << 10  # https://cloud.google.com/workflows/quotas
+# https://cloud.google.com/workflows/docs/use-environment-variables
+_MAX_VARIABLES, _MAX_NAME_BYTES, _MAX_VALUE_BYTES = 20, 128, 4 << 10
+_REVISED = ("sourceContents", "serviceAccount", "userEnvVars")
 
 
 def _parses(change: Change) -> None:
-    """The source is YAML or JSON with steps, or with a main workflow that has them."""
-    source = change.body.get("sourceContents", "")
-    if len(source.encode()) > _MAX_BYTES:
-        raise bad_request(f"The source is larger than {_MAX_BYTES} bytes.")
+    """The source is a definition that can run, and the environment one that it may have."""
     try:
-        parsed = yaml.safe_load(source)
-    except yaml.YAMLError as error:
-        raise bad_request(f"main.yaml: parse error: {error}") from None
-    main = parsed.get("main", {}).get("steps") if isinstance(parsed, dict) else parsed
-    if not isinstance(main, list) or not main:
-        raise bad_request("main.yaml: workflow must have a 'main' with steps, or be a list of steps.")
+        parse(change.body.get("sourceContents", ""))
+    except UncoveredError as error:
+        raise NotEmulatedError(f"main.yaml: {error}: this") from None
+    except SourceError as error:
+        raise bad_request(f"main.yaml: {error}") from None
+    given = change.body.get("userEnvVars", {})
+    if len(given) > _MAX_VARIABLES:
+        raise bad_request(f"A workflow has {_MAX_VARIABLES} environment variables at most, not {len(given)}.")
+    for key, value in given.items():
+        if key.startswith(("GOOGLE", "WORKFLOWS")) or not 0 < len(key.encode()) <= _MAX_NAME_BYTES:
+            raise bad_request(f"The environment variable '{key}' can't have this name.")
+        if len(value.encode()) > _MAX_VALUE_BYTES:
+            raise bad_request(f"The environment variable '{key}' is larger than {_MAX_VALUE_BYTES} bytes.")
 
 
 def _revise(change: Change) -> None:
-    """A new revision for a new source or another account."""
+    """A new revision for a new source, environment or account."""
     account = f"projects/{change.world.project}/serviceAccounts/"
     change.body["serviceAccount"] = (
         account + (change.body.get("serviceAccount") or default_account(change)).rpartition("/")[2]
     )
-    if all(change.old.get(key) == change.body.get(key) for key in ("sourceContents", "serviceAccount")):
+    if all(change.old.get(key) == change.body.get(key) for key in _REVISED):
         return
     number = int(change.old.get("revisionId", "0").partition("-")[0]) + 1
     change.body["revisionId"] = f"{number:06}-{secrets.token_hex(2)[:3]}"

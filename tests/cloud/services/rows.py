@@ -124,7 +124,7 @@ ROWS = (
         "v1",
         gapic(workflows_v1, workflows_v1.WorkflowsClient, "workflow", "workflows", "workflows"),
         L,
-        {"source_contents": "main:\n  steps:\n    - end: {return: 1}\n", "service_account": EMAIL},
+        {"source_contents": "main:\n  steps:\n    - done: {return: 1}\n", "service_account": EMAIL},
         {"description": "two"},
         "workflows.workflows.create",
         wrong={"source_contents": "main: ["},

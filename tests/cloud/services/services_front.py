@@ -94,7 +94,7 @@ class Services(Door):
         account = {"accountId": "worker"}
         self.request("POST", f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", account)
         self.request("PUT", f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/topic-of-tests", {})
-        workflow = {"sourceContents": "- end: {return: 1}"}
+        workflow = {"sourceContents": "- wait: {call: sys.sleep, args: {seconds: 86400000}}"}
         self.request("POST", f"workflows.googleapis.com/v1/{LOCATION}/workflows?workflowId=base", workflow)
 
         cluster = {"name": "base", "initialNodeCount": 1, "network": "net", "subnetwork": "subnet"}
