@@ -1,0 +1,324 @@
+"""The workflow's definition, executed: one execution for each outcome, against a Google of a page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+
+from infra.pipeline.program import settings_of_runs
+from infra.settings.sources import ROOT
+from rehearsal.cloud.workflow_engine import Interpreter, Raised, Reply, Request, parse
+from tests.infra.test_pipeline_layer import FLEET, settings
+
+PROGRAM = parse((ROOT / "infra/pipeline/workflow.yaml").read_text())
+RAW, BUCKET, SETTINGS = "my-project-raw", "my-project-checkpoints", "pipeline/settings/0.json"
+EVENT = {"data": {"bucket": RAW, "name": "corpus/_SUBMIT", "generation": "17"}}
+READY = {"ok": True, "manifest": "ab" * 32, "documents": 3, "tokens": 1000, "shards": 2, "bytes": 2000}
+BATCH = "tpu-pipeline-r17"
+
+
+@dataclass
+class Google:
+    """`states`: what a batch says, one look after the other; `refusals`: answers by a part of the URL."""
+
+    states: list[str] = field(default_factory=lambda: ["PENDING", "RUNNING", "SUCCEEDED"])
+    message: str = ""
+    refusals: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    checked: dict[str, Any] = field(default_factory=lambda: dict(READY))
+    heartbeats: list[dict[str, Any]] = field(default_factory=lambda: [{"state": "done"}])
+    train: bool = True
+    given: dict[str, Any] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+    batches: dict[str, Any] = field(default_factory=dict)
+    nodes: set[str] = field(default_factory=set)
+    started: list[Any] = field(default_factory=list)
+    lines: list[tuple[str, Any]] = field(default_factory=list)
+    passed_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        more = {k.replace(":", "__"): v for k, v in FLEET.items()} if self.train else {}
+        known = settings_of_runs(settings(**more, **self.given), "0123abc", "")
+        self.objects[f"{BUCKET}/{SETTINGS}"] = {**known, "function": "https://check.run.app"}
+        self.raw = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0}
+        self.environment: Mapping[str, str] = {
+            "BUCKET": BUCKET, "SETTINGS": SETTINGS, "GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID": "e-1",
+            "GOOGLE_CLOUD_WORKFLOW_ID": "tpu-pipeline",
+        }  # fmt: skip
+
+    def now(self) -> float:
+        return 1_764_000_000 + self.passed_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.passed_s += seconds
+
+    async def log(self, severity: str, payload: Any) -> None:
+        self.lines.append((severity, payload))
+
+    async def send(self, request: Request) -> Reply:
+        for part, answers in self.refusals.items():
+            if part in f"{request.method} {request.url}" and answers:
+                code, text = answers.pop(0)
+                return self._reply(code, {"error": {"code": code, "message": text}})
+        code, body = self._answer(request, json.loads(request.body) if request.body else None)
+        return self._reply(code, body)
+
+    @staticmethod
+    def _reply(code: int, body: Any) -> Reply:
+        return Reply(code, {"Content-Type": "application/json"}, json.dumps(body).encode())
+
+    def _answer(self, request: Request, body: Any) -> tuple[int, Any]:
+        url = urlsplit(request.url)
+        query = {key: value[0] for key, value in parse_qs(url.query).items()}
+        if url.hostname == "storage.googleapis.com":
+            return self._storage(request.method, url.path, query, body)
+        if url.hostname == "dataproc.googleapis.com":
+            return self._dataproc(request.method, url.path, query, body)
+        if url.hostname == "tpu.googleapis.com":
+            name = query.get("nodeId") or url.path.rpartition("/")[2]
+            if request.method == "POST":
+                if name in self.nodes:
+                    return 409, {"error": {"message": "already exists"}}
+                self.nodes.add(name)
+            elif name not in self.nodes:
+                return 404, {}
+            else:
+                self.nodes.discard(name)
+            return 200, {}
+        if url.hostname == "check.run.app":
+            return 200, self.checked
+        assert url.hostname == "workflowexecutions.googleapis.com"
+        self.started.append(json.loads(body["argument"]))
+        return 200, {}
+
+    def _storage(self, method: str, path: str, query: Mapping[str, str], body: Any) -> tuple[int, Any]:
+        bucket, _, name = path.partition("/b/")[2].partition("/o")
+        if method == "POST":
+            key = f"{bucket}/{query['name']}"
+            if query.get("ifGenerationMatch") == "0" and key in self.objects:
+                return 412, {"error": {"message": "conditionNotMet"}}
+            self.objects[key] = body
+            return 200, {}
+        if not name:
+            names = [one for one in self.raw if one.startswith(query.get("prefix", ""))]
+            if "matchGlob" in query:
+                names = [one for one in names if one.endswith("_SUBMIT")]
+            items = [
+                {"bucket": RAW, "name": one, "size": str(self.raw[one]), "generation": "17"} for one in names
+            ]
+            return 200, {"items": items} if items else {}
+        key = f"{bucket}/{unquote(name[1:])}"
+        if key.startswith(f"{BUCKET}/heartbeats/") and self.nodes:
+            return 200, self.heartbeats.pop(0) if len(self.heartbeats) > 1 else self.heartbeats[0]
+        if method == "DELETE":
+            return (200, {}) if self.objects.pop(key, None) else (404, {})
+        found = self.objects.get(key)
+        return (404, {"error": {"message": "No such object"}}) if found is None else (200, found)
+
+    def _dataproc(self, method: str, path: str, query: Mapping[str, str], body: Any) -> tuple[int, Any]:
+        if method == "POST":
+            if query["batchId"] in self.batches:
+                return 409, {"error": {"message": "already exists"}}
+            assert query["requestId"] == query["batchId"], "a second request is the same one"
+            self.batches[query["batchId"]] = body
+            return 200, {}
+        assert path.rpartition("/")[2] in self.batches
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if state == "SUCCEEDED":
+            self.objects[f"{BUCKET}/tokens/r17/_READY"] = {}
+        usage = {"milliDcuSeconds": "3600000", "shuffleStorageGbSeconds": "360000"}
+        return 200, {"state": state, "stateMessage": self.message, "runtimeInfo": {"approximateUsage": usage}}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.objects[f"{BUCKET}/pipeline/r17/run.json"]
+        return found
+
+
+def run(google: Google, event: Any = None) -> Any:
+    return asyncio.run(Interpreter(PROGRAM, google).run(event or EVENT))
+
+
+def failed(google: Google, event: Any = None) -> dict[str, Any]:
+    """The record of a run that fails."""
+    with pytest.raises(Raised):
+        run(google, event)
+    severity, line = google.lines[-1]
+    assert severity == "ERROR"
+    assert (line["run"], line["outcome"]) == ("r17", google.record["outcome"])
+    return google.record
+
+
+def test_text_becomes_shards_and_a_training_job() -> None:
+    google = Google()
+    assert run(google)["outcome"] == "trained"
+    assert list(google.batches) == [BATCH]
+    arguments = google.batches[BATCH]["pysparkBatch"]["args"]
+    assert f"gs://{RAW}/corpus/" in arguments
+    assert f"gs://{BUCKET}/tokens/r17" in arguments
+    record = google.record
+    assert record["tokens"] == READY
+    assert (record["objects"], record["bytes"], record["execution"]) == (1, 1 << 30, "e-1")
+    assert record["training"] == "slice r17 (v6e-8, us-east5-b)"
+    assert record["spark_usd"] == pytest.approx(0.06 + 100 * 0.000054795)
+    assert record["actual_usd"] == pytest.approx(record["spark_usd"] + record["training_usd"])
+    assert record["predicted_usd"] > 0
+    assert google.nodes == set(), "its slice is deleted"
+    assert not [key for key in google.objects if "/fleets/" in key]
+    assert google.lines[-1][0] == "INFO"
+
+
+def test_without_training_it_ends_with_the_shards() -> None:
+    google = Google(train=False)
+    assert run(google)["outcome"] == "shards"
+    assert google.nodes == set()
+
+
+def test_a_duplicate_event_starts_nothing() -> None:
+    google = Google()
+    run(google)
+    before = dict(google.record)
+    assert run(google)["outcome"] == "duplicate"
+    assert (len(google.batches), google.record) == (1, before)
+
+
+@pytest.mark.parametrize("event", [
+    {"data": {"bucket": RAW, "name": "corpus/a.jsonl", "generation": "17"}},
+    {"data": {"bucket": RAW, "name": "corpus/NO_SUBMIT_", "generation": "17"}},
+    {"data": {"bucket": "another", "name": "corpus/_SUBMIT", "generation": "17"}},
+])  # fmt: skip
+def test_other_objects_are_ignored(event: Any) -> None:
+    google = Google()
+    assert run(google, event)["outcome"] == "ignored"
+    assert google.batches == {}
+
+
+@pytest.mark.parametrize(("states", "message", "outcome", "after"), [
+    (["FAILED"], "the job ended with status 1", "failed", "tpu pipeline logs dev r17"),
+    (["FAILED"], "Insufficient 'CPUS' quota", "quota", "tpu pipeline retry dev r17"),
+    (["RUNNING", "CANCELLED"], "", "cancelled", "tpu pipeline retry dev r17"),
+    ([*["RUNNING"] * 481, "CANCELLED"], "", "ttl", "tpu pipeline retry dev r17"),
+])  # fmt: skip
+def test_how_a_batch_ends(states: list[str], message: str, outcome: str, after: str) -> None:
+    record = failed(Google(states=states, message=message))
+    assert (record["stage"], record["outcome"], record["next"]) == ("preprocess", outcome, after)
+    assert message in record["why"]
+
+
+def test_a_batch_that_was_refused_an_object_names_the_role() -> None:
+    said = (
+        "tpu-pipeline-spark@my-project.iam.gserviceaccount.com does not have storage.objects.get access to "
+        f"the Google Cloud Storage object. Permission 'storage.objects.get' denied on resource {RAW}"
+    )
+    record = failed(Google(states=["FAILED"], message=said))
+    assert record["outcome"] == "permission"
+    assert record["why"].endswith(
+        f"it needs roles/storage.objectViewer on the bucket {RAW} for tpu-pipeline-spark"
+    )
+
+
+@pytest.mark.parametrize(("code", "said", "outcome"), [
+    (403, "Permission 'dataproc.batches.create' denied on resource", "permission"),
+    (403, "Quota exceeded for quota metric", "quota"),
+    (429, "Quota exceeded for create requests per minute", "quota"),
+    (429, "Too many requests", "throttled"),
+    (400, "Insufficient 'CPUS' quota. Requested 12.0, available 8.0", "quota"),
+    (400, "Subnetwork does not support Private Google Access", "refused"),
+    (500, "internal", "unavailable"),
+    (503, "try again", "unavailable"),
+])  # fmt: skip
+def test_why_no_batch_was_created(code: int, said: str, outcome: str) -> None:
+    google = Google(refusals={"POST https://dataproc": [(code, said)] * 20})
+    record = failed(google)
+    assert (record["stage"], record["outcome"]) == ("preprocess", outcome)
+    assert said in record["why"]
+    if outcome == "permission":
+        assert "it needs the role tpu_pipeline_run_batches on the project" in record["why"]
+    assert google.batches == {}
+    assert google.nodes == set()
+
+
+def test_a_lost_answer_finds_its_own_batch() -> None:
+    google = Google()
+    google.batches[BATCH] = {"pysparkBatch": {"args": []}}
+    assert run(google)["outcome"] == "trained"
+
+
+def test_short_refusals_are_overcome() -> None:
+    google = Google(refusals={"dataproc": [(503, "try again")] * 2, "tpu.googleapis": [(429, "slowly")]})
+    assert run(google)["outcome"] == "trained"
+    assert google.refusals == {"dataproc": [], "tpu.googleapis": []}, "the faults happened"
+
+
+def test_shards_that_are_not_complete_train_nothing() -> None:
+    google = Google(checked={"ok": False, "why": "gs://b/tokens/r17/0.bin is missing"})
+    record = failed(google)
+    assert (record["stage"], record["outcome"]) == ("check", "invalid")
+    assert record["why"] == "gs://b/tokens/r17/0.bin is missing"
+    assert google.nodes == set()
+
+
+def test_nothing_submitted_is_an_outcome() -> None:
+    google = Google()
+    google.raw = {"corpus/_SUBMIT": 0}
+    assert failed(google)["outcome"] == "empty"
+    assert google.batches == {}
+
+
+def test_more_than_allowed_is_refused_before_a_batch() -> None:
+    google = Google(train=False, given={"pipeline__maxRunCostUsd": 100})
+    google.raw["corpus/b.jsonl"] = 10 << 50
+    record = failed(google)
+    assert record["outcome"] == "too_dear"
+    assert re.search(r"predicted: \$\d+.*allows \$100", record["why"])
+    assert google.batches == {}
+
+
+def test_no_chips_is_an_outcome_and_a_retry_makes_no_second_batch() -> None:
+    google = Google(refusals={"POST https://tpu": [(429, "Quota 'TPUV6EPerProject' exceeded")] * 20})
+    record = failed(google)
+    assert (record["stage"], record["outcome"]) == ("train", "quota")
+    google.refusals.clear()
+    again = run(google, {**EVENT, "retry": 1})
+    assert again["outcome"] == "trained"
+    assert list(google.batches) == [BATCH]
+
+
+def test_a_retry_of_a_failed_batch_makes_another_one() -> None:
+    google = Google(states=["FAILED"], message="out of memory")
+    failed(google)
+    google.states = ["SUCCEEDED"]
+    assert run(google, {**EVENT, "retry": 1})["outcome"] == "trained"
+    assert list(google.batches) == [BATCH, f"{BATCH}-1"]
+    assert google.record["retry"] == 1
+
+
+def test_training_that_fails_for_good_is_an_outcome() -> None:
+    google = Google(heartbeats=[{"state": "running"}, {"state": "failed"}, {"state": "failed", "final": 1}])
+    record = failed(google)
+    assert (record["stage"], record["outcome"]) == ("train", "training_failed")
+    assert google.nodes == {"r17"}, "it stays, to be looked at"
+
+
+def test_training_that_takes_too_long_is_ended() -> None:
+    google = Google(heartbeats=[{"state": "running"}])
+    record = failed(google)
+    assert record["outcome"] == "train_hours"
+    assert google.passed_s >= 24 * 3600
+    assert google.nodes == set()
+
+
+def test_what_no_event_came_for_is_started_by_the_schedule_once() -> None:
+    google = Google()
+    swept = run(google, {"sweep": True})
+    assert (swept["outcome"], swept["started"]) == ("swept", ["corpus/_SUBMIT"])
+    (argument,) = google.started
+    assert run(google, argument)["outcome"] == "trained"
+    assert run(google, {"sweep": True})["started"] == []
+    assert len(google.started) == 1
