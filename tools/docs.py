@@ -22,7 +22,7 @@ from infra.outputs import declared  # noqa: E402
 from infra.policy import RULES  # noqa: E402
 from infra.settings.table import tables  # noqa: E402
 from rehearsal.standin import document  # noqa: E402
-from tools import gke_inputs, role_tables, update_kills  # noqa: E402
+from tools import gke_inputs, pipeline_grants, role_tables, update_kills  # noqa: E402
 from tools.blocks import filled  # noqa: E402
 from workload.model.points import ELSEWHERE, END_POINTS, POINTS  # noqa: E402
 
@@ -100,6 +100,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "architecture.md": {"outputs": outputs},
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
     DOCS / "policy.md": {"rules": policy_rules},
+    DOCS / "pipeline.md": {"grants": pipeline_grants.table},
     DOCS / "gke.md": {"inputs": gke_inputs.table},
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},
 }

@@ -16,8 +16,9 @@ import pulumi_gcp as gcp
 
 from infra import names, upstream
 from infra.gke import GkeOutputs
+from infra.jobs import handoff
 from infra.network import NetworkOutputs
-from infra.pipeline import PipelineOutputs, access, handoff, places, price, spark
+from infra.pipeline import PipelineOutputs, access, places, price, spark
 from infra.pipeline.accounts import PipelineAccounts
 from infra.pipeline.buckets import RawBucket, ScratchBucket
 from infra.pipeline.settings import PipelineSettings

@@ -5,19 +5,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from infra import names, nodes
-from infra.catalog import CATALOG, region_of
-from infra.errors import InfraError, Problem
-from infra.gke.settings import GkeSettings
+from infra.catalog import region_of
+from infra.errors import Problem
 from infra.network.settings import NetworkSettings
 from infra.pipeline import places, price, schedule, spark
 from infra.pipeline.settings import PipelineSettings
-from infra.queue.settings import QueueSettings
 from infra.settings.schema import Relation, Settings
 from infra.storage.settings import StorageSettings
-from infra.tpu.settings import TpuSettings
 
 _ADDRESSES_KEPT = 4
-_VERTEX_CHIPS = 8
 
 
 def _runtime(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -84,60 +80,10 @@ def _schedule(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _training(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    desired = settings.get(PipelineSettings)
-    if desired is None:
-        return
-    if desired.train == "fleet":
-        yield from _fleet(settings, desired)
-    elif desired.train == "jobset":
-        yield from _jobset(settings, desired)
-    elif desired.train == "vertex":
-        chips = next(kind.chips for kind in CATALOG.types if kind.name == desired.train_slice)
-        if chips > _VERTEX_CHIPS:
-            rule = f"a custom job of several hosts is documented for no v6e: {_VERTEX_CHIPS} chips at most"
-            fix = "train: fleet, or a smaller slice"
-            yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', rule, fix)
-        if desired.train_image is None:
-            fix = f"tpu job image {settings.environment}, and its digest as pipeline:trainImage"
-            yield Problem("pipeline:trainImage", "nothing", "a custom job runs in an image", fix)
+    from infra.jobs.handoff import problems  # it imports the layers that train
 
-
-def _fleet(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
-    covered = nodes.zones(settings)
-    if desired.train_zone not in covered:
-        found = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
-        rule = f"a slice stands where there is a subnet: {', '.join(covered) or 'in no zone'}"
-        yield Problem("pipeline:trainZone", found, rule, "one of these, or add the zone to tpu:zones")
-    if settings[TpuSettings].bundle is None:
-        fix = f"tpu publish {settings.environment}"
-        yield Problem("tpu:bundle", "nothing", "hosts that train on the shards install the bundle", fix)
-
-
-def _jobset(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
-    from infra.jobs.submission import Request, submission  # imports the queue's client
-    from infra.pipeline.handoff import command
-
-    queue = settings.get(QueueSettings)
-    if queue is None or settings.get(GkeSettings) is None:
-        yield Problem("pipeline:train", '"jobset"', "the layers gke and queue are on", "write their settings")
-        return
-    member = f"serviceAccount:{places.account(settings, places.ORCHESTRATOR)}"
-    team = next((one for one in queue.teams if one.name == desired.train_team), None)
-    if team is None:
-        known = ", ".join(one.name for one in queue.teams)
-        found = f'"{desired.train_team}"' if desired.train_team else "nothing"
-        yield Problem("pipeline:trainTeam", found, f"one of queue:teams: {known}", "write one of these")
-        return
-    if member not in team.members:
-        rule = "the workflow submits as a member of the team"
-        fix = f"add {member} to the members of {team.name}, then pulumi -C infra/queue up"
-        yield Problem(f"queue:teams ({team.name})", f"{len(team.members)} members without it", rule, fix)
-    try:
-        submission(
-            settings, Request(team.name, command(settings).split(), name="tokens", size=desired.train_slice)
-        )
-    except InfraError as error:
-        yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "mend what it names")
+    if PipelineSettings in settings.sections:
+        yield from problems(settings)
 
 
 def _code(settings: Settings, given: set[str]) -> Iterator[Problem]:

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from infra.errors import SettingsError
-from infra.pipeline import access, handoff, places, price, schedule, spark
+from infra.jobs import handoff
+from infra.pipeline import access, places, price, schedule, spark
 from infra.pipeline.places import RUN
 from infra.pipeline.settings import PipelineSettings
 from infra.pipeline.triggers import AgentPatience

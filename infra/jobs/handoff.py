@@ -6,18 +6,21 @@ Each request may be sent again: what it makes is named after the run, so that a 
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from infra import names
 from infra.catalog import CATALOG
+from infra.errors import InfraError, Problem
+from infra.gke.settings import GkeSettings
 from infra.jobs.jobset import API, jobset
 from infra.jobs.submission import Request, submission
-from infra.nodes import Node, nodes
+from infra.nodes import Node, nodes, zones
 from infra.pipeline import places
 from infra.pipeline.places import RUN
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
+from infra.queue.settings import QueueSettings
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
 from infra.tpu.request import member_request
@@ -48,6 +51,24 @@ def command(settings: Settings, mount: str = places.MOUNT) -> str:
     """What trains, with the folder of the shards as the host has it."""
     given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
     return given.replace("@DATA@", f"{mount}/{places.TOKENS}/{RUN}")
+
+
+def problems(settings: Settings) -> Iterator[Problem]:
+    """What keeps the training that the settings choose from being started."""
+    desired = settings[PipelineSettings]
+    if desired.train == "fleet":
+        yield from _fleet_problems(settings, desired)
+    elif desired.train == "jobset":
+        yield from _jobset_problems(settings, desired)
+    elif desired.train == "vertex":
+        kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+        if kind.chips not in _MACHINES:
+            rule = f"a custom job of several hosts is documented for no v6e: {max(_MACHINES)} chips at most"
+            fix = "train: fleet, or a smaller slice"
+            yield Problem("pipeline:trainSlice", f'"{kind.name}"', rule, fix)
+        if desired.train_image is None:
+            fix = f"tpu job image {settings.environment}, and its digest as pipeline:trainImage"
+            yield Problem("pipeline:trainImage", "nothing", "a custom job runs in an image", fix)
 
 
 def node(settings: Settings) -> Node:
@@ -179,7 +200,36 @@ def _vertex(settings: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_json(settings: Settings, stack: str, endpoint: str) -> str:
-    """What the workflow reads; empty without training."""
-    found = handoff(settings, stack, endpoint)
-    return json.dumps(found, sort_keys=True) if found else ""
+def _fleet_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
+    covered = zones(settings)
+    if desired.train_zone not in covered:
+        found = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
+        rule = f"a slice stands where there is a subnet: {', '.join(covered) or 'in no zone'}"
+        yield Problem("pipeline:trainZone", found, rule, "one of these, or add the zone to tpu:zones")
+    if settings[TpuSettings].bundle is None:
+        fix = f"tpu publish {settings.environment}"
+        yield Problem("tpu:bundle", "nothing", "hosts that train on the shards install the bundle", fix)
+
+
+def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:
+    queue = settings.get(QueueSettings)
+    if queue is None or settings.get(GkeSettings) is None:
+        yield Problem("pipeline:train", '"jobset"', "the layers gke and queue are on", "write their settings")
+        return
+    member = f"serviceAccount:{places.account(settings, places.ORCHESTRATOR)}"
+    team = next((one for one in queue.teams if one.name == desired.train_team), None)
+    if team is None:
+        known = ", ".join(one.name for one in queue.teams)
+        found = f'"{desired.train_team}"' if desired.train_team else "nothing"
+        yield Problem("pipeline:trainTeam", found, f"one of queue:teams: {known}", "write one of these")
+        return
+    if member not in team.members:
+        rule = "the workflow submits as a member of the team"
+        fix = f"add {member} to the members of {team.name}, then pulumi -C infra/queue up"
+        yield Problem(f"queue:teams ({team.name})", f"{len(team.members)} members without it", rule, fix)
+    try:
+        submission(
+            settings, Request(team.name, command(settings).split(), name="tokens", size=desired.train_slice)
+        )
+    except InfraError as error:
+        yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "mend what it names")
