@@ -1,0 +1,226 @@
+"""`tpu pipeline` and the runs behind it, against a client that answers out of dictionaries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from cli import pipeline
+from infra.errors import CommandError
+from infra.pipeline.runs import Runs, missing
+from tests.infra.test_pipeline_layer import settings
+
+RAW, BUCKET = "my-project-raw", "my-project-checkpoints"
+RUN = {
+    "run": "r17", "raw": f"gs://{RAW}/corpus/", "retry": 0, "code": "ab" * 32, "execution": "e-1",
+    "began": "2026-11-24T10:00:00Z", "stage": "preprocess", "outcome": "running", "most_usd": 12.5,
+    "batch": "tpu-pipeline-r17",
+}  # fmt: skip
+
+
+class Google:
+    """What is asked for by its client, and what there is: objects, sizes, an execution's state."""
+
+    def __init__(self, *runs: Mapping[str, Any], location: str = "US-EAST5", state: str = "ACTIVE"):
+        self.records = {f"pipeline/{one['run']}/run.json": dict(one) for one in runs}
+        self.sizes = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0}
+        self.location, self.state = location, state
+        self.asked: list[tuple[str, str, Any]] = []
+        self.entries: list[dict[str, Any]] = []
+
+    def json(
+        self, method: str, url: str, query: Mapping[str, str] | None = None, body: Any = None
+    ) -> dict[str, Any]:
+        self.asked.append((method, url, body))
+        if url.endswith(f"/b/{RAW}"):
+            return {"location": self.location}
+        if url.endswith("entries:list"):
+            return {"entries": self.entries}
+        if "/batches/" in url:
+            return {"operation": "projects/p/regions/us-east5/operations/o"}
+        if url.endswith("/e-1"):
+            return {"state": self.state}
+        return {"generation": "17"}
+
+    def items(self, url: str, key: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        if f"/b/{RAW}/" in url:
+            names = [name for name in self.sizes if name.startswith(query["prefix"])]
+            yield from ({"name": name, "size": str(self.sizes[name])} for name in names)
+        else:
+            yield from ({"name": name} for name in [*self.records, "pipeline/r9/other.txt"])
+
+    def content(self, url: str) -> bytes | None:
+        from urllib.parse import unquote
+
+        found = self.records.get(unquote(url.rpartition("/o/")[2]))
+        return None if found is None else json.dumps(found).encode()
+
+
+def runs(google: Google) -> Runs:
+    return Runs(settings(), google)  # type: ignore[arg-type]
+
+
+def test_what_is_submitted_is_measured_and_the_marker_isnt_counted() -> None:
+    assert runs(Google()).measure(f"gs://{RAW}/corpus/") == ("corpus/", 1, 1 << 30)
+    assert runs(Google()).measure(f"gs://{RAW}/corpus") == ("corpus/", 1, 1 << 30)
+    assert runs(Google()).measure(f"gs://{RAW}")[0] == ""
+
+
+@pytest.mark.parametrize(("url", "location", "message"), [
+    ("gs://another/corpus/", "US-EAST5", "is no folder of gs://my-project-raw"),
+    ("corpus", "US-EAST5", "is no folder of gs://my-project-raw"),
+    (f"gs://{RAW}/corpus/", "US-CENTRAL1", "is in us-central1, Spark and the checkpoint bucket in us-east5"),
+    (f"gs://{RAW}/nothing/", "US-EAST5", "nothing is there"),
+])  # fmt: skip
+def test_what_cannot_be_submitted_is_refused_with_the_next_command(
+    url: str, location: str, message: str
+) -> None:
+    google = Google(location=location)
+    with pytest.raises(CommandError, match=message) as found:
+        runs(google).measure(url)
+    assert "fix: " in str(found.value)
+    assert not [method for method, _, _ in google.asked if method == "POST"]
+
+
+def test_a_submission_is_an_object_and_an_execution_of_its_generation() -> None:
+    google = Google()
+    assert runs(google).submit("corpus/") == "r17"
+    (_, upload, _), (_, execution, body) = google.asked
+    assert upload.endswith(f"/b/{RAW}/o")
+    assert execution.endswith("/workflows/tpu-pipeline/executions")
+    assert json.loads(body["argument"]) == {
+        "data": {"bucket": RAW, "name": "corpus/_SUBMIT", "generation": "17"}
+    }
+
+
+def test_a_retry_is_the_same_submission_with_the_next_number() -> None:
+    google = Google()
+    runs(google).retry({**RUN, "outcome": "failed", "retry": 1})
+    (_, _, body) = google.asked[-1]
+    argument = json.loads(body["argument"])
+    assert (argument["retry"], argument["data"]["generation"]) == (2, "17")
+    assert argument["data"]["name"] == "corpus/_SUBMIT"
+
+
+@pytest.mark.parametrize(("run", "message"), [
+    (RUN, "r17 is running"),
+    ({**RUN, "outcome": "trained"}, "r17 has ended well"),
+])  # fmt: skip
+def test_what_runs_or_has_ended_well_is_not_tried_again(run: dict[str, Any], message: str) -> None:
+    google = Google()
+    with pytest.raises(CommandError, match=message):
+        runs(google).retry(run)
+    assert not [method for method, _, _ in google.asked if method == "POST"]
+
+
+def test_a_run_whose_workflow_died_can_be_tried_again() -> None:
+    google = Google(state="FAILED")
+    runs(google).retry(RUN)
+    assert google.asked[-1][0] == "POST"
+
+
+def test_a_batch_is_cancelled_by_its_operation() -> None:
+    google = Google()
+    assert "its batch" in runs(google).cancel(RUN)
+    assert google.asked[-1][:2] == (
+        "POST", "https://dataproc.googleapis.com/v1/projects/p/regions/us-east5/operations/o:cancel"
+    )  # fmt: skip
+
+
+def test_training_is_left_when_its_workflow_is_cancelled_and_is_named() -> None:
+    google = Google()
+    told = runs(google).cancel({**RUN, "stage": "train", "training": "slice r17"})
+    assert told == "its workflow; its training goes on: slice r17"
+    (_, cancelled, _), (_, _, record) = google.asked
+    assert cancelled.endswith("/executions/e-1:cancel")
+    assert json.loads(record)["outcome"] == "cancelled"
+
+
+def test_what_has_ended_is_not_cancelled() -> None:
+    with pytest.raises(CommandError, match="has ended: failed"):
+        runs(Google()).cancel({**RUN, "outcome": "failed"})
+
+
+def test_runs_are_listed_the_newest_first() -> None:
+    later = {**RUN, "run": "r18", "began": "2026-11-25T10:00:00Z"}
+    assert [one["run"] for one in runs(Google(RUN, later)).all()] == ["r18", "r17"]
+
+
+@pytest.mark.parametrize("name", ["r99", "../secret", "17", ""])
+def test_a_run_that_there_isnt_is_an_error(name: str) -> None:
+    with pytest.raises(CommandError, match="no run"):
+        runs(Google(RUN)).one(name)
+
+
+def test_lines_of_a_batch_are_read_whatever_their_payload() -> None:
+    google = Google()
+    google.entries = [{"textPayload": "one"}, {"jsonPayload": {"message": "two"}}, {"jsonPayload": {"a": 3}}]
+    assert list(runs(google).logs(RUN)) == ["one", "two", '{"a": 3}']
+
+
+def test_a_role_is_named_once() -> None:
+    text = "Permission 'dataproc.batches.create' denied"
+    lacks = missing(settings(), text)
+    assert "tpu_pipeline_run_batches" in lacks
+    assert missing(settings(), text + lacks) == ""
+
+
+@pytest.fixture(name="google")
+def _google(monkeypatch: pytest.MonkeyPatch) -> Google:
+    google = Google(
+        {**RUN, "outcome": "trained", "stage": "train", "predicted_usd": 1.0, "actual_usd": 1.25,
+         "objects": 1, "bytes": 5, "training": "slice r17", "ended": "2026-11-24T11:00:00Z",
+         "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd" * 32}},
+    )  # fmt: skip
+    monkeypatch.setattr(pipeline, "Client", lambda _: google)
+    monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
+    return google
+
+
+def test_a_runs_page_has_text_code_shards_training_and_price(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["status", "dev", "r17"]) == 0
+    page = capsys.readouterr().out
+    for part in (
+        f"gs://{RAW}/corpus/: 1 objects, 5 bytes", "ab" * 32,
+        "2 of 1000 tokens, manifest sha256 " + "cd" * 32,
+        "slice r17", "$1.00 predicted, $1.25 actual, $12.50 at most", "trained, at train",
+    ):  # fmt: skip
+        assert part in page
+    assert pipeline.main(["status", "dev", "r17", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"]["tokens"] == 1000
+
+
+def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pipeline.main(["cost", "dev"]) == 0
+    head, row, _ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "predicted", "spark", "training", "actual", "most"]
+    assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
+
+
+def test_run_says_the_price_asks_and_follows_to_the_end(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CommandError, match="--yes"):
+        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/"])
+    assert not [method for method, _, _ in google.asked if method == "POST"], "nothing before the answer"
+    capsys.readouterr()
+    assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 objects, 1.00 GiB" in shown
+    assert "submitted as r17" in shown
+    assert "r17: trained" in shown
+
+
+def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(
+    google: Google, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "from_file", lambda _: settings(pipeline__maxRunCostUsd=100))
+    google.sizes["corpus/b.jsonl"] = 10 << 50
+    with pytest.raises(CommandError, match=r"predicted: \$[\d,.]+, pipeline:maxRunCostUsd allows \$100"):
+        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
+    assert not [method for method, _, _ in google.asked if method == "POST"]
