@@ -50,7 +50,7 @@ def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> 
 def command(settings: Settings, mount: str = places.MOUNT) -> str:
     """What trains, with the folder of the shards as the host has it."""
     given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
-    return given.replace("@DATA@", f"{mount}/{places.TOKENS}/{RUN}")
+    return given.replace("@DATA@", f"{mount}/{places.FOLDER}")
 
 
 def problems(settings: Settings) -> Iterator[Problem]:

@@ -8,7 +8,10 @@ TOKENS, RECORDS = "tokens", "pipeline"
 """Folders of the checkpoint bucket: shards, a folder for each run; and what is known of each run."""
 SUBMIT = "_SUBMIT"
 RUN = "run-of-pipeline"
-"""What stands for a run's name until the workflow fills it in: itself a name that Google takes."""
+FOLDER = "folder-of-shards"
+"""What stands for a run's name, and for the folder of its shards in the checkpoint bucket, until the workflow
+fills them in: themselves names that Google takes.
+"""
 CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""
 MOUNT = "/mnt/checkpoints"

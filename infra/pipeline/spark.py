@@ -26,12 +26,13 @@ def batch(settings: Settings) -> dict[str, Any]:
     """The body of batches.create."""
     desired, code = settings[PipelineSettings], places.code_folder(settings)
     tokens = f"gs://{settings[StorageSettings].bucket_name}/{places.TOKENS}/{places.RUN}"
+    changes = ("input.sources=@RAW@", f"output.url={tokens}", *desired.changes)
     return {
         "pysparkBatch": {
             "mainPythonFileUri": f"{code}/main.py",
             "args": [
-                desired.config, "--input", "@RAW@", "--out", tokens,
-                *(word for change in desired.changes for word in ("--set", change)),
+                desired.config,
+                *(word for change in changes for word in ("--set", change)),
             ],
             "pythonFileUris": [f"{code}/workload.zip"],
             "archiveUris": [f"{code}/packages.tar.gz#packages"],

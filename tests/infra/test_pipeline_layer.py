@@ -74,7 +74,7 @@ def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> No
     assert found is not None
     text = json.dumps(found["start"])
     assert RUN in text
-    assert f"tokens/{RUN}" in text, "the folder of the shards"
+    assert places.FOLDER in text, "the folder of the shards"
     assert "@RUN" not in text
     assert "@DATA" not in text
     for request in found["start"]:
@@ -93,7 +93,7 @@ def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
     assert (
         node["body"]["labels"] | {"fleet": RUN, "member": "0", "stack": "0123abc"} == node["body"]["labels"]
     )
-    run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/tokens/{RUN}"
+    run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/{places.FOLDER}"
     assert node["body"]["metadata"]["tpu-run"] == described["body"]["run"] == run_
     assert [request["method"] for request in found["stop"]] == ["DELETE", "DELETE"]
 

@@ -21,7 +21,7 @@ PROGRAM = parse((ROOT / "infra/pipeline/workflow.yaml").read_text())
 RAW, BUCKET, SETTINGS = "my-project-raw", "my-project-checkpoints", "pipeline/settings/0.json"
 EVENT = {"data": {"bucket": RAW, "name": "corpus/_SUBMIT", "generation": "17"}}
 READY = {"ok": True, "manifest": "ab" * 32, "documents": 3, "tokens": 1000, "shards": 2, "bytes": 2000}
-BATCH = "tpu-pipeline-r17"
+BATCH, CONTENT = "tpu-pipeline-r17", "0123456789abcdef"
 
 
 @dataclass
@@ -86,6 +86,7 @@ class Google:
                 if name in self.nodes:
                     return 409, {"error": {"message": "already exists"}}
                 self.nodes.add(name)
+                self.created = body
             elif name not in self.nodes:
                 return 404, {}
             else:
@@ -105,6 +106,10 @@ class Google:
                 return 412, {"error": {"message": "conditionNotMet"}}
             self.objects[key] = body
             return 200, {}
+        if not name and bucket == BUCKET:
+            assert query["matchGlob"] == "tokens/r17/*/_READY"
+            names = [key.partition("/")[2] for key in self.objects if key.endswith("_READY")]
+            return 200, {"items": [{"name": one, "updated": "2026-11-24T10:00:00Z"} for one in names]}
         if not name:
             names = [one for one in self.raw if one.startswith(query.get("prefix", ""))]
             if "matchGlob" in query:
@@ -131,7 +136,7 @@ class Google:
         assert path.rpartition("/")[2] in self.batches
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if state == "SUCCEEDED":
-            self.objects[f"{BUCKET}/tokens/r17/_READY"] = {}
+            self.objects[f"{BUCKET}/tokens/r17/{CONTENT}/_READY"] = {}
         usage = {"milliDcuSeconds": "3600000", "shuffleStorageGbSeconds": "360000"}
         return 200, {"state": state, "stateMessage": self.message, "runtimeInfo": {"approximateUsage": usage}}
 
@@ -160,10 +165,12 @@ def test_text_becomes_shards_and_a_training_job() -> None:
     assert run(google)["outcome"] == "trained"
     assert list(google.batches) == [BATCH]
     arguments = google.batches[BATCH]["pysparkBatch"]["args"]
-    assert f"gs://{RAW}/corpus/" in arguments
-    assert f"gs://{BUCKET}/tokens/r17" in arguments
+    assert f"input.sources=gs://{RAW}/corpus/" in arguments
+    assert f"output.url=gs://{BUCKET}/tokens/r17" in arguments
     record = google.record
     assert record["tokens"] == READY
+    assert record["folder"] == f"tokens/r17/{CONTENT}"
+    assert f"data.path=/mnt/checkpoints/tokens/r17/{CONTENT}" in google.created["metadata"]["tpu-run"]
     assert (record["objects"], record["bytes"], record["execution"]) == (1, 1 << 30, "e-1")
     assert record["training"] == "slice r17 (v6e-8, us-east5-b)"
     assert record["spark_usd"] == pytest.approx(0.06 + 100 * 0.000054795)
