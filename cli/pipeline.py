@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.command == "publish":
         from infra.pipeline.code import publish  # Google's libraries, which the others don't wait for
 
-        return publish(settings)
+        return publish(settings, upload=not options.dry_run)
     runs = Runs(settings, Client(settings.project))
     if options.command == "run":
         return _run(settings, runs, options)
@@ -189,6 +189,8 @@ def _parser() -> argparse.ArgumentParser:
         if name in ("cancel", "retry", "logs", "status"):
             more = {"nargs": "?", "default": ""} if name == "status" else {}
             one.add_argument("run", metavar="RUN", help="r and the submission's generation", **more)  # type: ignore[arg-type]
+        if name == "publish":
+            one.add_argument("--dry-run", action="store_true", help="build it; send and write nothing")
         if name in ("run", "cancel"):
             one.add_argument("--yes", action="store_true", help="don't ask; required without a terminal")
         if name in ("status", "cost"):

@@ -195,6 +195,7 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
         settings=scenario.header.settings,
         control_planes=scenario.header.control_planes,
         locks=_locks(scenario.steps),
+        prepare=scenario.header.prepare,
     )
     report = arguments.report.resolve()
     report.mkdir(parents=True, exist_ok=True)

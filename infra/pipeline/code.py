@@ -40,8 +40,10 @@ _ENTRY = re.compile(r"(?m)^(?=[A-Za-z0-9])")
 _DATA = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
 
 
-def publish(settings: Settings, root: Path = ROOT) -> int:
+def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> int:
     """Put what batches run into the scratch bucket, and its hash into the settings; 0.
+
+    Without `upload` it is built, which fills the cache of wheels, and that is all.
 
     Raises CommandError where the bucket can't be written, or a wheel can't be had.
     """
@@ -51,6 +53,10 @@ def publish(settings: Settings, root: Path = ROOT) -> int:
         except PublishError as error:
             raise CommandError(str(error)) from None
         code = identity(files)
+        if not upload:
+            size = sum(path.stat().st_size for path in files.values()) / (1 << 20)
+            print(f"code {code[:12]}…: {size:,.0f} MiB, not sent")
+            return 0
         sent = _upload(settings, code, files)
     mib = sum(sent.values()) / (1 << 20)
     what = f"{', '.join(sent)} sent, {mib:,.0f} MiB" if sent else "all there already"

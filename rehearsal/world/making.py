@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Plan:
     settings: Mapping[str, object] = field(default_factory=dict)  # laid over the environment's file
     control_planes: bool = False  # whether clusters have them, where their programs are built
     locks: tuple[str, ...] = ()  # bundles to build outside, where the package registries can be reached
+    prepare: tuple[str, ...] = ()  # commands that fill caches there
 
 
 def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
@@ -80,6 +82,9 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     for lock in plan.locks:
         with narrator.step(f"download what the bundle `{lock}` is made of"):
             _build_bundle(layout, plan, lock)
+    for line in plan.prepare:
+        with narrator.step(f"outside: $ {line}"):
+            _run_outside(layout, shlex.split(line))
     _write_cloud_config(layout, plan, project, image, tls, tokens, public_key)
     return environment
 
@@ -133,7 +138,12 @@ def _require_programs(environment: dict[str, str]) -> None:
 
 def _build_bundle(layout: Layout, plan: Plan, lock: str) -> None:
     """Fill the publisher's cache out here: inside, there is no way to a package registry."""
-    command = [sys.executable, "-m", "infra.publish", plan.environment, "--lock", lock, "--dry-run"]
+    _run_outside(
+        layout, [sys.executable, "-m", "infra.publish", plan.environment, "--lock", lock, "--dry-run"]
+    )
+
+
+def _run_outside(layout: Layout, command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=layout.program)
     if done.returncode != 0:
         raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
