@@ -89,7 +89,7 @@ def of_runs(settings: Settings) -> dict[str, Any]:
 
 
 def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    """More than `pipeline:maxRunCostUsd` allows, or a price that nobody knows beside it."""
+    """More than `pipeline:maxRunCostUsd` allows, or an unknown price beside it."""
     desired = settings.get(PipelineSettings)
     if desired is None or desired.max_run_cost_usd is None:
         return

@@ -110,7 +110,7 @@ class Orchestrator(pulumi.ComponentResource):
         at = content.apply(
             lambda text: f"{places.RECORDS}/settings/{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
         )
-        told = gcp.storage.BucketObject(
+        stored = gcp.storage.BucketObject(
             "settings",
             bucket=settings[StorageSettings].bucket_name,
             name=at,
@@ -129,7 +129,7 @@ class Orchestrator(pulumi.ComponentResource):
             deletion_protection=False,
             user_env_vars={
                 "BUCKET": settings[StorageSettings].bucket_name,
-                "SETTINGS": told.name,
+                "SETTINGS": stored.name,
             },
             opts=ours,
         )
@@ -223,7 +223,7 @@ def source() -> Path:
 
 
 class SparkFirewall(pulumi.ComponentResource):
-    """What Spark's nodes say to one another; nobody else reaches them."""
+    """What Spark's nodes say to one another; no one else reaches them."""
 
     def __init__(self, settings: Settings, network: pulumi.Input[str], opts: pulumi.ResourceOptions):
         name = places.name(settings)

@@ -123,7 +123,7 @@ class Runs:
         query = {"uploadType": "media", "name": places.record(str(run["run"]))}
         place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
         self._client.json("POST", place, query, json.dumps(ended).encode())
-        return "its workflow" + (f"; its training goes on: {run['training']}" if run.get("training") else "")
+        return "its workflow" + (f"; its training continues: {run['training']}" if run.get("training") else "")
 
     def logs(self, run: Run) -> Iterator[str]:
         """What its batch printed, the oldest first."""
@@ -145,11 +145,11 @@ class Runs:
 
     def why(self, run: Run) -> str:
         """Why a run failed, with the grant that is missing where one is."""
-        said = str(run.get("why") or "")
-        if not said and run["outcome"] == RUNNING:
+        message = str(run.get("why") or "")
+        if not message and run["outcome"] == RUNNING:
             error = self.execution(run).get("error") or {}
-            said = str(error.get("payload") or error.get("context") or "")
-        return f"{said}{missing(self._settings, said)}"
+            message = str(error.get("payload") or error.get("context") or "")
+        return f"{message}{missing(self._settings, message)}"
 
     def _start(self, argument: dict[str, Any]) -> None:
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
@@ -164,9 +164,9 @@ class Runs:
         return self._client.items(url, "items", {"prefix": prefix, "fields": fields})
 
 
-def missing(settings: Settings, said: str) -> str:
+def missing(settings: Settings, message: str) -> str:
     """ "; it needs ROLE on …" for a refusal that lacks a grant; empty for anything else."""
-    if "; it needs " in said or not re.search(r"(?i)permission|does not have|denied|403", said):
+    if "; it needs " in message or not re.search(r"(?i)permission|does not have|denied|403", message):
         return ""
-    lacks = next((one["role"] for one in access.by_message(settings) if re.search(one["matches"], said)), "")
+    lacks = next((one["role"] for one in access.by_message(settings) if re.search(one["matches"], message)), "")
     return f"; it needs {lacks}" if lacks else ""

@@ -41,7 +41,7 @@ class PipelineSettings:
         rule=_NAME,
     )
     raw_bucket_name: str = setting(
-        "bucket of the raw text; kept when its stack is destroyed",
+        "bucket of the raw text; it stays when its stack is destroyed",
         rule=rules.BUCKET_NAME,
         example="my-project-raw",
     )

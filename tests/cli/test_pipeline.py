@@ -132,8 +132,8 @@ def test_a_batch_is_cancelled_by_its_operation() -> None:
 
 def test_training_is_left_when_its_workflow_is_cancelled_and_is_named() -> None:
     google = Google()
-    told = runs(google).cancel({**RUN, "stage": "train", "training": "slice r17"})
-    assert told == "its workflow; its training goes on: slice r17"
+    ended = runs(google).cancel({**RUN, "stage": "train", "training": "slice r17"})
+    assert ended == "its workflow; its training continues: slice r17"
     (_, cancelled, _), (_, _, record) = google.asked
     assert cancelled.endswith("/executions/e-1:cancel")
     assert json.loads(record)["outcome"] == "cancelled"

@@ -122,7 +122,7 @@ def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any])
     assert declared == table
 
 
-@pytest.mark.parametrize(("said", "role"), [
+@pytest.mark.parametrize(("message", "role"), [
     ("Permission 'dataproc.batches.create' denied on resource '//dataproc…'", "tpu_pipeline_run_batches"),
     ("tpu-pipeline-spark@my-project.iam.gserviceaccount.com does not have storage.objects.get access to the "
      "Google Cloud Storage object. Permission 'storage.objects.get' denied on resource my-project-raw",
@@ -130,10 +130,10 @@ def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any])
     ("tpu-pipeline-check@my-project.iam.gserviceaccount.com does not have storage.objects.list access to "
      "my-project-checkpoints", "roles/storage.objectViewer on the bucket my-project-checkpoints for tpu-pip"),
 ])  # fmt: skip
-def test_a_refusal_names_the_role_that_is_missing(said: str, role: str) -> None:
+def test_a_refusal_names_the_role_that_is_missing(message: str, role: str) -> None:
     from infra.pipeline.runs import missing
 
-    assert role in missing(settings(), said)
+    assert role in missing(settings(), message)
     assert missing(settings(), "the disk is full") == ""
 
 
@@ -240,15 +240,15 @@ def refused(error: str, operation: str = "create") -> pulumi.ErrorHookArgs:
 
 def test_a_trigger_is_asked_for_again_while_the_service_agent_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulumi.log, "info", lambda *_: None)
-    said = "Permission denied while using the Eventarc Service Agent. It may take a few minutes"
+    message = "Permission denied while using the Eventarc Service Agent. It may take a few minutes"
     patience = AgentPatience(patience_s=60, pause_s=0)
-    assert patience(refused(said))
+    assert patience(refused(message))
     assert not patience(refused("googleapi: Error 400: bucket is in another location"))
-    assert not patience(refused(said, "delete"))
-    assert not AgentPatience(patience_s=0, pause_s=0)(refused(said))
+    assert not patience(refused(message, "delete"))
+    assert not AgentPatience(patience_s=0, pause_s=0)(refused(message))
 
 
 def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
-    told = up().named("gcp:storage/bucketObject:BucketObject", "settings")
-    assert told.inputs["name"].startswith(f"{places.RECORDS}/settings/")
+    stored = up().named("gcp:storage/bucketObject:BucketObject", "settings")
+    assert stored.inputs["name"].startswith(f"{places.RECORDS}/settings/")
     assert places.record("r1") == "pipeline/r1/run.json"

@@ -219,18 +219,18 @@ def test_how_a_batch_ends(states: list[str], message: str, outcome: str, after: 
 
 
 def test_a_batch_that_was_refused_an_object_names_the_role() -> None:
-    said = (
+    message = (
         "tpu-pipeline-spark@my-project.iam.gserviceaccount.com does not have storage.objects.get access to "
         f"the Google Cloud Storage object. Permission 'storage.objects.get' denied on resource {RAW}"
     )
-    record = failed(Google(states=["FAILED"], message=said))
+    record = failed(Google(states=["FAILED"], message=message))
     assert record["outcome"] == "permission"
     assert record["why"].endswith(
         f"it needs roles/storage.objectViewer on the bucket {RAW} for tpu-pipeline-spark"
     )
 
 
-@pytest.mark.parametrize(("code", "said", "outcome"), [
+@pytest.mark.parametrize(("code", "message", "outcome"), [
     (403, "Permission 'dataproc.batches.create' denied on resource", "permission"),
     (403, "Quota exceeded for quota metric", "quota"),
     (429, "Quota exceeded for create requests per minute", "quota"),
@@ -240,11 +240,11 @@ def test_a_batch_that_was_refused_an_object_names_the_role() -> None:
     (500, "internal", "unavailable"),
     (503, "try again", "unavailable"),
 ])  # fmt: skip
-def test_why_no_batch_was_created(code: int, said: str, outcome: str) -> None:
-    google = Google(refusals={"POST https://dataproc": [(code, said)] * 20})
+def test_why_no_batch_was_created(code: int, message: str, outcome: str) -> None:
+    google = Google(refusals={"POST https://dataproc": [(code, message)] * 20})
     record = failed(google)
     assert (record["stage"], record["outcome"]) == ("preprocess", outcome)
-    assert said in record["why"]
+    assert message in record["why"]
     if outcome == "permission":
         assert "it needs the role tpu_pipeline_run_batches on the project" in record["why"]
     assert google.batches == {}
