@@ -123,7 +123,8 @@ class Runs:
         query = {"uploadType": "media", "name": places.record(str(run["run"]))}
         place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
         self._client.json("POST", place, query, json.dumps(ended).encode())
-        return "its workflow" + (f"; its training continues: {run['training']}" if run.get("training") else "")
+        training = run.get("training")
+        return "its workflow" + (f"; its training continues: {training}" if training else "")
 
     def logs(self, run: Run) -> Iterator[str]:
         """What its batch printed, the oldest first."""
@@ -168,5 +169,6 @@ def missing(settings: Settings, message: str) -> str:
     """ "; it needs ROLE on …" for a refusal that lacks a grant; empty for anything else."""
     if "; it needs " in message or not re.search(r"(?i)permission|does not have|denied|403", message):
         return ""
-    lacks = next((one["role"] for one in access.by_message(settings) if re.search(one["matches"], message)), "")
-    return f"; it needs {lacks}" if lacks else ""
+    lacks = (one["role"] for one in access.by_message(settings) if re.search(one["matches"], message))
+    role = next(lacks, "")
+    return f"; it needs {role}" if role else ""
