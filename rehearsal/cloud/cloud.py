@@ -10,6 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from rehearsal.cloud import kms_grpc
+from rehearsal.cloud.batches import Batches
 from rehearsal.cloud.builder import Builder
 from rehearsal.cloud.caller import Caller
 from rehearsal.cloud.clock import VirtualClock
@@ -27,6 +28,7 @@ from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.pods import PodGuests
 from rehearsal.cloud.projects import ProjectService
 from rehearsal.cloud.requestlog import RequestLog
+from rehearsal.cloud.sandboxes import Sandboxes
 from rehearsal.cloud.server import FrontDoor
 from rehearsal.cloud.service import World
 from rehearsal.cloud.services import services
@@ -100,9 +102,10 @@ class Cloud:
         self._guests = PodGuests(self.world, self.nodes)
         if config.builder:
             write = logging.methods()["logging.entries.write"]
-            place = config.directory / "builds"
-            builder = Builder(self.world, self.iam, self._guests, write, place, config.builder)
-            self.world.run_build = builder.run
+            boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
+            self.world.run_build = Builder(self.world, self.iam, boxes, write).run
+            batches = Batches(self.world, self.iam, boxes, write, config.spark_python)
+            self.world.run_batch = batches.run
         self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
 

@@ -32,7 +32,8 @@ class CloudConfig:
     `metadata` address leaves the metadata server out. `people`: accounts beside the owner, each with its
     `refresh_token` and `roles`, [role, resource] pairs, which the owner grants. With `control_planes`, a
     process beside this one runs those of clusters (rehearsal/kubernetes), and they wait for it. `builder`:
-    the variables of the steps of builds; without any, builds don't run.
+    the variables of the processes that Google's services run; without any, none of them run. `spark_python`:
+    an interpreter with PySpark for batches, which fail without it.
     """
 
     project: str
@@ -60,6 +61,7 @@ class CloudConfig:
     clock_rate: float = 1.0
     control_planes: bool = False
     builder: dict[str, str] = field(default_factory=dict)
+    spark_python: str = ""
     seed: int = 0
 
     @property

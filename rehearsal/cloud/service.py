@@ -189,7 +189,7 @@ class World:
     and `number` name the one project that exists. `control_planes` holds how those of clusters are (`state`,
     `message`, `nodes`), where clusters have any. `above` says what a project, folder or billing account
     is in, for access; the billing account is the project's. `run_build` runs a build of Cloud Build to its
-    end, where there is something to run it with.
+    end, where there is something to run it with, and `run_batch` a batch of Spark.
     `caller` sends what Google's services send to each other; `write_log` keeps an entry that they log.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
@@ -209,6 +209,7 @@ class World:
     monotonic_s: Callable[[], float] = time.monotonic
     control_planes: dict[str, JsonObject] | None = None
     run_build: Callable[[JsonObject], Awaitable[None]] | None = None
+    run_batch: Callable[[JsonObject], Awaitable[None]] | None = None
     caller: Caller | None = None
     write_log: Callable[[JsonObject], None] | None = None
     unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
