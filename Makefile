@@ -16,7 +16,7 @@ export PULUMI_SKIP_UPDATE_CHECK := true
 export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tpu-pulumi)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup test prove lint rehearse plan preflight publish up down settle recover lock docs
+.PHONY: help doctor setup test prove lint rehearse plan preview preflight publish up down settle recover lock docs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -62,6 +62,8 @@ rehearse: setup ## run the whole scenario on this machine against an emulated Go
 
 plan: setup ## what each stack of ENV would change, and what it costs; nothing is created
 	tpu plan $(ENV)
+
+preview: plan ## the same: every stack's preview, and its price per hour, day and month
 
 preflight: setup ## whether CONFIG fits SLICE, how fast, at what price; no TPU is needed
 	tpu preflight $(CONFIG) --slice $(SLICE)

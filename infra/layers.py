@@ -22,7 +22,7 @@ from infra.settings.schema import SHARED, Relation, Settings
 if TYPE_CHECKING:
     import pulumi
 
-    from infra.prices import Row
+    from infra.prices import Rate, Row
     from infra.providers import Factory
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +58,7 @@ class Layer:
         planned: outputs that the settings foretell, by field: what a preview shows before it is up.
         providers: factories of its providers, by name.
         prices: what it costs by the hour.
+        rates: what of it is billed by use alone.
         at_google: what it makes, by the id in its state, with the URL where Google answers for it.
         ids: of resource types that no other layer makes: infra/google_ids.py.
         holds: what lives on it and is in no stack, "members" of fleets or "jobs" (infra/guard.py): while one
@@ -80,6 +81,7 @@ class Layer:
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
     planned: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
     prices: Callable[[Settings], Iterable[Row]] = lambda _: ()
+    rates: Callable[[Settings], Iterable[Rate]] = lambda _: ()
     at_google: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     ids: Mapping[str, str] = field(default_factory=dict)
     holds: str = ""

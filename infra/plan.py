@@ -66,7 +66,7 @@ class LayerPlan:
         up: whether it was compared with the state of its stack; else planned from nothing.
         changes: in Pulumi's order.
         warnings: each once.
-        hourly: US dollars per hour once it is up; None if a price is unknown.
+        cost: what it costs once it is up.
         failed: whether the preview failed.
         output: all that Pulumi printed.
     """
@@ -75,7 +75,7 @@ class LayerPlan:
     up: bool
     changes: tuple[Change, ...]
     warnings: tuple[str, ...]
-    hourly: float | None
+    cost: prices.Cost
     failed: bool
     output: str
 
@@ -88,6 +88,7 @@ class Plan:
     layers: tuple[LayerPlan, ...]
     costs: tuple[prices.Row, ...]
     preflight: tuple[Said, ...] = ()
+    rates: tuple[prices.Rate, ...] = ()
 
     @property
     def failed(self) -> list[str]:
@@ -110,10 +111,14 @@ class Plan:
         return not any(one.changes or one.failed for one in self.layers)
 
     @property
-    def hourly(self) -> float | None:
-        """US dollars per hour with everything up; None if a price is unknown."""
-        known = [one.hourly for one in self.layers if one.hourly is not None]
-        return sum(known) if len(known) == len(self.layers) else None
+    def cost(self) -> prices.Cost:
+        """What everything that is planned costs once it is up."""
+        each = [one.cost for one in self.layers]
+        return prices.Cost(
+            prices.total([one.hourly for one in each]),
+            prices.total([one.idle_hourly for one in each]),
+            all(one.checked for one in each),
+        )
 
     @property
     def next_command(self) -> str:
@@ -169,19 +174,22 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
                 layer in up,
                 tuple(change for change in found if change),
                 tuple(dict.fromkeys([*why_not, *warnings])),
-                _hourly(checked, layer),
+                _cost(checked, layer),
                 not fine,
                 output.rstrip(),
             )
 
         asked = pool.submit(preflight.of, nodes(checked) if "tpu" in names else ())
         found = tuple(pool.map(one, names))
-        return Plan(environment, found, tuple(prices.of(checked)), tuple(asked.result()))
+        rates = tuple(prices.rates(checked))
+        return Plan(environment, found, tuple(prices.of(checked)), tuple(asked.result()), rates)
 
 
 def text(found: Plan, full: bool = False) -> str:
     """For a terminal: prices, what changes (with `full` all that Pulumi printed), and a table."""
-    parts = [prices.table(found.costs), *(one.line for one in found.preflight if not one.warn), ""]
+    parts = [prices.table(found.costs), ""]
+    parts += [prices.rates_table(found.rates), ""] if found.rates else []
+    parts += [*(one.line for one in found.preflight if not one.warn), ""]
     for one in found.layers:
         against = "compared with its stack" if one.up else "no stack known, planned from nothing"
         parts.append(f"== {one.layer}: {against} ==")
@@ -195,7 +203,7 @@ def text(found: Plan, full: bool = False) -> str:
 
 
 def summary(found: Plan) -> str:
-    """A line for each layer: +, ~, +-, -, and its price."""
+    """A line for each layer: +, ~, +-, -, and its price; idle: while no slice is up and no job runs."""
     rows = _rows(found)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = (
@@ -231,6 +239,7 @@ def markdown(found: Plan) -> str:
                 "</details>", "",
             ]  # fmt: skip
     lines += [f"> {line}" for line in dict.fromkeys(row.source for row in found.costs)]
+    lines += [f"> {prices.NOTE}"] if not found.cost.checked else []
     return "\n".join(lines).rstrip()
 
 
@@ -239,27 +248,29 @@ def as_json(found: Plan) -> dict[str, Any]:
     return {
         "environment": found.environment,
         "layers": [
-            {key: value for key, value in asdict(one).items() if key != "output"} for one in found.layers
+            {key: value for key, value in asdict(one).items() if key not in ("output", "cost")}
+            | one.cost.as_json()
+            for one in found.layers
         ],
-        "hourly": found.hourly,
+        **found.cost.as_json(),
         "prices": [asdict(row) for row in found.costs],
+        "rates": [asdict(rate) for rate in found.rates],
         "preflight": [asdict(one) for one in found.preflight],
     }
 
 
 def _rows(found: Plan) -> list[tuple[str, ...]]:
-    def row(name: str, counts: Mapping[str, int], hourly: float | None, failed: bool) -> tuple[str, ...]:
+    def row(name: str, counts: Mapping[str, int], cost: prices.Cost, failed: bool) -> tuple[str, ...]:
         shown = ["failed", "", "", ""] if failed else [str(counts[one]) for one in SIGNS]
-        daily = prices.dollars(hourly, prices.HOURS_PER_DAY)
-        return (name, *shown, prices.dollars(hourly), daily)
+        return (name, *shown, *cost.cells)
 
     total: Counter[str] = Counter()
-    rows = [("layer", *SIGNS.values(), "$/hour", "$/day")]
+    rows = [("layer", *SIGNS.values(), "$/hour", "$/day", "$/month", "idle $/month")]
     for one in found.layers:
         counts = Counter(change.operation for change in one.changes)
         total += counts
-        rows.append(row(one.layer, counts, one.hourly, one.failed))
-    rows.append(row("sum", total, found.hourly, False))
+        rows.append(row(one.layer, counts, one.cost, one.failed))
+    rows.append(row("sum", total, found.cost, False))
     return rows
 
 
@@ -271,11 +282,10 @@ def _change(metadata: Mapping[str, Any]) -> Change | None:
     return Change(metadata["op"], metadata["type"], metadata["urn"].rpartition("::")[2], keys)
 
 
-def _hourly(checked: Settings, layer: str) -> float | None:
+def _cost(checked: Settings, layer: str) -> prices.Cost:
     declared = layers.named(layer)
     assert declared is not None
-    each = [row.hourly for row in declared.prices(checked)]
-    return None if None in each else sum(price for price in each if price is not None)
+    return prices.cost(list(declared.prices(checked)))
 
 
 def _up(pulumi: Pulumi, names: Sequence[str], pool: Executor) -> tuple[set[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from infra.builds import commands
@@ -12,9 +13,12 @@ from infra.layers import Layer, deferred
 from infra.outputs import Outputs, output
 from infra.providers import GOOGLE
 from infra.settings.schema import Settings
+from infra.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
     from pulumi import Output
+
+    from infra.prices import Rate
 
 
 class BuildsOutputs(Outputs):
@@ -44,6 +48,12 @@ def _at_google(settings: Settings) -> dict[str, str]:
         **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
         repository: f"https://artifactregistry.googleapis.com/v1/{repository}",
     }
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    from infra import prices  # here, because it imports the layers
+
+    return [prices.rate(id_, settings[StorageSettings].location) for id_ in ("registry", "build")]
 
 
 _ROLES = (
@@ -86,6 +96,7 @@ LAYER = Layer(
     providers=GOOGLE,
     outputs=BuildsOutputs,
     planned=_planned,
+    rates=_rates,
     at_google=_at_google,
     ids={
         "gcp:artifactregistry/repository:Repository": (

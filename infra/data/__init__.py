@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra import google_ids, names, nodes
+from infra.catalog import region_of
 from infra.data.rules import RULES
 from infra.data.settings import DataSettings
 from infra.gcp.roles import Role
@@ -16,6 +17,8 @@ from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
     from pulumi import Output
+
+    from infra.prices import Row
 
 
 class DataOutputs(Outputs):
@@ -31,6 +34,19 @@ def _disks(settings: Settings) -> dict[str, str]:
 
 def _planned(settings: Settings) -> dict[str, Any]:
     return {"disk_ids": _disks(settings)}
+
+
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra import prices  # here, because it imports the layers
+
+    desired = settings[DataSettings]
+    for zone, disk in _disks(settings).items():
+        name = disk.rpartition("/")[2]
+        parts = (
+            ("disk.hyperdisk-ml", desired.size_gib),
+            ("disk.hyperdisk-ml.throughput", desired.throughput_mibps),
+        )
+        yield prices.row(name, region_of(zone), *parts, zone=zone)
 
 
 _ROLES = (
@@ -51,6 +67,7 @@ LAYER = Layer(
     providers=GOOGLE,
     outputs=DataOutputs,
     planned=_planned,
+    prices=_prices,
     at_google=lambda settings: google_ids.of_compute(_disks(settings).values()),
     program=deferred(f"{__name__}.program"),
 )

@@ -37,7 +37,7 @@ class GkeOutputs(Outputs):
     )
     multislice_group: Output[str] = output("value of the TPU nodes' label `multislice-group`")
     price_per_hour: Output[float] | None = output(
-        "US dollars, of the cluster and all TPU nodes; absent: a price isn't known", default=None
+        "US dollars, of the cluster and all nodes; absent: a price isn't known", default=None
     )
     node_account_email: Output[str] = output("`tpu-gke-nodes@PROJECT.iam.gserviceaccount.com`")
     artifact_bucket: Output[str] | None = output("absent: no `gke:artifactBucket`", default=None)
@@ -119,6 +119,7 @@ LAYER = Layer(
     outputs=GkeOutputs,
     planned=_planned,
     prices=pools.rows,
+    rates=pools.rates,
     at_google=_at_google,
     ids={
         "gcp:container/cluster:Cluster": "projects/{project}/locations/{location}/clusters/{name}",

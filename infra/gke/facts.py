@@ -42,8 +42,6 @@ _FACTS = _facts()
 MACHINES = tuple(Machine(name, **one) for name, one in _entries(_FACTS["machines"]).items())
 CHANNELS: Mapping[str, Channel] = {name: Channel(**one) for name, one in _entries(_FACTS["channels"]).items()}
 CHANNELS_READ: str = _FACTS["channels"]["read"]
-DOLLARS_PER_HOUR: float = _FACTS["cluster"]["dollars_per_hour"]
-PRICE_SOURCE: str = _FACTS["cluster"]["source"]
 MAX_FLEX_START_S: int = _FACTS["cluster"]["max_flex_start_s"]
 
 

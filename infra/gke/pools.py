@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from infra.catalog import CATALOG, SliceType
-from infra.gke.facts import DOLLARS_PER_HOUR, MAX_FLEX_START_S, PRICE_SOURCE, Machine, machines_for
+from infra.gke.facts import MAX_FLEX_START_S, Machine, machines_for
 from infra.gke.settings import GkeSettings, PoolSettings
 from infra.settings import sizes
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
-    from infra.prices import Row
+    from infra.prices import Rate, Row
 
 PODS_PER_CPU_NODE = 110  # GKE's default and the most of it that a /24 takes
 ON_DEMAND, SPOT, FLEX_START, QUEUED, RESERVED = PROVISIONING = (
@@ -128,14 +128,27 @@ def rows(settings: Settings) -> Iterator[Row]:
     from infra import prices  # here, because it imports the layers
 
     desired = settings[GkeSettings]
-    source = f"The fee of a GKE cluster: {PRICE_SOURCE}. Its CPU nodes are billed beside it."
-    yield prices.Row(f"cluster {desired.cluster_name}", DOLLARS_PER_HOUR, source)
+    yield prices.row(f"cluster {desired.cluster_name}", region(settings), ("gke.cluster", 1))
+    nodes = desired.cpu_pool_nodes * max(1, len(cpu_zones(settings)))
+    machine, disk = f"machine.{desired.cpu_pool_machine_type}", f"disk.{desired.cpu_pool_disk_type}"
+    parts = ((machine, nodes), (disk, nodes * desired.cpu_pool_disk_gib))
+    yield prices.row(f"{nodes} CPU nodes with their disks", region(settings), *parts)
     alike: dict[str, list[Pool]] = {}
     for pool in pools(settings):
         alike.setdefault(pool.group, []).append(pool)
     for group, same in alike.items():
         named, one = tuple(pool.name for pool in same), same[0]
-        yield prices.of_chips(group, named, one.kind, one.zone, paid=one.provisioning, each=one.hourly)
+        yield prices.of_chips(
+            group, named, one.kind, one.zone, paid=one.provisioning, each=one.hourly, idle=not one.scales
+        )
+
+
+def rates(settings: Settings) -> Iterable[Rate]:
+    """What is billed by use."""
+    from infra import prices
+
+    used = ("logging", "storage.standard") if settings[GkeSettings].artifact_bucket else ("logging",)
+    return [prices.rate(id_, region(settings)) for id_ in used]
 
 
 def cpu_zones(settings: Settings) -> tuple[str, ...]:

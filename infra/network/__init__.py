@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from infra import google_ids, names, nodes
@@ -16,6 +17,10 @@ from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
     from pulumi import Output
+
+    from infra.prices import Rate, Row
+
+_MOST_BILLED = 32  # machines of a gateway; more cost no more: https://cloud.google.com/nat/pricing
 
 
 class NetworkOutputs(Outputs):
@@ -47,6 +52,30 @@ def _at_google(settings: Settings) -> dict[str, str]:
     return google_ids.of_compute([names.network_id(settings), *subnets])
 
 
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra import prices  # here, because it imports the layers
+
+    if not settings[NetworkSettings].cloud_nat or settings[NetworkSettings].existing_network:
+        return
+    hosts: Counter[str] = Counter()
+    for node in nodes.nodes(settings):
+        hosts[node.region] += node.kind.hosts
+    for region in nodes.regions(settings):
+        machines = min(hosts[region], _MOST_BILLED)
+        parts = (("nat.host", machines), ("address", 1))
+        yield prices.row(f"Cloud NAT, {hosts[region]} hosts", region, *parts, idle=False)
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    from infra import prices
+
+    used = ["traffic.zones"]
+    if not settings[NetworkSettings].existing_network:
+        used.append("logging.network")
+        used += ["nat.data", "traffic.internet"] if settings[NetworkSettings].cloud_nat else []
+    return [prices.rate(id_, region) for region in nodes.regions(settings) for id_ in used]
+
+
 _ROLES = (
     Role(
         "roles/compute.networkAdmin", "create network, subnets, router and NAT",
@@ -72,6 +101,8 @@ LAYER = Layer(
     providers=GOOGLE,
     outputs=NetworkOutputs,
     planned=_planned,
+    prices=_prices,
+    rates=_rates,
     at_google=_at_google,
     program=deferred(f"{__name__}.program"),
 )

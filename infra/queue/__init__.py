@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from infra import names
@@ -14,9 +15,12 @@ from infra.queue.rules import RULES
 from infra.queue.settings import QueueSettings
 from infra.queue.team import teams
 from infra.settings.schema import Settings
+from infra.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
     from pulumi import Output
+
+    from infra.prices import Rate
 
 
 class QueueOutputs(Outputs):
@@ -33,6 +37,13 @@ def _planned(settings: Settings) -> dict[str, Any]:
         "cluster_queue": CLUSTER_QUEUE,
         "namespaces": {team.name: team.namespace for team in teams(settings)},
     }
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    from infra import prices  # here, because it imports the layers
+
+    used = ("tensorboard",) if settings[QueueSettings].tensorboard else ()
+    return [prices.rate(id_, settings[StorageSettings].location) for id_ in used]
 
 
 _ROLES = (
@@ -67,6 +78,7 @@ LAYER = Layer(
     providers=KUBERNETES,
     outputs=QueueOutputs,
     planned=_planned,
+    rates=_rates,
     holds="jobs",
     held_by="gke",
     program=deferred(f"{__name__}.program"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from infra import names
@@ -16,6 +16,8 @@ from infra.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
     from pulumi import Output
+
+    from infra.prices import Rate, Row
 
 
 class StorageOutputs(Outputs):
@@ -66,6 +68,30 @@ def _at_google(settings: Settings) -> dict[str, str]:
     }
 
 
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra import prices  # here, because it imports the layers
+
+    desired = settings[StorageSettings]
+    if desired.state_key_ring:
+        # Each rotation leaves the earlier version active, and billed.
+        yield prices.row("key of Pulumi's secrets, first version", desired.location, ("kms.key", 1))
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    from infra import prices
+
+    desired = settings[StorageSettings]
+    used = ["storage.standard", "storage.class-a", "storage.class-b", "logging"]
+    if desired.storage_class != "STANDARD":
+        kind = desired.storage_class.lower()
+        used += [f"storage.{kind}", f"storage.retrieval.{kind}"]
+    if desired.allow_cross_region:
+        used.append("traffic.regions")
+    if desired.kms_key or desired.state_key_ring:
+        used.append("kms.operations")
+    return [prices.rate(id_, desired.location) for id_ in used]
+
+
 _ROLES = (
     Role(
         "roles/serviceusage.serviceUsageAdmin", "enable the APIs",
@@ -113,6 +139,8 @@ LAYER = Layer(
     providers=GOOGLE,
     outputs=StorageOutputs,
     planned=_planned,
+    prices=_prices,
+    rates=_rates,
     at_google=_at_google,
     program=deferred(f"{__name__}.program"),
 )

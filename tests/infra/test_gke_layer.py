@@ -301,7 +301,7 @@ def test_outputs() -> None:
         "namespaces": ["tpu-training"],
         "kubernetesAccount": "trainer",
         "multisliceGroup": "multi-slice-group",
-        "pricePerHour": pytest.approx(0.10 + 16 * 2.70 + 256 * 1.4033),
+        "pricePerHour": pytest.approx(0.10 + 3 * (0.194236 + 20 / 730) + 16 * 2.70 + 256 * 1.4033),
         "nodeAccountEmail": NODES,
     }
     assert config["clusters"][0]["cluster"] == {"server": f"https://{DNS_NAME}"}

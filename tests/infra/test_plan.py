@@ -21,6 +21,7 @@ from tests.infra.engine import BASE
 
 ON = layers.on(from_file("dev", ROOT))
 LAYERS = [layer.name for layer in ON]
+NO_DATA = {key: value for key, value in BASE.items() if not key.startswith("data:")}
 FOLDERS = [layer.directory for layer in ON]
 
 
@@ -90,9 +91,12 @@ def test_a_plan_names_each_change_once_and_counts_them(
     ]
     assert output.count("warning: the provider is old") == 1
     rows = [line.split() for line in output.splitlines()]
-    assert ["layer", "+", "~", "+-", "-", "$/hour", "$/day"] in rows
-    assert ["network", "1", "1", "1", "1", "0.00", "0.00"] in rows
-    assert ["sum", "4", "4", "4", "4", "22.45", "538.87"] in rows
+    head = ["layer", "+", "~", "+-", "-", "$/hour", "$/day", "$/month", "idle", "$/month"]
+    assert head in rows
+    assert ["network", "1", "1", "1", "1", "0.00", "0.00", "0.00", "0.00"] in rows
+    assert ["data", "1", "1", "1", "1", "~0.50", "~12.10", "~368.00", "~368.00"] in rows
+    assert ["tpu", "1", "1", "1", "1", "22.45", "538.87", "16,390.54", "0.00"] in rows
+    assert ["sum", "4", "4", "4", "4", "~22.96", "~550.97", "~16,758.54", "~368.00"] in rows
     assert "plan of" not in output, "what Pulumi prints is for --full"
     assert main(["plan", "dev", "--full"]) == 0
     assert capfd.readouterr().out.count("plan of") == 4
@@ -109,10 +113,19 @@ def test_a_plan_as_json_and_as_a_comment_for_ci(
     assert found["layers"][0]["changes"][1] == {
         "operation": "update", "kind": "gcp:compute/disk:Disk", "name": "corpus-b", "keys": ["labels"]
     }  # fmt: skip
-    assert found["hourly"] == pytest.approx(22.4528)
+    hourly = 16 * 1.4033 + (1000 * 0.08 + 2400 * 0.12) / 730
+    assert found["hourly"] == pytest.approx(hourly)
+    assert found["daily"] == pytest.approx(24 * hourly)
+    assert found["monthly"] == pytest.approx(730 * hourly)
+    assert found["idle_monthly"] == pytest.approx(1000 * 0.08 + 2400 * 0.12)
+    assert found["prices_checked"] is False
+    (slices,) = [one for one in found["layers"] if one["layer"] == "tpu"]
+    assert (slices["monthly"], slices["idle_monthly"]) == (pytest.approx(730 * 16 * 1.4033), 0)
+    assert slices["prices_checked"] is True
+    assert [rate["dollars"] for rate in found["rates"] if rate["unit"] == "GiB-month"] == [0.02]
     assert main(["plan", "dev", "--format", "markdown"]) == 0
     comment = capfd.readouterr().out
-    assert "| layer | + | ~ | +- | - | $/hour | $/day |\n| --- | ---: |" in comment
+    assert "| layer | + | ~ | +- | - | $/hour | $/day | $/month | idle $/month |\n| --- | ---: |" in comment
     assert comment.count("<details><summary>") == comment.count("</details>") == 4
     details = "<details><summary>tpu: 4 changes</summary>\n\n```text\n+  gcp:compute/disk:Disk  corpus-a"
     assert details in comment
@@ -236,8 +249,7 @@ def test_a_budget_refuses_a_plan_and_an_up_before_pulumi_is_asked(
 
 
 def test_layers_behind_one_come_up_in_their_order(pulumi_cli: FakePulumi, tmp_path: Path) -> None:
-    config = {key: value for key, value in BASE.items() if not key.startswith("data:")}
-    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": config}))
+    (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": NO_DATA}))
     pulumi_cli.answer("stack export", {"deployment": {}})
     pulumi_cli.answer("whoami", {"url": "https://example.com/me"})
     assert main(["up", "dev", "--after", "storage", "--yes"], tmp_path) == 0
@@ -270,20 +282,21 @@ def test_the_table_adds_up() -> None:
         {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "spot": True},
         {"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 3},
     ]
-    text = table(of(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")))
+    text = table(of(parse("dev", as_pulumi_hands_it_over({**NO_DATA, "tpu:slices": slices}, "f"), "f")))
     assert [line.split() for line in text.splitlines()[1:5]] == [
-        ["train", "1", "v6e-16", "us-east5-b", "16", "spot", "22.45", "538.87", "43.20"],
-        ["extract", "2", "v6e-8", "us-east5-a", "16", "on", "demand", "43.20", "1,036.80", "43.20"],
-        ["extract", "1", "v6e-8", "us-east5-b", "8", "on", "demand", "21.60", "518.40", "21.60"],
-        ["sum", "4", "40", "87.25", "2,094.07", "108.00"],
-    ]
+        ["train", "1", "v6e-16", "us-east5-b", "16", "spot", "22.45", "538.87", "16,390.54", "43.20"],
+        ["extract", "2", "v6e-8", "us-east5-a", "16", "on", "demand", "43.20", "1,036.80", "31,536.00",
+         "43.20"],
+        ["extract", "1", "v6e-8", "us-east5-b", "8", "on", "demand", "21.60", "518.40", "15,768.00", "21.60"],
+        ["sum", "4", "40", "87.25", "2,094.07", "63,694.54", "108.00"],
+    ]  # fmt: skip
     assert "read 2026-08" in text
 
 
 def test_an_unknown_price_makes_the_sum_unknown() -> None:
     slices = [{"name": "a", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "reserved": True}]
-    text = table(of(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": slices}, "f"), "f")))
-    assert text.splitlines()[2].split() == ["sum", "1", "8", "unknown", "unknown", "21.60"]
+    text = table(of(parse("dev", as_pulumi_hands_it_over({**NO_DATA, "tpu:slices": slices}, "f"), "f")))
+    assert text.splitlines()[2].split() == ["sum", "1", "8", "unknown", "unknown", "unknown", "21.60"]
 
 
 def test_no_slices_cost_nothing_by_the_hour() -> None:

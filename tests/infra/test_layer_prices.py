@@ -1,0 +1,141 @@
+"""What each layer says that it costs, out of the price book; docs/prices.md."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from infra import layers, prices
+from infra.__main__ import main
+from infra.catalog.book import BOOK
+from infra.settings import Settings, parse
+from infra.settings.sources import as_pulumi_hands_it_over
+from tests.infra.engine import BASE
+from tests.infra.test_all_layers import EVERYTHING, OFF
+
+
+def settings(more: Mapping[str, Any] = {}) -> Settings:
+    return parse("dev", as_pulumi_hands_it_over({**BASE, **more}, "f"), "f")
+
+
+def rows(layer: str, found: Settings) -> dict[str, prices.Row]:
+    declared = layers.named(layer)
+    assert declared is not None
+    return {one.what: one for one in declared.prices(found)}
+
+
+def used(layer: str, found: Settings) -> list[str]:
+    declared = layers.named(layer)
+    assert declared is not None
+    return [f"{one.what} {one.unit}" for one in declared.rates(found)]
+
+
+def test_a_data_disk_is_its_space_and_its_throughput() -> None:
+    found = rows("data", settings({"data:sizeGib": 2000, "data:throughputMibps": 4800}))
+    disk = found["training-data-us-east5-b"]
+    assert disk.hourly == pytest.approx((2000 * 0.08 + 4800 * 0.12) / 730)
+    assert (disk.zone, disk.checked, disk.idle) == ("us-east5-b", False, True)
+    assert "not read yet" in disk.source
+
+
+def test_a_gateway_is_billed_by_its_machines_up_to_32_and_its_address() -> None:
+    assert rows("network", settings()) == {}
+    few = rows("network", settings({"network:cloudNat": True}))["Cloud NAT, 4 hosts"]
+    assert few.hourly == pytest.approx(4 * 0.0014 + 0.005)
+    assert not few.idle, "addresses go with the machines"
+    slices = [{"name": "a", "topology": "16x16", "zones": ["us-east5-b"]}]
+    most = {"data:throughputMibps": 6400, "network:cloudNat": True, "tpu:slices": slices}
+    many = rows("network", settings(most))["Cloud NAT, 64 hosts"]
+    assert many.hourly == pytest.approx(32 * 0.0014 + 0.005)
+    assert any("through a gateway" in one for one in used("network", settings({"network:cloudNat": True})))
+    assert not any("through a gateway" in one for one in used("network", settings()))
+
+
+def gke(more: Mapping[str, Any] = {}) -> dict[str, prices.Row]:
+    return rows("gke", settings({**OFF["gke"], **more}))
+
+
+def test_a_cluster_is_its_fee_its_cpu_nodes_with_disks_and_its_slices() -> None:
+    found = gke()
+    assert found["cluster tpu"].hourly == 0.10
+    assert found["3 CPU nodes with their disks"].hourly == pytest.approx(3 * (0.194236 + 200 * 0.10 / 730))
+    assert found["train"].hourly == pytest.approx(16 * 2.70)
+    assert all(one.checked for one in found.values())
+
+
+def test_what_no_book_has_is_unknown_and_named() -> None:
+    nodes = gke({"gke:cpuPoolMachineType": "c4-standard-8"})["3 CPU nodes with their disks"]
+    assert nodes.hourly is None
+    assert "No price of machine.c4-standard-8 in us-east5 is known." in nodes.source
+    disks = gke({"gke:cpuPoolDiskType": "hyperdisk-balanced"})["3 CPU nodes with their disks"]
+    assert disks.hourly is None
+    assert "No price of hyperdisk-balanced, space in us-east5 is known." in disks.source
+
+
+def test_only_a_pool_that_scales_costs_nothing_when_idle() -> None:
+    assert gke()["train"].idle, "its nodes stay"
+    pool = {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}
+    scaling = gke({"gke:tpuPools": [{**pool, "autoscaling": True}]})
+    assert not scaling["train"].idle
+    together = prices.cost(list(scaling.values()))
+    assert together.idle_hourly == pytest.approx((together.hourly or 0) - 16 * 2.70)
+
+
+def test_slices_cost_nothing_when_idle() -> None:
+    assert [one.idle for one in rows("tpu", settings()).values()] == [False]
+
+
+def test_storage_bills_a_key_by_its_versions_and_the_rest_by_use() -> None:
+    assert rows("storage", settings()) == {}
+    found = rows(
+        "storage", settings({"storage:stateBucketName": "my-project-pulumi", "storage:stateKeyRing": "p"})
+    )
+    (key,) = found.values()
+    assert key.hourly == pytest.approx(0.06 / 730)
+    assert used("storage", settings())[0].endswith("GiB-month")
+    cold = used("storage", settings({"storage:storageClass": "COLDLINE", "storage:allowCrossRegion": True}))
+    assert any("COLDLINE" in one and one.endswith("GiB-month") for one in cold)
+    assert any("reading COLDLINE GiB" in one for one in cold)
+    assert any("between regions" in one for one in cold)
+
+
+def test_with_everything_on_each_rate_is_shown_once() -> None:
+    found = prices.rates(settings(EVERYTHING))
+    assert len(found) == len(set(found)) > 10
+    assert {"Artifact Registry", "Cloud Build", "Cloud KMS"} <= {one.what.partition(":")[0] for one in found}
+
+
+def test_all_that_a_layer_names_is_in_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id that the book lacks would be a KeyError before a user, or a price that nobody misses."""
+    asked: list[str] = []
+    get = type(BOOK).get
+    monkeypatch.setattr(type(BOOK), "get", lambda self, id_: asked.append(id_) or get(self, id_))
+    everything = settings(EVERYTHING)
+    prices.of(everything)
+    assert len(asked) >= 7
+    assert set(asked) <= set(BOOK.entries)
+
+
+def test_unknown_is_never_zero_and_unverified_is_marked() -> None:
+    known = prices.Row("a", 1.0, "s")
+    guess, missing = prices.Row("b", 0.5, "s", checked=False), prices.Row("c", None, "s")
+    assert prices.cost([known]).cells == ("1.00", "24.00", "730.00", "730.00")
+    assert prices.cost([known, guess]).cells == ("~1.50", "~36.00", "~1,095.00", "~1,095.00")
+    assert prices.cost([known, missing]).cells == ("unknown",) * 4
+    assert prices.cost([]).cells == ("0.00",) * 4
+    assert prices.NOTE in prices.table([known, guess])
+    assert prices.NOTE not in prices.table([known])
+    assert prices.cost([known, missing]).as_json()["monthly"] is None
+
+
+def test_prices_for_programs_have_totals_rows_and_rates(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["prices", "dev", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["monthly"] == pytest.approx(730 * found["hourly"])
+    assert {one["checked"] for one in found["rows"]} == {True, False}
+    assert {"what", "dollars", "unit", "region", "source", "checked"} <= set(found["rates"][0])
+    assert main(["prices", "dev"]) == 0
+    shown = capfd.readouterr().out
+    assert "0.0004" in shown
+    assert "1,000 operations" in shown
