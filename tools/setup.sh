@@ -5,8 +5,9 @@
 #   tools/setup.sh system   Debian packages (root only; skipped with a word where not root)
 #   tools/setup.sh tools    Pulumi CLI and language host, gcsfuse; links in .venv/bin
 #   tools/setup.sh parity   torch and transformers in an environment of their own, for the tests
+#   tools/setup.sh spark    Spark in an environment of its own, for `workload preprocess`; needs Java 17
 #   tools/setup.sh kubernetes  a control plane with Kueue and JobSet, for tests and rehearsals of GKE
-#   tools/setup.sh          all but parity and kubernetes
+#   tools/setup.sh          all but parity, spark and kubernetes
 #
 # Cold on 2 cores: system 20 s, python 2 min, tools 6 min, kubernetes 9 min. Warm: 0.2 s.
 set -euo pipefail
@@ -95,6 +96,12 @@ setup_parity() {
   echo "$venv/bin/python"
 }
 
+# Spark for `workload preprocess`. Prints the interpreter, last of all.
+setup_spark() {
+  make_venv tools/spark/requirements.txt "about 1 min, 0.7 GB"
+  echo "$venv/bin/python"
+}
+
 # Order of choice: an official program on PATH; what was put into the cache before; the vendor's
 # download; a build from pinned modules. TPU_BUILD_TOOLS=1 goes straight to the build.
 setup_tools() {
@@ -147,7 +154,8 @@ case ${1:-all} in
   python) setup_python ;;
   tools) setup_tools ;;
   parity) setup_parity ;;
+  spark) setup_spark ;;
   kubernetes) setup_kubernetes ;;
   all) setup_system; setup_python; setup_tools ;;
-  *) echo "usage: tools/setup.sh [system|python|tools|parity|kubernetes]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [system|python|tools|parity|spark|kubernetes]" >&2; exit 2 ;;
 esac

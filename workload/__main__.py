@@ -174,6 +174,8 @@ def _parser() -> argparse.ArgumentParser:
     add(commands, "extract", text)
     add(commands, "launch", "Start a program with its place in a job; see `workload launch --help`.")
     add(commands, "activations", "Look at what was stored; see `workload activations --help`.")
+    text = "Turn raw text into token files by Spark; see `workload preprocess --help`."
+    add(commands, "preprocess", text)
     text = "Say whether a run fits a slice, how fast, at what price; see `workload preflight --help`."
     add(commands, "preflight", text)
     add(commands, "host", "Barrier and status of a host; see `workload host --help`.")
@@ -318,6 +320,12 @@ def _activations(arguments: Sequence[str]) -> int:
     return activations(arguments)
 
 
+def _preprocess(arguments: Sequence[str]) -> int:
+    from workload.preprocess.command import main as preprocess
+
+    return preprocess(arguments)
+
+
 def _preflight(arguments: Sequence[str]) -> int:
     from workload.preflight.command import main as preflight
 
@@ -339,6 +347,7 @@ def _launch(arguments: Sequence[str]) -> int:
 # Packages with a parser of their own.
 _OTHERS = {
     "preflight": _preflight,
+    "preprocess": _preprocess,
     "extract": _extract,
     "activations": _activations,
     "launch": _launch,

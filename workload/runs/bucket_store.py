@@ -74,11 +74,14 @@ class BucketStore:
             raise self._refused(name, "written", error) from error
         HEALTH.answered()
 
-    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """See `Store.read`."""
+    def read(
+        self, name: str, start: int = 0, end: int | None = None, generation: int | None = None
+    ) -> bytes:
+        """See `Store.read`; of a generation, where one is given."""
         last = None if end is None else end - 1
+        blob = self._bucket.blob(self._prefix + name, generation=generation)
         try:
-            content: bytes = self._blob(name).download_as_bytes(start=start or None, end=last, retry=_RETRY)
+            content: bytes = blob.download_as_bytes(start=start or None, end=last, retry=_RETRY)
         except google.NotFound:
             raise MissingObjectError(f"{self.url}/{name}: no such object") from None
         except google.RequestRangeNotSatisfiable:  # it ends before `start`
@@ -94,9 +97,15 @@ class BucketStore:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `Store.sizes`."""
+        return {name: size_bytes for name, (_, size_bytes) in self.versions(prefix).items()}
+
+    def versions(self, prefix: str) -> dict[str, tuple[int, int]]:
+        """Generation and bytes of each object whose name begins with the prefix."""
         try:
             blobs = self._client.list_blobs(self._bucket, prefix=self._prefix + prefix, retry=_RETRY)
-            return {blob.name.removeprefix(self._prefix): blob.size or 0 for blob in blobs}
+            return {
+                blob.name.removeprefix(self._prefix): (blob.generation, blob.size or 0) for blob in blobs
+            }
         except _REFUSED as error:
             raise self._refused(prefix, "listed", error) from error
 

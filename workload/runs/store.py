@@ -92,6 +92,20 @@ def copy(source: Store, name: str, target: Store) -> None:
         target.write(name, source.read(name))
 
 
+def create_same(store: Store, name: str, content: bytes) -> bool:
+    """Creates an object as a whole; False where it is there already, with the same bytes.
+
+    Raises:
+        RunError: it is there with other bytes.
+    """
+    if store.create(name, content):
+        return True
+    if store.read(name) != content:
+        fix = "see what else writes there, then start again under another name"
+        raise RunError(f"{store.url}/{name}: is there with other bytes than this start makes\n    fix: {fix}")
+    return False
+
+
 class FolderStore:
     """Objects as files below a folder."""
 

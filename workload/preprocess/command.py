@@ -1,0 +1,131 @@
+"""The `workload preprocess` command."""
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from workload import arguments as arguments_of
+from workload import command
+from workload.data.tokenizers import Tokenizer, open_tokenizer
+from workload.errors import ConfigError, DataError, Problem, RunError
+from workload.preprocess import config as configs
+from workload.preprocess import session
+from workload.runs.store import MissingObjectError
+
+_EXAMPLES = """  workload preprocess text.toml --local --set input.sources=docs --set output.url=/tmp/tokens
+  workload preprocess books.toml --master local[4] --set output.shards=256
+  spark-submit --py-files workload.zip batch.py gs://my-project-raw/books.toml"""
+_SETTINGS_OF_TOKENIZERS = "tokenizer_config.json"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a command line; 0 when the run is ready, whether by this start or by an earlier one."""
+    description = "Turn raw text into token files by Spark: the same bytes each time, each file made once."
+    parser = arguments_of.parser("workload preprocess", description, _EXAMPLES)
+    text = "a TOML file, gs://BUCKET/OBJECT, or a packaged one (text.toml)"
+    parser.add_argument("config", metavar="CONFIG", help=text)
+    arguments_of.add_set(parser)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--local", action="store_true", help="on all cores of this machine")
+    text = "of Spark, local[2] say; what spark-submit or the service has set, unless given"
+    where.add_argument("--master", default="", metavar="URL", help=text)
+    text = "a property of Spark; may be given several times"
+    parser.add_argument("--conf", action="append", default=[], metavar="spark.KEY=VALUE", help=text)
+    options = parser.parse_args(arguments)
+    config = configs.load(options.config, options.overrides)
+    script = _script(config.filters.script)
+    with _tokenizer(config.tokenizer) as tokenizer:
+        _ = tokenizer.end_of_document, tokenizer.begin_of_document  # missing ones are found before Spark begins
+        master = options.master or ("local[*]" if options.local else "")
+        return _run(config, tokenizer, script, master, options.conf)
+
+
+def _run(
+    config: configs.Config, tokenizer: Tokenizer, script: bytes, master: str, properties: Sequence[str]
+) -> int:
+    context = session.begin(master, properties, "workload preprocess")
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-not-found,unused-ignore]
+
+    from workload.preprocess import job
+
+    try:
+        _say(f"Spark {context.version}, {context.master}, {context.defaultParallelism} cores")
+        plan = job.plan(context, config, tokenizer, script)
+        size_mb = sum(one.size_bytes for one in plan.inputs) / 1e6
+        _say(f"run {plan.run}: {len(plan.inputs)} files, {size_mb:.1f} MB")
+        summary = job.run(context, plan, _say)
+    except Py4JJavaError as error:
+        raise _given_up(str(error)) from None
+    finally:
+        context.stop()
+    _tell(summary.manifest)
+    rest = f"{summary.made} of {len(summary.manifest['shards'])} shards made here" if summary.made else ""
+    print(f"{summary.url}: {rest or 'was ready, nothing to do'}")
+    if not summary.manifest["examples"]:
+        print(f"no shard is longer than {config.output.sequence_length} tokens: lower output.shards")
+    if not summary.url.startswith("gs://"):
+        print(f"next: DATA_DIR={summary.url} {command('train', 'tiny.toml', '--dir', '/tmp/training')}")
+    return 0
+
+
+def _tell(manifest: dict[str, object]) -> None:
+    reasons = manifest["rejected"]
+    assert isinstance(reasons, dict)
+    rejected = "; ".join(f"{count} × {reason}" for reason, count in reasons.items())
+    if rejected:
+        print(f"rejected: {rejected}; rejected-*.jsonl names each")
+    print(f"{manifest['documents']} documents, {manifest['tokens']} tokens, {manifest['examples']} examples")
+
+
+def _script(name: str) -> bytes:
+    """What filters.script names. Raises ConfigError, and DataError where it has no `documents`."""
+    if not name:
+        return b""
+    from workload.preprocess.script import load
+
+    try:
+        source = configs.fetched(name) if name.startswith("gs://") else Path(name).read_bytes()
+    except OSError as error:
+        rule, fix = f"can't be read: {error.strerror}", "name a Python file"
+        raise ConfigError("workload preprocess", [Problem("filters.script", name, rule, fix)]) from None
+    load(source, name.rpartition("/")[2])
+    return source
+
+
+@contextmanager
+def _tokenizer(config: configs.TokenizerConfig) -> Iterator[Tokenizer]:
+    """The tokenizer, of this machine or of a bucket."""
+    if not config.name.startswith("gs://"):
+        yield open_tokenizer(config.name, config.end)
+        return
+    url = config.name if config.name.endswith(".json") else f"{config.name.rstrip('/')}/tokenizer.json"
+    folder_url = url.rpartition("/")[0]
+    with tempfile.TemporaryDirectory(prefix="preprocess-") as folder:
+        inside = Path(folder, folder_url.rpartition("/")[2])
+        inside.mkdir()
+        try:
+            (inside / "tokenizer.json").write_bytes(configs.fetched(url))
+        except MissingObjectError:
+            fix = "name a tokenizer.json, or the prefix that holds one"
+            raise DataError(f"tokenizer.name = {config.name}: no such object\n    fix: {fix}") from None
+        try:
+            (inside / _SETTINGS_OF_TOKENIZERS).write_bytes(
+                configs.fetched(f"{folder_url}/{_SETTINGS_OF_TOKENIZERS}")
+            )
+        except MissingObjectError:
+            pass
+        yield open_tokenizer(str(inside), config.end)
+
+
+def _given_up(text: str) -> RunError:
+    """The last word of the task that failed for the last time."""
+    found = re.findall(r"^(?:workload\.errors\.)?(\w[\w.]*(?:Error|Exception): .*?)(?=\n\s*\n|\n\tat )", text, re.M | re.S)
+    reason = found[-1] if found else text.strip().splitlines()[-1]
+    return RunError(f"Spark gave up: {reason}\n    fix: start again: shards that are there stay")
+
+
+def _say(line: str) -> None:
+    print(f"  … {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,144 @@
+"""What a run of `workload preprocess` is given: a TOML file, settings on the command line, rules beside each."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from workload import settings
+from workload.errors import ConfigError, Problem
+from workload.runs.store import open_store
+from workload.settings import WORDS, at_least, between, one_of, ruled
+
+
+@dataclass(frozen=True)
+class InputConfig:
+    """Where text comes from."""
+
+    sources: WORDS = ()  # files, folders, gs://BUCKET/PREFIX; what begins with the prefix is read
+    format: str = ruled("auto", one_of("auto", "text", "lines", "parquet"))  # auto: by the file's name
+    field: str = ruled("text", ("must name a field", bool))  # of a line or row, what holds the text
+    max_document_mb: int = ruled(100, between(1, 1000))  # of UTF-8, in 10^6 bytes; what is longer is rejected
+    # Of all lines, rows and files, how many may be unusable; beyond it the run is refused.
+    max_unusable_fraction: float = ruled(0.1, between(0, 1))
+
+
+@dataclass(frozen=True)
+class FiltersConfig:
+    """Which documents are rejected for what they are; by default none but empty ones."""
+
+    script: str = ""  # a Python file that replaces the filters below, with `def documents(rows)`
+    min_characters: int = ruled(1, at_least(1))  # without white space around
+    min_alphanumeric_fraction: float = ruled(0.0, between(0, 1))  # of what isn't white space; any script
+    max_repeated_line_fraction: float = ruled(1.0, between(0, 1))  # of lines that aren't blank
+    max_replacement_fraction: float = ruled(1.0, between(0, 1))  # of U+FFFD, which a bad conversion leaves
+
+
+@dataclass(frozen=True)
+class DedupConfig:
+    """Which documents repeat another."""
+
+    method: str = ruled("exact", one_of("none", "exact", "fuzzy"))  # fuzzy: exact, and MinHash
+    ngram_words: int = ruled(5, between(1, 64))  # of MinHash: words of a shingle
+    bands: int = ruled(14, between(1, 256))  # alike are two documents that agree in a band
+    band_hashes: int = ruled(8, between(1, 64))  # that have to agree in a band
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """From text to tokens, as the trainer knows them."""
+
+    name: str = ruled("bytes", ("must be `bytes` or a path", bool))  # or a tokenizer.json, or its folder
+    end: str = ""  # the token that ends a document, where its name isn't one of the usual
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """What is written, and where."""
+
+    url: str = ""  # gs://BUCKET/PREFIX or a folder; each run has a folder of its own in it
+    shards: int = ruled(64, between(1, 65_536))  # a document's is chosen by its hash
+    sequence_length: int = ruled(2048, at_least(1))  # of the training: says how many examples there are
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """How it is computed; none of it changes a byte."""
+
+    partitions: int = ruled(0, at_least(0))  # of reading; 0: four a core, or more where there is much text
+    piece_mib: int = ruled(64, at_least(1))  # of a file of JSON lines or Parquet, what one task reads, about
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run."""
+
+    input: InputConfig = InputConfig()
+    filters: FiltersConfig = FiltersConfig()
+    dedup: DedupConfig = DedupConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    output: OutputConfig = OutputConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    def decides(self) -> dict[str, Any]:
+        """The settings that decide bytes: not where things lie, and not how it is computed."""
+        tables = asdict(self)
+        del tables["runtime"], tables["output"]["url"], tables["input"]["sources"]
+        del tables["tokenizer"]["name"], tables["filters"]["script"]
+        decided: dict[str, Any] = json.loads(json.dumps(tables))
+        return decided
+
+
+PACKAGED = resources.files("workload") / "preprocess" / "configs"
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Config:
+    """Reads a config, a path, gs://BUCKET/OBJECT or a packaged one, and applies `key=value` overrides.
+
+    Raises:
+        ConfigError: with every problem found.
+        StoreError: the bucket can't be read.
+    """
+    if name.startswith("gs://"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name.rpartition("/")[2])
+            path.write_bytes(fetched(name))
+            table = settings.read(str(path), PACKAGED)
+    else:
+        table = settings.read(name, PACKAGED)
+    problems = settings.override(table, overrides)
+    config: Config = settings.build(Config, table, "", problems)
+    if not problems:
+        problems += _missing(config)
+    if problems:
+        raise ConfigError(name, problems)
+    return config
+
+
+def fetched(url: str) -> bytes:
+    """The content of gs://BUCKET/OBJECT. Raises StoreError."""
+    folder, _, name = url.rpartition("/")
+    return open_store(folder).read(name)
+
+
+def _missing(config: Config) -> list[Problem]:
+    problems = []
+    if not config.input.sources:
+        fix = 'e.g. sources = ["gs://my-project-raw/books"]'
+        problems.append(Problem("input.sources", "[]", "must name files, folders or gs:// prefixes", fix))
+    if not config.output.url:
+        fix = 'e.g. url = "gs://my-project-tokens/books"'
+        problems.append(Problem("output.url", '""', "must name a folder or a gs:// prefix", fix))
+    changed = [
+        name
+        for name, value in asdict(config.filters).items()
+        if name != "script" and value != getattr(FiltersConfig(), name)
+    ]
+    if config.filters.script and changed:
+        fix = f"leave filters.{', filters.'.join(changed)} out, or filters.script"
+        rule = "replaces the other filters"
+        problems.append(Problem("filters.script", json.dumps(config.filters.script), rule, fix))
+    return problems

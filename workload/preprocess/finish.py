@@ -1,0 +1,131 @@
+"""The end of a run: what the shards hold is checked, then come the manifest and, last, the ready marker."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workload.data.tokens import MANIFEST
+from workload.data.tokens import VERSION as MANIFEST_VERSION
+from workload.data.tokens import Shard, token_dtype
+from workload.errors import RunError
+from workload.preprocess.documents import Read
+from workload.preprocess.shards import Object, Part
+from workload.runs.store import MissingObjectError, Store, create_same, open_store
+
+if TYPE_CHECKING:
+    from workload.preprocess.job import Plan
+
+READY, INPUTS = "_READY", "inputs.jsonl"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run became.
+
+    Attributes:
+        url: of its folder.
+        manifest: what manifest.json says.
+        made: shards that this start wrote.
+    """
+
+    url: str
+    manifest: dict[str, Any]
+    made: int
+
+    @classmethod
+    def of(cls, store: Store, ready: dict[str, Any], made: int) -> "Summary":
+        """Of a run that is ready. Raises RunError where its manifest isn't the one that was."""
+        raw = store.read(MANIFEST)
+        if hashlib.sha256(raw).hexdigest() != ready["manifest_sha256"]:
+            fix = f"remove {store.url}, and start again"
+            raise RunError(f"{store.url}/{MANIFEST}: isn't the one that {READY} names\n    fix: {fix}")
+        return cls(store.url, json.loads(raw), made)
+
+
+def finish(context: Any, plan: "Plan", store: Store, numbers: Read, parts: Sequence[Part]) -> Summary:
+    """Checks all that was written, and makes it valid.
+
+    Raises:
+        RunError: objects are missing or others, or the numbers don't add up.
+    """
+    _check_numbers(store, numbers, parts)
+    _check_objects(context, store, [one for part in parts for one in part.objects])
+    lines = [{"name": one.name, "bytes": one.size_bytes, "version": one.version} for one in plan.inputs]
+    create_same(store, INPUTS, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    for file in plan.tokenizer.files:  # for the model that is made of them, which is of no use without
+        create_same(store, file.name, file.read_bytes())
+    manifest = _manifest(plan, parts)
+    raw = json.dumps(manifest, indent=2).encode() + b"\n"
+    create_same(store, MANIFEST, raw)
+    ready = {"run": plan.run, "manifest_sha256": hashlib.sha256(raw).hexdigest()}
+    create_same(store, READY, json.dumps(ready).encode() + b"\n")
+    return Summary(store.url, manifest, 0)
+
+
+def _check_numbers(store: Store, numbers: Read, parts: Sequence[Part]) -> None:
+    """Every document that was read is in a shard or repeats one that is, and no other."""
+    reasons = sum((Counter(part.reasons) for part in parts), Counter[str]())
+    repeated = reasons.pop("repeats", 0) + reasons.pop("alike", 0)
+    arrived = sum(part.documents for part in parts) + repeated
+    fingerprint = sum(part.fingerprint for part in parts) % 2**256
+    if (arrived, fingerprint, reasons) != (numbers.documents, numbers.fingerprint, numbers.rejected):
+        rule = f"{numbers.documents} documents were read and {arrived} written, or they aren't the same ones"
+        fix = "a script must give the same documents each time; mend it, and remove this folder"
+        raise RunError(f"{store.url}: {rule}\n    fix: {fix}")
+
+
+def _check_objects(context: Any, store: Store, objects: Sequence[Object]) -> None:
+    """Each object is there with its bytes, and none that no part names."""
+    url = store.url
+
+    def problem(one: Object) -> str:
+        try:
+            found = hashlib.sha256(open_store(url).read(one.file)).hexdigest()
+        except MissingObjectError:
+            return f"{url}/{one.file}: is missing"
+        return "" if found == one.sha256 else f"{url}/{one.file}: has the SHA-256 {found}, not {one.sha256}"
+
+    spread = context.parallelize(objects, min(len(objects), 4 * context.defaultParallelism))
+    problems = [problem for problem in spread.map(problem).collect() if problem]
+    named = {one.file for one in objects}
+    for kind in ("tokens-", "index-", "rejected-"):
+        others = set(store.list(kind)) - named
+        problems += [f"{url}/{name}: two attempts at a shard made other bytes" for name in sorted(others)]
+    if problems:
+        fix = "remove the folder, and start again; a script must give the same documents each time"
+        raise RunError("\n".join([*problems[:20], f"    fix: {fix}"]))
+
+
+def _manifest(plan: "Plan", parts: Sequence[Part]) -> dict[str, Any]:
+    """As `workload data prepare` writes it, and what else is known of the run."""
+    tokenizer, length = plan.tokenizer, plan.config.output.sequence_length
+    full = [part for part in parts if part.tokens]
+    shards = [Shard(part.tokens.file, part.token_count, part.tokens.sha256) for part in full if part.tokens]
+    examples = sum(max(0, part.token_count - 1) // length for part in full)
+    reasons = sum((Counter(part.reasons) for part in parts), Counter[str]())
+    return {
+        "version": MANIFEST_VERSION,
+        "tokenizer": tokenizer.name,
+        "tokenizer_sha256": tokenizer.identity,
+        "vocab_size": tokenizer.vocab_size,
+        "begin_of_document": list(tokenizer.begin_of_document),
+        "end_of_document": tokenizer.end_of_document,
+        "dtype": token_dtype(tokenizer.vocab_size).str,
+        "documents": sum(part.documents for part in parts),
+        "tokens": sum(part.token_count for part in parts),
+        "shards": [vars(shard) for shard in shards],
+        "run": plan.run,
+        **plan.decides(),
+        "input_files": len(plan.inputs),
+        "input_bytes": sum(one.size_bytes for one in plan.inputs),
+        "indexes": [vars(part.index) for part in full if part.index],
+        "rejected": dict(sorted(reasons.items())),
+        "rejected_lists": [vars(part.rejected) for part in parts if part.rejected],
+        "sequence_length": length,
+        "examples": examples,
+        # The end of each shard that no example reaches as a target.
+        "unused_tokens": sum(part.token_count - 1 for part in full) - examples * length,
+    }

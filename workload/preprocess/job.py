@@ -1,0 +1,170 @@
+"""A whole run: what is read, which documents repeat others, shards, a check of all of it, the ready marker."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workload.data.tokenizers import Tokenizer
+from workload.errors import DataError
+from workload.preprocess import VERSION, components, documents, shards, similarity
+from workload.preprocess.config import Config
+from workload.preprocess.documents import DOCUMENT, Read, Record
+from workload.preprocess.finish import READY, Summary, finish
+from workload.preprocess.inputs import Input, Looked, Piece, listed, look
+from workload.preprocess.shards import PARTS, Part
+from workload.runs.store import MissingObjectError, Store, create_same, open_store
+
+READ = "read.json"
+_NAMED = 20  # problems that are shown, of many
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, and the id of it."""
+
+    config: Config
+    tokenizer: Tokenizer
+    script: bytes
+    inputs: list[Input]
+    pieces: list[Piece]
+    links: dict[str, str]
+
+    @property
+    def run(self) -> str:
+        """The SHA-256 of all that decides bytes: 16 digits of it."""
+        return hashlib.sha256(json.dumps(self.decides(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def decides(self) -> dict[str, Any]:
+        """What decides bytes, for JSON."""
+        tokenizer = self.tokenizer
+        inputs = [[one.name, one.size_bytes, one.version] for one in self.inputs]
+        return {
+            "preprocess_version": VERSION,
+            "settings": self.config.decides(),
+            "tokenized_by": [tokenizer.identity, list(tokenizer.begin_of_document), tokenizer.end_of_document],
+            "script_sha256": hashlib.sha256(self.script).hexdigest() if self.script else "",
+            "inputs_sha256": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
+            "links": self.links,
+        }
+
+
+def plan(context: Any, config: Config, tokenizer: Tokenizer, script: bytes) -> Plan:
+    """Lists and pins all inputs.
+
+    Raises:
+        DataError: there is none, or some can't be read; names up to twenty.
+        StoreError: a bucket can't be listed.
+    """
+    inputs, links = listed(config.input.sources)
+    if not inputs:
+        fix = "name a folder or prefix that holds text"
+        raise DataError(f"input.sources: {', '.join(config.input.sources)}: holds no file\n    fix: {fix}")
+    piece_bytes, given = config.runtime.piece_mib * 2**20, config.input
+    spread = context.parallelize(inputs, min(len(inputs), 4 * context.defaultParallelism))
+    looked: list[Looked] = spread.map(lambda one: look(one, given, piece_bytes)).collect()
+    _refuse([one.problem for one in looked if one.problem])
+    pieces = [piece for one in looked for piece in one.pieces]
+    return Plan(config, tokenizer, script, [one.input for one in looked], pieces, links)
+
+
+def run(context: Any, plan: Plan, say: Callable[[str], None]) -> Summary:
+    """Makes what isn't there yet; of a run that is ready, nothing.
+
+    Raises:
+        DataError: the inputs hold no document, or too many that can't be used; nothing is written then.
+        RunError: something else was written there, or the script gives other documents each time.
+        StoreError: storage can't be reached.
+    """
+    config = plan.config
+    store = open_store(f"{config.output.url.rstrip('/')}/{plan.run}")
+    if ready := _found(store, READY):
+        return Summary.of(store, json.loads(ready), made=0)
+    parts = {part.number: part for part in _done(store)}
+    if parts:
+        say(f"resumes: {len(parts)} of {config.output.shards} shards are there")
+    left = [number for number in range(config.output.shards) if number not in parts]
+    noted = _found(store, READ)
+    found = None if noted and not left else _records(context, plan)
+    numbers = Read.loads(noted) if noted else _numbers(context, plan, found, store)
+    shipped, dedup, url = shards.ship(plan.tokenizer, config.tokenizer.end), config.dedup.method, store.url
+    sent = context.broadcast(shipped)
+
+    def write(number: int, records: Iterable[Record]) -> Iterator[Part]:
+        yield shards.write(number, records, url, sent.value, dedup != "none")
+
+    made: list[Part] = context.runJob(found.mapPartitionsWithIndex(write), list, left) if found else []
+    parts |= {part.number: part for part in made}
+    return replace(finish(context, plan, store, numbers, [parts[n] for n in sorted(parts)]), made=len(made))
+
+
+def _records(context: Any, plan: Plan) -> Any:
+    """An RDD with a partition for each shard, in its order, and one for the numbers."""
+    config, source = plan.config, plan.script
+    shard_count = config.output.shards
+    pieces = sorted(plan.pieces, key=lambda piece: -piece.size_bytes)
+    whole_bytes = sum(piece.size_bytes for piece in pieces)
+    count = max(4 * context.defaultParallelism, whole_bytes // (config.runtime.piece_mib * 2**20))
+    count = min(config.runtime.partitions or count, len(pieces))
+    dealt = context.parallelize([pieces[number::count] for number in range(count)], count)
+    found = dealt.flatMap(lambda some: documents.read(some, config, source))
+    if config.dedup.method == "fuzzy":
+        from pyspark import StorageLevel  # type: ignore[import-not-found,unused-ignore]
+
+        found = found.persist(StorageLevel.DISK_ONLY)  # read twice: for signatures, and for the shards
+        found = found.union(_marks(found, config, count))
+    if plan.links:
+        found = found.union(context.parallelize(documents.aside(plan.links, shard_count), 1))
+    return found.repartitionAndSortWithinPartitions(shard_count + 1, lambda key: key[0])
+
+
+def _marks(found: Any, config: Config, partitions: int) -> Any:
+    """An RDD of marks: which hashes are like another, the least of those that are alike."""
+    rules, count = config.dedup, config.output.shards
+
+    def bands(record: Record) -> Iterator[tuple[bytes, bytes]]:
+        key, value = record
+        if key[0] < count and key[2] == DOCUMENT:
+            signature = similarity.bands(value[1], rules.ngram_words, rules.bands, rules.band_hashes)
+            yield from ((band, key[1]) for band in signature)
+
+    edges = found.flatMap(bands).groupByKey(partitions).flatMap(lambda one: components.edges(one[1]))
+    roots = components.roots(edges, partitions)
+    return roots.map(lambda edge: documents.alike(edge[0], edge[1], count))
+
+
+def _numbers(context: Any, plan: Plan, found: Any, store: Store) -> Read:
+    """What was read, before anything is written."""
+    last = plan.config.output.shards  # this partition alone; Spark keeps what the readers made for the others
+    numbers = documents.total(context.runJob(found, list, [last]))
+    _refuse(sorted(set(numbers.problems)))
+    rejected = ", ".join(f"{count} × {reason}" for reason, count in sorted(numbers.rejected.items()))
+    if not numbers.documents:
+        fix = "name text, JSON lines or Parquet, or loosen the filters"
+        of = f"of {len(plan.inputs)} files: {rejected or 'all are empty'}"
+        raise DataError(f"input.sources: hold no document that is accepted, {of}\n    fix: {fix}")
+    seen, most = numbers.documents + sum(numbers.rejected.values()), plan.config.input.max_unusable_fraction
+    if numbers.unusable > most * seen:
+        rule = f"input.max_unusable_fraction = {most:g}: {numbers.unusable} of {seen} can't be used: {rejected}"
+        fix = "mend the inputs, or raise it: the manifest then counts them, and rejected-*.jsonl names each"
+        raise DataError(f"{rule}\n    fix: {fix}")
+    create_same(store, READ, numbers.dumps())
+    return numbers
+
+
+def _done(store: Store) -> list[Part]:
+    return [Part.loads(store.read(name)) for name in store.list(PARTS) if name.endswith(".json")]
+
+
+def _found(store: Store, name: str) -> bytes | None:
+    try:
+        return store.read(name)
+    except MissingObjectError:
+        return None
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        more = [f"and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
+        raise DataError("\n".join([*problems[:_NAMED], *more]))

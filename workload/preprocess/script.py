@@ -1,0 +1,103 @@
+"""A Python file of the user's in place of the filters.
+
+    def documents(rows):
+        for row in rows:  # {"id": "books/a.jsonl:12", "text": "…"}
+            if "lorem ipsum" in row["text"]:
+                yield {"id": row["id"], "rejected": "placeholder text"}
+            else:
+                yield {"id": row["id"], "text": row["text"].lower()}
+
+What comes out has the id of what went in; one id may come out several times. An id that doesn't is rejected too. The
+same rows must give the same documents each time: tasks may run twice.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from workload.errors import DataError
+from workload.preprocess.config import InputConfig
+from workload.preprocess.reading import Row, checked
+
+Documents = Callable[[Iterator[dict[str, str]]], Iterator[Any]]
+REASON, MISSING = "script", "nothing came out of the script for it"
+
+
+@lru_cache(1)
+def load(source: bytes, name: str) -> Documents:
+    """The function of a script.
+
+    Raises:
+        DataError: it isn't Python, or has no such function.
+    """
+    space: dict[str, Any] = {"__name__": "documents", "__file__": name}
+    try:
+        exec(compile(source, name, "exec"), space)
+    except Exception as error:
+        raise _failed(name, error) from None
+    documents = space.get("documents")
+    if not callable(documents):
+        fix = "define `def documents(rows)`; docs/preprocess.md has an example"
+        raise DataError(f"{name}: has no function `documents`\n    fix: {fix}")
+    found: Documents = documents
+    return found
+
+
+def applied(rows: Iterator[Row], documents: Documents, name: str, config: InputConfig) -> Iterator[Row]:
+    """What a script makes of rows; those that were rejected before pass it by.
+
+    Raises:
+        DataError: the script failed, or gave something else than documents.
+    """
+    waiting: dict[str, Row] = {}
+    parts: dict[str, int] = {}
+    aside: list[Row] = []
+
+    def given() -> Iterator[dict[str, str]]:
+        for row in rows:
+            if row.reason:
+                aside.append(row)
+                continue
+            waiting[row.where] = Row(row.name, row.number, row.where)
+            parts[row.where] = 0
+            yield {"id": row.where, "text": row.text}
+
+    try:
+        for out in documents(given()):
+            yield _taken(out, waiting, parts, name, config)
+            yield from aside
+            aside.clear()
+    except DataError:
+        raise
+    except Exception as error:
+        raise _failed(name, error) from None
+    yield from aside
+    for where, count in parts.items():
+        if not count:
+            row = waiting[where]
+            yield Row(row.name, row.number, where, reason=REASON, detail=MISSING)
+
+
+def _taken(out: Any, waiting: dict[str, Row], parts: dict[str, int], name: str, config: InputConfig) -> Row:
+    row = waiting.get(out.get("id", "")) if isinstance(out, dict) else None
+    if row is None or ("text" in out) == ("rejected" in out):
+        fix = 'yield {"id": row["id"], "text": …} or {"id": row["id"], "rejected": "why"}'
+        raise DataError(f"{name}: documents gave {str(out)[:80]}\n    fix: {fix}")
+    part = parts[row.where]
+    parts[row.where] += 1
+    where = f"{row.where}#{part}" if part else row.where
+    made = Row(row.name, row.number, where, part=part)
+    if "rejected" in out:
+        return Row(row.name, row.number, where, reason=REASON, detail=str(out["rejected"]), part=part)
+    return checked(made, out["text"], config)
+
+
+def _failed(name: str, error: Exception) -> DataError:
+    """Where in the script it failed."""
+    own = [frame for frame in traceback.extract_tb(sys.exc_info()[2]) if frame.filename == name]
+    line = own[-1].lineno if own else getattr(error, "lineno", None)
+    place = f"{name}:{line}" if line else name
+    fix = "mend the script; a run of another script is another run"
+    return DataError(f"{place}: {type(error).__name__}: {error}\n    fix: {fix}")

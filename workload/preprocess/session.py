@@ -1,0 +1,86 @@
+"""Spark, begun with what this job needs; a clear word where it can't be."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import workload
+from workload.errors import RunError
+
+JAVAS = ("/usr/lib/jvm/java-17-openjdk-amd64", "/usr/lib/jvm/java-17-openjdk-arm64", "/usr/lib/jvm/java-17")
+_KNOWN = (8, 11, 17)  # Java versions that Spark 3.5 runs on
+# A local Spark listens to nobody else, serves no pages, and has room for the longest documents.
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "3g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOGGING = Path(__file__).with_name("configs") / "log4j2.properties"
+
+
+def begin(master: str, properties: Sequence[str], name: str) -> Any:
+    """A SparkContext.
+
+    Args:
+        master: `local[4]` say; empty: what spark-submit or the service has set.
+        properties: of Spark, `key=value`.
+        name: of the application.
+
+    Raises:
+        RunError: no Spark, no Java that it runs on, no master, or one thread where nobody asked for that.
+    """
+    try:
+        from pyspark import SparkConf, SparkContext  # type: ignore[import-not-found,unused-ignore]
+    except ModuleNotFoundError:
+        fix = 'in a checkout: "$(tools/setup.sh spark | tail -n 1)" -m workload preprocess …'
+        raise RunError(f"this Python has no pyspark\n    fix: {fix}") from None
+    _find_java()
+    root = str(Path(workload.__file__).parents[1])
+    path = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    conf = SparkConf().setAppName(name)
+    if master:
+        conf.setMaster(master)
+    if not conf.contains("spark.master"):
+        raise RunError("Spark has no master\n    fix: --local, --master local[4], or start it by spark-submit")
+    if conf.get("spark.master").startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        conf.setIfMissing("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{_LOGGING}")
+        for key, value in _LOCAL.items():
+            conf.setIfMissing(key, value)
+    for one in properties:
+        key, equals, value = one.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise RunError(f"--conf {one}: must read spark.KEY=VALUE\n    fix: e.g. spark.speculation=true")
+        conf.set(key, value)
+    context = SparkContext(conf=conf)
+    if context.defaultParallelism < 2 and not master:
+        found = f"Spark's master is {context.master!r}, of one thread, and nobody asked for that"
+        context.stop()
+        fix = "--master local[N] for all cores of this machine; runtime 3.0 of the service sets local by itself"
+        raise RunError(f"{found}\n    fix: {fix}")
+    return context
+
+
+def _find_java() -> None:
+    """Sets JAVA_HOME where Java 17 is installed beside another one."""
+    home = next((one for one in JAVAS if Path(one, "bin", "java").is_file()), None)
+    if home and "JAVA_HOME" not in os.environ:
+        os.environ["JAVA_HOME"] = home
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
+    fix = "apt-get install openjdk-17-jre-headless"
+    if not java or not Path(java).is_file():
+        raise RunError(f"Spark needs Java 17, and there is none\n    fix: {fix}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if not version or int(version[1]) not in _KNOWN:
+        found = version[1] if version else said.strip()[:80]
+        raise RunError(f"{java}: is Java {found}; Spark 3.5 runs on 17\n    fix: {fix}, and set JAVA_HOME")
