@@ -13,6 +13,7 @@ from infra import names
 from infra.gcp.roles import ACCOUNTS, Role, roles
 from infra.gke.settings import GkeSettings
 from infra.layers import up_command
+from infra.monitoring.settings import MonitoringSettings
 from infra.settings import Settings, from_file
 from infra.storage.settings import StorageSettings
 
@@ -25,6 +26,7 @@ def resource(role: Role, settings: Settings) -> str:
         "checkpoint bucket": f"projects/_/buckets/{settings[StorageSettings].bucket_name}",
         "controller's bucket": f"projects/_/buckets/{names.controller_bucket(settings)}",
         "GKE nodes' account": _nodes_account(settings),
+        "billing account": f"billingAccounts/{_billing_account(settings)}",
     }[role.on]
 
 
@@ -32,6 +34,11 @@ def _nodes_account(settings: Settings) -> str:
     gke = settings.get(GkeSettings)
     email = f"{gke.node_account_id if gke else ''}@{settings.project}.iam.gserviceaccount.com"
     return f"projects/{settings.project}/serviceAccounts/{email}"
+
+
+def _billing_account(settings: Settings) -> str:
+    monitoring = settings.get(MonitoringSettings)
+    return str(monitoring.billing_account) if monitoring else ""
 
 
 def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
@@ -43,6 +50,8 @@ def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
         return f"{member} in storage:serviceAccountUsers, then {up_command('storage', settings.environment)}"
     if role.on == "GKE nodes' account":
         return f"{member} in gke:nodeAccountUsers, then {up_command('gke', settings.environment)}"
+    if role.on == "billing account":
+        return f"gcloud billing accounts add-iam-policy-binding {_billing_account(settings)} {flags}"
     bucket = resource(role, settings).rpartition("/")[2]
     return f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {flags}"
 
