@@ -17,8 +17,14 @@ if TYPE_CHECKING:
     from infra.layers import Layer
     from infra.settings import Settings
 
-On = Literal["project", "hosts' account", "GKE nodes' account", "checkpoint bucket", "controller's bucket",
-             "billing account"]
+On = Literal[
+    "project",
+    "hosts' account",
+    "GKE nodes' account",
+    "checkpoint bucket",
+    "controller's bucket",
+    "billing account",
+]
 PLATFORM, ML, CI = ACCOUNTS = ("platform-engineer", "ml-engineer", "ci")
 
 # What a controller does with nodes. Guest attributes are read by tpu.nodes.get.

@@ -30,6 +30,8 @@ class Count:
     by: tuple[str, ...] = ()
     resource: str = metrics.HOST
     also: str = ""
+    reducer: str = "REDUCE_SUM"  # between series
+    aligner: str = "ALIGN_SUM"  # within a series; ALIGN_COUNT_TRUE for points that are true or false
 
     def arguments(self, settings: Settings, threshold: float) -> dict[str, Any]:
         """The condition, as the provider takes it."""
@@ -47,8 +49,8 @@ class Count:
                 "aggregations": [
                     {
                         "alignment_period": f"{self.window_s}s",
-                        "per_series_aligner": "ALIGN_SUM",
-                        "cross_series_reducer": "REDUCE_SUM",
+                        "per_series_aligner": self.aligner,
+                        "cross_series_reducer": self.reducer,
                         **grouped,
                     }
                 ],
@@ -153,7 +155,7 @@ ALERTS = (
         name="job-failing",
         means="a job is started again and again: errors of the TPU runtime or of the program",
         severity="ERROR",
-        conditions={"starts failed": Count("job-failed", 1800, NODE)},
+        conditions={"starts failed": Count("job-failed", 1800, NODE, reducer="REDUCE_MAX")},
         threshold=2, low=0, high=1000, unit="failed starts in 30 min",
     ),
     Alert(
@@ -200,7 +202,7 @@ ALERTS = (
     ),
     Alert(
         name="chips-idle",
-        means="chips are paid for and do nothing: no job runs on a node that is up, or its chips don't compute",
+        means="chips are paid for and idle: no job runs on a node that is up, or it hardly computes",
         severity="WARNING",
         conditions={
             "no job runs": Query(_idle),
@@ -227,7 +229,11 @@ ALERTS = (
         means="a request was refused because a quota of the project is used up",
         severity="WARNING",
         conditions={
-            "quota": Count("serviceruntime.googleapis.com/quota/exceeded", resource="consumer_quota")
+            "quota": Count(
+                "serviceruntime.googleapis.com/quota/exceeded",
+                resource="consumer_quota",
+                aligner="ALIGN_COUNT_TRUE",
+            )
         },
         threshold=0, low=0, high=10000, unit="refusals in 5 min",
     ),

@@ -51,7 +51,7 @@ class Channels(pulumi.ComponentResource):
         )
 
     def _publishing(self, one: ChannelSettings) -> pulumi.Output[str]:
-        """A topic, a channel, and the right of Google's agent, which the project has once there is a channel."""
+        """A topic, a channel, and the right of Google's agent, which comes with the first channel."""
         topic = gcp.pubsub.Topic(str(one.topic), name=one.topic, opts=self._ours)
         self.topics[one.name] = topic.id
         channel = self._made(one, "pubsub", {"topic": topic.id}, (topic,))

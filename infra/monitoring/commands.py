@@ -13,7 +13,7 @@ def dashboard_url(dashboard: str, project: str) -> str:
 def useful(settings: Settings) -> dict[str, str]:
     """Commands, by what they show."""
     project, environment = settings.project, settings.environment
-    events = f'logName="projects/{project}/logs/{names.LOG}" AND jsonPayload.event!="heartbeat"'
+    events = f'logName="projects/{project}/logs/{names.LOG}" AND jsonPayload.event:*'
     return {
         "alerts": f"gcloud monitoring policies list --project={project} "
         f"--filter='userLabels.environment={environment}'",

@@ -37,7 +37,7 @@ def _chips(settings: Settings, by: tuple[str, ...]) -> str:
 
 def _fleet(settings: Settings) -> Dashboard:
     running = f"count({summed('running', settings, WINDOW, NODE)} > 0)"
-    failed = f'resource.type="{metrics.HOST}" AND labels.unit="google-startup-scripts.service" AND textPayload:"failed"'
+    failed = metrics.filter_of(metrics.OF["boot-failed"], settings)
     return Dashboard(
         _titled(settings, "fleet"),
         (
@@ -48,7 +48,8 @@ def _fleet(settings: Settings) -> Dashboard:
                 Incidents("Open incidents"),
             )),
             Row(16, (
-                Chart("Chips by zone", (Line(_chips(settings, ZONE), "${labels.zone}"),), "{chip}", "STACKED_AREA"),
+                Chart("Chips by zone", (Line(_chips(settings, ZONE), "${labels.zone}"),), "{chip}",
+                      "STACKED_AREA"),
                 _measured(settings, "Duty cycle (TPU only)", "duty-cycle"),
             )),
             Row(16, (
@@ -66,7 +67,8 @@ def _fleet(settings: Settings) -> Dashboard:
 
 
 def _run(settings: Settings) -> Dashboard:
-    events = f'resource.type="{metrics.HOST}" AND logName="projects/{settings.project}/logs/{names.LOG}" AND jsonPayload.event!="heartbeat" AND jsonPayload.event!="alive"'
+    log = f'logName="projects/{settings.project}/logs/{names.LOG}"'
+    events = f'resource.type="{metrics.HOST}" AND {log} AND jsonPayload.event:*'
     return Dashboard(
         _titled(settings, "run"),
         (
@@ -87,8 +89,9 @@ def _run(settings: Settings) -> Dashboard:
 
 
 def _pipeline(settings: Settings) -> Dashboard:
-    workflows = 'workflows_googleapis_com:finished_execution_count{monitored_resource="workflows.googleapis.com/Workflow"}'
-    executions = f"sum by (status) (increase({workflows}[{WINDOW}]))"
+    finished = "workflows_googleapis_com:finished_execution_count"
+    resource = '{monitored_resource="workflows.googleapis.com/Workflow"}'
+    executions = f"sum by (status) (increase({finished}{resource}[{WINDOW}]))"
     priced: tuple[Widget, ...] = ()
     if dollars_per_chip_hour(settings):
         priced = (

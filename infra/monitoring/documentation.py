@@ -18,7 +18,9 @@ def page(alert: str) -> str:
     path = RUNBOOKS / f"{alert}.md"
     if not path.is_file():
         where = path.relative_to(ROOT)
-        raise InfraError(f"the alert {alert} has no page\n    fix: write {where}, or get the whole repository")
+        raise InfraError(
+            f"the alert {alert} has no page\n    fix: write {where}, or get the whole repository"
+        )
     return path.read_text(encoding="utf-8")
 
 

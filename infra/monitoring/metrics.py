@@ -28,7 +28,7 @@ class LogMetric:
         name: last part of its name.
         about: what it counts, or is the distribution of.
         resource: type of the entries' resource.
-        filter: which entries, beside the resource; `{log}` and `{buckets}` are filled in.
+        filter: which entries, beside the resource; `{log}`, `{vitals}` and `{buckets}` are filled in.
         labels: label → extractor.
         value: extractor of the value, for a distribution.
         unit: of the value, in UCUM.
@@ -45,8 +45,8 @@ class LogMetric:
     hardware: bool = False
 
 
-def _event(kind: str) -> str:
-    return f'logName="{{log}}" AND jsonPayload.event="{kind}"'
+def _event(kind: str, log: str = "log") -> str:
+    return f'logName="{{{log}}}" AND jsonPayload.event="{kind}"'
 
 
 def _counted(name: str, kind: str, about: str) -> LogMetric:
@@ -59,7 +59,7 @@ def _measured(name: str, key: str, unit: str, about: str, *, hardware: bool = Fa
         name=name,
         about=about,
         resource=HOST,
-        filter=f'{_event("heartbeat")} AND jsonPayload.{key}>=0',
+        filter=f"{_event('heartbeat', 'vitals')} AND jsonPayload.{key}>=0",
         labels=NODE,
         value=f"EXTRACT(jsonPayload.{key})",
         unit=unit,
@@ -79,7 +79,7 @@ METRICS = (
         name="chips",
         about="chips of a node whose hosts are up, told by its worker 0 each minute",
         resource=HOST,
-        filter=_event("alive"),
+        filter=_event("alive", "vitals"),
         labels={**NODE, "zone": "EXTRACT(labels.zone)"},
         value="EXTRACT(jsonPayload.chips)",
         unit="{chip}",
@@ -96,15 +96,15 @@ METRICS = (
         name="running",
         about="heartbeats of workers whose job runs, one a minute or more",
         resource=HOST,
-        filter=f'{_event("heartbeat")} AND jsonPayload.state="running"',
+        filter=f'{_event("heartbeat", "vitals")} AND jsonPayload.state="running"',
         labels=NODE,
     ),
     LogMetric(
         name="job-failed",
         about="starts of jobs that failed, on each worker",
         resource=HOST,
-        filter=f'{_event("heartbeat")} AND jsonPayload.state="failed"',
-        labels=NODE,
+        filter=f'{_event("heartbeat", "vitals")} AND jsonPayload.state="failed"',
+        labels={**NODE, "worker": "EXTRACT(labels.worker)"},
     ),
     _measured("step-age", "step_age_s", "s", "seconds since the job's step, or sample, last advanced"),
     _measured("checkpoint-age", "checkpoint_age_s", "s", "seconds since the newest complete checkpoint"),
@@ -179,6 +179,7 @@ def filter_of(metric: LogMetric, settings: Settings) -> str:
     buckets += [storage.state_bucket_name] if storage.state_bucket_name else []
     own = metric.filter.format(
         log=f"projects/{settings.project}/logs/{names.LOG}",
+        vitals=f"projects/{settings.project}/logs/{names.VITALS_LOG}",
         buckets=f'resource.labels.bucket_name=~"^({"|".join(buckets)})$"',
     )
     return f'resource.type="{metric.resource}" AND {own}'

@@ -13,7 +13,9 @@ from infra.settings.schema import Relation, Settings
 KINDS = ("email", "webhook", "topic", "existing")
 
 
-def channel(path: str, one: ChannelSettings, text: dict[str, Any], bad: set[str]) -> tuple[Any, list[Problem]]:
+def channel(
+    path: str, one: ChannelSettings, text: dict[str, Any], bad: set[str]
+) -> tuple[Any, list[Problem]]:
     """An item of `monitoring:channels`."""
     given = [kind for kind in KINDS if text.get(kind) is not None]
     if len(given) == 1 or any(place.startswith(f"{path}.") for place in bad):

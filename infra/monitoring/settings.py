@@ -10,9 +10,7 @@ _NAME = rules.pattern(
     "1 to 40 lowercase letters, digits and hyphens, first a letter, last no hyphen",
     "rename it",
 )
-_EMAIL = rules.pattern(
-    r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+", "an e-mail address", "write e.g. oncall@example.com"
-)
+_EMAIL = rules.pattern(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+", "an e-mail address", "write e.g. oncall@example.com")
 _WEBHOOK = rules.pattern(
     r"https://(?![^/]*@)[^\s?#/]+(/[^\s?#]*)?",
     "an https URL without user, query and fragment: a token in it would lie in the stack's state",
@@ -76,7 +74,7 @@ class MonitoringSettings:
     alerting: bool = setting("false: metrics and dashboards alone", default=True)
     dashboards: bool = setting("false: none", default=True)
     runbooks: str | None = setting(
-        "URL of the folder docs/runbooks, to which alerts then link; without it they hold the page's text alone",
+        "URL of the folder docs/runbooks, which alerts then link to; their text they hold anyhow",
         default=None,
         rule=_BASE,
     )
