@@ -13,9 +13,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import web
+
+if TYPE_CHECKING:
+    from rehearsal.cloud.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +209,9 @@ class World:
     control_planes: dict[str, JsonObject] | None = None
     run_build: Callable[[JsonObject], Awaitable[None]] | None = None
     unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
+    record: Callable[[JsonObject], None] | None = None  # takes a log entry of the cloud's own
+    publish: Callable[[str, list[JsonObject]], list[str]] | None = None  # messages to a topic of Pub/Sub
+    telemetry: Telemetry | None = None
 
     def __post_init__(self) -> None:
         self.above |= {f"projects/{self.project}": self.organization, self.billing_account: self.organization}
