@@ -49,7 +49,7 @@ def _at_google(settings: Settings) -> dict[str, str]:
     topics = [f"projects/{settings.project}/topics/{one}" for one in _topics(settings)]
     log = f"https://logging.googleapis.com/v2/projects/{settings.project}/metrics"
     return {
-        **{name: f"{log}/{name.replace('/', '%2F')}" for name in metrics},
+        **{name: f"{log}/{name}" for name in metrics},
         **{topic: f"https://pubsub.googleapis.com/v1/{topic}" for topic in topics},
     }
 

@@ -1,4 +1,4 @@
-"""Metrics that Cloud Logging makes of log entries: `logging.googleapis.com/user/tpu/ENVIRONMENT/NAME`.
+"""Metrics that Cloud Logging makes of log entries: `logging.googleapis.com/user/tpu-ENVIRONMENT-NAME`.
 
 A metric without a value counts entries; one with a value is a distribution of it, whose mean a query gets as
 sum over count. Filters are of https://cloud.google.com/logging/docs/view/logging-query-language. Events are
@@ -158,7 +158,7 @@ OF = {metric.name: metric for metric in METRICS}
 
 def full_name(metric: str, settings: Settings) -> str:
     """What Cloud Logging calls it."""
-    return f"tpu/{settings.environment}/{metric}"
+    return f"tpu-{settings.environment}-{metric}"
 
 
 def metric_type(metric: str, settings: Settings) -> str:
