@@ -52,6 +52,7 @@ PRODUCTS = {
     "MONITORING": "monitoring.googleapis.com/",
     "PUBSUB": "pubsub.googleapis.com/v1/",
     "BILLING": "billingbudgets.googleapis.com/v1/",
+    "DATAPROC": "dataproc.googleapis.com/v1/",
 }
 SETTINGS = f"""\
 # The settings of a test: what is written here stays as it is, down to the last space.

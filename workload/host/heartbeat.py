@@ -124,12 +124,9 @@ class Heartbeat:
         while True:
             with self._changed:
                 state, facts, self._new = self._state, dict(self._facts), False
-                ages = {f"{what}_age_s": round(time.monotonic() - at, 1) for what, at in self._since.items()}
-                numbers = {**self._numbers, **ages}
             if not state:
                 return
-            told = {"state": state, "worker": self._worker, **facts, **numbers, **self._probe()}
-            print(events.line("heartbeat", told), flush=True)
+            self.tell(state)
             self._write_attribute(state, facts)
             self._write(state, facts)
             if state != "running":
@@ -139,6 +136,14 @@ class Heartbeat:
                 if not ended:
                     rest_s = self._at_least_every_s - self._every_s
                     self._changed.wait_for(lambda: self._new or self._state != "running", rest_s)
+
+    def tell(self, state: str) -> None:
+        """Prints the event: all facts, numbers, and the seconds since step and checkpoint advanced."""
+        with self._changed:
+            now = time.monotonic()
+            ages = {f"{what}_age_s": round(now - at, 1) for what, at in self._since.items()}
+            told = {"state": state, "worker": self._worker, **self._facts, **self._numbers, **ages}
+        print(events.line("heartbeat", {**told, **self._probe()}), flush=True)
 
     def _write_attribute(self, state: str, facts: dict[str, str | int]) -> None:
         """Ignores failures; after a first failure never retried: there is no such server here."""
