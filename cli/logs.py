@@ -151,7 +151,12 @@ def _line(entry: Mapping[str, Any], as_json: bool) -> str:
         return json.dumps(entry)
     labels = entry.get("labels") or {}
     at = datetime.fromisoformat(entry["timestamp"]).astimezone().strftime("%m-%d %H:%M:%S")
-    return f"{at} {labels.get('node', '?')}-w{labels.get('worker', '?')} {entry.get('textPayload', '')}"
+    return f"{at} {labels.get('node', '?')}-w{labels.get('worker', '?')} {text_of(entry)}"
+
+
+def text_of(entry: Mapping[str, Any]) -> str:
+    """The line as it was printed, also where it is an event (docs/architecture.md)."""
+    return str(entry.get("textPayload") or entry.get("jsonPayload", {}).get("message", ""))
 
 
 def _seconds(text: str) -> float:

@@ -172,7 +172,7 @@ class Job:
                 for entry in [] if self._no_logs else self._entries.since(self._newest):
                     self._newest = max(self._newest, entry["timestamp"])
                     if entry["timestamp"] >= self._began:  # not what ran there before
-                        print(f"  | {entry.get('textPayload', '')}", file=self._out, flush=True)
+                        print(f"  | {logs.text_of(entry)}", file=self._out, flush=True)
             except RequestError as error:
                 if error.failure.kind not in _PASSING:
                     self._no_logs = True

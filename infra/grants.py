@@ -13,6 +13,7 @@ from infra import names
 from infra.gcp.roles import ACCOUNTS, Role, roles
 from infra.gke.settings import GkeSettings
 from infra.layers import up_command
+from infra.monitoring.settings import MonitoringSettings
 from infra.pipeline.settings import PipelineSettings
 from infra.settings import Settings, from_file
 from infra.storage.settings import StorageSettings
@@ -27,6 +28,7 @@ def resource(role: Role, settings: Settings) -> str:
         "controller's bucket": f"projects/_/buckets/{names.controller_bucket(settings)}",
         "GKE nodes' account": _nodes_account(settings),
         "pipeline's accounts": _runs_account(settings),
+        "billing account": f"billingAccounts/{_billing_account(settings)}",
     }[role.on]
 
 
@@ -43,6 +45,11 @@ def _runs_account(settings: Settings) -> str:
     return f"projects/{settings.project}/serviceAccounts/{email}"
 
 
+def _billing_account(settings: Settings) -> str:
+    monitoring = settings.get(MonitoringSettings)
+    return str(monitoring.billing_account) if monitoring else ""
+
+
 def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
     """How a role is granted to a member, e.g. `user:ada@example.com`."""
     flags = f"--member={member} --role={role.name}"
@@ -54,6 +61,8 @@ def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
         return f"{member} in gke:nodeAccountUsers, then {up_command('gke', settings.environment)}"
     if role.on == "pipeline's accounts":
         return f"{member} in pipeline:accountUsers, then {up_command('pipeline', settings.environment)}"
+    if role.on == "billing account":
+        return f"gcloud billing accounts add-iam-policy-binding {_billing_account(settings)} {flags}"
     bucket = resource(role, settings).rpartition("/")[2]
     return f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {flags}"
 

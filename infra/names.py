@@ -28,8 +28,8 @@ STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"
 JOB_UNIT = "tpu-job.service"
-# In Cloud Logging.
-LOG = "tpu-host"
+# In Cloud Logging: what hosts print, and what each tells of itself every minute.
+LOG, VITALS_LOG = "tpu-host", "tpu-vitals"
 
 # Pulumi's types of a slice and of the node that it is: a URN holds them, so they never change.
 SLICE_TYPE = "tpu:tpu:TpuSlice"

@@ -202,10 +202,11 @@ def _leave_tpu_out() -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
+    from workload.host import chips
     from workload.host.heartbeat import Heartbeat
     from workload.train import config as configs
 
-    with Heartbeat.of_host(os.environ) as heartbeat:
+    with Heartbeat.of_host(os.environ, chips.readings) as heartbeat:
         config = configs.load(options.config, options.overrides)
         run = options.name or Path(options.config).stem
         url, problems = location.of_run("runs", run, options.dir)

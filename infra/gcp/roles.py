@@ -24,6 +24,7 @@ On = Literal[
     "pipeline's accounts",
     "checkpoint bucket",
     "controller's bucket",
+    "billing account",
 ]
 PLATFORM, ML, CI = ACCOUNTS = ("platform-engineer", "ml-engineer", "ci")
 

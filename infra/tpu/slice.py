@@ -65,7 +65,7 @@ def useful_commands(node: Node, project: str, bucket: str, environment: str) -> 
         "bootLog": f"{ssh} --worker=all --command='sudo tail -n 50 {names.BOOT_LOG}'",
         "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit={names.JOB_UNIT} --follow'",
         "logs": f"gcloud logging read '{logs}' --project={project} --order=asc"
-        " --format='value(timestamp,textPayload)'",
+        " --format='value(timestamp,textPayload,jsonPayload.message)'",
         "bootStatus": f"gcloud storage cat 'gs://{bucket}/boot/{node.name}/worker-*.json'",
         "describe": f"gcloud compute tpus tpu-vm describe {where}",
         "recover": f"tpu recover {environment}",

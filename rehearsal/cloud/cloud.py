@@ -36,6 +36,7 @@ from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.storage import StorageService
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
+from rehearsal.cloud.telemetry import Telemetry
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.cloud.tpu.queued import entry
@@ -80,6 +81,7 @@ class Cloud:
         entered = services(self.world, operations, self.iam, config.zones, [entry(self.nodes, operations)])
         kms = next(one for one in entered if one.api == "cloudkms")
         self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
+        self.telemetry = self.world.telemetry = Telemetry(self.world, self.iam)
         logging = LoggingService(self.world, self.iam)
         self.world.write_log = logging.write
         self.front_door = FrontDoor(
@@ -112,6 +114,7 @@ class Cloud:
     async def start(self) -> None:
         """Open the front door, the metadata server and, once both answer, the control socket."""
         await self.storage.start()
+        self.world.spawn(self.telemetry.watch())
         if self._firewall is not None:
             self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
         await self._front_site(await self._runner(self.front_door.app())).start()

@@ -167,6 +167,11 @@ class Iam:
             return self.create(resource)
         return copy.deepcopy(self._policies[resource].versions[-1][1])
 
+    def existing(self, resource: str) -> JsonObject:
+        """The newest policy of a resource, {} where it has none yet."""
+        resource = self._canonical(resource)
+        return self.policy(resource) if resource in self._policies else {}
+
     def shown(self, resource: str, version: int) -> JsonObject:
         """The newest policy in this version: before 3, conditions are left out and their roles renamed.
 

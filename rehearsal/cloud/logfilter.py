@@ -1,8 +1,9 @@
 """Cloud Logging's query language, as far as it is emulated: comparisons, joined by AND.
 
-`FIELD = "VALUE"`, `!=`, `:` (has the text), and of timestamps and severities `<`, `<=`, `>`, `>=`. What else
-the language has (OR, NOT, parentheses, regular expressions, text without a field, functions) is refused as
-not emulated. https://cloud.google.com/logging/docs/view/logging-query-language
+`FIELD = "VALUE"`, `!=`, `:` (has the text), `:*` (is there), `=~` (matches), and of timestamps, severities
+and numbers `<`, `<=`, `>`, `>=`. Of a list one element is enough. What else the language has (OR, NOT,
+parentheses, text without a field, functions) is refused as not emulated.
+https://cloud.google.com/logging/docs/view/logging-query-language
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from datetime import datetime
 
 from rehearsal.cloud.service import JsonObject, NotEmulatedError, bad_request
 
-__all__ = ["epoch", "parse"]
+__all__ = ["Matches", "epoch", "parse", "values"]
 
 Matches = Callable[[JsonObject], bool]
 
 _MAX_CHARACTERS = 20_000
 _TOKEN = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|(!=|<=|>=|=~|!~|[=<>:()-])|([^\s"=<>!:()]+))')
 _FIELD = re.compile(
-    r"logName|insertId|severity|timestamp|textPayload|resource\.type|(?:resource\.labels|labels|jsonPayload)\.[\w.-]+"
+    r"logName|insertId|severity|timestamp|textPayload|resource\.type|(?:resource\.labels|labels|jsonPayload|protoPayload)\.[\w.-]+"
 )
 _SEVERITIES = (
     *("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING"),
@@ -86,16 +87,38 @@ def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
             compare, least = _COMPARE[comparison], _SEVERITIES.index(value)
             return lambda entry: compare(_SEVERITIES.index(entry["severity"]), least)
     if comparison == "=":
-        return lambda entry: _value(entry, field) == value
+        return lambda entry: value in values(entry, field)
     if comparison == "!=":
-        return lambda entry: _value(entry, field) != value
+        return lambda entry: value not in values(entry, field)
     if comparison == ":":
-        return lambda entry: value.lower() in (_value(entry, field) or "").lower()
+        has = value.lower() if value != "*" else ""
+        return lambda entry: any(has in one.lower() for one in values(entry, field))
+    if comparison == "=~":
+        try:
+            pattern = re.compile(value)
+        except re.error as error:
+            raise bad_request(f"Invalid regular expression {value!r}: {error}") from None
+        return lambda entry: any(pattern.search(one) for one in values(entry, field))
+    if comparison in _COMPARE and field.startswith("jsonPayload."):
+        compare, bound = _COMPARE[comparison], _number(value)
+        if bound is None:
+            raise NotEmulatedError(f"The filter {text!r}")
+        numbers = lambda entry: map(_number, values(entry, field))  # noqa: E731
+        return lambda entry: any(one is not None and compare(one, bound) for one in numbers(entry))
     raise NotEmulatedError(f"The filter {text!r}")
 
 
-def _value(entry: JsonObject, field: str) -> str | None:
-    found: object = entry
+def values(entry: JsonObject, field: str) -> list[str]:
+    """What an entry has at a field, as text: nothing, one value, or those of a list on the way."""
+    found: list[object] = [entry]
     for part in field.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return None if found is None else str(found)
+        found = [one[part] for one in found if isinstance(one, dict) and one.get(part) is not None]
+        found = [each for one in found for each in (one if isinstance(one, list) else [one])]
+    return [str(one) for one in found]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

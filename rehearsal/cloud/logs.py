@@ -1,4 +1,5 @@
-"""Cloud Logging: entries are written and listed; buckets, sinks, views, metrics and tailing are not emulated.
+"""Cloud Logging: entries are written, listed, and counted by metrics; buckets, sinks, views and tailing
+are not emulated.
 
 https://cloud.google.com/logging/docs/reference/v2/rest/v2/entries
 """
@@ -55,6 +56,7 @@ class LoggingService:
         self._iam = iam
         self._entries: dict[_Key, JsonObject] = {}
         self._order: list[_Key] = []
+        world.record = self._keep
 
     def methods(self) -> Mapping[str, Method]:
         """By method id. Which projects a request is about stands in its body, so IAM is asked here."""
@@ -154,6 +156,8 @@ class LoggingService:
         if key not in self._entries:
             self._entries[key] = entry
             insort(self._order, key)
+            if self._world.telemetry:
+                self._world.telemetry.observe(entry)
 
     async def _list(self, call: Call) -> JsonObject:
         sent = call.body or {}

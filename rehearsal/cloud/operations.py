@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from rehearsal.cloud import audit
 from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, World, not_found
 
 Work = Callable[[], Awaitable[JsonObject | None]]
@@ -251,7 +252,7 @@ class Operations:
     ) -> JsonObject:
         """What the forms share: `before` takes time, `work` makes the change, `end` writes the last body."""
         operation = self._operations[name] = _Operation(api, first)
-        planned = _take_planned()
+        planned, audited = _take_planned(), audit.current.get()
 
         async def run() -> None:
             answer: JsonObject | None = None
@@ -271,6 +272,8 @@ class Operations:
             except Exception as failure:
                 error = self._undo(name, failure, on_error)
             end(operation, answer, error)
+            if error is not None and audited is not None:
+                audited.failed(error)
             operation.done.set()
 
         self._world.spawn(run())

@@ -13,7 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from rehearsal.cloud import batch, discovery, enums, partial
+from rehearsal.cloud import audit, batch, discovery, enums, partial
 from rehearsal.cloud.breakage import break_stream
 from rehearsal.cloud.discovery import Match
 from rehearsal.cloud.doorway import Doorway, Passage
@@ -151,12 +151,7 @@ class FrontDoor:
         method = self._methods.get((call.version, call.method_id))
         if method is None:
             raise NotEmulatedError(call.method_id)
-        self._enabled.require(call.api)
-        if method.permission is not None:
-            resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
-            prefix = method.list_prefix(call) if method.list_prefix else ""
-            self._iam.require(call.principal, method.permission, resource, prefix)
-        answer = await method.handler(call)
+        answer = await self._audited(call, method)
         if isinstance(answer, web.StreamResponse):
             return answer
         if wrong := match.route.wrong_in_answer(answer):
@@ -166,6 +161,25 @@ class FrontDoor:
         if call.api == "storage" and "etag" in answer:
             response.headers["ETag"] = answer["etag"]
         return response
+
+    async def _audited(self, call: Call, method: Method) -> Answer:
+        """What the service answers who may call it; calls that are audited leave an entry."""
+        audited = audit.begin(self._world, self._iam, call)
+        audit.current.set(audited)
+        try:
+            self._enabled.require(call.api)
+            if method.permission is not None:
+                resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
+                prefix = method.list_prefix(call) if method.list_prefix else ""
+                self._iam.require(call.principal, method.permission, resource, prefix)
+            answer = await method.handler(call)
+        except ApiError as error:
+            if audited:
+                audited.failed(error)
+            raise
+        if audited:
+            audited.done()
+        return answer
 
     async def _call(self, request: web.Request, passage: Passage, match: Match) -> Call:
         """The validated call; ApiError 400 as Google's front ends refuse it."""

@@ -19,6 +19,7 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from rehearsal.cloud.caller import Caller
+    from rehearsal.cloud.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -213,6 +214,9 @@ class World:
     caller: Caller | None = None
     write_log: Callable[[JsonObject], None] | None = None
     unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show
+    record: Callable[[JsonObject], None] | None = None  # takes a log entry of the cloud's own
+    publish: Callable[[str, list[JsonObject]], list[str]] | None = None  # messages to a topic of Pub/Sub
+    telemetry: Telemetry | None = None
 
     def __post_init__(self) -> None:
         self.above |= {f"projects/{self.project}": self.organization, self.billing_account: self.organization}

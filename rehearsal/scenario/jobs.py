@@ -64,7 +64,10 @@ def _lines(project: str, node: str, worker: int, unit: str) -> list[str]:
             if reply.status_code != 200:
                 raise ScenarioFailed(f"the log can't be read: HTTP {reply.status_code}: {reply.text}")
             page = reply.json()
-            lines += [str(entry.get("textPayload", "")) for entry in page.get("entries", ())]
+            lines += [
+                str(entry.get("textPayload") or entry.get("jsonPayload", {}).get("message", ""))
+                for entry in page.get("entries", ())
+            ]
             if not page.get("nextPageToken"):
                 return lines
             asked["pageToken"] = page["nextPageToken"]

@@ -31,6 +31,7 @@ from rehearsal.cloud.service import Call, Lags, Method, Service, World
 from rehearsal.cloud.services import entries
 from rehearsal.cloud.services import services as entered
 from rehearsal.cloud.serviceusage import NEW_PROJECT, ServiceUsage
+from rehearsal.cloud.telemetry import Telemetry
 
 PROJECT, NUMBER, OWNER = "wire-test", "123456789012", "owner@example.com"
 REFRESH_TOKEN = "1//refresh"
@@ -124,6 +125,7 @@ class CloudFront:
         logging = LoggingService(self.world, self.iam)
         self.world.write_log = logging.write
         self.iam.create_bucket("projects/_/buckets/b")
+        self.telemetry = self.world.telemetry = Telemetry(self.world, self.iam)
         services: list[Service] = [
             usage,
             oauth,

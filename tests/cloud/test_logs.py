@@ -98,7 +98,7 @@ def test_filters(cloud: CloudFront, node: str, more: str, found: list[str]) -> N
         'NOT labels.node="x"',
         '-labels.node="x"',
         '(labels.node="x")',
-        'textPayload=~"a.*"',
+        'textPayload!~"a.*"',
         "some words",
         'labels.node=("x" OR "y")',
         'labels.node="x" AND )',

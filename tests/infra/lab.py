@@ -48,6 +48,11 @@ PRODUCTS = {
     "KMS": "cloudkms.googleapis.com/v1/",
     "RESOURCE_MANAGER": "cloudresourcemanager.googleapis.com/v1/",
     "SERVICE_USAGE": "serviceusage.googleapis.com/v1/",
+    "LOGGING": "logging.googleapis.com/v2/",
+    "MONITORING": "monitoring.googleapis.com/",
+    "PUBSUB": "pubsub.googleapis.com/v1/",
+    "BILLING": "billingbudgets.googleapis.com/v1/",
+    "DATAPROC": "dataproc.googleapis.com/v1/",
 }
 SETTINGS = f"""\
 # The settings of a test: what is written here stays as it is, down to the last space.

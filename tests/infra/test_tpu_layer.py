@@ -209,7 +209,7 @@ def test_outputs() -> None:
         "jobLog": f"{ssh} --worker=0 --command='sudo journalctl --unit=tpu-job.service --follow'",
         "logs": 'gcloud logging read \'logName="projects/my-project/logs/tpu-host" AND labels.node="train"'
         ' AND labels.worker="0"\' --project=my-project --order=asc'
-        " --format='value(timestamp,textPayload)'",
+        " --format='value(timestamp,textPayload,jsonPayload.message)'",
         "bootStatus": "gcloud storage cat 'gs://bucket-that-is-up/boot/train/worker-*.json'",
         "describe": "gcloud compute tpus tpu-vm describe train --project=my-project --zone=us-east5-b",
         "recover": "tpu recover dev",

@@ -12,6 +12,7 @@ from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.errors import ConfigError, Problem, TakenError
 from workload.extract import config as configs
+from workload.host import chips
 from workload.host.heartbeat import Heartbeat
 from workload.runs import location
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     text = "of which point, with --format pkl.gz, where several are kept of a layer"
     parser.add_argument("--point", metavar="KIND", help=text)
     options = parser.parse_args(arguments)
-    with Heartbeat.of_host(os.environ) as heartbeat:
+    with Heartbeat.of_host(os.environ, chips.readings) as heartbeat:
         try:
             status = _run(options, heartbeat)
         except TakenError:

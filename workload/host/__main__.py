@@ -15,7 +15,7 @@ from workload import place
 from workload.errors import ConfigError
 from workload.host import barrier, code, job_heartbeat, logs, places, unit
 from workload.host.errors import HostError
-from workload.host.metadata import Node
+from workload.host.metadata import Node, read
 
 __all__ = ["main"]
 
@@ -92,7 +92,9 @@ def _heartbeat(chosen: argparse.Namespace) -> None:
 def _logs(chosen: argparse.Namespace) -> None:
     stopping = _until_told()
     say = functools.partial(print, flush=True)
-    logs.run(chosen.cursor, stopping, logs.Shipper(logs.destination(), stopping, say=say))
+    shared, kind = logs.destination(), read("instance/attributes/accelerator-type")
+    shipper = logs.Shipper(shared, stopping, say=say)
+    logs.run(chosen.cursor, stopping, shipper, sign=lambda: logs.alive(shared, kind))
 
 
 def _until_told() -> threading.Event:

@@ -2,7 +2,8 @@
 
 `heartbeats/<node>/worker-<k>`; docs/architecture.md, "Objects in the bucket", lists its metadata and when it
 is written. A short form is this machine's guest attribute `tpu/job`, which no other host can write.
-It is best effort: no job waits for it, or fails because it can't be written.
+It is best effort: no job waits for it, or fails because it can't be written. Each time it is also printed, as
+an event with more numbers, which Cloud Logging makes metrics of.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal, Self
 
+from workload.host import events
 from workload.host.bucket import Bucket
 from workload.host.errors import HostError
 from workload.host.metadata import read, write_guest_attribute
@@ -43,8 +45,11 @@ class Heartbeat:
         every_s: float = _EVERY_S,
         at_least_every_s: float = _AT_LEAST_EVERY_S,
         command: str = "",
+        probe: Callable[[], dict[str, float]] = dict,
     ) -> None:
-        """Writes nothing yet, and nothing at all without a bucket."""
+        """Writes nothing yet, and nothing at all without a bucket. `probe` is asked for numbers each time."""
+        self._probe, self._numbers = probe, dict[str, float]()
+        self._since: dict[str, float] = {}  # when `step` and `checkpoint` last advanced
         self._bucket, self._node, self._worker, self._command = bucket, node, worker, command
         self._every_s, self._at_least_every_s = every_s, at_least_every_s
         self._state: str | None = "running"  # None: stopped
@@ -55,7 +60,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._go_on, name="heartbeat", daemon=True)
 
     @classmethod
-    def of_host(cls, environment: Mapping[str, str]) -> Self:
+    def of_host(cls, environment: Mapping[str, str], probe: Callable[[], dict[str, float]] = dict) -> Self:
         """That of the worker that a service's environment describes; elsewhere it writes nothing."""
         bucket, node = environment.get("CHECKPOINT_BUCKET"), environment.get("TPU_NAME")
         worker = environment.get("WORKER_ID", "")
@@ -65,7 +70,8 @@ class Heartbeat:
         # A job of several slices numbers their workers through; a node's own begin at 0.
         in_node = max(1, int(workers) // max(1, int(slices)))
         command = environment.get("TPU_COMMAND", "")
-        return cls(Bucket(bucket, patience_s=_PATIENCE_S), node, int(worker) % in_node, command=command)
+        place = Bucket(bucket, patience_s=_PATIENCE_S)
+        return cls(place, node, int(worker) % in_node, command=command, probe=probe)
 
     def report(self, **facts: str | int) -> None:
         """Updates some of these; doesn't wait.
@@ -75,8 +81,20 @@ class Heartbeat:
         """
         with self._changed:
             self._new = self._new or not facts.items() <= self._facts.items()
+            if "samples" in facts and facts["samples"] != self._facts.get("samples"):
+                self._since["step"] = time.monotonic()
             self._facts |= facts
             self._changed.notify()
+
+    def measure(self, **numbers: float) -> None:
+        """Updates numbers of the event alone: `loss`, `goodput`, `data_stall`, `step_s`."""
+        with self._changed:
+            self._numbers |= numbers
+
+    def saved(self) -> None:
+        """Says that a checkpoint became complete just now, or that the run begins."""
+        with self._changed:
+            self._since["checkpoint"] = time.monotonic()
 
     def end(self, state: Literal["done", "failed"] | None, why: BaseException | None = None) -> None:
         """Reports how the job ended, and why if it failed; only the first call counts.
@@ -108,6 +126,7 @@ class Heartbeat:
                 state, facts, self._new = self._state, dict(self._facts), False
             if not state:
                 return
+            self.tell(state)
             self._write_attribute(state, facts)
             self._write(state, facts)
             if state != "running":
@@ -117,6 +136,14 @@ class Heartbeat:
                 if not ended:
                     rest_s = self._at_least_every_s - self._every_s
                     self._changed.wait_for(lambda: self._new or self._state != "running", rest_s)
+
+    def tell(self, state: str) -> None:
+        """Prints the event: all facts, numbers, and the seconds since step and checkpoint advanced."""
+        with self._changed:
+            now = time.monotonic()
+            ages = {f"{what}_age_s": round(now - at, 1) for what, at in self._since.items()}
+            told = {"state": state, "worker": self._worker, **self._facts, **self._numbers, **ages}
+        print(events.line("heartbeat", {**told, **self._probe()}), flush=True)
 
     def _write_attribute(self, state: str, facts: dict[str, str | int]) -> None:
         """Ignores failures; after a first failure never retried: there is no such server here."""

@@ -22,19 +22,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from workload.host import events
 from workload.host.errors import HostError, LogsError, MetadataError
 from workload.host.metadata import access_token, read
 
-__all__ = ["LOG", "UNITS", "Journal", "Shipper", "destination", "entry", "run"]
+__all__ = [
+    *("LOG", "UNITS", "VITALS", "VITALS_LOG"),
+    *("Journal", "Shipper", "alive", "destination", "entry", "run"),
+]
 
 LOG = "tpu-host"
-UNITS = ("google-startup-scripts.service", "tpu-job.service")
+VITALS_LOG = "tpu-vitals"
+VITALS = ("alive", "heartbeat")
+"""Events of every minute, which nobody reads one by one: they go to a log of their own."""
+UNITS = ("google-startup-scripts.service", "tpu-job.service", "tpu-heartbeat.service")
 
 _SERVER = "https://logging.googleapis.com"
 _TIMEOUT_S = 20.0
 _MOST_ENTRIES = 500
 _MOST_BYTES = 1 << 20  # of one request; the API takes ten times that
 _LONGEST = 32 << 10  # of one line; the API takes 256 KiB an entry
+_ALIVE_EVERY_S = 60.0
 _WAITING = 500  # lines in memory
 _TOGETHER_S = 1.0  # lines of so long go in one request
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -85,13 +93,30 @@ def entry(line: bytes) -> tuple[str, Entry]:
         text = f"{text[:_LONGEST]}… ({len(text)} characters)"
     at = datetime.fromtimestamp(int(found["__REALTIME_TIMESTAMP"]) / 1e6, UTC)
     priority = str(found.get("PRIORITY", ""))
+    event = events.payload(text)
     return cursor, {
-        "textPayload": text,
+        **({"jsonPayload": event} if event else {"textPayload": text}),
         "timestamp": at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "severity": _SEVERITIES[int(priority)] if priority in set("01234567") else "DEFAULT",
         "insertId": hashlib.sha256(cursor.encode()).hexdigest()[:32],
         # systemd's own lines about a unit name it in UNIT.
         "labels": {"unit": str(found.get("UNIT") or found.get("_SYSTEMD_UNIT") or "unknown")},
+    }
+
+
+def alive(shared: dict[str, Any], accelerator_type: str | None) -> Entry | None:
+    """That this node is up, with its chips; None on workers other than its first, which speaks for all."""
+    labels = shared["labels"]
+    chips = str(accelerator_type).rpartition("-")[2]
+    if labels["worker"] != "0" or not chips.isdecimal():
+        return None
+    at = events.now()
+    return {
+        "jsonPayload": {"event": "alive", "chips": int(chips), "message": f"{labels['node']} is up"},
+        "timestamp": at,
+        "severity": "INFO",
+        "insertId": hashlib.sha256(f"{labels['instance']} {at}".encode()).hexdigest()[:32],
+        "labels": {"unit": "tpu-logs.service"},
     }
 
 
@@ -146,7 +171,11 @@ class Shipper:
 
     def _send_once(self, entries: list[Entry]) -> None:
         self._token = self._token or self._mint()
-        body = json.dumps({**self._shared, "entries": entries, "partialSuccess": True}).encode()
+        vitals = {"logName": self._shared["logName"].replace(f"/{LOG}", f"/{VITALS_LOG}")}
+        sorted_out = [
+            one | vitals if one.get("jsonPayload", {}).get("event") in VITALS else one for one in entries
+        ]
+        body = json.dumps({**self._shared, "entries": sorted_out, "partialSuccess": True}).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self._server}/v2/entries:write", body, headers, method="POST")
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
@@ -195,8 +224,14 @@ class Journal:
         self._process.terminate()
 
 
-def run(cursor: Path, stopping: threading.Event, shipper: Shipper, units: Iterable[str] = UNITS) -> None:
-    """Sends all that `units` print until `stopping`, and then what they printed until then.
+def run(
+    cursor: Path,
+    stopping: threading.Event,
+    shipper: Shipper,
+    units: Iterable[str] = UNITS,
+    sign: Callable[[], Entry | None] = lambda: None,
+) -> None:
+    """Sends all that `units` print until `stopping`, then what they printed until then; a `sign` a minute.
 
     Raises:
         LogsError: the journal ended, which a new start of this program opens again.
@@ -211,15 +246,26 @@ def run(cursor: Path, stopping: threading.Event, shipper: Shipper, units: Iterab
         ]
     )
     try:
-        _forward(journal, cursor, stopping, shipper)
+        _forward(journal, cursor, stopping, shipper, sign)
     finally:
         journal.end()
 
 
-def _forward(journal: Journal, cursor: Path, stopping: threading.Event, shipper: Shipper) -> None:
+def _forward(
+    journal: Journal,
+    cursor: Path,
+    stopping: threading.Event,
+    shipper: Shipper,
+    sign: Callable[[], Entry | None],
+) -> None:
     last_s: float | None = None
+    signed_s = -_ALIVE_EVERY_S
     while True:
         batch = journal.batch()
+        if not stopping.is_set() and time.monotonic() >= signed_s + _ALIVE_EVERY_S:
+            signed_s = time.monotonic()
+            if (told := sign()) is not None:
+                shipper.send([told])
         if batch:
             shipper.send([one for _, one in batch])
             new = cursor.with_name(f"{cursor.name}.new")

@@ -38,7 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     config = configs.load(options.config, options.overrides)
     script = _script(config.filters.script)
     with _tokenizer(config.tokenizer) as tokenizer:
-        _ = tokenizer.end_of_document, tokenizer.begin_of_document  # missing ones are found before Spark begins
+        _ = (
+            tokenizer.end_of_document,
+            tokenizer.begin_of_document,
+        )  # missing ones are found before Spark begins
         master = options.master or ("local[*]" if options.local else "")
         return _run(config, tokenizer, script, master, options.conf)
 
@@ -122,7 +125,9 @@ def _tokenizer(config: configs.TokenizerConfig) -> Iterator[Tokenizer]:
 
 def _given_up(text: str) -> RunError:
     """The last word of the task that failed for the last time."""
-    found = re.findall(r"^(?:workload\.errors\.)?(\w[\w.]*(?:Error|Exception): .*?)(?=\n\s*\n|\n\tat )", text, re.M | re.S)
+    found = re.findall(
+        r"^(?:workload\.errors\.)?(\w[\w.]*(?:Error|Exception): .*?)(?=\n\s*\n|\n\tat )", text, re.M | re.S
+    )
     reason = found[-1] if found else text.strip().splitlines()[-1]
     return RunError(f"Spark gave up: {reason}\n    fix: start again: shards that are there stay")
 

@@ -49,7 +49,9 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
     if master:
         conf.setMaster(master)
     if not conf.contains("spark.master"):
-        raise RunError("Spark has no master\n    fix: --local, --master local[4], or start it by spark-submit")
+        raise RunError(
+            "Spark has no master\n    fix: --local, --master local[4], or start it by spark-submit"
+        )
     if conf.get("spark.master").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -65,7 +67,9 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
     if context.defaultParallelism < 2 and not master:
         found = f"Spark's master is {context.master!r}, of one thread, and nobody asked for that"
         context.stop()
-        fix = "--master local[N] for all cores of this machine; runtime 3.0 of the service sets local by itself"
+        fix = (
+            "--master local[N] for all cores of this machine; runtime 3.0 of the service sets local by itself"
+        )
         raise RunError(f"{found}\n    fix: {fix}")
     return context
 

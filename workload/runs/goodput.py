@@ -62,8 +62,12 @@ class GoodputRecorder:
     @property
     def share(self) -> float:
         """Of the wall time so far, what went into steps."""
+        return self.share_of("step")
+
+    def share_of(self, account: str) -> float:
+        """Of the wall time so far, what went into an account."""
         wall_s = self._clock() - self.begun
-        return self.seconds["step"] / wall_s if wall_s > 0 else 0.0
+        return self.seconds[account] / wall_s if wall_s > 0 else 0.0
 
     def content(self) -> dict[str, Any]:
         """What is kept of a start; its accounts add up to `seconds`."""

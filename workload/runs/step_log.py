@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from workload.errors import HopelessError, OutageError, StoreError
+from workload.host import events
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.store import Store
 
@@ -106,7 +106,7 @@ class StepLog:
     def loss(self, step: int, loss: float, numbers: Mapping[str, float]) -> None:
         """Takes the loss of a step, and what else people watch; in storage after the next `flush`."""
         self._pending[step] = loss
-        self._speeds.append(json.dumps({"step": step, "time": _now(), "loss": loss, **numbers}) + "\n")
+        self._speeds.append(json.dumps({"step": step, "time": events.now(), "loss": loss, **numbers}) + "\n")
         if self._board:
             self._board.add_scalar("loss", loss, step)
             for name, value in numbers.items():
@@ -142,7 +142,9 @@ class StepLog:
                 del self._pending[step]
         speeds, self._speeds = self._speeds, []
         if speeds:
-            self._soon.put(f"progress/{_compact(_now())}-{to}.jsonl", "".join(speeds).encode(), now=True)
+            self._soon.put(
+                f"progress/{_compact(events.now())}-{to}.jsonl", "".join(speeds).encode(), now=True
+            )
         if self._board and time.monotonic() > self._uploaded + _BOARD_EVERY_S:
             self._board.flush()
             self._upload_board()
@@ -174,9 +176,9 @@ class StepLog:
 
     def event(self, kind: str, **details: Any) -> None:
         """Notes that something happened, with the time."""
-        now = _now()
+        now = events.now()
         event = {"kind": kind, "time": now, "run": self._run, "node": self._node, **details}
-        print(f"{now} {kind} {json.dumps(details)}", flush=True)
+        print(events.line(kind, details, now), flush=True)
         self._soon.put(f"events/{_compact(now)}-{kind}.json", _json(event), now=True)
 
     def status(self, state: str, step: int, loss: float | None) -> None:
@@ -223,7 +225,7 @@ class StepLog:
             "step": step,
             "steps": self._steps,
             "loss": loss,
-            "updated": _now(),
+            "updated": events.now(),
             "run": self._run,
             "node": self._node,
             **self._numbers,
@@ -294,7 +296,3 @@ def _json(content: Any) -> bytes:
 def _compact(time: str) -> str:
     """A time as part of an object's name."""
     return time.replace(":", "").replace("-", "")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

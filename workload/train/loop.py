@@ -95,6 +95,7 @@ class Run:
         self._evaluation = Evaluation(config, self._step, dataset, held_out) if held_out else None
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
+        self._newest: int | None = None  # checkpoint that the heartbeat knows of
         self._progress = Progress(config, mesh.size, cluster.devices[0].device_kind)
 
     def go(self) -> Outcome:
@@ -215,7 +216,9 @@ class Run:
                 self._record.write(self._store)
         self._goodput.begin(restored.step)
         self._progress.begin(restored.step)
+        self._newest = self._checkpoints.newest
         self._heartbeat.report(samples=restored.step, of_samples=self._config.train.steps)
+        self._heartbeat.saved()
 
     def _notice_save_s(self) -> tuple[float, str]:
         """Seconds that a save on notice takes, and how that is known. The same on all workers."""
@@ -260,12 +263,22 @@ class Run:
                 "    fix: raise train.batch_size or data.sequence_length, or prepare longer documents"
             )
         if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._event("loss-not-finite", step=step, loss=str(loss), gradient_norm=str(norm))
             raise self._diverged(step, loss, norm)
         self._last_loss = loss
         self._goodput.did(step)
         self._heartbeat.report(samples=step, loss=f"{loss:.4f}", goodput=f"{self._goodput.share:.3f}")
+        self._heartbeat.measure(
+            loss=loss, goodput=self._goodput.share, data_stall=self._goodput.share_of("data")
+        )
+        if self._checkpoints.newest != self._newest:
+            self._newest = self._checkpoints.newest
+            self._heartbeat.saved()
         if self._step_log:
-            self._step_log.loss(step, loss, self._progress.did(step, metrics))
+            numbers = self._progress.did(step, metrics)
+            if "step_s" in numbers:
+                self._heartbeat.measure(step_s=numbers["step_s"])
+            self._step_log.loss(step, loss, numbers)
             self._write_goodput()
 
     def _diverged(self, step: int, loss: float, norm: float) -> HopelessError:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable
+from functools import partial
 
 from rehearsal.cloud.collections import Engine, Entry
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.service import Service, World
+from rehearsal.cloud.services import pubsub
 from rehearsal.cloud.services.compute.places import found
 
 
@@ -24,4 +26,6 @@ def services(
 ) -> list[Service]:
     """All of them and more over one world, which gets these zones. EntryError for a wrong one."""
     found(world, zones)
-    return list(Engine(world, operations, iam, [*entries(), *more]).services)
+    engine = Engine(world, operations, iam, [*entries(), *more])
+    world.publish = partial(pubsub.deliver, engine.resources)
+    return list(engine.services)

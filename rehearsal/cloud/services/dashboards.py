@@ -6,11 +6,29 @@ https://cloud.google.com/monitoring/api/ref_v3/rest/v1/projects.dashboards
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
-from rehearsal.cloud.collections import Collection, Entry
-from rehearsal.cloud.collections.checks import one_of
+from rehearsal.cloud.collections import Change, Collection, Entry
+from rehearsal.cloud.collections.checks import every, one_of
+from rehearsal.cloud.telemetry import promql
 
 _LAYOUTS = ("gridLayout", "mosaicLayout", "rowLayout", "columnLayout")
+
+
+def _queries(change: Change) -> None:
+    """PromQL that can't be evaluated shows nothing."""
+    for text in _found(change.body):
+        promql.parse(text)
+
+
+def _found(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from filter(None, [value.get("prometheusQuery")])
+        value = list(value.values())
+    for one in value if isinstance(value, list) else ():
+        yield from _found(one)
+
 
 ENTRY = Entry(
     "monitoring",
@@ -21,7 +39,7 @@ ENTRY = Entry(
             id_field="name",
             pattern=r"[-\w.~%]{1,100}",
             new_id=lambda *_: str(uuid.uuid4()),
-            check=one_of(*_LAYOUTS),
+            check=every(one_of(*_LAYOUTS), _queries),
         ),
     ),
     roles={

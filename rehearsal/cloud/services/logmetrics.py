@@ -1,4 +1,4 @@
-"""Cloud Logging: metrics based on logs, which nothing counts. Entries are served by rehearsal.cloud.logs.
+"""Cloud Logging: metrics based on logs, counted by rehearsal.cloud.telemetry. Entries: rehearsal.cloud.logs.
 
 https://cloud.google.com/logging/docs/reference/v2/rest/v2/projects.metrics
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rehearsal.cloud.collections import Change, Collection, Entry
 from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.telemetry import logmetrics
 
 
 def _described(change: Change) -> None:
@@ -20,6 +21,8 @@ def _described(change: Change) -> None:
     sent.setdefault("unit", "1")
     sent["type"] = f"logging.googleapis.com/user/{change.id}"
     sent["name"] = f"projects/{change.world.project}/metricDescriptors/{sent['type']}"
+    if change.world.telemetry:
+        logmetrics.check(change.body)
 
 
 ENTRY = Entry(

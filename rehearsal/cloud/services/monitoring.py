@@ -1,13 +1,13 @@
-"""Cloud Monitoring: alert policies and notification channels. Nothing is evaluated, and nobody is told.
+"""Cloud Monitoring: alert policies, channels, and incidents, which rehearsal.cloud.telemetry opens.
 
 https://cloud.google.com/monitoring/api/ref_v3/rest/v3/projects.alertPolicies
 """
 
 from __future__ import annotations
 
-from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
+from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference, Verb
 from rehearsal.cloud.collections.checks import every, not_emulated
-from rehearsal.cloud.service import ApiError, bad_request
+from rehearsal.cloud.service import ApiError, JsonObject, NotEmulatedError, bad_request, not_found
 
 _CHANNELS = "monitoring.projects.notificationChannels"
 _CONDITIONS = {
@@ -50,6 +50,8 @@ def _policy(change: Change) -> None:
                 f'The supplied filter does not specify a restriction on "metric.type": {inner["filter"]}'
             )
         condition.setdefault("name", f"{change.name}/conditions/{int(change.id) + number}")
+        if change.world.telemetry:
+            change.world.telemetry.check(condition)
     _recorded(change)
 
 
@@ -72,10 +74,31 @@ def _unused(change: Change) -> None:
         body["notificationChannels"] = [one for one in body["notificationChannels"] if one != change.name]
 
 
+def _alerts(change: Change) -> JsonObject:
+    """alerts.list: incidents, the newest first."""
+    if unknown := change.call.query.keys() & {"filter", "orderBy", "pageToken"}:
+        raise NotEmulatedError(f"{', '.join(sorted(unknown))} of alerts.list")
+    telemetry = change.world.telemetry
+    found = [telemetry.alert(one) for one in reversed(telemetry.incidents)] if telemetry else []
+    return {"alerts": found, "totalSize": len(found)} if found else {}
+
+
+def _alert(change: Change) -> JsonObject:
+    telemetry = change.world.telemetry
+    for incident in telemetry.incidents if telemetry else ():
+        if telemetry and incident.name == change.name:
+            return telemetry.alert(incident)
+    raise not_found(change.name)
+
+
 ENTRY = Entry(
     "monitoring",
     ("v3",),
     (
+        Collection(
+            "monitoring.projects.alerts",
+            verbs={"list": Verb(_alerts, exists=False), "get": Verb(_alert, exists=False)},
+        ),
         Collection(
             "monitoring.projects.alertPolicies",
             defaults={"enabled": True},
@@ -100,6 +123,7 @@ ENTRY = Entry(
             "monitoring.alertPolicies.get",
             "monitoring.alertPolicies.list",
         ),
+        "roles/monitoring.alertViewer": ("monitoring.alerts.get", "monitoring.alerts.list"),
         "roles/monitoring.notificationChannelEditor": ("monitoring.notificationChannels.*",),
     },
 )

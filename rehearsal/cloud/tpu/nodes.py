@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from rehearsal.cloud import audit
 from rehearsal.cloud.clock import rfc3339
 from rehearsal.cloud.metadata import Guest
 from rehearsal.cloud.service import ApiError, JsonObject, World, not_found
@@ -181,6 +182,10 @@ class Nodes:
             await self._cut_power(node)
             if node.state == "READY":
                 node.body["state"] = "PREEMPTED"
+                method = "tpu.nodes.terminate"
+                resource = audit.audited(self._world, "tpu", method)
+                reason = {"metadata": {"terminateReason": "PREEMPTED"}}
+                audit.write(self._world, "tpu", method, node.name, "", resource, log="system_event", **reason)
 
     async def maintain(self, node: Node, ends: str) -> None:
         """Google's maintenance of the machines, which `ends` in READY, TERMINATED or UNKNOWN (a repair that

@@ -1,0 +1,101 @@
+"""Monitoring layer: metrics of the logs, alerts, who is notified, dashboards, and a budget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infra.gcp.roles import Role
+from infra.layers import Layer, deferred
+from infra.monitoring import commands
+from infra.monitoring.metrics import METRICS, full_name
+from infra.monitoring.rules import RULES, channel
+from infra.monitoring.settings import ChannelSettings, MonitoringSettings
+from infra.outputs import Outputs, output
+from infra.providers import GOOGLE
+from infra.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from pulumi import Output
+
+
+class MonitoringOutputs(Outputs):
+    """Where to look."""
+
+    dashboard_urls: Output[dict[str, str]] = output("mapping: a dashboard's address, by its name")
+    policy_names: Output[dict[str, str]] = output("mapping: `projects/P/alertPolicies/N`, by the alert")
+    channel_names: Output[dict[str, str]] = output(
+        "mapping: `projects/P/notificationChannels/N`, by the channel's name"
+    )
+    useful_commands: Output[dict[str, str]] = output("mapping: commands to begin with, by what they show")
+
+
+def _planned(settings: Settings) -> dict[str, Any]:
+    return {"useful_commands": commands.useful(settings)}
+
+
+def _topics(settings: Settings) -> list[str]:
+    return [one.topic for one in settings[MonitoringSettings].channels if one.topic]
+
+
+def _services(settings: Settings) -> tuple[str, ...]:
+    budget = ("billingbudgets.googleapis.com",) if settings[MonitoringSettings].billing_account else ()
+    topics = ("pubsub.googleapis.com",) if _topics(settings) else ()
+    return ("logging.googleapis.com", "monitoring.googleapis.com", *topics, *budget)
+
+
+def _at_google(settings: Settings) -> dict[str, str]:
+    """What has a name of ours; policies, channels and dashboards get theirs from Google."""
+    metrics = [full_name(one.name, settings) for one in METRICS]
+    topics = [f"projects/{settings.project}/topics/{one}" for one in _topics(settings)]
+    log = f"https://logging.googleapis.com/v2/projects/{settings.project}/metrics"
+    return {
+        **{name: f"{log}/{name}" for name in metrics},
+        **{topic: f"https://pubsub.googleapis.com/v1/{topic}" for topic in topics},
+    }
+
+
+_ROLES = (
+    Role(
+        "roles/logging.configWriter", "define metrics of the logs",
+        ("logging.logMetrics.create", "logging.logMetrics.get", "logging.logMetrics.update",
+         "logging.logMetrics.delete"),
+    ),
+    Role(
+        "roles/monitoring.editor", "make alerts, channels and dashboards",
+        ("monitoring.alertPolicies.create", "monitoring.alertPolicies.get", "monitoring.alertPolicies.update",
+         "monitoring.alertPolicies.delete", "monitoring.notificationChannels.create",
+         "monitoring.notificationChannels.get", "monitoring.notificationChannels.update",
+         "monitoring.notificationChannels.delete", "monitoring.dashboards.create",
+         "monitoring.dashboards.get", "monitoring.dashboards.update", "monitoring.dashboards.delete"),
+    ),
+    Role(
+        "roles/pubsub.admin", "make the topics that incidents are published to, and let Google publish",
+        ("pubsub.topics.create", "pubsub.topics.get", "pubsub.topics.update", "pubsub.topics.delete",
+         "pubsub.topics.getIamPolicy", "pubsub.topics.setIamPolicy"),
+    ),
+    Role(
+        "roles/billing.costsManager", "make the budget",
+        ("billing.budgets.create", "billing.budgets.get", "billing.budgets.update", "billing.budgets.delete"),
+        "billing account", "billing_account",
+    ),
+)  # fmt: skip
+
+LAYER = Layer(
+    name="monitoring",
+    reads=("storage",),
+    settings=MonitoringSettings,
+    rules=RULES,
+    record_rules={ChannelSettings: channel},
+    roles=_ROLES,
+    services=_services,
+    providers=GOOGLE,
+    outputs=MonitoringOutputs,
+    planned=_planned,
+    at_google=_at_google,
+    ids={
+        "gcp:logging/metric:Metric": "{name}",
+        "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
+        "gcp:pubsub/topicIAMMember:TopicIAMMember": "{topic} {role} {member}",
+    },
+    program=deferred(f"{__name__}.program"),
+)

@@ -1,0 +1,139 @@
+"""Declares the monitoring layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra import names
+from infra.monitoring import MonitoringOutputs, commands, documentation, metrics
+from infra.monitoring.budget import Budget
+from infra.monitoring.channels import Channels
+from infra.monitoring.dashboards import dashboards
+from infra.monitoring.rules import made
+from infra.monitoring.settings import MonitoringSettings
+from infra.settings import Settings
+
+# 64 buckets from 0.001 on, each 1.5 times as wide: to 10⁸. Means are exact; only percentiles are as coarse.
+_BUCKETS = {"exponential_buckets": {"num_finite_buckets": 64, "growth_factor": 1.5, "scale": 0.001}}
+# An incident whose condition can't be told any more, because its node is gone, is closed after so long.
+_AUTO_CLOSE = "86400s"
+
+
+class Metrics(pulumi.ComponentResource):
+    """The metrics that are made of log entries."""
+
+    metrics: list[gcp.logging.Metric]
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
+        super().__init__("tpu:monitoring:Metrics", "metrics", None, opts)
+        ours = pulumi.ResourceOptions(parent=self)
+        self.metrics = [self._metric(one, settings, ours) for one in metrics.METRICS]
+        self.register_outputs({})
+
+    @staticmethod
+    def _metric(
+        one: metrics.LogMetric, settings: Settings, ours: pulumi.ResourceOptions
+    ) -> gcp.logging.Metric:
+        described: dict[str, Any] = {
+            "metric_kind": "DELTA",
+            "value_type": "DISTRIBUTION" if one.value else "INT64",
+            "unit": one.unit,
+            "display_name": one.about,
+        }
+        if one.labels:
+            described["labels"] = [{"key": key, "value_type": "STRING"} for key in one.labels]
+        return gcp.logging.Metric(
+            one.name,
+            name=metrics.full_name(one.name, settings),
+            description=one.about,
+            filter=metrics.filter_of(one, settings),
+            metric_descriptor=described,
+            label_extractors=dict(one.labels) or None,
+            value_extractor=one.value or None,
+            bucket_options=_BUCKETS if one.value else None,
+            opts=ours,
+        )
+
+
+class Alerts(pulumi.ComponentResource):
+    """The alert policies, by the names of the alerts."""
+
+    policies: dict[str, gcp.monitoring.AlertPolicy]
+
+    def __init__(
+        self, settings: Settings, channels: Channels, counted: Metrics, opts: pulumi.ResourceOptions
+    ):
+        super().__init__("tpu:monitoring:Alerts", "alerts", None, opts)
+        # A threshold on a metric that isn't there is refused: the metrics come first.
+        ours = pulumi.ResourceOptions(parent=self, depends_on=counted.metrics)
+        self.policies = {
+            alert.name: gcp.monitoring.AlertPolicy(
+                alert.name,
+                display_name=f"tpu {settings.environment}: {alert.name}",
+                combiner="OR",
+                conditions=[
+                    {"display_name": called, **condition.arguments(settings, threshold)}
+                    for called, condition in alert.conditions.items()
+                ],
+                severity=alert.severity,
+                documentation=documentation.of(alert, settings),
+                alert_strategy={"auto_close": _AUTO_CLOSE},
+                notification_channels=[channels.ids[name] for name in named],
+                enabled=True,
+                user_labels={**names.labels(settings.environment, "monitoring"), "alert": alert.name},
+                opts=ours,
+            )
+            for alert, threshold, named in made(settings)
+        }
+        self.register_outputs({})
+
+
+class Dashboards(pulumi.ComponentResource):
+    """The dashboards, by name."""
+
+    dashboards: dict[str, gcp.monitoring.Dashboard]
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
+        super().__init__("tpu:monitoring:Dashboards", "dashboards", None, opts)
+        self.dashboards = {
+            name: gcp.monitoring.Dashboard(
+                name,
+                dashboard_json=one.text(),
+                project=settings.project,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+            for name, one in dashboards(settings).items()
+        }
+        self.register_outputs({})
+
+
+def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> MonitoringOutputs:
+    """Metrics, channels, alerts, dashboards and the budget."""
+    provider = providers["gcp"]
+    opts = pulumi.ResourceOptions(provider=provider)
+    monitoring = settings[MonitoringSettings]
+    number: pulumi.Input[str] = ""
+    if monitoring.billing_account or any(one.topic for one in monitoring.channels):
+        found = gcp.organizations.get_project_output(
+            project_id=settings.project, opts=pulumi.InvokeOutputOptions(provider=provider)
+        )
+        number = found.number
+    counted = Metrics(settings, opts)
+    channels = Channels(settings, number, opts)
+    alerts = Alerts(settings, channels, counted, opts)
+    shown = Dashboards(settings, opts).dashboards if monitoring.dashboards else {}
+    if monitoring.billing_account:
+        Budget(settings, channels, number, opts)
+    return MonitoringOutputs(
+        dashboard_urls=pulumi.Output.from_input(
+            {
+                name: one.id.apply(lambda id_: commands.dashboard_url(id_, settings.project))
+                for name, one in shown.items()
+            }
+        ),
+        policy_names=pulumi.Output.from_input({name: one.name for name, one in alerts.policies.items()}),
+        channel_names=pulumi.Output.from_input(channels.ids),
+        useful_commands=pulumi.Output.from_input(commands.useful(settings)),
+    )

@@ -1,0 +1,88 @@
+"""Settings of the monitoring layer."""
+
+from dataclasses import dataclass
+
+from infra.settings import rules
+from infra.settings.schema import setting
+
+_NAME = rules.pattern(
+    "[a-z]([-a-z0-9]{0,38}[a-z0-9])?",
+    "1 to 40 lowercase letters, digits and hyphens, first a letter, last no hyphen",
+    "rename it",
+)
+_EMAIL = rules.pattern(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+", "an e-mail address", "write e.g. oncall@example.com")
+_WEBHOOK = rules.pattern(
+    r"https://(?![^/]*@)[^\s?#/]+(/[^\s?#]*)?",
+    "an https URL without user, query and fragment: a token in it would lie in the stack's state",
+    "write one that needs no token, or a topic",
+)
+_TOPIC = rules.pattern(
+    "(?!goog)[a-zA-Z][-A-Za-z0-9_.~+%]{2,254}",
+    "a topic's name: 3 to 255 letters, digits and -_.~+%, first a letter, not starting with goog",
+    "rename it",
+)
+_EXISTING = rules.pattern(
+    rf"projects/({rules.PROJECT}|\d+)/notificationChannels/\d+",
+    "projects/P/notificationChannels/N",
+    "copy it from `gcloud beta monitoring channels list --format='value(name)'`",
+)
+_BILLING = rules.pattern(
+    "[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}",
+    "a billing account's id, such as 012345-6789AB-CDEF01",
+    "copy it from `gcloud billing accounts list`",
+)
+_BASE = rules.pattern(
+    r"https://[^\s?#]+[^\s?#/]", "an https URL without a slash at its end", "write that of docs/runbooks"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelSettings:
+    """One item of `monitoring:channels`: one of email, webhook, topic and existing."""
+
+    name: str = setting("what the alerts call it", rule=_NAME, example="oncall")
+    email: str | None = setting("an address that gets an e-mail", default=None, rule=_EMAIL)
+    webhook: str | None = setting("a URL that is sent each incident", default=None, rule=_WEBHOOK)
+    topic: str | None = setting(
+        "a Pub/Sub topic, made here, that each incident is published to", default=None, rule=_TOPIC
+    )
+    existing: str | None = setting("a channel that exists, of any kind", default=None, rule=_EXISTING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertSettings:
+    """One item of `monitoring:alerts`: what differs from docs/monitoring.md."""
+
+    name: str = setting("which alert", example="run-stalled")
+    enabled: bool = setting("false: it isn't made", default=True)
+    threshold: float | None = setting(
+        "from where on it fires; its own, unless given: docs/monitoring.md", default=None
+    )
+    channels: tuple[str, ...] = setting("names of channels that it goes to; all, unless given", default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringSettings:
+    """Metrics of the logs, alerts, who is notified, dashboards, and a budget."""
+
+    channels: tuple[ChannelSettings, ...] = setting(
+        "who is notified, and how", default=(), example="[{name: oncall, email: oncall@example.com}]"
+    )
+    alerts: tuple[AlertSettings, ...] = setting(
+        "alerts that differ from their defaults; all others are as docs/monitoring.md lists them", default=()
+    )
+    alerting: bool = setting("false: metrics and dashboards alone", default=True)
+    dashboards: bool = setting("false: none", default=True)
+    runbooks: str | None = setting(
+        "URL of the folder docs/runbooks, which alerts then link to; their text they hold anyhow",
+        default=None,
+        rule=_BASE,
+    )
+    billing_account: str | None = setting(
+        "the project's billing account; with it a budget is made", default=None, rule=_BILLING
+    )
+    budget_dollars_per_month: int | None = setting(
+        "that budget, of the whole project; 50, 90 and 100 % of it are notified",
+        default=None,
+        rule=rules.between(1, 10_000_000, "$/month"),
+    )
