@@ -196,6 +196,7 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
         control_planes=scenario.header.control_planes,
         locks=_locks(scenario.steps),
         prepare=scenario.header.prepare,
+        spark=scenario.header.spark,
     )
     report = arguments.report.resolve()
     report.mkdir(parents=True, exist_ok=True)

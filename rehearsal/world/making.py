@@ -23,7 +23,7 @@ from rehearsal.standin.install import PACKAGES, Package, is_standin
 from rehearsal.world import authority, names, person
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, cache_dir
-from rehearsal.world.program import change_settings, copy_program, read_settings
+from rehearsal.world.program import TREE, change_settings, copy_program, read_settings
 from rehearsal.world.snapshot import Text, snapshot_image
 
 
@@ -39,6 +39,7 @@ class Plan:
     settings: Mapping[str, object] = field(default_factory=dict)  # laid over the environment's file
     control_planes: bool = False  # whether clusters have them, where their programs are built
     locks: tuple[str, ...] = ()  # bundles to build outside, where the package registries can be reached
+    spark: bool = False  # whether batches of Spark run
     prepare: tuple[str, ...] = ()  # commands that fill caches there
 
 
@@ -143,6 +144,15 @@ def _build_bundle(layout: Layout, plan: Plan, lock: str) -> None:
     )
 
 
+def _spark() -> str:
+    """The Python that runs batches; it is installed where it isn't there yet."""
+    command = [str(TREE / "tools" / "setup.sh"), "spark"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
+    return done.stdout.splitlines()[-1]
+
+
 def _run_outside(layout: Layout, command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=layout.program)
     if done.returncode != 0:
@@ -220,6 +230,7 @@ def _write_cloud_config(
         "seed": plan.seed,
         "control_planes": layout.kubernetes_config.exists(),
         "builder": person.builder(layout, project),
+        "spark_python": _spark() if plan.spark else "",
     }
     layout.cloud_config.write_text(json.dumps(document, indent=1))
     layout.cloud_config.chmod(0o600)
