@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from cli import offline
-from infra import layers
+from infra import layers, run_price
 from infra.catalog import CATALOG
 from infra.cli import confirm
 from infra.errors import CommandError
@@ -23,7 +23,9 @@ from infra.prices import dollars
 from infra.queue.kueue import PRIORITIES, Team
 from infra.queue.settings import QueueSettings
 from infra.queue.team import teams
+from infra.run_price import RunPrice
 from infra.settings import Settings, from_file
+from infra.settings.schema import FleetSettings
 
 _POLL_S = 2.0
 _LAST_LINES = 30  # of the worker that failed first
@@ -87,11 +89,15 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
     one = submission(settings, asked)
     if options.out:
         return offline.manifest(settings, one.job, options.out)
+    predicted = run_price.of_hours(one.hourly, options.hours)
+    run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
     price = dollars(one.hourly)
     print(f"job {one.job.name} of {one.job.team.name}: {one.reason}")
     print(
         f"  priority {one.job.priority}; ${price} an hour while it runs (prices read {CATALOG.prices_read})"
     )
+    if predicted.dollars is not None:
+        print(f"  predicted: {predicted}")
     jobs = _jobs(settings, one.job.team)
     jobs.submit(one.job)
     print("submitted")
@@ -107,14 +113,14 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
         print(advice)
         return 0
     try:
-        return _follow(jobs, one.job.name)
+        return _follow(jobs, one.job.name, one.hourly, predicted)
     except (KeyboardInterrupt, SystemExit):
         print(f"\nstopped looking\n{advice}", file=sys.stderr)
         raise
 
 
-def _follow(jobs: Jobs, name: str) -> int:
-    """Print what changes, and what worker 0 prints, until the job has ended; 0 if it completed."""
+def _follow(jobs: Jobs, name: str, hourly: float | None, predicted: RunPrice) -> int:
+    """Print what changes, and what worker 0 prints, until the job has ended, then its price; 0 if it completed."""
     shown, pod, since = "", None, ""
     while True:
         status = jobs.status(name)
@@ -136,8 +142,18 @@ def _follow(jobs: Jobs, name: str) -> int:
             for _, text in jobs.log(its, lines=_LAST_LINES) if its != pod else ():
                 print(f"  | {text}", flush=True)
         if status.state in ENDED:
+            if price := _price(status, hourly, predicted):
+                print(f"{name}: {price}", flush=True)
             return 0 if status.state == COMPLETED else 1
         time.sleep(_POLL_S)
+
+
+def _price(status: Status, hourly: float | None, predicted: RunPrice) -> str:
+    """What its pools have cost since the queue admitted it last, and what was predicted; empty: unknown."""
+    if hourly is None or status.admitted_s is None:
+        return ""
+    held = f"{status.admitted_s / 60:,.0f} min since its admission, ${hourly * status.admitted_s / 3600:,.2f}"
+    return held if predicted.dollars is None else f"{held}; predicted {predicted}"
 
 
 def _words(status: Status) -> str:
@@ -252,6 +268,8 @@ def _parser() -> argparse.ArgumentParser:
     submit.add_argument("--zone", default="", help="zone of the pools")
     submit.add_argument("--priority", default="medium", help=f"one of {', '.join(PRIORITIES)}")
     submit.add_argument("--image", default="", help="image of the containers, by digest")
+    submit.add_argument("--hours", type=run_price.hours, metavar="N",
+                        help="how long it takes, for its price; it isn't ended then")  # fmt: skip
     submit.add_argument("--detach", action="store_true", help="return once it is in the queue")
     submit.add_argument(
         "--out", metavar="FILE", help="write the manifest, for kubectl, and submit nothing; -: print"

@@ -23,9 +23,9 @@ from cli.program import Program, program
 from fleet.adhoc import STOP_WHEN_DONE
 from fleet.controller import Observation
 from fleet.model import Condition
-from fleet.show import price_so_far
+from fleet.show import Spent
 from fleet.supervise import Supervisor
-from infra import nodes, prices
+from infra import nodes, prices, run_price
 from infra.catalog import CATALOG
 from infra.cli import confirm
 from infra.errors import CommandError
@@ -34,7 +34,9 @@ from infra.gcp.client import RequestError
 from infra.gcp.failures import Kind
 from infra.publish.__main__ import LOCKS, default_lock, publish
 from infra.publish.environment import Target
+from infra.run_price import RunPrice
 from infra.settings import Settings, from_file, rules
+from infra.settings.schema import FleetSettings
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
 
@@ -58,7 +60,9 @@ def main(arguments: Sequence[str]) -> int:
         # What is wrong with it is said before the question.
         run = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
         prices.within_budget(run.fleet.settings)
-        _introduce(run, found, item, options, out)
+        predicted = _predicted(run, options.hours)
+        run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
+        _introduce(run, found, item, predicted, options, out)
         confirm(f"Run {path.name} on it?", options.yes)
         target = Target(
             settings[StorageSettings].bucket_name, settings[TpuSettings].tensorflow,
@@ -68,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         again = " ".join(["tpu run", *arguments])
         item["bundle"] = publish(target, options.lock, console, again).bundle.id
-    job = Job(environment, Supervisor(environment, item, lambda text: _say(text, out)), out)
+    job = Job(environment, Supervisor(environment, item, lambda text: _say(text, out)), predicted, out)
     try:
         status = job.start(options.detach)
     except (KeyboardInterrupt, SystemExit):
@@ -84,8 +88,9 @@ def main(arguments: Sequence[str]) -> int:
 class Job:
     """A program on its slice."""
 
-    def __init__(self, environment: str, run: Supervisor, out: TextIO):
+    def __init__(self, environment: str, run: Supervisor, predicted: RunPrice, out: TextIO):
         self.run, self._environment, self._out = run, environment, out
+        self._predicted, self._spent = predicted, Spent()
         (self._member,) = run.fleet.members
         self._name, self._began_s = self._member.slice, time.monotonic()
         self._entries = _entries(run, self._name)
@@ -114,7 +119,7 @@ class Job:
             self._tell("it has ended before: started again")
             self._fleet("restart", "--yes")
         while True:
-            observation = self.run.step()
+            observation = self._step()
             (decision,) = observation.decisions
             if self.run.over(observation):
                 return self._end(observation)
@@ -124,13 +129,18 @@ class Job:
                 return 0
             self._print_output(_LOOK_S)
 
+    def _step(self) -> Observation:
+        observation = self.run.step()
+        self._spent.note(observation)
+        return observation
+
     def _swap(self, instances: set[str]) -> None:
         """Another bundle, or another command, for hosts that live: told, installed, restarted."""
         self._tell("its hosts are up: they install the new bundle, and the job is restarted")
-        observation = self.run.step()
+        observation = self._step()
         while observation.outdated:
             time.sleep(_POLL_S)
-            observation = self.run.step()
+            observation = self._step()
         if instances == {observed.instance for _, observed in observation.nodes if observed.state == "READY"}:
             self._fleet("exec", "--", "sudo", "systemctl", "restart", "google-startup-scripts")
             self._fleet("restart", "--yes")
@@ -149,12 +159,13 @@ class Job:
         self._print_output(0)
         done = decision.condition is Condition.DONE
         minutes = (time.monotonic() - self._began_s) / 60
-        dollars, unknown = price_so_far(observation)
-        price = "" if unknown else f"; ${dollars:,.2f} since the creation of its node"
+        spent, predicted = self._spent.dollars, self._predicted
+        price = "" if spent is None else f"; ${spent:,.2f} since the creation of its node"
+        price += "" if predicted.dollars is None else f", predicted {predicted}"
         self._tell(f"{decision.condition} after {minutes:.0f} min{price}")
         self.result = {
             "condition": str(decision.condition), "why": decision.why, "minutes": round(minutes, 1),
-            "dollars": None if unknown else round(dollars, 2), "deleted": False,
+            **predicted.beside(spent), "deleted": False,
         }  # fmt: skip
         if self.run.fleet.adhoc[self._name].get(STOP_WHEN_DONE):
             self.run.take_down()
@@ -241,8 +252,19 @@ def _item(settings: Settings, options: argparse.Namespace, path: Path, found: Pr
     return {**item, STOP_WHEN_DONE: True} if options.stop_when_done else item
 
 
+def _predicted(run: Supervisor, hours: float | None) -> RunPrice:
+    """Its price wherever the slice may be made, at the dearest of these places."""
+    (row,) = prices.rows([prices.at_dearest(member) for member in run.fleet.members])
+    return run_price.of_hours(row.hourly, hours)
+
+
 def _introduce(
-    run: Supervisor, found: Program, item: dict[str, Any], options: argparse.Namespace, out: TextIO
+    run: Supervisor,
+    found: Program,
+    item: dict[str, Any],
+    predicted: RunPrice,
+    options: argparse.Namespace,
+    out: TextIO,
 ) -> None:
     """What will be done, where, at what price."""
     (member,), bucket = run.fleet.members, run.fleet.settings[StorageSettings].bucket_name
@@ -259,6 +281,7 @@ def _introduce(
         "program": found.why,
         "command": item["run"],
         "slice": f"{member.kind.name} ({member.kind.hosts} hosts), {paid}, in {zones}: {there}; {after}",
+        **({} if predicted.dollars is None else {"price": f"{predicted}, predicted"}),
         "saves to": f"CHECKPOINT_DIR, gs://{bucket}/{folder}{left}",
     }
     for key, text in lines.items():
@@ -281,6 +304,8 @@ def _parser() -> argparse.ArgumentParser:
                         help="where, in this order (all that the environment covers)")  # fmt: skip
     parser.add_argument("--name", metavar="NAME", help="of the run; the script's, unless given")
     parser.add_argument("--on-demand", action="store_true", help="not spot")
+    parser.add_argument("--hours", type=run_price.hours, metavar="N",
+                        help="how long it takes, for its price; it isn't ended then")  # fmt: skip
     parser.add_argument("--entry", metavar="SCRIPT", help="of a folder: which script starts")
     parser.add_argument("--requirements", type=Path, metavar="FILE",
                         help="packages (requirements.txt of the folder, or inline metadata)")  # fmt: skip

@@ -17,6 +17,7 @@ from fleet.controller import Observation
 from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
 from infra.catalog import CATALOG
 from infra.nodes import Node
+from infra.prices import total
 
 _RATE_OVER_S = 600.0
 _ANY_WIDTH = 10_000
@@ -99,6 +100,26 @@ def price_so_far(observation: Observation) -> tuple[float, list[str]]:
         elif observed.created_s:
             total += hourly * max(0.0, observation.view.cloud_s - observed.created_s) / 3600
     return total, sorted(unknown)
+
+
+class Spent:
+    """What a run has cost over all looks: also nodes that were preempted meanwhile, at the list price."""
+
+    def __init__(self) -> None:
+        self._dollars: dict[str, float | None] = {}
+
+    def note(self, observation: Observation) -> None:
+        """A look: each node that is there has been billed since its creation."""
+        for member, observed in observation.nodes:
+            hourly = _hourly(member, observed.zone)
+            if observed.created_s:
+                lived_s = max(0.0, observation.view.cloud_s - observed.created_s)
+                self._dollars[observed.instance] = None if hourly is None else hourly * lived_s / 3600
+
+    @property
+    def dollars(self) -> float | None:
+        """US dollars; None where a node's price isn't known."""
+        return total(list(self._dollars.values()))
 
 
 def summary(found: Sequence[Row]) -> str:

@@ -156,7 +156,7 @@ def within_budget(settings: Settings) -> float | None:
     Raises:
         InfraError: more than `fleet:dollarsPerHour`, which then can't be held against prices nobody knows.
     """
-    found = rows([_dearest(one) for one in nodes(settings)])
+    found = rows([at_dearest(one) for one in nodes(settings)])
     # Slices of other layers stay where they are, at their dearest: with all nodes that may come.
     found += [row for row in of(settings) if row.chips and row.what not in {one.what for one in found}]
     hourly = [row.hourly for row in found]
@@ -172,7 +172,7 @@ def within_budget(settings: Settings) -> float | None:
     return None if None in hourly else known
 
 
-def _dearest(node: Node) -> Node:
+def at_dearest(node: Node) -> Node:
     """A node in that of its zones where it costs most; one of unknown price, if there is any."""
 
     def price(zone: str) -> float:

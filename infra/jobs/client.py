@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from infra.errors import InfraError
@@ -33,6 +34,7 @@ class Status:
         why: what holds a job in the queue or its pods, or how it ended; empty where there is nothing to say.
         position: its place in the queue, from 1; None where it isn't queued.
         restarts: how often it was started again, and `counted` those that its limit counts.
+        admitted_s: of a job that has ended, seconds from its last admission to its end; None where unknown.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Status:
     position: int | None = None
     restarts: int = 0
     counted: int = 0
+    admitted_s: float | None = None
 
 
 class Jobs:
@@ -213,4 +216,14 @@ def _status(
         position=waiting.get(workload.get("metadata", {}).get("name", "")) if state == QUEUED else None,
         restarts=status.get("restarts", 0),
         counted=status.get("restartsCountTowardsMax", 0),
+        admitted_s=_seconds(conditions.get("Admitted"), ended.get("Completed") or ended.get("Failed")),
     )
+
+
+def _seconds(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> float | None:
+    """From one condition to another; None where one of them isn't there."""
+    stamps = [one.get("lastTransitionTime") for one in (begun, ended) if one]
+    if len(stamps) < 2 or None in stamps:
+        return None
+    first, last = (datetime.fromisoformat(str(stamp)) for stamp in stamps)
+    return max(0.0, (last - first).total_seconds())

@@ -78,6 +78,12 @@ class FleetSettings:
         default=None,
         rule=rules.between(1, 1_000_000, "$/h"),
     )
+    dollars_per_run: int | None = setting(
+        "what one run may cost, as predicted from its slices' prices and `--hours`; more, or a run whose price or "
+        "duration isn't known, is refused by `tpu run` and `tpu job submit` before anything starts",
+        default=None,
+        rule=rules.between(1, 10_000_000, "$"),
+    )
     preemptions_per_day: int | None = setting(
         "how many preempted slices are recreated per day, over all of them; 0: none; no limit, unless given",
         default=None,
