@@ -11,7 +11,16 @@ from tests.infra.engine import UPSTREAM, Recording, run
 from tests.infra.test_queue_layer import CLUSTER
 
 LAYERS = [layer.name for layer in layers()]
-DECLARED = {"storage": 26, "network": 9, "data": 5, "tpu": 7, "gke": 16, "queue": 134, "builds": 41}
+DECLARED = {
+    "storage": 26,
+    "network": 9,
+    "data": 5,
+    "tpu": 7,
+    "gke": 16,
+    "queue": 134,
+    "builds": 41,
+    "monitoring": 47,
+}
 _GKE = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
     "gke:namespaces": ["vision"],
@@ -26,7 +35,8 @@ _BUILDS = {
     "builds:previewUsers": ["group:ml@example.com"],
     "builds:applyUsers": ["group:sre@example.com"],
 }
-OFF = {"gke": _GKE, "queue": {**_GKE, **_QUEUE}, "builds": _BUILDS}
+_MONITORING = {"monitoring:channels": [{"name": "oncall", "email": "oncall@example.com"}]}
+OFF = {"gke": _GKE, "queue": {**_GKE, **_QUEUE}, "builds": _BUILDS, "monitoring": _MONITORING}
 """Settings that switch a layer on that is off in the tests' environment."""
 EVERYTHING = {
     "network:cloudNat": True,
@@ -39,6 +49,15 @@ EVERYTHING = {
     "gke:nodeAccountUsers": ["group:sre@example.com"],
     "gke:workloadAccountId": "cloud-tpu-sa",
     **{key: value for settings in OFF.values() for key, value in settings.items()},
+    "monitoring:channels": [
+        {"name": "oncall", "email": "oncall@example.com"},
+        {"name": "bus", "topic": "tpu-alerts"},
+        {"name": "hook", "webhook": "https://hooks.example.com/tpu"},
+        {"name": "theirs", "existing": "projects/my-project/notificationChannels/7"},
+    ],
+    "monitoring:billingAccount": "012345-6789AB-CDEF01",
+    "monitoring:budgetDollarsPerMonth": 1000,
+    "monitoring:runbooks": "https://example.com/runbooks",
 }
 UP = {**UPSTREAM, "gke": CLUSTER}
 KNOWN = {resource.table.token for resource in TYPES.values()}  # recorded, or taken from published source
