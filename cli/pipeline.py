@@ -67,16 +67,16 @@ def main(arguments: Sequence[str]) -> int:
 def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
     desired = settings[PipelineSettings]
     folder, objects, size = runs.measure(options.folder)
-    predicted = price.start_usd(desired) + size / _GIB * price.usd_per_gib(desired)
+    predicted = price.run_usd(settings, size / _GIB)
     most = price.most_usd(settings)
     limit = desired.max_run_cost_usd
-    if limit is not None and predicted > limit:
+    if limit is not None and (predicted is None or predicted > limit):
         raise CommandError(
-            f"predicted: ${predicted:,.2f}, pipeline:maxRunCostUsd allows ${limit:,}\n"
+            f"predicted: ${_dollars(predicted)}, pipeline:maxRunCostUsd allows ${limit:,}\n"
             "    fix: submit less, or raise it"
         )
     print(f"text     gs://{desired.raw_bucket_name}/{folder}: {objects} objects, {size / _GIB:,.2f} GiB")
-    print(f"shards   in Spark: ${predicted:,.2f} predicted, ${_dollars(most)} at most with training")
+    print(f"shards   in Spark: ${_dollars(predicted)} predicted, ${_dollars(most)} at most with training")
     print(f"training {desired.train}")
     confirm("Submit it?", options.yes)
     name = runs.submit(folder)

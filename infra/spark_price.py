@@ -61,9 +61,9 @@ def predicted(
 
 
 def _price(dcu_hours: float, gib_hours: float, tier: str, region: str) -> RunPrice:
-    entries = {BOOK[f"spark.dcu.{tier}"]: dcu_hours, BOOK[f"spark.shuffle.{tier}"]: gib_hours}
+    entries = ((BOOK[f"spark.dcu.{tier}"], dcu_hours), (BOOK[f"spark.shuffle.{tier}"], gib_hours))
     total, checked = 0.0, True
-    for entry, quantity in entries.items():
+    for entry, quantity in entries:
         price = entry.price(region)
         if not quantity:
             continue

@@ -1,5 +1,7 @@
 """A budget of the whole project: Google notifies, up to a day late, and ends nothing."""
 
+from typing import Any
+
 import pulumi
 import pulumi_gcp as gcp
 
@@ -27,13 +29,16 @@ class Budget(pulumi.ComponentResource):
     ):
         super().__init__("tpu:monitoring:Budget", "budget", None, opts)
         monitoring = settings[MonitoringSettings]
-        rules = [{"spend_basis": "CURRENT_SPEND", "threshold_percent": share} for share in CURRENT]
+        rules: Any = [{"spend_basis": "CURRENT_SPEND", "threshold_percent": share} for share in CURRENT]
         rules.append({"spend_basis": "FORECASTED_SPEND", "threshold_percent": FORECAST})
         # Only e-mail channels may be named; https://cloud.google.com/billing/docs/how-to/budgets-notification-recipients
         email = [one.name for one in monitoring.channels if one.email][:MOST_CHANNELS]
         topic = next(iter(channels.topics.values()), None)
-        published = {"pubsub_topic": topic, "schema_version": "1.0"} if topic is not None else {}
-        named = {"monitoring_notification_channels": [channels.ids[name] for name in email]} if email else {}
+        notified: Any = {"disable_default_iam_recipients": False}
+        if email:
+            notified["monitoring_notification_channels"] = [channels.ids[name] for name in email]
+        if topic is not None:
+            notified |= {"pubsub_topic": topic, "schema_version": "1.0"}
         self.budget = gcp.billing.Budget(
             "budget",
             billing_account=monitoring.billing_account,
@@ -50,9 +55,7 @@ class Budget(pulumi.ComponentResource):
                 "credit_types_treatment": "INCLUDE_ALL_CREDITS",
             },
             threshold_rules=rules,
-            all_updates_rule={"disable_default_iam_recipients": False, **named, **published}
-            if named or published
-            else None,
+            all_updates_rule=notified if len(notified) > 1 else None,
             opts=pulumi.ResourceOptions(parent=self),
         )
         self.register_outputs({})

@@ -24,7 +24,7 @@ def page(alert: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def of(alert: Alert, settings: Settings) -> dict[str, Any]:
+def of(alert: Alert, settings: Settings) -> Any:
     """The documentation, as the provider takes it."""
     text = page(alert.name).replace("ENV", settings.environment).replace("PROJECT", settings.project)
     base = settings[MonitoringSettings].runbooks

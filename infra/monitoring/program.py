@@ -8,15 +8,17 @@ import pulumi_gcp as gcp
 
 from infra import names
 from infra.monitoring import MonitoringOutputs, commands, documentation, metrics
+from infra.monitoring.alerts import Alert
 from infra.monitoring.budget import Budget
 from infra.monitoring.channels import Channels
 from infra.monitoring.dashboards import dashboards
+from infra.monitoring.metrics import LogMetric
 from infra.monitoring.rules import made
 from infra.monitoring.settings import MonitoringSettings
 from infra.settings import Settings
 
 # 64 buckets from 0.001 on, each 1.5 times as wide: to 10⁸. Means are exact; only percentiles are as coarse.
-_BUCKETS = {"exponential_buckets": {"num_finite_buckets": 64, "growth_factor": 1.5, "scale": 0.001}}
+_BUCKETS: Any = {"exponential_buckets": {"num_finite_buckets": 64, "growth_factor": 1.5, "scale": 0.001}}
 # An incident whose condition can't be told any more, because its node is gone, is closed after so long.
 _AUTO_CLOSE = "86400s"
 
@@ -33,10 +35,8 @@ class Metrics(pulumi.ComponentResource):
         self.register_outputs({})
 
     @staticmethod
-    def _metric(
-        one: metrics.LogMetric, settings: Settings, ours: pulumi.ResourceOptions
-    ) -> gcp.logging.Metric:
-        described: dict[str, Any] = {
+    def _metric(one: LogMetric, settings: Settings, ours: pulumi.ResourceOptions) -> gcp.logging.Metric:
+        described: Any = {
             "metric_kind": "DELTA",
             "value_type": "DISTRIBUTION" if one.value else "INT64",
             "unit": one.unit,
@@ -57,6 +57,13 @@ class Metrics(pulumi.ComponentResource):
         )
 
 
+def _conditions(alert: Alert, settings: Settings, threshold: float) -> Any:
+    return [
+        {"display_name": called, **condition.arguments(settings, threshold)}
+        for called, condition in alert.conditions.items()
+    ]
+
+
 class Alerts(pulumi.ComponentResource):
     """The alert policies, by the names of the alerts."""
 
@@ -73,10 +80,7 @@ class Alerts(pulumi.ComponentResource):
                 alert.name,
                 display_name=f"tpu {settings.environment}: {alert.name}",
                 combiner="OR",
-                conditions=[
-                    {"display_name": called, **condition.arguments(settings, threshold)}
-                    for called, condition in alert.conditions.items()
-                ],
+                conditions=_conditions(alert, settings, threshold),
                 severity=alert.severity,
                 documentation=documentation.of(alert, settings),
                 alert_strategy={"auto_close": _AUTO_CLOSE},
@@ -127,13 +131,10 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     if monitoring.billing_account:
         Budget(settings, channels, number, opts)
     return MonitoringOutputs(
-        dashboard_urls=pulumi.Output.from_input(
-            {
-                name: one.id.apply(lambda id_: commands.dashboard_url(id_, settings.project))
-                for name, one in shown.items()
-            }
+        dashboard_urls=pulumi.Output.all(**{name: one.id for name, one in shown.items()}).apply(
+            lambda ids: {name: commands.dashboard_url(id_, settings.project) for name, id_ in ids.items()}
         ),
-        policy_names=pulumi.Output.from_input({name: one.name for name, one in alerts.policies.items()}),
-        channel_names=pulumi.Output.from_input(channels.ids),
+        policy_names=pulumi.Output.all(**{name: one.name for name, one in alerts.policies.items()}),
+        channel_names=pulumi.Output.all(**channels.ids),
         useful_commands=pulumi.Output.from_input(commands.useful(settings)),
     )

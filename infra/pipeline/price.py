@@ -1,8 +1,4 @@
-"""What a run costs: predicted, at most, and by the hour of each of its parts.
-
-https://cloud.google.com/dataproc-serverless/pricing: DCU-hours of vCPU and memory, per second, a minute at
-least; shuffle storage by the disks' size.
-"""
+"""What a run costs: predicted by the amount of text, at most, and by the hour of each of its parts."""
 
 from __future__ import annotations
 
@@ -10,45 +6,51 @@ from collections.abc import Iterator
 from typing import Any
 
 from infra.catalog import CATALOG
+from infra.catalog.book import BOOK
 from infra.errors import Problem
+from infra.pipeline import places
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.settings.schema import Settings
+from infra.spark_price import SparkNode, predicted
 
-# research: dataproc-serverless/pricing, read 2026-11-20, us-central1.
-DCU_HOUR_USD = {"standard": 0.06, "premium": 0.089}
-SHUFFLE_GB_HOUR_USD = 0.000054795
-_DCU_PER_CORE, _DCU_PER_GB, _DCU_PER_MORE_GB, _GB_AT_FIRST_PRICE = 0.6, 0.1, 0.2, 8
 CORE_S_PER_GIB = 400.0
 """Measured on a slower machine (docs/preprocess.md); a run's own price shows how far off it is."""
-_START_MINUTES = 2.0
-_BOOT_GB = 50
+_START_H = 2 / 60  # until the executors are there
+_BOOT_GIB = 50  # of each node, billed with its disk
 _MIB_PER_GB = 1024
 
 
-def dcu(cores: int, memory_mib: float) -> float:
-    """DCU of a node: 0.6 a core, 0.1 a GB of memory, and 0.2 for what is above 8 GB a core."""
-    gb = memory_mib / _MIB_PER_GB
-    first = min(gb, _GB_AT_FIRST_PRICE * cores)
-    return cores * _DCU_PER_CORE + first * _DCU_PER_GB + (gb - first) * _DCU_PER_MORE_GB
+def _nodes(desired: PipelineSettings) -> tuple[SparkNode, SparkNode]:
+    """The driver and an executor, as they are billed."""
+    disk = desired.disk_gib + _BOOT_GIB
+    driver = (desired.driver_memory_mib + desired.driver_overhead_mib) / _MIB_PER_GB
+    executor = (desired.executor_memory_mib + desired.executor_overhead_mib) / _MIB_PER_GB
+    return SparkNode(desired.driver_cores, driver, disk), SparkNode(desired.executor_cores, executor, disk)
 
 
-def spark_hour_usd(desired: PipelineSettings, executors: int) -> float:
-    """What a batch costs an hour with so many executors."""
-    driver = dcu(desired.driver_cores, desired.driver_memory_mib + desired.driver_overhead_mib)
-    one = dcu(desired.executor_cores, desired.executor_memory_mib + desired.executor_overhead_mib)
-    disks = (1 + executors) * (desired.disk_gib + _BOOT_GB) * SHUFFLE_GB_HOUR_USD
-    return (driver + executors * one) * DCU_HOUR_USD[desired.tier] + disks
+def spark_usd(settings: Settings, executors: int, hours: float) -> float | None:
+    """What a batch costs with so many executors for so long; None where a price isn't known."""
+    desired = settings[PipelineSettings]
+    return predicted(*_nodes(desired), executors, hours, desired.tier, places.region(settings)).dollars
 
 
-def start_usd(desired: PipelineSettings) -> float:
-    """What a batch costs until it works: driver and least executors, for two minutes."""
-    return spark_hour_usd(desired, desired.min_executors) * _START_MINUTES / 60
+def run_usd(settings: Settings, gib: float) -> float | None:
+    """What shards of so much text cost: by the core-seconds that it takes, not the number of executors."""
+    start, each = start_usd(settings), usd_per_gib(settings)
+    return None if start is None or each is None else start + gib * each
 
 
-def usd_per_gib(desired: PipelineSettings) -> float:
-    """What a GiB of text costs, by the core-seconds that it takes, whatever the number of executors."""
-    one = spark_hour_usd(desired, 1) - spark_hour_usd(desired, 0)
-    return one / desired.executor_cores * CORE_S_PER_GIB / 3600
+def start_usd(settings: Settings) -> float | None:
+    """What a batch costs until it works."""
+    return spark_usd(settings, settings[PipelineSettings].min_executors, _START_H)
+
+
+def usd_per_gib(settings: Settings) -> float | None:
+    """What a GiB of text costs once it works."""
+    with_, without = spark_usd(settings, 1, 1), spark_usd(settings, 0, 1)
+    if with_ is None or without is None:
+        return None
+    return (with_ - without) / settings[PipelineSettings].executor_cores * CORE_S_PER_GIB / 3600
 
 
 def training_hour_usd(settings: Settings) -> float | None:
@@ -68,23 +70,21 @@ def most_usd(settings: Settings) -> float | None:
     """What a run costs at the very most: all executors until its time to live, training until its hours."""
     desired = settings[PipelineSettings]
     training = training_hour_usd(settings)
-    if training is None:
-        return None
-    spark = spark_hour_usd(desired, desired.max_executors) * desired.ttl_minutes / 60
-    return spark + training * desired.train_hours
+    spark = spark_usd(settings, desired.max_executors, desired.ttl_minutes / 60)
+    return None if training is None or spark is None else spark + training * desired.train_hours
 
 
 def of_runs(settings: Settings) -> dict[str, Any]:
-    """What the workflow computes a run's price of."""
-    desired = settings[PipelineSettings]
+    """What the workflow computes a run's price of; null where the book has none."""
+    desired, region = settings[PipelineSettings], places.region(settings)
     return {
-        "dcu_hour_usd": DCU_HOUR_USD[desired.tier],
-        "shuffle_gb_hour_usd": SHUFFLE_GB_HOUR_USD,
+        "dcu_hour_usd": BOOK[f"spark.dcu.{desired.tier}"].price(region).dollars,
+        "shuffle_gib_hour_usd": BOOK[f"spark.shuffle.{desired.tier}"].price(region).dollars,
         "training_hour_usd": training_hour_usd(settings),
         "most_usd": most_usd(settings),
         "limit_usd": desired.max_run_cost_usd,
-        "start_usd": start_usd(desired),
-        "usd_per_gib": usd_per_gib(desired),
+        "start_usd": start_usd(settings),
+        "usd_per_gib": usd_per_gib(settings),
     }
 
 
@@ -96,8 +96,8 @@ def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
     most = most_usd(settings)
     if most is None:
         rule = f"a run that may cost ${desired.max_run_cost_usd:,} has prices that the book knows"
-        yield Problem("pipeline:maxRunCostUsd", f"training by {desired.train}, of unknown price", rule,
-                      "take it out, or train: fleet")  # fmt: skip
+        found = f"tier {desired.tier} with training by {desired.train}, of unknown price"
+        yield Problem("pipeline:maxRunCostUsd", found, rule, "take it out, or train: fleet, tier: standard")
     elif most > desired.max_run_cost_usd:
         yield Problem(
             "pipeline:maxRunCostUsd", f"${desired.max_run_cost_usd:,}",

@@ -104,6 +104,13 @@ def audited(world: World, service: str, method: str) -> JsonObject:
     return {"type": "audited_resource", "labels": labels}
 
 
+def terminated(world: World, node: str) -> None:
+    """Google took a TPU node back."""
+    method = "tpu.nodes.terminate"
+    about = ("tpu", method, node, "", audited(world, "tpu", method))
+    write(world, *about, log="system_event", metadata={"terminateReason": "PREEMPTED"})
+
+
 def write(
     world: World,
     service: str,

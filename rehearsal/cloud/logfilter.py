@@ -103,8 +103,9 @@ def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
         compare, bound = _COMPARE[comparison], _number(value)
         if bound is None:
             raise NotEmulatedError(f"The filter {text!r}")
-        numbers = lambda entry: map(_number, values(entry, field))  # noqa: E731
-        return lambda entry: any(one is not None and compare(one, bound) for one in numbers(entry))
+        return lambda entry: any(
+            number is not None and compare(number, bound) for number in map(_number, values(entry, field))
+        )
     raise NotEmulatedError(f"The filter {text!r}")
 
 

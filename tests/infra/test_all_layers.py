@@ -20,6 +20,7 @@ DECLARED = {
     "queue": 134,
     "builds": 41,
     "pipeline": 48,
+    "monitoring": 47,
 }
 _GKE = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
@@ -36,7 +37,14 @@ _BUILDS = {
     "builds:applyUsers": ["group:sre@example.com"],
 }
 _PIPELINE = {"pipeline:rawBucketName": "my-project-raw", "pipeline:code": "0" * 64}
-OFF = {"gke": _GKE, "queue": {**_GKE, **_QUEUE}, "builds": _BUILDS, "pipeline": _PIPELINE}
+_MONITORING = {"monitoring:channels": [{"name": "oncall", "email": "oncall@example.com"}]}
+OFF = {
+    "gke": _GKE,
+    "queue": {**_GKE, **_QUEUE},
+    "builds": _BUILDS,
+    "pipeline": _PIPELINE,
+    "monitoring": _MONITORING,
+}
 """Settings that switch a layer on that is off in the tests' environment."""
 EVERYTHING = {
     "network:cloudNat": True,
@@ -55,6 +63,15 @@ EVERYTHING = {
     "pipeline:train": "fleet",
     "pipeline:trainZone": "us-east5-b",
     **{key: value for settings in OFF.values() for key, value in settings.items()},
+    "monitoring:channels": [
+        {"name": "oncall", "email": "oncall@example.com"},
+        {"name": "bus", "topic": "tpu-alerts"},
+        {"name": "hook", "webhook": "https://hooks.example.com/tpu"},
+        {"name": "theirs", "existing": "projects/my-project/notificationChannels/7"},
+    ],
+    "monitoring:billingAccount": "012345-6789AB-CDEF01",
+    "monitoring:budgetDollarsPerMonth": 1000,
+    "monitoring:runbooks": "https://example.com/runbooks",
 }
 UP = {**UPSTREAM, "gke": CLUSTER, "tpu": {"stackId": "0123abc", "slices": [], "fleets": []}}
 KNOWN = {resource.table.token for resource in TYPES.values()}  # recorded, or taken from published source

@@ -12,7 +12,6 @@ from infra.errors import SettingsError
 from infra.jobs import handoff
 from infra.pipeline import access, places, price, schedule, spark
 from infra.pipeline.places import RUN
-from infra.pipeline.settings import PipelineSettings
 from infra.pipeline.triggers import AgentPatience
 from infra.settings import Settings
 from infra.settings.parser import parse
@@ -214,16 +213,23 @@ def test_a_runtimes_end_is_told_two_months_before() -> None:
     assert "its support ended on 2027-11-26" in str(problem)
 
 
-def test_prices_add_up() -> None:
-    """The default batch of the service: a driver and two executors of 4 cores and 16 GB are 12 DCU."""
-    assert price.dcu(4, 16 * 1024) == pytest.approx(4.0)
-    assert price.dcu(4, 40 * 1024) == pytest.approx(4 * 0.6 + 32 * 0.1 + 8 * 0.2)
+def test_a_run_costs_most_with_all_executors_until_its_time_to_live() -> None:
     known = settings(**{k.replace(":", "__"): v for k, v in FLEET.items()})
-    desired = known[PipelineSettings]
     most, training = price.most_usd(known), price.training_hour_usd(known)
+    spark = price.spark_usd(known, 20, 4)
     assert most is not None
     assert training is not None
-    assert most == pytest.approx(price.spark_hour_usd(desired, 20) * 4 + training * 24)
+    assert spark is not None
+    assert most == pytest.approx(spark + training * 24)
+    least = price.run_usd(known, 0)
+    assert least is not None
+    assert 0 < least < spark
+
+
+def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
+    premium = settings(pipeline__tier="premium")
+    assert price.run_usd(premium, 1) is None
+    assert price.of_runs(premium)["shuffle_gib_hour_usd"] is None
 
 
 def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts() -> None:

@@ -187,6 +187,13 @@ def test_without_training_it_ends_with_the_shards() -> None:
     assert google.nodes == set()
 
 
+def test_an_unknown_price_stays_unknown() -> None:
+    google = Google(given={"pipeline__tier": "premium"})
+    assert run(google)["outcome"] == "trained"
+    assert not {"spark_usd", "predicted_usd"} & google.record.keys()
+    assert google.record["training_usd"] >= 0
+
+
 def test_a_duplicate_event_starts_nothing() -> None:
     google = Google()
     run(google)

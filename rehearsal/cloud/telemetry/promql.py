@@ -234,18 +234,18 @@ def _joined(sign: str, left: Node, right: Node) -> Node:
             if sign in _COMPARE:
                 raise bad_request("Invalid PromQL: comparisons between scalars must use bool.")
             return _computed(sign, one, other)
-        if isinstance(one, float) or isinstance(other, float):
-            pairs = {
-                key: (value, other) if isinstance(other, float) else (one, value)
-                for key, value in (one if isinstance(one, dict) else _some(other)).items()
-            }
+        pairs: dict[Key, tuple[float, float]]
+        if isinstance(other, float):
+            pairs = {key: (value, other) for key, value in _some(one).items()}
+        elif isinstance(one, float):
+            pairs = {key: (one, value) for key, value in other.items()}
         else:
             pairs = {key: (value, other[key]) for key, value in one.items() if key in other}
         if sign not in _COMPARE:
-            return {key: _computed(sign, a, b) for key, (a, b) in pairs.items()}  # type: ignore[arg-type]
+            return {key: _computed(sign, a, b) for key, (a, b) in pairs.items()}
         shown = 1 if isinstance(one, float) else 0  # the vector's own value stays
         compare = _COMPARE[sign]
-        return {key: pair[shown] for key, pair in pairs.items() if compare(*pair)}  # type: ignore[misc]
+        return {key: pair[shown] for key, pair in pairs.items() if compare(*pair)}
 
     return node
 

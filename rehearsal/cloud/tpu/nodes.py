@@ -182,10 +182,7 @@ class Nodes:
             await self._cut_power(node)
             if node.state == "READY":
                 node.body["state"] = "PREEMPTED"
-                method = "tpu.nodes.terminate"
-                resource = audit.audited(self._world, "tpu", method)
-                reason = {"metadata": {"terminateReason": "PREEMPTED"}}
-                audit.write(self._world, "tpu", method, node.name, "", resource, log="system_event", **reason)
+                audit.terminated(self._world, node.name)
 
     async def maintain(self, node: Node, ends: str) -> None:
         """Google's maintenance of the machines, which `ends` in READY, TERMINATED or UNKNOWN (a repair that
