@@ -20,7 +20,8 @@ from google.cloud import storage
 
 from infra import layers
 from infra.errors import CommandError
-from infra.pipeline import places
+from infra.pipeline import facts, places
+from infra.pipeline.settings import PipelineSettings
 from infra.publish import archive, wheels
 from infra.publish.errors import PublishError
 from infra.settings import Settings
@@ -49,7 +50,8 @@ def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> in
     """
     with tempfile.TemporaryDirectory(prefix="tpu-pipeline.") as work:
         try:
-            files = built(Path(work), root)
+            runtime = facts.RUNTIMES[settings[PipelineSettings].runtime_version]
+            files = built(Path(work), runtime.python, root)
         except PublishError as error:
             raise CommandError(str(error)) from None
         code = identity(files)
@@ -67,14 +69,17 @@ def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> in
     return 0
 
 
-def built(folder: Path, root: Path = ROOT) -> dict[str, Path]:
-    """The three files, the same bytes for the same tree and lock. Raises PublishError."""
+def built(folder: Path, python: str, root: Path = ROOT) -> dict[str, Path]:
+    """The three files for a runtime's Python ("3.11"), the same bytes for the same tree and lock.
+
+    Raises PublishError.
+    """
     main, code, packages = (folder / name for name in ("main.py", "workload.zip", "packages.tar.gz"))
     main.write_text(MAIN, encoding="utf-8")
     shutil.copyfile(wheels.build_workload(folder / "wheel", root), code)
     lock = folder / "requirements.txt"
     lock.write_text(without_runtime((root / LOCK).read_text("utf-8")), encoding="utf-8")
-    archive.write(packages, unpacked(wheels.locked(lock)))
+    archive.write(packages, unpacked(wheels.locked(lock, python)))
     return {path.name: path for path in (main, code, packages)}
 
 

@@ -56,12 +56,12 @@ def build_workload(into: Path, root: Path = ROOT) -> Path:
     return next(into.glob("tpu_workload-*.whl"))
 
 
-def locked(lock: Path) -> list[Path]:
-    """Return the wheels that `lock` names for this Python's version on x86-64 Linux.
+def locked(lock: Path, version: str = "") -> list[Path]:
+    """Return the wheels that `lock` names on x86-64 Linux, for this Python's version or another ("3.11").
 
     They are downloaded once for each content of the lock, their hashes checked by pip.
     """
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = version or f"{sys.version_info.major}.{sys.version_info.minor}"
     key = hashlib.sha256("\0".join([lock.read_text("utf-8"), version, *_PLATFORMS]).encode()).hexdigest()[:16]
     folder = cache_dir("wheels") / key
     if not folder.exists():

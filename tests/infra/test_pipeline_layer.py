@@ -1,7 +1,9 @@
 """What the pipeline layer declares, what a batch is, and what the hand-off asks for."""
 
 import json
+import zipfile
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -10,7 +12,7 @@ import yaml
 
 from infra.errors import SettingsError
 from infra.jobs import handoff
-from infra.pipeline import access, places, price, schedule, spark
+from infra.pipeline import access, code, places, price, schedule, spark
 from infra.pipeline.places import RUN
 from infra.pipeline.triggers import AgentPatience
 from infra.settings import Settings
@@ -258,3 +260,31 @@ def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
     stored = up().named("gcp:storage/bucketObject:BucketObject", "settings")
     assert stored.inputs["name"].startswith(f"{places.RECORDS}/settings/")
     assert places.record("r1") == "pipeline/r1/run.json"
+
+
+def test_what_batches_run_leaves_out_what_the_runtime_has() -> None:
+    lock = "numpy==2.4.6 \\\n    --hash=sha256:aa\npyspark==3.5.3 \\\n    --hash=sha256:bb\npy4j==0.10 --hash=sha256:cc\n"
+    assert code.without_runtime(lock) == "numpy==2.4.6 \\\n    --hash=sha256:aa\n"
+
+
+def test_wheels_are_unpacked_as_pip_would_put_them_on_the_path(tmp_path: Path) -> None:
+    wheel = tmp_path / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name in (
+            "a/__init__.py",
+            "a-1.data/purelib/b.py",
+            "a-1.data/scripts/tool",
+            "a-1.dist-info/RECORD",
+        ):
+            packed.writestr(name, name)
+    assert sorted(code.unpacked([wheel])) == ["a-1.dist-info/RECORD", "a/__init__.py", "b.py"]
+
+
+def test_code_is_known_by_names_and_contents(tmp_path: Path) -> None:
+    first, second = tmp_path / "x", tmp_path / "y"
+    first.write_text("1")
+    second.write_text("1")
+    assert code.identity({"main.py": first}) == code.identity({"main.py": second})
+    assert code.identity({"main.py": first}) != code.identity({"other.py": first})
+    second.write_text("2")
+    assert code.identity({"main.py": first}) != code.identity({"main.py": second})
