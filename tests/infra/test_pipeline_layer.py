@@ -263,8 +263,9 @@ def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
 
 
 def test_what_batches_run_leaves_out_what_the_runtime_has() -> None:
-    lock = "numpy==2.4.6 \\\n    --hash=sha256:aa\npyspark==3.5.3 \\\n    --hash=sha256:bb\npy4j==0.10 --hash=sha256:cc\n"
-    assert code.without_runtime(lock) == "numpy==2.4.6 \\\n    --hash=sha256:aa\n"
+    ours = "numpy==2.4.6 \\\n    --hash=sha256:aa\n"
+    lock = f"{ours}pyspark==3.5.3 \\\n    --hash=sha256:bb\npy4j==0.10 --hash=sha256:cc\n"
+    assert code.without_runtime(lock) == ours
 
 
 def test_wheels_are_unpacked_as_pip_would_put_them_on_the_path(tmp_path: Path) -> None:
