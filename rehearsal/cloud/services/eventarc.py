@@ -30,8 +30,8 @@ def _routes(change: Change) -> None:
         change.resources.find(f"{place}/services/{run['service']}")
     if kind.startswith(_STORAGE):
         _of_a_bucket(change, kind, filters.get("bucket", ""))
-    if not change.old:
-        _require_agents(change, kind)
+    if not change.old and kind == FINALIZED:
+        _require_agents(change)
         change.finish.append(lambda: change.world.triggers.add(change.name))
     change.body.setdefault("eventDataContentType", "application/json")
 
@@ -51,7 +51,7 @@ def _of_a_bucket(change: Change, kind: str, bucket: str) -> None:
         raise bad_request(f"The request was invalid: {why}")
 
 
-def _require_agents(change: Change, kind: str) -> None:
+def _require_agents(change: Change) -> None:
     """ApiError 400 as long as an agent lacks its role.
 
     https://cloud.google.com/eventarc/docs/all-roles-permissions
@@ -65,7 +65,7 @@ def _require_agents(change: Change, kind: str) -> None:
             "use Eventarc, it may take a few minutes before all necessary permissions are propagated to the "
             "Service Agent. Otherwise, verify that it has Eventarc Service Agent role.",
         )
-    if kind == FINALIZED and not iam.allowed(agent(change.world, "storage"), _STORAGE_NEEDS, iam.project):
+    if not iam.allowed(agent(change.world, "storage"), _STORAGE_NEEDS, iam.project):
         raise ApiError(
             400,
             "FAILED_PRECONDITION",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Reference, Verb
+from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.service import JsonObject, NotEmulatedError, bad_request
 
 _ID = r"(?!goog)[a-zA-Z][-\w.~+%]{2,254}"  # https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
@@ -12,23 +13,24 @@ _TOPIC, _SUBSCRIPTION = "pubsub.projects.topics", "pubsub.projects.subscriptions
 _numbers = itertools.count(10**16)
 
 
-def _subscriptions(change: Change) -> list[str]:
-    users = change.resources.users(change.name)
-    return [name for name in users if "/subscriptions/" in name]
+def publish(resources: Resources, topic: str, sent: list[JsonObject]) -> list[str]:
+    """Messages to every subscription of a topic that there is now; their ids."""
+    now = resources.world.clock.rfc3339()
+    messages = [{**one, "messageId": str(next(_numbers)), "publishTime": now} for one in sent]
+    for name in resources.users(topic):
+        if "/subscriptions/" in name:
+            resources.private.setdefault(name, {}).setdefault("backlog", {}).update(
+                {str(next(_numbers)): message for message in messages}
+            )
+    return [message["messageId"] for message in messages]
 
 
 def _publish(change: Change) -> JsonObject:
-    """topics.publish: to every subscription that there is now."""
+    """topics.publish."""
     sent = change.sent.get("messages") or []
     if not sent or any(not (one.get("data") or one.get("attributes")) for one in sent):
         raise bad_request("A message must have either non-empty data or at least one attribute.")
-    now = change.world.clock.rfc3339()
-    messages = [{**one, "messageId": str(next(_numbers)), "publishTime": now} for one in sent]
-    for name in _subscriptions(change):
-        change.resources.private.setdefault(name, {}).setdefault("backlog", {}).update(
-            {str(next(_numbers)): message for message in messages}
-        )
-    return {"messageIds": [message["messageId"] for message in messages]}
+    return {"messageIds": publish(change.resources, change.name, sent)}
 
 
 def _pull(change: Change) -> JsonObject:
