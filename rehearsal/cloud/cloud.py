@@ -18,6 +18,7 @@ from rehearsal.cloud.clusters import Clusters
 from rehearsal.cloud.config import CloudConfig, address
 from rehearsal.cloud.control import ControlServer, listening
 from rehearsal.cloud.credentials import CredentialsService
+from rehearsal.cloud.deliveries import Deliveries
 from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
 from rehearsal.cloud.iam import Iam
@@ -72,7 +73,7 @@ class Cloud:
         config.directory.mkdir(parents=True, exist_ok=True)
         self.requests = RequestLog(config.directory / "requests.jsonl")
         self._quotas = Quotas()
-        usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas)
+        usage = ServiceUsage(self.world, operations, config.enabled_apis, self._quotas, self.iam)
         logins = {one["refresh_token"]: who for who, one in config.people.items()}
         oauth = OAuth(self.iam, {config.refresh_token: config.owner, **logins})
         self._doorway = Doorway(self.world, self.faults, self.requests)
@@ -101,6 +102,7 @@ class Cloud:
             endpoints=oauth.endpoints(),
             doorway=self._doorway,
         )
+        self.world.finalized = Deliveries(self.world, self.iam, self._doorway).finalized
         self._guests = PodGuests(self.world, self.nodes)
         if config.builder:
             write = logging.methods()["logging.entries.write"]

@@ -14,7 +14,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from rehearsal.cloud.breakage import FAULT, abort, send_half
-from rehearsal.cloud.faults import Fault, Faults
+from rehearsal.cloud.faults import Fault, Faults, LostError
 from rehearsal.cloud.operations import planned_failure
 from rehearsal.cloud.requestlog import Entry, RequestLog
 from rehearsal.cloud.service import ApiError, NotEmulatedError, World
@@ -103,6 +103,8 @@ class Doorway:
         except ConnectionError:
             passage.reason = passage.reason or "connection-lost"
             raise
+        except LostError:
+            raise
         except asyncio.CancelledError:
             passage.reason = "cancelled"
             raise
@@ -125,6 +127,8 @@ class Doorway:
             await asyncio.sleep(fault.delay_s)
         if fault.error is not None:
             raise fault.error
+        if fault.lost:
+            raise LostError(fault.rule_id)
         if fault.reset:
             raise cut()
         planned = planned_failure.set(fault.operation_error)

@@ -11,7 +11,8 @@ A rule is JSON, a line of a scenario or the body of `POST /faults`:
 `method`, `host` and `principal` are globs, `path` a regular expression that is searched for. `what` is one of
 `{"status": 429, "message"?, "retry_after_s"?}`, `{"reset": true}` (close without an answer),
 `{"lost_answer": true}` (do it, then close), `{"delay_s": 1.5}` (real seconds), `{"truncated": true}` (close
-in the middle of the answer's body), `{"operation_error": {"code": "RESOURCE_EXHAUSTED", "message"?}}` (of the
+in the middle of the answer's body), `{"lost": true}` (of a delivery of an event, which is never made:
+rehearsal/cloud/deliveries.py), `{"operation_error": {"code": "RESOURCE_EXHAUSTED", "message"?}}` (of the
 operation that the request starts; a request that starts none is let through and not counted).
 """
 
@@ -52,12 +53,18 @@ _KEYS = {
         "delay_s",
         "truncated",
         "operation_error",
+        "lost",
     },
 }
+_DELIVERIES = "eventarc."  # what can be lost
 
 
 class FaultError(RehearsalError):
     """A rule that cannot be: says which key, its value and what it may be."""
+
+
+class LostError(Exception):
+    """An event is lost, and nobody hears of it."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class Fault:
     lost_answer: bool = False
     truncated: bool = False
     delay_s: float = 0.0
+    lost: bool = False
     operation_error: ApiError | None = None
 
 
@@ -166,6 +174,8 @@ def _parse(source: JsonObject, rule_id: str, now: float, seed: int) -> _Rule:
         path = re.compile(match.get("path", ""))
     except re.error as error:
         raise FaultError(f"match.path: {match['path']!r} is not a regular expression: {error}") from None
+    if "lost" in what and not match.get("method", "").startswith(_DELIVERIES):
+        raise FaultError(f"what.lost: only deliveries can be lost, with a match.method of {_DELIVERIES}…")
     from_s = now + float(when.get("at_s", 0))
     return _Rule(
         source=source,
@@ -200,7 +210,11 @@ def _parse_what(what: JsonObject, rule_id: str) -> Fault:
     if kind == "operation_error":
         return Fault(rule_id, operation_error=_operation_error(what["operation_error"], rule_id))
     return Fault(
-        rule_id, reset=kind == "reset", lost_answer=kind == "lost_answer", truncated=kind == "truncated"
+        rule_id,
+        reset=kind == "reset",
+        lost_answer=kind == "lost_answer",
+        truncated=kind == "truncated",
+        lost=kind == "lost",
     )
 
 

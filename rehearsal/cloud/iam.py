@@ -32,6 +32,21 @@ _CONVENIENCE = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
+# The domains of the agents of services, as far as these are emulated.
+_AGENTS = {
+    "aiplatform": "gcp-sa-aiplatform",
+    "artifactregistry": "gcp-sa-artifactregistry",
+    "cloudfunctions": "gcf-admin-robot",
+    "cloudscheduler": "gcp-sa-cloudscheduler",
+    "dataproc": "dataproc-accounts",
+    "eventarc": "gcp-sa-eventarc",
+    "pubsub": "gcp-sa-pubsub",
+    "run": "serverless-robot-prod",
+    "secretmanager": "gcp-sa-secretmanager",
+    "storage": "gs-project-accounts",
+    "workflows": "gcp-sa-workflows",
+}
+_ON_DEMAND = ("eventarc",)  # that whoever doesn't ask for it misses: the others come with the API
 _PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
 _POD = re.compile(r"([^\[/]+\.svc\.id\.goog)\[([^/]+)/([^]]+)\]")
 _MEMBER_KINDS = (
@@ -88,6 +103,7 @@ class Iam:
                 binding = {"role": role, "members": [member(who)]}
                 self._first.setdefault(resource, []).append(binding)
         self.token_lifetime_s = token_lifetime_s
+        self.agents: set[str] = set()  # of Google's services, those that are there on demand
         self.asked: set[str] = set()  # permissions that some method asks for
         self._tokens: dict[str, Token] = {}
         self._policies: dict[str, _Policy] = {}
@@ -129,9 +145,16 @@ class Iam:
         return token
 
     def _exists(self, principal: str) -> bool:
+        if principal in self.agents_on_demand:
+            return principal in self.agents
         if not principal.endswith(f"@{self._world.project}.iam.gserviceaccount.com"):
             return True
         return self._world.find(f"projects/{self._world.project}/serviceAccounts/{principal}") is not None
+
+    @property
+    def agents_on_demand(self) -> frozenset[str]:
+        """Service agents that aren't there before somebody asks for them, or a service needs its own."""
+        return frozenset(agent(self._world, api) for api in _ON_DEMAND)
 
     # Policies
 
@@ -424,6 +447,13 @@ def _by_role(policy: JsonObject) -> dict[str, list[str]]:
         marks = (f"{who} {binding.get('condition')}" for who in binding.get("members") or ())
         found.setdefault(binding.get("role", ""), []).extend(marks)
     return {role: sorted(marks) for role, marks in found.items() if marks}
+
+
+def agent(world: World, api: str) -> str:
+    """The address of a service's agent (https://cloud.google.com/iam/docs/service-agents)."""
+    if api not in _AGENTS:
+        raise NotEmulatedError(f"The service agent of {api}")
+    return f"service-{world.number}@{_AGENTS[api]}.iam.gserviceaccount.com"
 
 
 def member(principal: str) -> str:

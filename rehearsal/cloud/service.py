@@ -192,6 +192,7 @@ class World:
     is in, for access; the billing account is the project's. `run_build` runs a build of Cloud Build to its
     end, where there is something to run it with, and `run_batch` a batch of Spark.
     `caller` sends what Google's services send to each other; `write_log` keeps an entry that they log.
+    `triggers`: the full names of Eventarc's that are ready; `finalized` is told of each new object.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
 
@@ -211,6 +212,8 @@ class World:
     control_planes: dict[str, JsonObject] | None = None
     run_build: Callable[[JsonObject], Awaitable[None]] | None = None
     run_batch: Callable[[JsonObject], Awaitable[None]] | None = None
+    triggers: set[str] = field(default_factory=set)
+    finalized: Callable[[JsonObject], None] | None = None
     caller: Caller | None = None
     write_log: Callable[[JsonObject], None] | None = None
     unseen: dict[str, float] = field(default_factory=dict)  # full name → when it will show

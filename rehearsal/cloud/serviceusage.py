@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
+from rehearsal.cloud.iam import Iam, agent
+from rehearsal.cloud.oauth import account_id
 from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, NotEmulatedError, World, bad_request
 from rehearsal.cloud.tpu.quotas import SERVICE, Quotas
@@ -50,8 +52,9 @@ class ServiceUsage:
         operations: Operations,
         enabled: Iterable[str] = NEW_PROJECT,
         quotas: Quotas | None = None,
+        iam: Iam | None = None,
     ) -> None:
-        self._world = world
+        self._world, self._iam = world, iam
         self._quotas = quotas or Quotas()
         self._operations = operations
         self._enabled = {name: float("-inf") for name in enabled}  # and the real time from which it answers
@@ -101,6 +104,9 @@ class ServiceUsage:
             "serviceusage.services.enable": Method(self._enable, "serviceusage.services.enable"),
             "serviceusage.services.batchEnable": Method(self._batch_enable, "serviceusage.services.enable"),
             "serviceusage.services.disable": Method(self._disable, "serviceusage.services.disable"),
+            "serviceusage.services.generateServiceIdentity": Method(
+                self._identity, "serviceusage.services.enable"
+            ),
             "serviceusage.operations.get": Method(self._operation),
             "serviceusage.services.consumerQuotaMetrics.list": Method(
                 self._quota_metrics, "serviceusage.quotas.get"
@@ -175,6 +181,19 @@ class ServiceUsage:
             return {"service": self._service(name)}
 
         return self._start(call, "DisableServiceResponse", work)
+
+    async def _identity(self, call: Call) -> JsonObject:
+        """The service's agent, which is there from then on (v1beta1 only)."""
+        api = self._named(call.path["parent"]).partition(".")[0]
+        email = agent(self._world, api)
+
+        async def work() -> JsonObject:
+            await self._world.clock.sleep(_CHANGE_S)
+            if self._iam is not None:
+                self._iam.agents.add(email)
+            return {"email": email, "uniqueId": account_id(email)}
+
+        return self._start(call, "ServiceIdentity", work)
 
     async def _operation(self, call: Call) -> JsonObject:
         return self._operations.get(call.path["name"])

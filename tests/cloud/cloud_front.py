@@ -119,7 +119,8 @@ class CloudFront:
         self.requests = RequestLog(self._log)
         apis = ("tpu", *(entry.api for entry in entries()))
         every = (*NEW_PROJECT, *(f"{api}.googleapis.com" for api in apis))
-        usage = ServiceUsage(self.world, self.operations, every if self._enabled is None else self._enabled)
+        apis_on = every if self._enabled is None else self._enabled
+        usage = ServiceUsage(self.world, self.operations, apis_on, iam=self.iam)
         oauth = OAuth(self.iam, {REFRESH_TOKEN: OWNER})
         self.media = Media()
         logging = LoggingService(self.world, self.iam)

@@ -27,5 +27,5 @@ def services(
     """All of them and more over one world, which gets these zones. EntryError for a wrong one."""
     found(world, zones)
     engine = Engine(world, operations, iam, [*entries(), *more])
-    world.publish = partial(pubsub.deliver, engine.resources)
+    world.publish = partial(pubsub.publish, engine.resources)
     return list(engine.services)

@@ -1,43 +1,34 @@
-"""Cloud Scheduler: jobs. Their time never comes: no attempt is made.
+"""Cloud Scheduler: jobs, whose attempts are made when the cloud's clock says so.
 
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
 """
 
 from __future__ import annotations
 
+import base64
 import re
 import zoneinfo
 
+from rehearsal.cloud import cron
+from rehearsal.cloud.caller import OAUTH2, OIDC
+from rehearsal.cloud.clock import rfc3339
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
 from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, one_of, topic, wrong_state
-from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.operations import RPC_CODES
+from rehearsal.cloud.service import JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.services.pubsub import publish
+from rehearsal.cloud.workflow_engine import Request
 
-_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
-_NAMES = {
-    name: str(n)
-    for n, name in enumerate(
-        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], 1
-    )
-}
-_NAMES |= {name: str(n) for n, name in enumerate(["sun", "mon", "tue", "wed", "thu", "fri", "sat"])}
-_PART = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/([1-9]\d*))?")
-
-
-def is_cron(text: str) -> bool:
-    """Whether it is in the unix-cron format (https://cloud.google.com/scheduler/docs/configuring/cron-job-schedules)."""
-    fields = [
-        re.sub("[a-z]{3}", lambda found: _NAMES.get(found[0], "?"), each) for each in text.lower().split()
-    ]
-    return len(fields) == len(_RANGES) and all(
-        (found := _PART.fullmatch(part)) and all(low <= int(n) <= high for n in found.groups()[:2] if n)
-        for each, (low, high) in zip(fields, _RANGES, strict=True)
-        for part in each.split(",")
-    )
+# https://cloud.google.com/apis/design/errors#handling_errors
+_CODES = {
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+    409: "ALREADY_EXISTS", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE",
+}  # fmt: skip
 
 
 def _scheduled(change: Change) -> None:
     schedule, zone = change.body.get("schedule", ""), change.body["timeZone"]
-    if not is_cron(schedule):
+    if cron.parse(schedule) is None:
         if schedule.startswith("every "):  # of App Engine: https://cloud.google.com/appengine/docs/cron
             not_emulated("schedule")(change)
         raise bad_request("Schedule or time zone is invalid.")
@@ -52,6 +43,112 @@ def _scheduled(change: Change) -> None:
         http.setdefault("httpMethod", "POST")
         change.body.setdefault("attemptDeadline", "180s")
     change.body["userUpdateTime"] = change.world.clock.rfc3339()
+    change.finish.append(lambda: _plan(change))
+
+
+def _plan(change: Change) -> None:
+    """Follow the schedule as it is now, and no longer as it was."""
+    _stop(change)
+    change.private["task"] = change.world.start(_follow(change))
+
+
+def _stop(change: Change) -> None:
+    if (task := change.private.pop("task", None)) is not None:
+        task.cancel()
+
+
+async def _follow(change: Change) -> None:
+    """One attempt after the other, as long as the job is enabled."""
+    clock = change.world.clock
+    while (job := change.world.directory.get(change.name)) and job["state"] == "ENABLED":
+        due = cron.parse(job["schedule"])
+        at = due.after(clock.now(), job["timeZone"]) if due else None
+        if at is None:
+            return
+        job["scheduleTime"] = rfc3339(at)
+        await clock.sleep(at - clock.now())
+        if change.name in change.world.directory:
+            await _attempts(change)
+
+
+async def _attempts(change: Change) -> None:
+    """An attempt, and those that its retry configuration has for one that fails."""
+    job, clock = change.world.directory[change.name], change.world.clock
+    retry = job["retryConfig"]
+    pause_s = float(retry["minBackoffDuration"].removesuffix("s"))
+    for left in reversed(range(int(retry.get("retryCount", 0)) + 1)):
+        code, says = await _attempt(change, job)
+        job |= {"lastAttemptTime": clock.rfc3339(), "status": {"code": RPC_CODES[code]} if code else {}}
+        _log(change, job, code, says)
+        if not code or not left:
+            return
+        await clock.sleep(pause_s)
+        pause_s = min(pause_s * 2, float(retry["maxBackoffDuration"].removesuffix("s")))
+
+
+async def _attempt(change: Change, job: JsonObject) -> tuple[str, str]:
+    """The canonical name of what went wrong, or "", and what the target answered."""
+    if target := job.get("pubsubTarget"):
+        message = {key: target[key] for key in ("data", "attributes") if key in target}
+        if target["topicName"] not in change.world.directory:
+            return "NOT_FOUND", target["topicName"]
+        publish(change.resources, target["topicName"], [message])
+        return "", ""
+    if change.world.caller is None:
+        raise NotEmulatedError("An attempt of a job: this cloud has no front door")
+    http = job["httpTarget"]
+    kind = next((one for one in ("oauthToken", "oidcToken") if one in http), "")
+    account = http[kind]["serviceAccountEmail"] if kind else ""
+    headers = {
+        "User-Agent": "Google-Cloud-Scheduler",
+        "X-CloudScheduler": "true",
+        "X-CloudScheduler-JobName": change.id,
+        **http.get("headers", {}),
+    }
+    request = Request(
+        http["httpMethod"], http["uri"], headers, base64.b64decode(http.get("body", "")) or None,
+        {"oauthToken": OAUTH2, "oidcToken": OIDC}.get(kind, ""),
+        http.get(kind, {}).get("audience") or http["uri"], float(job["attemptDeadline"].removesuffix("s")),
+    )  # fmt: skip
+    try:
+        reply = await change.world.caller.send(request, account)
+    except TimeoutError:
+        return "DEADLINE_EXCEEDED", ""
+    except PermissionError as error:
+        return "PERMISSION_DENIED", str(error)
+    except ConnectionError as error:
+        return "UNAVAILABLE", str(error)
+    ok = 200 <= reply.status < 300
+    return "" if ok else _CODES.get(reply.status, "UNKNOWN"), reply.body.decode(errors="replace")[:500]
+
+
+def _log(change: Change, job: JsonObject, code: str, says: str) -> None:
+    """What Cloud Scheduler logs of an attempt (https://cloud.google.com/scheduler/docs/logging)."""
+    if change.world.write_log is None:
+        return
+    project, location = change.world.project, change.name.split("/")[-3]
+    payload = {
+        "@type": "type.googleapis.com/google.cloud.scheduler.logging.AttemptFinished",
+        "jobName": job["name"],
+        "status": code or "OK",
+        "targetType": "PUB_SUB" if "pubsubTarget" in job else "HTTP",
+        **({"debugInfo": says} if code else {}),
+    }
+    labels = {"project_id": project, "location": location, "job_id": change.id}
+    change.world.write_log(
+        {
+            "logName": f"projects/{project}/logs/cloudscheduler.googleapis.com%2Fexecutions",
+            "resource": {"type": "cloud_scheduler_job", "labels": labels},
+            "severity": "ERROR" if code else "INFO",
+            "jsonPayload": payload,
+        }
+    )
+
+
+def _run_now(change: Change) -> JsonObject:
+    """jobs.run: an attempt beside the schedule, also of a job that is paused."""
+    change.world.spawn(_attempts(change))
+    return change.old
 
 
 def _to(state: str, *before: str) -> Verb:
@@ -88,7 +185,12 @@ ENTRY = Entry(
                 not_emulated("appEngineHttpTarget"),
                 _scheduled,
             ),
-            verbs={"pause": _to("PAUSED", "ENABLED"), "resume": _to("ENABLED", "PAUSED", "ENABLED")},
+            deleting=_stop,
+            verbs={
+                "pause": _to("PAUSED", "ENABLED"),
+                "resume": _to("ENABLED", "PAUSED", "ENABLED"),
+                "run": Verb(_run_now),
+            },
         ),
     ),
     package="google.cloud.scheduler.v1",

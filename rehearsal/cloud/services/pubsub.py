@@ -13,16 +13,8 @@ _TOPIC, _SUBSCRIPTION = "pubsub.projects.topics", "pubsub.projects.subscriptions
 _numbers = itertools.count(10**16)
 
 
-def _publish(change: Change) -> JsonObject:
-    """topics.publish: to every subscription that there is now."""
-    sent = change.sent.get("messages") or []
-    if not sent or any(not (one.get("data") or one.get("attributes")) for one in sent):
-        raise bad_request("A message must have either non-empty data or at least one attribute.")
-    return {"messageIds": deliver(change.resources, change.name, sent)}
-
-
-def deliver(resources: Resources, topic: str, sent: list[JsonObject]) -> list[str]:
-    """Put messages into the backlog of each subscription of a topic; their ids."""
+def publish(resources: Resources, topic: str, sent: list[JsonObject]) -> list[str]:
+    """Messages to every subscription of a topic that there is now; their ids."""
     now = resources.world.clock.rfc3339()
     messages = [{**one, "messageId": str(next(_numbers)), "publishTime": now} for one in sent]
     for name in resources.users(topic):
@@ -31,6 +23,14 @@ def deliver(resources: Resources, topic: str, sent: list[JsonObject]) -> list[st
                 {str(next(_numbers)): message for message in messages}
             )
     return [message["messageId"] for message in messages]
+
+
+def _publish(change: Change) -> JsonObject:
+    """topics.publish."""
+    sent = change.sent.get("messages") or []
+    if not sent or any(not (one.get("data") or one.get("attributes")) for one in sent):
+        raise bad_request("A message must have either non-empty data or at least one attribute.")
+    return {"messageIds": publish(change.resources, change.name, sent)}
 
 
 def _pull(change: Change) -> JsonObject:

@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rehearsal.cloud.iam import agent
 from rehearsal.cloud.policies import requested_version
 from rehearsal.cloud.service import ApiError, Call, JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.storage import bucket_rules, encryption
@@ -158,7 +159,7 @@ class Buckets:
         world = self._store.world
         if call.path["projectId"] not in (world.project, world.number):
             raise bad_request(f"Unknown project id: {call.path['projectId']}")
-        return {"kind": "storage#serviceAccount", "email_address": encryption.agent(world)}
+        return {"kind": "storage#serviceAccount", "email_address": agent(world, "storage")}
 
     async def none(self, call: Call) -> JsonObject:
         """storage.notifications.list and its like: none, because none can be made."""

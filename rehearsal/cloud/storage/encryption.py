@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
+from rehearsal.cloud.iam import agent
 from rehearsal.cloud.service import ApiError, Call, JsonObject, World
 from rehearsal.cloud.storage.store import Store
 from rehearsal.cloud.storage.versions import Version
@@ -22,11 +23,6 @@ from rehearsal.cloud.storage.versions import Version
 FIELDS = ("customerEncryption", "kmsKeyName")
 COPY_SOURCE = "X-Goog-Copy-Source-Encryption"
 _KEY = re.compile(r"projects/[^/]+/locations/(?P<location>[^/]+)/keyRings/[^/]+/cryptoKeys/[^/]+")
-
-
-def agent(world: World) -> str:
-    """The account that uses KMS keys for the project's buckets."""
-    return f"service-{world.number}@gs-project-accounts.iam.gserviceaccount.com"
 
 
 def for_new(store: Store, call: Call, bucket: str, named: str | None) -> JsonObject:
@@ -105,7 +101,7 @@ def customer_key(headers: Mapping[str, str], sent: str = "X-Goog-Encryption") ->
 
 
 def _require_granted(store: Store, verb: str, key: str) -> None:
-    if not store.iam.allowed(agent(store.world), f"cloudkms.cryptoKeyVersions.{verb}", key):
+    if not store.iam.allowed(agent(store.world, "storage"), f"cloudkms.cryptoKeyVersions.{verb}", key):
         raise ApiError(
             403,
             "PERMISSION_DENIED",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rehearsal.cloud.iam import Iam
 from rehearsal.cloud.service import ApiError, JsonObject, World
 from rehearsal.cloud.storage.blobs import BlobStore
+from rehearsal.cloud.storage.events import event_data
 from rehearsal.cloud.storage.limits import MutationLimit
 from rehearsal.cloud.storage.versions import Objects, Version
 
@@ -43,8 +44,13 @@ class Store:
         directory[resource] = body
         self.iam.create_bucket(resource)
         self._objects[name] = Objects(
-            name, lambda: directory[resource], self.blobs, self.world.clock, self.next_generation, self.limit
-        )
+            name, lambda: directory[resource], self.blobs, self.world.clock, self.next_generation, self.limit,
+            self._finalized,
+        )  # fmt: skip
+
+    def _finalized(self, version: Version) -> None:
+        if self.world.finalized is not None:
+            self.world.finalized(event_data(version))
 
     def remove_bucket(self, name: str) -> None:
         """Forget a bucket with its policy and its soft-deleted objects."""
