@@ -119,8 +119,11 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
         raise
 
 
-def _follow(jobs: Jobs, name: str, hourly: float | None, predicted: RunPrice) -> int:
-    """Print what changes, and what worker 0 prints, until the job has ended, then its price; 0 if it completed."""
+def _follow(jobs: Jobs, name: str, hourly: float | None = None, predicted: RunPrice | None = None) -> int:
+    """Print what changes, and what worker 0 prints, until the job has ended, and its price; 0: it completed.
+
+    `hourly`: US dollars an hour while it runs, None where unknown.
+    """
     shown, pod, since = "", None, ""
     while True:
         status = jobs.status(name)
@@ -148,12 +151,12 @@ def _follow(jobs: Jobs, name: str, hourly: float | None, predicted: RunPrice) ->
         time.sleep(_POLL_S)
 
 
-def _price(status: Status, hourly: float | None, predicted: RunPrice) -> str:
+def _price(status: Status, hourly: float | None, predicted: RunPrice | None) -> str:
     """What its pools have cost since the queue admitted it last, and what was predicted; empty: unknown."""
     if hourly is None or status.admitted_s is None:
         return ""
     held = f"{status.admitted_s / 60:,.0f} min since its admission, ${hourly * status.admitted_s / 3600:,.2f}"
-    return held if predicted.dollars is None else f"{held}; predicted {predicted}"
+    return f"{held}; predicted {predicted}" if predicted and predicted.dollars is not None else held
 
 
 def _words(status: Status) -> str:

@@ -1,8 +1,8 @@
 """What a serverless Spark batch costs: predicted from its settings, and reckoned from what Google measured.
 
-A vCPU counts 0.6 DCU; a GB of memory, overhead included, 0.1 DCU up to 8 GB for each vCPU and 0.2 above. DCUs and
-shuffle storage are billed by the second, for a minute at least (premium shuffle storage for five). Shuffle
-storage is all disks of all nodes.
+A vCPU counts 0.6 DCU; a GB of memory, overhead included, 0.1 DCU up to 8 GB for each vCPU and 0.2 above.
+DCUs and shuffle storage are billed by the second, for a minute at least (premium shuffle storage for five).
+Shuffle storage is all disks of all nodes.
 https://cloud.google.com/dataproc-serverless/pricing
 https://cloud.google.com/dataproc-serverless/docs/reference/rest/v1/projects.locations.batches#UsageMetrics
 """
@@ -25,8 +25,8 @@ _S_PER_HOUR = 3600
 class SparkNode:
     """The driver, or an executor: vCPUs, memory with its overhead (GB), and all its disks (GiB).
 
-    What Google gives one that says nothing: 4 vCPUs, 16 GB, and 250 GiB for the least; a boot disk of 50 GiB is
-    billed as shuffle storage, too.
+    By default 4 vCPUs and 16 GB, as Google's page counts them, and the smallest disks: 250 GiB, and 50 GiB to
+    boot from, which are billed as shuffle storage, too.
     """
 
     cores: int = 4
@@ -51,8 +51,8 @@ def predicted(
 ) -> RunPrice:
     """The list price of a batch that has a driver and so many executors for so many hours.
 
-    With dynamic allocation, that of the maximum of executors is the most that it can cost, and that of its time
-    to live the longest.
+    With dynamic allocation, the most that it can cost is that of all executors that it may have, for all of
+    its time to live.
     """
     seconds = hours * _S_PER_HOUR
     dcu_s = max(seconds, _LEAST_S["dcu"]) * (driver.dcu + executors * executor.dcu)
@@ -61,9 +61,9 @@ def predicted(
 
 
 def _price(dcu_hours: float, gib_hours: float, tier: str, region: str) -> RunPrice:
-    entries = ((BOOK[f"spark.dcu.{tier}"], dcu_hours), (BOOK[f"spark.shuffle.{tier}"], gib_hours))
     total, checked = 0.0, True
-    for entry, quantity in entries:
+    for kind, quantity in (("dcu", dcu_hours), ("shuffle", gib_hours)):
+        entry = BOOK[f"spark.{kind}.{tier}"]
         price = entry.price(region)
         if not quantity:
             continue

@@ -235,3 +235,51 @@ def test_what_can_be_no_program_is_refused(
         program(
             tmp_path / what, options["entry"], options["requirements"], options["words"], tmp_path / "work"
         )
+
+
+LIMITED = {"dollarsPerRun": 100}
+
+
+@pytest.mark.parametrize(
+    ("more", "flags", "said"),
+    [
+        (LIMITED, [], "this one's price is unknown: nothing says how long it takes\n    fix: --hours N"),
+        (
+            LIMITED,
+            ["--hours", "5"],
+            r"would cost \$112.26 \(\$22.45 an hour, 5 h\), fleet:dollarsPerRun allows",
+        ),
+        (LIMITED, ["--hours", "3", "--on-demand"], r"would cost \$129.60"),
+    ],
+)
+def test_a_run_above_its_limit_is_refused_before_anything_is_asked_published_or_created(
+    more: dict[str, Any], flags: list[str], said: str,
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(run, "from_file", lambda _: settings(**more))
+    with pytest.raises(CommandError.__base__, match=said):
+        run.main(["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", *flags])
+    assert published.targets == []
+    assert world.asked == []
+
+
+def test_a_runs_price_is_predicted_and_the_actual_one_stands_beside_it(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(run, "from_file", lambda _: settings(**LIMITED))
+    world.said[NODE] = DONE
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--hours", "4", "--yes"]
+    assert run.main([*line, "--json"]) == 0
+    reported = capsys.readouterr()
+    assert "price     $89.81 ($22.45 an hour, 4 h), predicted" in reported.err
+    assert "since the creation of its node, predicted $89.81" in reported.err
+    found = json.loads(reported.out)
+    assert found["predicted_dollars"] == 89.81
+    assert found["dollars"] is not None
+
+
+def test_a_run_is_told_how_long_it_takes_in_hours(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run.main(["dev", str(script), "--slice", "v6e-16", "--hours", "soon"])
+    assert "soon: a number of hours above 0, e.g. 1.5" in capsys.readouterr().err
