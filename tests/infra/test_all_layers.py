@@ -19,7 +19,7 @@ DECLARED = {
     "gke": 16,
     "queue": 134,
     "builds": 41,
-    "monitoring": 47,
+    "monitoring": 46,
 }
 _GKE = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],

@@ -226,12 +226,8 @@ def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     assert len(ours(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
     lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
     lab.pulumi("monitoring", "refresh", *yes, "--expect-no-changes")
-    text = lab.settings.read_text()
-    lab.settings.write_text(
-        f"{text.rstrip()}\n  monitoring:alerts: [{{name: run-stalled, threshold: 60}}]\n"
-        if text.rstrip().endswith("1000")
-        else text.replace(budget, f"{budget}  monitoring:alerts: [{{name: run-stalled, threshold: 60}}]\n")
-    )
+    changed = "config:\n  monitoring:alerts: [{name: run-stalled, threshold: 60}]\n"
+    lab.settings.write_text(lab.settings.read_text().replace("config:\n", changed, 1))
     assert "~ 1 updated" in lab.pulumi("monitoring", "up", *yes)
     lab.pulumi("monitoring", "destroy", *yes)
     assert ours(lab) == []
