@@ -19,7 +19,7 @@ from infra.settings import Settings
 
 # 64 buckets from 0.001 on, each 1.5 times as wide: to 10⁸. Means are exact; only percentiles are as coarse.
 _BUCKETS: Any = {"exponential_buckets": {"num_finite_buckets": 64, "growth_factor": 1.5, "scale": 0.001}}
-# An incident whose condition can't be told any more, because its node is gone, is closed after so long.
+# An incident without new points, because its node is gone, is closed after so long.
 _AUTO_CLOSE = "86400s"
 
 

@@ -245,6 +245,25 @@ def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
     assert ours(lab) == []
 
 
+@pytest.mark.slow
+def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
+    lab.settings.write_text(SETTINGS + CHANNELS)
+    lab.pulumi("monitoring", "stack", "init", "dev")
+    up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
+    assert lab.killed(up_, 60)
+    before = ours(lab)
+    assert any("/dashboards/" in name or "/notificationChannels/" in name for name in before)
+    output = lab.infra("up", "dev", "monitoring", "--yes", "--skip-preview")
+    assert "made, and imported" in output
+    after = ours(lab)
+    assert set(before) <= set(after)
+    shown = [lab.cloud.world.directory[name].get("displayName") for name in after]
+    named = [name for name in shown if name]
+    assert len(named) == len(set(named)), "nothing was made twice"
+    lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
+    assert lab.infra("settle", "dev", "monitoring") == "monitoring: nothing to settle\n"
+
+
 def write_golden() -> None:
     """The dashboards as they are now."""
     GOLDEN.mkdir(exist_ok=True)
