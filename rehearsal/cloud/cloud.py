@@ -33,7 +33,7 @@ from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.storage import StorageService
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
-from rehearsal.cloud.telemetry import Telemetry
+from rehearsal.cloud.telemetry import Telemetry, picture
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.cloud.tpu.queued import entry
@@ -79,7 +79,7 @@ class Cloud:
         kms = next(one for one in entered if one.api == "cloudkms")
         self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
         self.telemetry = self.world.telemetry = Telemetry(self.world, self.iam)
-        logging = LoggingService(self.world, self.iam)
+        self.logging = logging = LoggingService(self.world, self.iam)
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -131,6 +131,7 @@ class Cloud:
             self._clusters,
             self._guests,
             self._firewall,
+            self.dashboards,
         )
         runner = await self._runner(control.app())
         await web.SockSite(runner, listening(self._config.control)).start()
@@ -143,6 +144,10 @@ class Cloud:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._config.certificate, self._config.key)
         return HttpOrGrpcSite(runner, host, port, context, self.storage.grpc_socket)
+
+    def dashboards(self, window_s: float) -> str:
+        """The project's dashboards as a page, over the last so many virtual seconds."""
+        return picture.page(self.world, self.telemetry, self.logging.entries(), window_s)
 
     @property
     def port(self) -> int:
