@@ -11,16 +11,17 @@ again": settling that is killed is begun again where it was.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from infra import names
+from infra import lookups, names
 from infra.errors import CommandError
 from infra.google_ids import google_id
 
 Record = dict[str, Any]
+Find = Callable[[str, Mapping[str, Any], str, Collection[str]], str | None]
 
 PASSING = ("CREATING", "DELETING")  # states of a node that Google is at work on
 MARK = "a `pulumi` was killed while"
@@ -37,11 +38,11 @@ def interrupted(deployment: Mapping[str, Any]) -> list[str]:
     return [f"{MARK} {doing} {called(one)}" for one, doing in pending + left]
 
 
-def mark_pending(deployment: Record, project: str) -> None:
+def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -> None:
     """Turns pending operations into resources that are to be looked at, in place.
 
-    `project` is that of the settings, for a state without a provider. Raises CommandError for a resource
-    whose id can't be said.
+    `project` is that of the settings, for a state without a provider; `find` is asked for ids that Google
+    chose. Raises CommandError for a resource whose id can't be said.
     """
     at = str(deployment.get("manifest", {}).get("time") or datetime.now(UTC).isoformat())
     resources: list[Record] = deployment.setdefault("resources", [])
@@ -51,7 +52,13 @@ def mark_pending(deployment: Record, project: str) -> None:
         if doing == "creating" and record["type"].startswith(_ASKS_NOBODY):
             continue  # what it made was in its state alone: the next update makes it
         if doing == "creating":
-            id_ = google_id(record["type"], record.get("inputs", {}), _project(record, resources, project))
+            place = _project(record, resources, project)
+            id_ = google_id(record["type"], record.get("inputs", {}), place)
+            if id_ is None and lookups.lookup(record["type"]):
+                known = {str(one.get("id")) for one in resources}
+                id_ = find(record["type"], record.get("inputs", {}), place, known)
+                if id_ is None:
+                    continue  # it was never made: the next update makes it
             if id_ is None:
                 raise CommandError(
                     f"{MARK} creating {called(record)}, and nothing here says what Google calls it\n"

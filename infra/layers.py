@@ -22,6 +22,7 @@ from infra.settings.schema import SHARED, Relation, Settings
 if TYPE_CHECKING:
     import pulumi
 
+    from infra.lookups import Lookup
     from infra.prices import Rate, Row
     from infra.providers import Factory
 
@@ -61,6 +62,7 @@ class Layer:
         rates: what of it is billed by use alone.
         at_google: what it makes, by the id in its state, with the URL where Google answers for it.
         ids: of resource types that no other layer makes: infra/google_ids.py.
+        lookups: how resources are found whose ids Google chooses, by type: infra/lookups.py.
         holds: what lives on it and is in no stack, "members" of fleets or "jobs" (infra/guard.py): while one
             does, no destroy of it or of what it reads.
         held_by: the layer whose label the nodes or clusters carry that these are found on.
@@ -84,6 +86,7 @@ class Layer:
     rates: Callable[[Settings], Iterable[Rate]] = lambda _: ()
     at_google: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     ids: Mapping[str, str] = field(default_factory=dict)
+    lookups: Mapping[str, Lookup] = field(default_factory=dict)
     holds: str = ""
     held_by: str = ""
 

@@ -18,6 +18,8 @@ sys.path.insert(0, str(ROOT))
 from cli.__main__ import COMMANDS, SUBCOMMANDS  # noqa: E402
 from infra.catalog import CATALOG, SliceType  # noqa: E402
 from infra.layers import layers  # noqa: E402
+from infra.monitoring.alerts import ALERTS  # noqa: E402
+from infra.monitoring.metrics import METRICS  # noqa: E402
 from infra.outputs import declared  # noqa: E402
 from infra.policy import RULES  # noqa: E402
 from infra.settings.table import tables  # noqa: E402
@@ -93,6 +95,32 @@ def policy_rules() -> str:
     return "\n".join(lines)
 
 
+def alerts() -> str:
+    """Every alert, with what it fires by and its page."""
+    lines = ["| alert | severity | means | fires by | may be set to |", "| --- | --- | --- | --- | --- |"]
+    for one in ALERTS:
+        page = f"[{one.name}](runbooks/{one.name}.md)"
+        cells = (
+            page,
+            one.severity,
+            one.means,
+            f"{one.threshold:g} {one.unit}",
+            f"{one.low:g} to {one.high:g}",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([f"{len(ALERTS)} alerts.", "", *lines])
+
+
+def metrics() -> str:
+    """Every metric of the logs."""
+    lines = ["| metric | kind | labels | what |", "| --- | --- | --- | --- |"]
+    for one in METRICS:
+        kind = f"distribution, {one.unit}" if one.value else "count"
+        about = f"{one.about}{'; only on chips' if one.hardware else ''}"
+        lines.append(f"| {one.name} | {kind} | {', '.join(one.labels) or 'none'} | {about} |")
+    return "\n".join(lines)
+
+
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "cli.md": {"commands": commands},
     DOCS / "guides" / "infrastructure.md": {"prices": prices},
@@ -101,6 +129,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
     DOCS / "policy.md": {"rules": policy_rules},
     DOCS / "pipeline.md": {"grants": pipeline_grants.table},
+    DOCS / "monitoring.md": {"alerts": alerts, "metrics": metrics},
     DOCS / "gke.md": {"inputs": gke_inputs.table},
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.gcp.roles import ACCOUNTS, Role, roles
+from infra.layers import layers
 from infra.outputs import camel_case
 
 _TITLES = (
@@ -30,4 +31,7 @@ def _rows(account: str) -> Iterator[str]:
 
 
 def _only(role: Role) -> str:
-    return f"; only with `storage:{camel_case(role.setting)}`" if role.setting else ""
+    if not role.setting:
+        return ""
+    layer = next(one.name for one in layers() if role in one.roles)
+    return f"; only with `{layer}:{camel_case(role.setting)}`"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.gcp.roles import Role
 from infra.layers import Layer, deferred
+from infra.lookups import Lookup
 from infra.monitoring import commands
 from infra.monitoring.metrics import METRICS, full_name
 from infra.monitoring.rules import RULES, channel
@@ -80,6 +81,8 @@ _ROLES = (
     ),
 )  # fmt: skip
 
+_MONITORING = "https://monitoring.googleapis.com/"
+
 LAYER = Layer(
     name="monitoring",
     reads=("storage",),
@@ -96,6 +99,23 @@ LAYER = Layer(
         "gcp:logging/metric:Metric": "{name}",
         "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
         "gcp:pubsub/topicIAMMember:TopicIAMMember": "{topic} {role} {member}",
+    },
+    lookups={
+        "gcp:monitoring/alertPolicy:AlertPolicy": Lookup(
+            "MONITORING", _MONITORING, "v3/projects/{project}/alertPolicies", "alertPolicies"
+        ),
+        "gcp:monitoring/notificationChannel:NotificationChannel": Lookup(
+            "MONITORING", _MONITORING, "v3/projects/{project}/notificationChannels", "notificationChannels"
+        ),
+        "gcp:monitoring/dashboard:Dashboard": Lookup(
+            "MONITORING", _MONITORING, "v1/projects/{project}/dashboards", "dashboards"
+        ),
+        "gcp:billing/budget:Budget": Lookup(
+            "BILLING",
+            "https://billingbudgets.googleapis.com/v1/",
+            "billingAccounts/{billingAccount}/budgets",
+            "budgets",
+        ),
     },
     program=deferred(f"{__name__}.program"),
 )

@@ -16,7 +16,7 @@ MOST_CHANNELS = 5
 
 
 class Budget(pulumi.ComponentResource):
-    """The budget, and who hears of it: the channels, and the billing account's administrators."""
+    """The budget, and who is notified: the channels, and the billing account's administrators."""
 
     budget: gcp.billing.Budget
 

@@ -77,7 +77,7 @@ _DELTAS = "protoPayload.serviceData.policyDelta.bindingDeltas"
 METRICS = (
     LogMetric(
         name="chips",
-        about="chips of a node whose hosts are up, told by its worker 0 each minute",
+        about="chips of a node whose hosts are up, reported by its worker 0 each minute",
         resource=HOST,
         filter=_event("alive", "vitals"),
         labels={**NODE, "zone": "EXTRACT(labels.zone)"},

@@ -19,7 +19,7 @@ from infra.settings import Settings
 
 # 64 buckets from 0.001 on, each 1.5 times as wide: to 10⁸. Means are exact; only percentiles are as coarse.
 _BUCKETS: Any = {"exponential_buckets": {"num_finite_buckets": 64, "growth_factor": 1.5, "scale": 0.001}}
-# An incident whose condition can't be told any more, because its node is gone, is closed after so long.
+# An incident without new points, because its node is gone, is closed after so long.
 _AUTO_CLOSE = "86400s"
 
 
@@ -113,6 +113,11 @@ class Dashboards(pulumi.ComponentResource):
         self.register_outputs({})
 
 
+def _together(values: Mapping[str, pulumi.Output[str]]) -> pulumi.Output[dict[str, str]]:
+    """`Output.all` of nothing would be a list."""
+    return pulumi.Output.all(**values) if values else pulumi.Output.from_input({})
+
+
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> MonitoringOutputs:
     """Metrics, channels, alerts, dashboards and the budget."""
     provider = providers["gcp"]
@@ -131,10 +136,10 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     if monitoring.billing_account:
         Budget(settings, channels, number, opts)
     return MonitoringOutputs(
-        dashboard_urls=pulumi.Output.all(**{name: one.id for name, one in shown.items()}).apply(
+        dashboard_urls=_together({name: one.id for name, one in shown.items()}).apply(
             lambda ids: {name: commands.dashboard_url(id_, settings.project) for name, id_ in ids.items()}
         ),
-        policy_names=pulumi.Output.all(**{name: one.name for name, one in alerts.policies.items()}),
-        channel_names=pulumi.Output.all(**channels.ids),
+        policy_names=_together({name: one.name for name, one in alerts.policies.items()}),
+        channel_names=_together(channels.ids),
         useful_commands=pulumi.Output.from_input(commands.useful(settings)),
     )

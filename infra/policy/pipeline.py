@@ -50,6 +50,47 @@ def _function(one: Resource, _: Settings) -> Iterator[str]:
         yield f"serviceConfig.ingressSettings: {ingress or 'nothing'}"
 
 
+# Of an entry each has its own: a label of them would be a time series an entry.
+_UNBOUNDED = (
+    "insertId",
+    "timestamp",
+    "receiveTimestamp",
+    "trace",
+    "spanId",
+    "textPayload",
+    "jsonPayload.message",
+)
+_MOST_LABELS = 3
+
+
+def _bounded(one: Resource, _: Settings) -> Iterator[str]:
+    labels = one.get("labelExtractors") or {}
+    if len(labels) > _MOST_LABELS:
+        yield f"labelExtractors: {len(labels)} labels"
+    for label, extractor in labels.items():
+        if any(extractor == f"EXTRACT({field})" for field in _UNBOUNDED):
+            yield f"labelExtractors.{label}: {extractor}"
+
+
+def _in_time(one: Resource, _: Settings) -> Iterator[str]:
+    if not one.get("budgetFilter.projects"):
+        yield "budgetFilter.projects: nothing, which is all of the billing account"
+    shares = [rule.get("thresholdPercent") or 0 for rule in one.inputs.get("thresholdRules") or ()]
+    if not any(0 < share < 1 for share in shares):
+        yield f"thresholdRules: {', '.join(f'{100 * share:g} %' for share in shares) or 'nothing'}"
+
+
+def _without_secret(one: Resource, _: Settings) -> Iterator[str]:
+    for key in ("sensitiveLabels", "labels.auth_token", "labels.password"):
+        if one.get(key):
+            yield f"{key}: a secret"
+    url = str(one.get("labels.url") or "")
+    if url and not url.startswith("https://"):
+        yield f"labels.url: {url.partition(':')[0]}"
+    if "?" in url or "@" in url.partition("//")[2].partition("/")[0]:
+        yield "labels.url: with what may be a token"
+
+
 RULES = (
     Rule("PL1", ("gcp:dataproc/batch:Batch", "gcp:vertex/*CustomJob*"),
          "no run is a resource: a failed one would leave the state and stay at Google",
@@ -68,4 +109,13 @@ RULES = (
     Rule("PL6", ("gcp:monitoring/alertPolicy:AlertPolicy",),
          "an alert tells somebody, how bad it is and what to do", "channels, severity, documentation", "",
          _told),
+    Rule("PL8", ("gcp:logging/metric:Metric",),
+         "a metric of logs has few labels, and none that each entry has its own value of",
+         "3 labels at most, of nodes, zones or states", "", _bounded),
+    Rule("PL12", ("gcp:billing/budget:Budget",),
+         "a budget is of this project, and notifies before it is spent",
+         "budgetFilter.projects, and a threshold below 100 %", "", _in_time),
+    Rule("PL15", ("gcp:monitoring/notificationChannel:NotificationChannel",),
+         "no secret of a channel is in the state, and no incident is sent in the clear",
+         "an https URL without a token, a topic, or monitoring:channels[].existing", "", _without_secret),
 )  # fmt: skip

@@ -37,7 +37,7 @@ from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.serviceusage import ServiceUsage
 from rehearsal.cloud.storage import StorageService
 from rehearsal.cloud.storage.control import HttpOrGrpcSite
-from rehearsal.cloud.telemetry import Telemetry
+from rehearsal.cloud.telemetry import Telemetry, picture
 from rehearsal.cloud.tpu import TpuService
 from rehearsal.cloud.tpu.nodes import Durations
 from rehearsal.cloud.tpu.queued import entry
@@ -83,7 +83,7 @@ class Cloud:
         kms = next(one for one in entered if one.api == "cloudkms")
         self.storage.control.others.append(kms_grpc.handler(kms.methods(), self.iam, usage.require))
         self.telemetry = self.world.telemetry = Telemetry(self.world, self.iam)
-        logging = LoggingService(self.world, self.iam)
+        self.logging = logging = LoggingService(self.world, self.iam)
         self.world.write_log = logging.write
         self.front_door = FrontDoor(
             self.world,
@@ -141,6 +141,7 @@ class Cloud:
             self._clusters,
             self._guests,
             self._firewall,
+            self.dashboards,
         )
         runner = await self._runner(control.app())
         await web.SockSite(runner, listening(self._config.control)).start()
@@ -160,6 +161,10 @@ class Cloud:
             return None
         trusted = self._config.ca_certificate
         return ssl.create_default_context(cafile=str(trusted) if trusted else None)
+
+    def dashboards(self, window_s: float) -> str:
+        """The project's dashboards as a page, over the last so many virtual seconds."""
+        return picture.page(self.world, self.telemetry, self.logging.entries(), window_s)
 
     @property
     def port(self) -> int:

@@ -57,6 +57,7 @@ class ControlServer:
         clusters: Clusters,
         pods: PodGuests,
         firewall: Firewall | None = None,
+        dashboards: Callable[[float], str] = lambda _: "",
     ) -> None:
         self._clock = clock
         self._nodes = nodes
@@ -70,6 +71,7 @@ class ControlServer:
         self._clusters = clusters
         self._pods = pods
         self._firewall = firewall
+        self._dashboards = dashboards
 
     def app(self) -> web.Application:
         """The application for the socket."""
@@ -87,6 +89,7 @@ class ControlServer:
             ("/quotas", self._set_quota),
             ("/login", self._login),
             ("/snapshots", self._snapshot),
+            ("/dashboards", self._page),
             ("/clusters", self._clusters.found),
             ("/clusters/report", self._clusters.report),
             ("/clusters/account", self._clusters.account),
@@ -160,6 +163,9 @@ class ControlServer:
     async def _set_quota(self, body: JsonObject) -> JsonObject:
         self._quotas.set(body["name"], body["place"], int(body["chips"]))
         return {}
+
+    async def _page(self, body: JsonObject) -> JsonObject:
+        return {"html": self._dashboards(float(body["window_s"]))}
 
     async def _snapshot(self, body: JsonObject) -> JsonObject:
         self._add_snapshot(body["name"], Path(body["image"]), int(body["disk_size_gb"]))

@@ -58,6 +58,10 @@ class LoggingService:
         self._order: list[_Key] = []
         world.record = self._keep
 
+    def entries(self) -> list[JsonObject]:
+        """All that were written, oldest first."""
+        return [self._entries[key] for key in self._order]
+
     def methods(self) -> Mapping[str, Method]:
         """By method id. Which projects a request is about stands in its body, so IAM is asked here."""
         return {

@@ -20,7 +20,7 @@ DECLARED = {
     "queue": 134,
     "builds": 41,
     "pipeline": 48,
-    "monitoring": 47,
+    "monitoring": 46,
 }
 _GKE = {
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],

@@ -66,7 +66,7 @@ def checkpoint_old(lab: Watched) -> None:
     lab.minutes(135, minute)
 
 
-def said(lab: Watched, kind: str, count: int) -> None:
+def printed_events(lab: Watched, kind: str, count: int) -> None:
     """Events of the trainer, as its step log prints them."""
     out = io.StringIO()
     log = StepLog(open_store(str(lab.folder / "run")), "run", "saves", 10)
@@ -78,11 +78,11 @@ def said(lab: Watched, kind: str, count: int) -> None:
 
 
 def loss_not_finite(lab: Watched) -> None:
-    said(lab, "loss-not-finite", 1)
+    printed_events(lab, "loss-not-finite", 1)
 
 
 def checkpoint_failed(lab: Watched) -> None:
-    said(lab, "save-failed", 2)
+    printed_events(lab, "save-failed", 2)
 
 
 def measured(**numbers: float) -> Callable[[Watched], None]:
@@ -193,9 +193,9 @@ def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, alert: 
     FAULTS[alert](lab)
     lab.minutes(1)
     assert lab.fired(first) == Counter({alert, *TOGETHER.get(alert, ())})
-    told = [one for one in lab.cloud.telemetry.sent[sent:] if one.message["incident"]["state"] == "open"]
+    opened = [one for one in lab.cloud.telemetry.sent[sent:] if one.message["incident"]["state"] == "open"]
     (mine,) = (one for one in lab.cloud.telemetry.incidents[first:] if alert_of(one) == alert)
-    about = [one for one in told if one.message["incident"]["incident_id"] == mine.id]
+    about = [one for one in opened if one.message["incident"]["incident_id"] == mine.id]
     assert [(one.kind, one.to, one.failed) for one in about] == [
         ("email", "oncall@example.com", ""),
         ("pubsub", f"{P}/topics/tpu-alerts", ""),
@@ -230,7 +230,7 @@ def test_a_job_in_health_fires_nothing(lab: Watched) -> None:
 
 
 @pytest.mark.slow
-def test_idle_chips_of_a_running_job_are_told_by_their_duty_cycle(lab: Watched) -> None:
+def test_idle_chips_of_a_running_job_are_opened_by_their_duty_cycle(lab: Watched) -> None:
     first = lab.quiet()
     worker, steps = Beating(lab, "spins"), iter(range(1, 10_000))
 

@@ -226,12 +226,8 @@ def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     assert len(ours(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
     lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
     lab.pulumi("monitoring", "refresh", *yes, "--expect-no-changes")
-    text = lab.settings.read_text()
-    lab.settings.write_text(
-        f"{text.rstrip()}\n  monitoring:alerts: [{{name: run-stalled, threshold: 60}}]\n"
-        if text.rstrip().endswith("1000")
-        else text.replace(budget, f"{budget}  monitoring:alerts: [{{name: run-stalled, threshold: 60}}]\n")
-    )
+    changed = "config:\n  monitoring:alerts: [{name: run-stalled, threshold: 60}]\n"
+    lab.settings.write_text(lab.settings.read_text().replace("config:\n", changed, 1))
     assert "~ 1 updated" in lab.pulumi("monitoring", "up", *yes)
     lab.pulumi("monitoring", "destroy", *yes)
     assert ours(lab) == []
@@ -247,6 +243,25 @@ def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
     output = lab.pulumi("monitoring", "preview", "-s", "dev", fine=False)
     assert "projects/wire-test/notificationChannels/4711" in output
     assert ours(lab) == []
+
+
+@pytest.mark.slow
+def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
+    lab.settings.write_text(SETTINGS + CHANNELS)
+    lab.pulumi("monitoring", "stack", "init", "dev")
+    up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")
+    assert lab.killed(up_, 60)
+    before = ours(lab)
+    assert any("/dashboards/" in name or "/notificationChannels/" in name for name in before)
+    output = lab.infra("up", "dev", "monitoring", "--yes", "--skip-preview")
+    assert "made, and imported" in output
+    after = ours(lab)
+    assert set(before) <= set(after)
+    shown = [lab.cloud.world.directory[name].get("displayName") for name in after]
+    named = [name for name in shown if name]
+    assert len(named) == len(set(named)), "nothing was made twice"
+    lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
+    assert lab.infra("settle", "dev", "monitoring") == "monitoring: nothing to settle\n"
 
 
 def write_golden() -> None:

@@ -17,6 +17,8 @@ from tests.infra.test_all_layers import EVERYTHING, LAYERS, UP
 BUCKET, MEMBER = "gcp:storage/bucket:Bucket", "gcp:projects/iAMMember:IAMMember"
 VM, CLUSTER, POOL = "gcp:tpu/v2Vm:V2Vm", "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
 FIREWALL, SUBNET = "gcp:compute/firewall:Firewall", "gcp:compute/subnetwork:Subnetwork"
+ALERT, METRIC = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:logging/metric:Metric"
+BUDGET, CHANNEL = "gcp:billing/budget:Budget", "gcp:monitoring/notificationChannel:NotificationChannel"
 NAT, KEY = "gcp:compute/routerNat:RouterNat", "gcp:kms/cryptoKey:CryptoKey"
 WORKFLOW, FUNCTION = "gcp:workflows/workflow:Workflow", "gcp:cloudfunctionsv2/function:Function"
 SCRATCH, RUNS = "my-project-raw-scratch", "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
@@ -134,6 +136,16 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("K10", DEPLOYMENT, KUEUE, "spec.template.spec.hostNetwork", True),
     ("K11", POOL, "cpu", "nodeConfig.workloadMetadataConfig", GONE),
     ("K12", POOL, "cpu", "management.autoRepair", False),
+    ("PL6", ALERT, "boot-failed", "notificationChannels", []),
+    ("PL6", ALERT, "boot-failed", "documentation", GONE),
+    ("PL6", ALERT, "boot-failed", "severity", GONE),
+    ("PL8", METRIC, "boot-failed", "labelExtractors.node", "EXTRACT(insertId)"),
+    ("PL8", METRIC, "boot-failed", "labelExtractors", {"a": "x", "b": "x", "c": "x", "d": "x"}),
+    ("PL12", BUDGET, "budget", "budgetFilter.projects", GONE),
+    ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 1.0}]),
+    ("PL15", CHANNEL, "hook", "labels.url", "http://hooks.example.com/tpu"),
+    ("PL15", CHANNEL, "hook", "labels.url", "https://hooks.example.com/tpu?token=x"),
+    ("PL15", CHANNEL, "hook", "sensitiveLabels", {"authToken": "x"}),
 ]  # fmt: skip
 OF_OTHER_TYPES = [
     ("I04", Resource("gcp:serviceaccount/key:Key", "key", {})),

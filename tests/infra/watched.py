@@ -117,12 +117,12 @@ class Watched(Lab):
     def alive(self, node: str, kind: str) -> None:
         """What a node says of itself each minute."""
         shared = self.shared(node, 0)
-        told = logs.alive(shared, kind)
-        assert told is not None
+        entry = logs.alive(shared, kind)
+        assert entry is not None
         token = self.environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
         server = self.urls["logging.googleapis.com"]
         shipper = logs.Shipper(shared, threading.Event(), server=server, token=lambda: token, say=_refused)
-        shipper.send([{**told, "timestamp": self.cloud.world.clock.rfc3339()}])
+        shipper.send([{**entry, "timestamp": self.cloud.world.clock.rfc3339()}])
 
     @staticmethod
     def shared(node: str, worker: int) -> dict[str, Any]:

@@ -142,8 +142,8 @@ class Heartbeat:
         with self._changed:
             now = time.monotonic()
             ages = {f"{what}_age_s": round(now - at, 1) for what, at in self._since.items()}
-            told = {"state": state, "worker": self._worker, **self._facts, **self._numbers, **ages}
-        print(events.line("heartbeat", {**told, **self._probe()}), flush=True)
+            content = {"state": state, "worker": self._worker, **self._facts, **self._numbers, **ages}
+        print(events.line("heartbeat", {**content, **self._probe()}), flush=True)
 
     def _write_attribute(self, state: str, facts: dict[str, str | int]) -> None:
         """Ignores failures; after a first failure never retried: there is no such server here."""

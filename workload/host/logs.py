@@ -34,7 +34,7 @@ __all__ = [
 LOG = "tpu-host"
 VITALS_LOG = "tpu-vitals"
 VITALS = ("alive", "heartbeat")
-"""Events of every minute, which nobody reads one by one: they go to a log of their own."""
+"""Events of every minute, not to be read one by one: they go to a log of their own."""
 UNITS = ("google-startup-scripts.service", "tpu-job.service", "tpu-heartbeat.service")
 
 _SERVER = "https://logging.googleapis.com"
@@ -264,8 +264,8 @@ def _forward(
         batch = journal.batch()
         if not stopping.is_set() and time.monotonic() >= signed_s + _ALIVE_EVERY_S:
             signed_s = time.monotonic()
-            if (told := sign()) is not None:
-                shipper.send([told])
+            if (vital := sign()) is not None:
+                shipper.send([vital])
         if batch:
             shipper.send([one for _, one in batch])
             new = cursor.with_name(f"{cursor.name}.new")

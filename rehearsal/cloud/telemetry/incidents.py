@@ -198,8 +198,8 @@ class Telemetry:
                 continue
             failed = notify.send(channel, incident, self._world, self._iam)
             to = next(iter(channel.get("labels", {}).values()), "")
-            said = notify.message(incident, self._world)
-            self.sent.append(Notification(name, channel["type"], to, said, failed))
+            body = notify.message(incident, self._world)
+            self.sent.append(Notification(name, channel["type"], to, body, failed))
 
     def _count_executions(self) -> None:
         """Executions of workflows that have ended since the last look."""
