@@ -1,6 +1,6 @@
 """What Spark is started with on a cluster or by the service; arguments are those of `workload preprocess`.
 
-    spark-submit --py-files workload.zip batch.py gs://BUCKET/books.toml --set output.shards=256
+spark-submit --py-files workload.zip batch.py gs://BUCKET/books.toml --set output.shards=256
 """
 
 import sys

@@ -25,7 +25,10 @@ def problem(text: str, rules: FiltersConfig) -> tuple[str, str]:
         lines = [line for line in map(str.strip, text.splitlines()) if line]
         share = 1 - len(set(lines)) / len(lines)
         if share > rules.max_repeated_line_fraction:
-            return "max_repeated_line_fraction", f"has {share:.3f}, above {rules.max_repeated_line_fraction:g}"
+            return (
+                "max_repeated_line_fraction",
+                f"has {share:.3f}, above {rules.max_repeated_line_fraction:g}",
+            )
     if rules.max_replacement_fraction < 1:
         share = text.count(REPLACEMENT) / len(text)
         if share > rules.max_replacement_fraction:

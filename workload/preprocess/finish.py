@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workload.data.tokens import MANIFEST
+from workload.data.tokens import MANIFEST, Shard, token_dtype
 from workload.data.tokens import VERSION as MANIFEST_VERSION
-from workload.data.tokens import Shard, token_dtype
 from workload.errors import RunError
 from workload.preprocess.documents import Read
 from workload.preprocess.shards import Object, Part

@@ -43,7 +43,11 @@ class Plan:
         return {
             "preprocess_version": VERSION,
             "settings": self.config.decides(),
-            "tokenized_by": [tokenizer.identity, list(tokenizer.begin_of_document), tokenizer.end_of_document],
+            "tokenized_by": [
+                tokenizer.identity,
+                list(tokenizer.begin_of_document),
+                tokenizer.end_of_document,
+            ],
             "script_sha256": hashlib.sha256(self.script).hexdigest() if self.script else "",
             "inputs_sha256": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
             "links": self.links,
@@ -110,7 +114,7 @@ def _records(context: Any, plan: Plan) -> Any:
     dealt = context.parallelize([pieces[number::count] for number in range(count)], count)
     found = dealt.flatMap(lambda some: documents.read(some, config, source))
     if config.dedup.method == "fuzzy":
-        from pyspark import StorageLevel  # type: ignore[import-not-found,unused-ignore]
+        from pyspark import StorageLevel
 
         found = found.persist(StorageLevel.DISK_ONLY)  # read twice: for signatures, and for the shards
         found = found.union(_marks(found, config, count))
@@ -146,7 +150,9 @@ def _numbers(context: Any, plan: Plan, found: Any, store: Store) -> Read:
         raise DataError(f"input.sources: hold no document that is accepted, {of}\n    fix: {fix}")
     seen, most = numbers.documents + sum(numbers.rejected.values()), plan.config.input.max_unusable_fraction
     if numbers.unusable > most * seen:
-        rule = f"input.max_unusable_fraction = {most:g}: {numbers.unusable} of {seen} can't be used: {rejected}"
+        rule = (
+            f"input.max_unusable_fraction = {most:g}: {numbers.unusable} of {seen} can't be used: {rejected}"
+        )
         fix = "mend the inputs, or raise it: the manifest then counts them, and rejected-*.jsonl names each"
         raise DataError(f"{rule}\n    fix: {fix}")
     create_same(store, READ, numbers.dumps())

@@ -37,7 +37,7 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
         RunError: no Spark, no Java that it runs on, no master, or one thread where nobody asked for that.
     """
     try:
-        from pyspark import SparkConf, SparkContext  # type: ignore[import-not-found,unused-ignore]
+        from pyspark import SparkConf, SparkContext
     except ModuleNotFoundError:
         fix = 'in a checkout: "$(tools/setup.sh spark | tail -n 1)" -m workload preprocess …'
         raise RunError(f"this Python has no pyspark\n    fix: {fix}") from None
@@ -49,7 +49,9 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
     if master:
         conf.setMaster(master)
     if not conf.contains("spark.master"):
-        raise RunError("Spark has no master\n    fix: --local, --master local[4], or start it by spark-submit")
+        raise RunError(
+            "Spark has no master\n    fix: --local, --master local[4], or start it by spark-submit"
+        )
     if conf.get("spark.master").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -65,7 +67,9 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
     if context.defaultParallelism < 2 and not master:
         found = f"Spark's master is {context.master!r}, of one thread, and nobody asked for that"
         context.stop()
-        fix = "--master local[N] for all cores of this machine; runtime 3.0 of the service sets local by itself"
+        fix = (
+            "--master local[N] for all cores of this machine; runtime 3.0 of the service sets local by itself"
+        )
         raise RunError(f"{found}\n    fix: {fix}")
     return context
 

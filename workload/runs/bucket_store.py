@@ -74,9 +74,7 @@ class BucketStore:
             raise self._refused(name, "written", error) from error
         HEALTH.answered()
 
-    def read(
-        self, name: str, start: int = 0, end: int | None = None, generation: int | None = None
-    ) -> bytes:
+    def read(self, name: str, start: int = 0, end: int | None = None, generation: int | None = None) -> bytes:
         """See `Store.read`; of a generation, where one is given."""
         last = None if end is None else end - 1
         blob = self._bucket.blob(self._prefix + name, generation=generation)
@@ -103,9 +101,7 @@ class BucketStore:
         """Generation and bytes of each object whose name begins with the prefix."""
         try:
             blobs = self._client.list_blobs(self._bucket, prefix=self._prefix + prefix, retry=_RETRY)
-            return {
-                blob.name.removeprefix(self._prefix): (blob.generation, blob.size or 0) for blob in blobs
-            }
+            return {blob.name.removeprefix(self._prefix): (blob.generation, blob.size or 0) for blob in blobs}
         except _REFUSED as error:
             raise self._refused(prefix, "listed", error) from error
 
