@@ -18,7 +18,7 @@ from workload.runs.store import MissingObjectError
 _EXAMPLES = """  workload preprocess text.toml --local --set input.sources=docs --set output.url=/tmp/tokens
   workload preprocess books.toml --master local[4] --set output.shards=256
   spark-submit --py-files workload.zip batch.py gs://my-project-raw/books.toml"""
-# Of a traceback inside what Java says: an exception's name and text, up to the empty line or Java's own stack.
+# Of a traceback inside Java's: an exception's name and text, up to the empty line or Java's own stack.
 _LAST_WORD = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .*?)(?=\n\s*\n|\n\tat )", re.M | re.S)
 _SETTINGS_OF_TOKENIZERS = "tokenizer_config.json"
 

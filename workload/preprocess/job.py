@@ -1,4 +1,4 @@
-"""A whole run: what is read, which documents repeat others, shards, a check of all of it, the ready marker."""
+"""A whole run: inputs, which documents repeat others, shards, a check of it all, the ready marker."""
 
 import hashlib
 import json
@@ -154,7 +154,7 @@ def _numbers(context: Any, plan: Plan, found: Any, store: Store) -> Read:
             f"input.max_unusable_fraction = {most:g}: {numbers.unusable} of {seen} can't be used: {rejected}"
         )
         fix = "mend the inputs, or raise it: the manifest then counts them, and rejected-*.jsonl names each"
-        raise DataError(f"{rule}\n    fix: {fix}")
+        raise DataError(f"input.max_unusable_fraction = {most:g}: {found}\n    fix: {fix}")
     create_same(store, READ, numbers.dumps())
     return numbers
 

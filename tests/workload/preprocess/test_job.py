@@ -1,8 +1,10 @@
-"""Whole runs on real Spark: the same bytes however they are computed, each object once, and the trainer reads them."""
+"""Whole runs on real Spark: the same bytes however they are computed, which the trainer reads."""
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +42,6 @@ def start(arguments: list[str], status: int = 0, **variables: str) -> str:
 
 def starts(commands: list[list[str]], **variables: str) -> list[str]:
     """Several in one process; what each wrote to stdout."""
-    import os
-    import subprocess
-
     env = {**os.environ, **variables, "PYTHONPATH": str(environment.ROOT)}
     run = subprocess.run(
         [environment.python(), "-m", "tests.workload.preprocess.starts"],
