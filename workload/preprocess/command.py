@@ -4,7 +4,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workload import arguments as arguments_of
@@ -18,6 +18,8 @@ from workload.runs.store import MissingObjectError
 _EXAMPLES = """  workload preprocess text.toml --local --set input.sources=docs --set output.url=/tmp/tokens
   workload preprocess books.toml --master local[4] --set output.shards=256
   spark-submit --py-files workload.zip batch.py gs://my-project-raw/books.toml"""
+# Of a traceback inside Java's: an exception's name and text, up to the empty line or Java's own stack.
+_LAST_WORD = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception): .*?)(?=\n\s*\n|\n\tat )", re.M | re.S)
 _SETTINGS_OF_TOKENIZERS = "tokenizer_config.json"
 
 
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         _ = (
             tokenizer.end_of_document,
             tokenizer.begin_of_document,
-        )  # missing ones are found before Spark begins
+        )  # missing ones are found first
         master = options.master or ("local[*]" if options.local else "")
         return _run(config, tokenizer, script, master, options.conf)
 
@@ -50,7 +52,7 @@ def _run(
     config: configs.Config, tokenizer: Tokenizer, script: bytes, master: str, properties: Sequence[str]
 ) -> int:
     context = session.begin(master, properties, "workload preprocess")
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-not-found,unused-ignore]
+    from py4j.protocol import Py4JJavaError
 
     from workload.preprocess import job
 
@@ -114,20 +116,16 @@ def _tokenizer(config: configs.TokenizerConfig) -> Iterator[Tokenizer]:
         except MissingObjectError:
             fix = "name a tokenizer.json, or the prefix that holds one"
             raise DataError(f"tokenizer.name = {config.name}: no such object\n    fix: {fix}") from None
-        try:
+        with suppress(MissingObjectError):
             (inside / _SETTINGS_OF_TOKENIZERS).write_bytes(
                 configs.fetched(f"{folder_url}/{_SETTINGS_OF_TOKENIZERS}")
             )
-        except MissingObjectError:
-            pass
         yield open_tokenizer(str(inside), config.end)
 
 
 def _given_up(text: str) -> RunError:
     """The last word of the task that failed for the last time."""
-    found = re.findall(
-        r"^(?:workload\.errors\.)?(\w[\w.]*(?:Error|Exception): .*?)(?=\n\s*\n|\n\tat )", text, re.M | re.S
-    )
+    found = _LAST_WORD.findall(text)
     reason = found[-1] if found else text.strip().splitlines()[-1]
     return RunError(f"Spark gave up: {reason}\n    fix: start again: shards that are there stay")
 

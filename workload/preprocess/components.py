@@ -1,7 +1,8 @@
 """Connected components by Spark: which documents are alike, directly or through others.
 
-Large-star and small-star in turn until nothing changes (Kiveris and others, "Connected Components in MapReduce
-and Beyond", 2014). The result is a function of the edges alone: each node and the least of its component.
+Large-star and small-star in turn until nothing changes (Kiveris and others, "Connected Components in
+MapReduce and Beyond", 2014). The result is a function of the edges alone: each node and the least
+of its component.
 """
 
 from collections.abc import Iterable, Iterator

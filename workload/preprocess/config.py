@@ -1,4 +1,4 @@
-"""What a run of `workload preprocess` is given: a TOML file, settings on the command line, rules beside each."""
+"""What a run is given: a TOML file, settings on the command line, rules beside each."""
 
 import json
 import tempfile

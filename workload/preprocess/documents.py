@@ -1,7 +1,7 @@
 """What the tasks that read hand to the tasks that write.
 
-A record has a key that says which shard it belongs to and where in it: so one shuffle brings a shard's documents
-together, in an order that depends on nothing but them.
+A record has a key that says which shard it belongs to and where in it: so one shuffle brings a shard's
+documents together, in an order that depends on nothing but them.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Which documents are rejected for what they are; in any language.
 
-The share of repeated lines is a rule of Gopher's (arxiv.org/abs/2112.11446, table A1); its threshold there is 0.3.
+The share of repeated lines is a rule of Gopher's (arxiv.org/abs/2112.11446, table A1), with 0.3 there.
 """
 
 import re

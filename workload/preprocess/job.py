@@ -1,4 +1,4 @@
-"""A whole run: what is read, which documents repeat others, shards, a check of all of it, the ready marker."""
+"""A whole run: inputs, which documents repeat others, shards, a check of it all, the ready marker."""
 
 import hashlib
 import json
@@ -114,7 +114,7 @@ def _records(context: Any, plan: Plan) -> Any:
     dealt = context.parallelize([pieces[number::count] for number in range(count)], count)
     found = dealt.flatMap(lambda some: documents.read(some, config, source))
     if config.dedup.method == "fuzzy":
-        from pyspark import StorageLevel  # type: ignore[import-not-found,unused-ignore]
+        from pyspark import StorageLevel
 
         found = found.persist(StorageLevel.DISK_ONLY)  # read twice: for signatures, and for the shards
         found = found.union(_marks(found, config, count))
@@ -154,7 +154,7 @@ def _numbers(context: Any, plan: Plan, found: Any, store: Store) -> Read:
             f"input.max_unusable_fraction = {most:g}: {numbers.unusable} of {seen} can't be used: {rejected}"
         )
         fix = "mend the inputs, or raise it: the manifest then counts them, and rejected-*.jsonl names each"
-        raise DataError(f"{rule}\n    fix: {fix}")
+        raise DataError(f"input.max_unusable_fraction = {most:g}: {found}\n    fix: {fix}")
     create_same(store, READ, numbers.dumps())
     return numbers
 

@@ -7,8 +7,8 @@
             else:
                 yield {"id": row["id"], "text": row["text"].lower()}
 
-What comes out has the id of what went in; one id may come out several times. An id that doesn't is rejected too. The
-same rows must give the same documents each time: tasks may run twice.
+What comes out has the id of what went in; one id may come out several times. An id that doesn't is
+rejected too. The same rows must give the same documents each time: tasks may run twice.
 """
 
 import sys

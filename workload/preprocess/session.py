@@ -37,7 +37,7 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
         RunError: no Spark, no Java that it runs on, no master, or one thread where nobody asked for that.
     """
     try:
-        from pyspark import SparkConf, SparkContext  # type: ignore[import-not-found,unused-ignore]
+        from pyspark import SparkConf, SparkContext
     except ModuleNotFoundError:
         fix = 'in a checkout: "$(tools/setup.sh spark | tail -n 1)" -m workload preprocess …'
         raise RunError(f"this Python has no pyspark\n    fix: {fix}") from None

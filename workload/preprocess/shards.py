@@ -1,4 +1,4 @@
-"""The objects that a task makes of a shard's records: tokens, where each document lies in them, what was rejected.
+"""What a task makes of a shard's records: tokens, where each document lies in them, what was rejected.
 
 Each is made in memory and created once, its SHA-256 in its name. A task that runs twice, by a retry or by
 speculation, finds its own bytes there. Its last object, `parts/NUMBER.json`, says that the shard is done.
