@@ -95,6 +95,6 @@ RULES = (
           "a lifecycle rule with AbortIncompleteMultipartUpload", "", _unfinished),
     _rule("PL10", "what running jobs delete, of checkpoints or scratch, isn't stored on and billed",
           "soft delete of 0 s and no versions", "", _rewritten),
-    _rule("PL15", "what Spark leaves in the scratch bucket is removed after some days",
+    _rule("PL17", "what Spark leaves in the scratch bucket is removed after some days",
           "a lifecycle rule with Delete", "", _ends),
 )  # fmt: skip

@@ -90,7 +90,7 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("PL10", BUCKET, STEPS, "softDeletePolicy.retentionDurationSeconds", 604800),
     ("PL10", BUCKET, STEPS, "versioning.enabled", True),
     ("PL10", BUCKET, SCRATCH, "softDeletePolicy.retentionDurationSeconds", 604800),
-    ("PL15", BUCKET, SCRATCH, "lifecycleRules", []),
+    ("PL17", BUCKET, SCRATCH, "lifecycleRules", []),
     ("PL3", "gcp:storage/bucketObject:BucketObject", "source", "name", "function.zip"),
     ("PL4", WORKFLOW, "tpu-pipeline", "deletionProtection", True),
     ("PL4", WORKFLOW, "tpu-pipeline", "serviceAccount", GONE),
