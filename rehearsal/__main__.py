@@ -194,6 +194,7 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
         text=scenario.header.text,
         settings=scenario.header.settings,
         control_planes=scenario.header.control_planes,
+        runtimes=scenario.header.runtimes,
         locks=_locks(scenario.steps),
     )
     report = arguments.report.resolve()
