@@ -194,9 +194,9 @@ def _run(arguments: argparse.Namespace, narrator: Narrator) -> int:
         text=scenario.header.text,
         settings=scenario.header.settings,
         control_planes=scenario.header.control_planes,
+        runtimes=scenario.header.runtimes,
         locks=_locks(scenario.steps),
         prepare=scenario.header.prepare,
-        spark=scenario.header.spark,
     )
     report = arguments.report.resolve()
     report.mkdir(parents=True, exist_ok=True)

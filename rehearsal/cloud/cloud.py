@@ -21,7 +21,9 @@ from rehearsal.cloud.credentials import CredentialsService
 from rehearsal.cloud.deliveries import Deliveries
 from rehearsal.cloud.doorway import Doorway
 from rehearsal.cloud.faults import Faults
+from rehearsal.cloud.functions import Functions
 from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.invocations import Invocations
 from rehearsal.cloud.logs import LoggingService
 from rehearsal.cloud.metadata import MetadataServer
 from rehearsal.cloud.oauth import OAuth
@@ -85,6 +87,15 @@ class Cloud:
         self.telemetry = self.world.telemetry = Telemetry(self.world, self.iam)
         self.logging = logging = LoggingService(self.world, self.iam)
         self.world.write_log = logging.write
+        self._guests = PodGuests(self.world, self.nodes)
+        if config.builder:
+            write = logging.methods()["logging.entries.write"]
+            boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
+            self.world.run_build = Builder(self.world, self.iam, boxes, write).run
+            batches = Batches(self.world, self.iam, boxes, write, config.spark_python)
+            self.world.run_batch = batches.run
+            if config.function_python:
+                self.world.functions = Functions(self.world, self.iam, boxes, config.function_python)
         self.front_door = FrontDoor(
             self.world,
             self.iam,
@@ -101,15 +112,9 @@ class Cloud:
             ],
             endpoints=oauth.endpoints(),
             doorway=self._doorway,
+            invocations=Invocations(self.world, self.iam, self.world.functions),
         )
         self.world.finalized = Deliveries(self.world, self.iam, self._doorway).finalized
-        self._guests = PodGuests(self.world, self.nodes)
-        if config.builder:
-            write = logging.methods()["logging.entries.write"]
-            boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
-            self.world.run_build = Builder(self.world, self.iam, boxes, write).run
-            batches = Batches(self.world, self.iam, boxes, write, config.spark_python)
-            self.world.run_batch = batches.run
         self._clusters = Clusters(self.world, self.iam, self.faults)
         self._runners: list[web.AppRunner] = []
 
@@ -178,8 +183,9 @@ class Cloud:
         tasks = list(self.world.tasks)
         for task in tasks:
             task.cancel()
-        if self.world.caller is not None:
-            await self.world.caller.close()
+        for clients in (self.world.caller, self.world.functions):
+            if clients is not None:
+                await clients.close()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task

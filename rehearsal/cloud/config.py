@@ -33,7 +33,8 @@ class CloudConfig:
     `refresh_token` and `roles`, [role, resource] pairs, which the owner grants. With `control_planes`, a
     process beside this one runs those of clusters (rehearsal/kubernetes), and they wait for it. `builder`:
     the variables of the processes that Google's services run; without any, none of them run. `spark_python`:
-    an interpreter with PySpark for batches, which fail without it.
+    an interpreter with PySpark for batches, which fail without it; `function_python`: one with the functions
+    framework, without which functions are taken to build and to start.
     """
 
     project: str
@@ -62,6 +63,7 @@ class CloudConfig:
     control_planes: bool = False
     builder: dict[str, str] = field(default_factory=dict)
     spark_python: str = ""
+    function_python: str = ""
     seed: int = 0
 
     @property

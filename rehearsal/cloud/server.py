@@ -19,6 +19,8 @@ from rehearsal.cloud.discovery import Match
 from rehearsal.cloud.doorway import Doorway, Passage
 from rehearsal.cloud.faults import Fault
 from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.invocations import METHOD as INVOKE
+from rehearsal.cloud.invocations import Invocations
 from rehearsal.cloud.schema import Violation, refusal
 from rehearsal.cloud.service import (
     Answer,
@@ -70,6 +72,7 @@ class FrontDoor:
         *,
         endpoints: Mapping[tuple[str, str], Endpoint],
         doorway: Doorway,
+        invocations: Invocations | None = None,
     ) -> None:
         self._world = world
         self._iam = iam
@@ -84,6 +87,7 @@ class FrontDoor:
         iam.asked.update(method.permission for method in self._methods.values() if method.permission)
         self._endpoints = endpoints
         self._doorway = doorway
+        self._invocations = invocations or Invocations(world, iam, None)
 
     def app(self) -> web.Application:
         """The aiohttp application; the caller chooses the sockets and TLS."""
@@ -116,6 +120,10 @@ class FrontDoor:
         """Look at a request without judging it yet: faults and the log need its method and principal."""
         host = request.host.partition(":")[0].lower()
         path, _, query = request.raw_path.partition("?")
+        address = request.remote or ""
+        if self._invocations.owns(host):
+            who = self._invocations.principal(host, path, _bearer(request))
+            return Passage(INVOKE, request.method, host, path, who, address, query, validated=True), None
         path, query = xml.as_json_api(host, path, query, request)
         match = discovery.match(host, "GET" if request.method == "HEAD" else request.method, path)
         method_id = match.route.method_id if match else ""
@@ -125,7 +133,7 @@ class FrontDoor:
             method_id = "batch"
         token = self._iam.find_token(_bearer(request))
         principal = token.principal if token else ""
-        return Passage(method_id, request.method, host, path, principal, request.remote or "", query), match
+        return Passage(method_id, request.method, host, path, principal, address, query), match
 
     async def _serve(self, request: web.Request, passage: Passage, match: Match | None) -> web.StreamResponse:
         endpoint = self._endpoints.get((passage.host, passage.path))
@@ -136,6 +144,8 @@ class FrontDoor:
         if _is_batch(request, passage.path):
             passage.validated = True
             return await self._batch(request)
+        if self._invocations.owns(passage.host):
+            return await self._invocations.serve(request, passage.host, passage.principal)
         if what := xml.not_emulated(passage.host, passage.path, request):
             raise NotEmulatedError(what)
         if not passage.principal and not _is_session(request, match):

@@ -19,6 +19,7 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from rehearsal.cloud.caller import Caller
+    from rehearsal.cloud.functions import Functions
     from rehearsal.cloud.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -190,8 +191,8 @@ class World:
     and `number` name the one project that exists. `control_planes` holds how those of clusters are (`state`,
     `message`, `nodes`), where clusters have any. `above` says what a project, folder or billing account
     is in, for access; the billing account is the project's. `run_build` runs a build of Cloud Build to its
-    end, where there is something to run it with, and `run_batch` a batch of Spark.
-    `caller` sends what Google's services send to each other; `write_log` keeps an entry that they log.
+    end, where there is something to run it with, `run_batch` a batch of Spark; `functions` builds and serves
+    functions. `caller` sends what Google's services send to each other; `write_log` keeps what they log.
     `triggers`: the full names of Eventarc's that are ready; `finalized` is told of each new object.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
@@ -212,6 +213,7 @@ class World:
     control_planes: dict[str, JsonObject] | None = None
     run_build: Callable[[JsonObject], Awaitable[None]] | None = None
     run_batch: Callable[[JsonObject], Awaitable[None]] | None = None
+    functions: Functions | None = None
     triggers: set[str] = field(default_factory=set)
     finalized: Callable[[JsonObject], None] | None = None
     caller: Caller | None = None

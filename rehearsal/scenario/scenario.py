@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -33,8 +33,8 @@ class Header:
     token_lifetime_s: float = TOKEN_LIFETIME_S  # real seconds that an access token is good for
     seed: int | None = None  # random moments are drawn from it; left out: another one each time
     prepare: tuple[str, ...] = ()  # commands run before, where package registries are reached
-    spark: bool = False  # whether batches run, by the Python of `tools/setup.sh spark`
     control_planes: bool = False  # real ones behind GKE clusters, where `tools/setup.sh kubernetes` ran
+    runtimes: tuple[Literal["spark", "functions"], ...] = ()  # what batches and functions run with
     settings: dict[str, Any] = field(default_factory=dict)  # laid over the environment's `config` block
     text: Text = field(default_factory=Text)  # what the data disk's tokens are made of
 

@@ -20,10 +20,10 @@ from rehearsal.hosts.image import ensure_image
 from rehearsal.kubernetes import programs
 from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.standin.install import PACKAGES, Package, is_standin
-from rehearsal.world import authority, names, person
+from rehearsal.world import authority, names, person, runtimes
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout, cache_dir
-from rehearsal.world.program import TREE, change_settings, copy_program, read_settings
+from rehearsal.world.program import change_settings, copy_program, read_settings
 from rehearsal.world.snapshot import Text, snapshot_image
 
 
@@ -38,8 +38,8 @@ class Plan:
     text: Text = field(default_factory=Text)  # what the data snapshot holds
     settings: Mapping[str, object] = field(default_factory=dict)  # laid over the environment's file
     control_planes: bool = False  # whether clusters have them, where their programs are built
+    runtimes: tuple[str, ...] = ()  # of Google's services, where people's code runs: spark, functions
     locks: tuple[str, ...] = ()  # bundles to build outside, where the package registries can be reached
-    spark: bool = False  # whether batches of Spark run
     prepare: tuple[str, ...] = ()  # commands that fill caches there
 
 
@@ -80,6 +80,9 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
         person.write_programs(layout, kubernetes)
         if kubernetes:
             _write_kubernetes_config(layout, image, tls)
+    for name in plan.runtimes:
+        with narrator.step(f"the Python of the runtime `{name}`") as note:
+            note.text = str(runtimes.ensure(name, cache_dir(), narrator.line))
     for lock in plan.locks:
         with narrator.step(f"download what the bundle `{lock}` is made of"):
             _build_bundle(layout, plan, lock)
@@ -144,19 +147,15 @@ def _build_bundle(layout: Layout, plan: Plan, lock: str) -> None:
     )
 
 
-def _spark() -> str:
-    """The Python that runs batches; it is installed where it isn't there yet."""
-    command = [str(TREE / "tools" / "setup.sh"), "spark"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
-    return done.stdout.splitlines()[-1]
-
-
 def _run_outside(layout: Layout, command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=layout.program)
     if done.returncode != 0:
         raise WorldError(f"`{' '.join(command)}` failed:\n{done.stderr.strip()[-1500:]}")
+
+
+def _runtime(plan: Plan, name: str) -> str:
+    """The interpreter of a runtime that the plan has, which is made by then."""
+    return str(runtimes.ensure(name, cache_dir())) if name in plan.runtimes else ""
 
 
 def seed(layout: Layout, plan: Plan) -> None:
@@ -230,7 +229,8 @@ def _write_cloud_config(
         "seed": plan.seed,
         "control_planes": layout.kubernetes_config.exists(),
         "builder": person.builder(layout, project),
-        "spark_python": _spark() if plan.spark else "",
+        "spark_python": _runtime(plan, "spark"),
+        "function_python": _runtime(plan, "functions"),
     }
     layout.cloud_config.write_text(json.dumps(document, indent=1))
     layout.cloud_config.chmod(0o600)

@@ -29,6 +29,9 @@ METADATA_NAMES = ("metadata.google.internal", "metadata")
 # What the front door's certificate covers: also regional names such as us-east5-aiplatform.googleapis.com.
 CERTIFICATE_NAMES = ["*.googleapis.com", "*.storage.googleapis.com", "*.google.com", *_OTHERS]
 CERTIFICATE_NAMES += [f"*.{place}.gke.goog" for place in _GKE]
+# Of Run services and functions, whose hosts Google's own services ask for.
+_REGIONS = sorted({zone.rpartition("-")[0] for zone in ZONES})
+CERTIFICATE_NAMES += ["*.cloudfunctions.net", *(f"*.{region}.run.app" for region in _REGIONS)]
 
 
 def served() -> list[str]:

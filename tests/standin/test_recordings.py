@@ -231,7 +231,12 @@ def labels_of(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Taken from the provider's published source instead.
-NOT_RECORDED = {"gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember"}
+NOT_RECORDED = {
+    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember",
+    "gcp:kms/cryptoKeyIAMMember:CryptoKeyIAMMember",
+    "gcp:projects/serviceIdentity:ServiceIdentity",
+    "gcp:workflows/workflow:Workflow",
+}
 
 
 def test_every_type_has_a_recording() -> None:

@@ -1,4 +1,6 @@
-"""Cloud Run functions, second generation. They are taken to build and to start; nothing calls them.
+"""Cloud Run functions, second generation, which rehearsal/cloud/functions.py builds and serves.
+
+Where the cloud has nothing to do that with, they are taken to build and to start, and don't answer.
 
 https://cloud.google.com/functions/docs/reference/rest/v2/projects.locations.functions
 """
@@ -6,10 +8,11 @@ https://cloud.google.com/functions/docs/reference/rest/v2/projects.locations.fun
 from __future__ import annotations
 
 import re
+import uuid
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
 from rehearsal.cloud.collections.checks import acts_as, default_account, every, not_emulated, topic
-from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.service import ApiError, bad_request
 
 _RUNTIME = re.compile(r"(python3\d{1,2}|nodejs\d{2}|go1\d{2}|java\d{2}|ruby3\d|php8\d|dotnet\d{1,2})")
 
@@ -33,6 +36,52 @@ def _deploys(change: Change) -> None:
         service["serviceAccountEmail"] = default_account(change)
     service |= {"service": change.name.replace("/functions/", "/services/"), "uri": f"https://{host}"}
     change.body["url"] = f"https://{location}-{project}.cloudfunctions.net/{short}"
+    if not build.get("serviceAccount"):
+        email = f"{change.world.number}-compute@developer.gserviceaccount.com"
+        build["serviceAccount"] = f"projects/{project}/serviceAccounts/{email}"
+    if build.get("dockerRepository"):
+        change.resources.find(build["dockerRepository"])
+    else:
+        build["dockerRepository"] = f"projects/{project}/locations/{location}/repositories/gcf-artifacts"
+    if (functions := change.world.functions) is not None:
+        change.waits.append(lambda: functions.deploy(change.name, change.body))
+
+
+def _service(change: Change) -> None:
+    """The Run service behind a function, which has its policy."""
+    body, now = change.body, change.world.clock.rfc3339()
+    name = body["serviceConfig"]["service"]
+    account = body["serviceConfig"]["serviceAccountEmail"]
+    image = f"{body['buildConfig']['dockerRepository']}/{change.id}"
+    change.world.directory[name] = {
+        "name": name,
+        "uid": str(uuid.uuid4()),
+        "generation": "1",
+        "createTime": now,
+        "updateTime": now,
+        "creator": change.call.principal,
+        "ingress": "INGRESS_TRAFFIC_ALL",
+        "launchStage": "GA",
+        "template": {"serviceAccount": account, "containers": [{"image": image}]},
+        "uri": body["serviceConfig"]["uri"],
+    }
+    change.resources.iam.create(name)
+
+
+def _gone(change: Change) -> None:
+    change.resources.drop(change.old["serviceConfig"]["service"])
+    if change.world.functions is not None:
+        change.world.functions.remove(change.name)
+
+
+def _failed(change: Change, error: ApiError) -> None:
+    """A function that couldn't be built stays, and says why."""
+    if change.world.functions is None:
+        change.resources.drop(change.name)
+        return
+    message = {"severity": "ERROR", "type": "CloudRunServiceNotReady", "message": error.message}
+    change.world.directory[change.name] |= {"state": "FAILED", "stateMessages": [message]}
+    _service(change)
 
 
 ENTRY = Entry(
@@ -71,12 +120,15 @@ ENTRY = Entry(
                 not_emulated(
                     "kmsKeyName", "eventTrigger.channel", "buildConfig.source.repoSource",
                     "buildConfig.source.gitUri",
-                    "buildConfig.workerPool", "buildConfig.dockerRepository", "serviceConfig.vpcConnector",
+                    "buildConfig.workerPool", "serviceConfig.vpcConnector",
                     "serviceConfig.secretVolumes", "serviceConfig.secretEnvironmentVariables",
                     "serviceConfig.directVpcNetworkInterface",
                 ),
                 _deploys,
             ),
+            created=_service,
+            failed=_failed,
+            deleted=_gone,
         ),
     ),
     package="google.cloud.functions.v2",

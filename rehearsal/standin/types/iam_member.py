@@ -16,7 +16,7 @@ from rehearsal.standin import mapping
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.settings import Settings
 from rehearsal.standin.table import IAM, KMS, RESOURCE_MANAGER, STORAGE, Service
-from rehearsal.standin.types.services import ARTIFACT_REGISTRY, PUBSUB, SECRET_MANAGER
+from rehearsal.standin.types.services import ARTIFACT_REGISTRY, PUBSUB, RUN, SECRET_MANAGER
 
 _POLICY_VERSION = 3  # the one that has conditions
 _CONFIRMATIONS = 3
@@ -229,6 +229,7 @@ def _member(
     item: str = "{policy}",
     *,
     library: bool = False,
+    schema: str = "Policy",
     **more: Any,
 ) -> PolicyMember:
     exceptions = {
@@ -238,7 +239,7 @@ def _member(
         "location": "local fixed computed",
     }
     return PolicyMember(
-        access, token, service, item, (), exceptions, schema="Policy", client_library=library, **more
+        access, token, service, item, (), exceptions, schema=schema, client_library=library, **more
     )
 
 
@@ -290,6 +291,13 @@ CRYPTO_KEY_IAM_MEMBER = _member(
     KMS,
     PolicyAccess("cryptoKeyId", "{cryptoKeyId}", read_query=_DOTTED),
     library=True,
+)
+# Nor was this one: google/services/cloudrunv2/iam_cloud_run_v2_service.go.
+RUN_SERVICE_IAM_MEMBER = _member(
+    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember",
+    RUN,
+    PolicyAccess("name", "projects/{project}/locations/{location}/services/{name}"),
+    schema="GoogleIamV1Policy",
 )
 REPOSITORY_IAM_MEMBER = _member(
     "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember",

@@ -98,6 +98,10 @@ class Boxed:
         assert reply.status < 300, reply.body
         return json.loads(reply.body or b"{}")
 
+    def bucket(self, name: str) -> None:
+        body = {"name": name, "location": REGION}
+        self.ask("POST", f"storage.googleapis.com/storage/v1/b?project={PROJECT}", body)
+
     def upload(self, name: str, content: bytes, bucket: str = "raw") -> None:
         self.ask(
             "POST",

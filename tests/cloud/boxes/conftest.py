@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from boxed_front import REGION, Boxed
+from boxed_front import Boxed
 
 
 @pytest.fixture(scope="module")
 def boxed() -> Iterator[Boxed]:
     with tempfile.TemporaryDirectory(prefix="box-") as folder:
         front = Boxed(Path(folder), spark_python=sys.executable)
-        front.ask(
-            "POST", "storage.googleapis.com/storage/v1/b?project=boxed", {"name": "raw", "location": REGION}
-        )
+        front.bucket("raw")
         yield front
         front.close()
