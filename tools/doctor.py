@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -274,6 +275,21 @@ def catalog() -> Finding:
     )
 
 
+def prices(today: date) -> Finding:
+    """How far the price book can be trusted; an old price is no defect of the machine and fails nothing."""
+    code = (
+        "from datetime import date; from infra.catalog.book import BOOK; "
+        f"day = date({today.year}, {today.month}, {today.day}); "
+        "print(len(BOOK.stale(day)), BOOK.summary(day))"
+    )
+    output = output_of(program("python") or sys.executable, "-c", code)
+    if output is None:
+        return Finding("price book", MISSING, "can't be read", "make setup")
+    stale, _, summary = output.partition(" ")
+    fix = "read them at their sources again, and write price and date into infra/catalog/prices.toml"
+    return Finding("price book", OPTIONAL if int(stale) else OK, summary, fix if int(stale) else "")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; 1 if something that a test or a rehearsal needs is missing."""
     parser = argparse.ArgumentParser(
@@ -291,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *machine(),
         login(),
         catalog(),
+        prices(date.today()),
     ]
     missing = [finding.what for finding in findings if finding.state == MISSING]
     if options.json:

@@ -79,8 +79,8 @@ class FleetSettings:
         rule=rules.between(1, 1_000_000, "$/h"),
     )
     dollars_per_run: int | None = setting(
-        "what one run may cost, predicted from its slices' prices and `--hours`; more, or a run whose price or "
-        "time isn't known, is refused by `tpu run` and `tpu job submit` before anything starts",
+        "what one run may cost, predicted from its slices' prices and `--hours`; more, or a run of unknown "
+        "price or time, is refused by `tpu run` and `tpu job submit` before anything starts",
         default=None,
         rule=rules.between(1, 10_000_000, "$"),
     )

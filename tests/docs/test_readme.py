@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import date
 from importlib import metadata
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
         "control groups",
         "Google login",
         "zone catalog",
+        "price book",
     ):
         assert re.search(rf"(ok|missing|optional) +{re.escape(subject)} ", done.stdout), subject
     lines = done.stdout.splitlines()
@@ -95,6 +97,20 @@ def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
         if line.startswith("  missing"):
             assert "fix: " in lines[number + 1]
     assert done.returncode == (1 if any(line.startswith("  missing") for line in lines) else 0)
+
+
+@pytest.mark.parametrize(
+    ("today", "state", "said"),
+    [(date(2025, 4, 1), "ok", r"\d+ prices"), (date(2026, 12, 1), "optional", r"read more than 90 days ago")],
+)
+def test_doctor_warns_of_prices_that_are_old_and_fails_for_none(
+    today: date, state: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    found = importlib.import_module("doctor").prices(today)
+    assert found.state == state
+    assert re.search(said, found.found)
+    assert bool(found.fix) == (state == "optional")
 
 
 def test_doctor_blames_the_kernel_for_nothing_that_is_kept_from_a_user(

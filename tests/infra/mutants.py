@@ -51,8 +51,8 @@ FULL: Values = {
     "data:diskPrefix": "second", "data:labels": {"a": "b"},
     "tpu:runtimeVersion": "v2-alpha-tpuv6e", "tpu:metadataTimeoutS": 3600,
     "tpu:barrierTimeoutS": 900, "tpu:osLogin": True, "tpu:secureBoot": False, "tpu:additionalZones": [],
-    "fleet:dollarsPerHour": 1000, "fleet:preemptionsPerDay": 10, "fleet:failuresPerDay": 3,
-    "fleet:heartbeatTimeoutS": 1800,
+    "fleet:dollarsPerHour": 1000, "fleet:dollarsPerRun": 1000, "fleet:preemptionsPerDay": 10,
+    "fleet:failuresPerDay": 3, "fleet:heartbeatTimeoutS": 1800,
 }  # fmt: skip
 WRONG_TYPES: dict[Any, list[Any]] = {
     str: [["x"], {"a": "b"}],
