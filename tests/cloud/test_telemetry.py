@@ -62,7 +62,7 @@ def of(name: str, window: str = "5m", more: str = "") -> str:
         ("sum(" + of("m:user_a", more=', node!="x"') + ")", {"": 30.0}),
         ("sum(" + of("m:user_a", more=', node=~"x|z"') + ")", {"": 6.0}),
         ("sum(" + of("m:user_a", more=', location="elsewhere"') + ")", {}),
-        ("(1 + 2) * 3 > vector(8)", {"": 9.0}),
+        ("(1 + 2) * 3 > vector(8)", {"": 8.0}),
     ],
 )
 def test_promql_is_evaluated(text: str, expected: dict[str, float]) -> None:
