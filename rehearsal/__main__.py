@@ -88,7 +88,10 @@ def build_parser() -> argparse.ArgumentParser:
         )
     down = commands.add_parser("down", help="end the world that is up and remove its folder")
     status = commands.add_parser("status", help="what is up: nodes, hosts, requests, faults")
-    for each in (run, up, shell, down, status):
+    boards = commands.add_parser("dashboards", help="the dashboards of the world that is up, as a page")
+    boards.add_argument("--hours", type=_rate, default=6.0, help="of its clock, until now (default: 6)")
+    boards.add_argument("--out", type=Path, default=Path("dashboards.html"), help="(dashboards.html)")
+    for each in (run, up, shell, down, status, boards):
         each.add_argument("--dir", type=Path, help="the world's folder (default: one in the cache folder)")
     listing = commands.add_parser("list", help="the scenarios that come with the project")
     for each in (status, listing):
@@ -113,7 +116,7 @@ def main(words: Sequence[str] | None = None) -> int:
     narrator = Narrator()
     command = {
         "run": _run, "up": _up, "shell": _shell, "down": _down, "status": _status, "list": _list,
-        "picture": _picture,
+        "picture": _picture, "dashboards": _dashboards,
     }[arguments.command]  # fmt: skip
     signal.signal(signal.SIGTERM, _as_interrupt)
     signal.signal(signal.SIGHUP, _as_interrupt)
@@ -277,6 +280,15 @@ def _status(arguments: argparse.Namespace, narrator: Narrator) -> int:
         print(json.dumps(status))
     else:
         narrator.status(layout.root, status)
+    return 0
+
+
+def _dashboards(arguments: argparse.Namespace, narrator: Narrator) -> int:
+    layout = _kept(arguments)
+    life.require_up(layout)
+    page = Control(layout.control).dashboards(arguments.hours * 3600)
+    arguments.out.write_text(page, encoding="utf-8")
+    narrator.line(f"{arguments.out}")
     return 0
 
 

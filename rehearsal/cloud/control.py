@@ -226,6 +226,10 @@ class Control:
         answer: JsonObject = self._call("GET", "/access")
         return answer
 
+    def dashboards(self, window_s: float) -> str:
+        """The project's dashboards as HTML, over the last so many virtual seconds."""
+        return str(self._call("POST", "/dashboards", {"window_s": window_s})["html"])
+
     def login(self, account: str) -> None:
         """ControlError unless the account may log in to hosts through Identity-Aware Proxy."""
         self._call("POST", "/login", {"account": account})

@@ -298,3 +298,31 @@ def test_the_command_ends_when_it_is_told_to(journalctl: Path, tmp_path: Path) -
     server.shutdown()
     server.server_close()
     assert (running.returncode, errors) == (0, b"")
+
+
+def test_an_event_is_an_entry_that_programs_can_read() -> None:
+    line = '2026-11-24T10:00:00.000000Z save {"step": 5, "reason": "of the test"}'
+    entry = logs.entry(journal_line(1, line))[1]
+    assert "textPayload" not in entry
+    assert entry["jsonPayload"] == {"event": "save", "step": 5, "reason": "of the test", "message": line}
+
+
+def test_events_of_each_minute_go_to_a_log_of_their_own(api: Api) -> None:
+    line = '2026-11-24T10:00:00.000000Z heartbeat {"state": "running"}'
+    shipper(api, threading.Event(), []).send(
+        [logs.entry(journal_line(1, line))[1], logs.entry(journal_line(2, "step 1"))[1]]
+    )
+    (request,) = api.requests
+    first, second = request["entries"]
+    assert first["logName"] == request["logName"].replace("/tpu-host", "/tpu-vitals")
+    assert "logName" not in second
+
+
+@pytest.mark.parametrize(
+    ("worker", "kind", "chips"), [("0", "v6e-16", 16), ("1", "v6e-16", None), ("0", None, None)]
+)
+def test_the_first_worker_says_how_many_chips_are_up(
+    worker: str, kind: str | None, chips: int | None
+) -> None:
+    entry = logs.alive({"labels": {"worker": worker, "node": "n", "instance": "1"}}, kind)
+    assert (entry and entry["jsonPayload"]["chips"]) == chips

@@ -6,15 +6,27 @@ import base64
 import io
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
 
+from cli import logs as logs_command
+from cli.__main__ import COMMANDS, SUBCOMMANDS
+from cli.__main__ import main as cli
+from infra.gcp.client import Client
+from infra.monitoring import documentation
 from infra.monitoring.alerts import ALERTS
 from infra.tpu import startup
+from rehearsal.cloud.control import Control
+from rehearsal.cloud.telemetry import picture
 from rehearsal.cloud.tpu.quotas import REVOCABLE
 from tests.infra.watched import ACCOUNT, PROJECT, REGION, ZONE, Beating, P, Watched, alert_of
 from workload.host import events
@@ -257,6 +269,110 @@ def test_incidents_are_published_and_listed(lab: Watched) -> None:
     listed = lab.request("GET", f"monitoring.googleapis.com/v3/{P}/alerts").json()["alerts"]
     assert len(listed) == first + 1
     assert (listed[0]["state"], listed[0]["policy"]["displayName"]) == ("OPEN", "tpu dev: boot-failed")
+
+
+@pytest.mark.slow
+def test_the_dashboards_are_drawn_with_what_was_seen(lab: Watched) -> None:
+    lab.quiet()
+    worker, steps = Beating(lab, "drawn"), iter(range(1, 10_000))
+
+    def minute() -> None:
+        lab.alive("drawn", "v6e-16")
+        worker.report(samples=next(steps))
+        worker.measure(loss=2.5, goodput=0.9)
+        worker.beat()
+
+    lab.minutes(30, minute)
+    drawn = picture.boards(lab.cloud.world, lab.cloud.telemetry, lab.cloud.logging.entries(), 3600)
+    assert list(drawn) == ["TPU dev: fleet", "TPU dev: pipeline and cost", "TPU dev: run"]
+    fleet, pipeline, run = (ElementTree.fromstring(text) for text in drawn.values())
+    assert texts(fleet)["Chips that are up"] == "16"
+    assert texts(pipeline)["Dollars an hour, by the catalog"] == "22.45 USD/h"
+    assert texts(run)["Loss"] == "2.5"
+    assert texts(run)["Duty cycle (TPU only)"] == "no data"
+    assert drawn["TPU dev: run"].count("<polyline") == 3
+    page = Control(lab.folder / "control").dashboards(3600)
+    assert all(name in page for name in drawn)
+
+
+def texts(board: ElementTree.Element) -> dict[str, str]:
+    """Of each tile its title, and the first text in it."""
+    found = {}
+    for tile in board.findall("{http://www.w3.org/2000/svg}svg"):
+        title, first, *_ = [str(one.text) for one in tile.iter("{http://www.w3.org/2000/svg}text")]
+        found[title] = first
+    return found
+
+
+@pytest.mark.slow
+def test_a_condition_that_cannot_be_evaluated_is_a_mistake(lab: Watched) -> None:
+    """And not false: it fails a rehearsal."""
+    query = {"query": "rate(x[5m]) > 1", "duration": "0s", "disableMetricValidation": True}
+    body = {
+        "displayName": "strange",
+        "combiner": "OR",
+        "conditions": [{"displayName": "strange", "conditionPrometheusQueryLanguage": query}],
+    }
+    made = lab.posted(f"monitoring.googleapis.com/v3/{P}/alertPolicies", body)
+    lab.minutes(2)
+    mistakes = list(lab.cloud.world.mistakes)
+    lab.cloud.world.mistakes.clear()
+    assert lab.request("DELETE", f"monitoring.googleapis.com/v3/{made['name']}").ok
+    assert mistakes == ["the condition 'strange': PromQL's function rate is not emulated."]
+
+
+FIRST = re.compile(r"## First command\n\n    (.+)\n")
+
+
+@pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
+def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of `tpu`: its own parser takes it. Of gcloud: it reads, and names the project."""
+    found = FIRST.search(documentation.page(alert))
+    assert found
+    program, *words = shlex.split(found[1].replace("ENV", "dev").replace("PROJECT", PROJECT))
+    if program == "gcloud":
+        assert words[2:3] in (["list"], ["read"]) or words[1] == "list"
+        assert f"--project={PROJECT}" in words
+        return
+    assert program == "tpu"
+    assert words[0] in {**COMMANDS, **SUBCOMMANDS}
+    with pytest.raises(SystemExit) as ended:
+        cli([*words, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.slow
+def test_the_first_command_finds_the_line_of_the_fault(
+    lab: Watched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tpu logs` of the runbooks, by its own code, on the entries of the faults."""
+    lab.quiet()
+    boot_failed(lab)
+    printed_events(lab, "save-failed", 1)
+    session = Session()
+    session.headers["Authorization"] = f"Bearer {lab.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
+    session.mount("https://logging.googleapis.com", ToLab(lab.urls["logging.googleapis.com"]))
+    for alert, line in (("boot-failed", "boot failed in stage bundle"), ("checkpoint-failed", "save-failed")):
+        found = FIRST.search(documentation.page(alert))
+        assert found
+        words = [word for word in shlex.split(found[1].replace("ENV", "dev"))[2:] if not word.endswith("h")]
+        words = [word for word in words if word != "--since"]  # virtual time is ahead of this machine's
+        assert logs_command.main(words, lab.root, Client(PROJECT, session)) == 0
+        assert line in capsys.readouterr().out
+
+
+class ToLab(HTTPAdapter):
+    """Requests to Google go to the lab."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+
+    def send(self, request: PreparedRequest, *arguments: Any, **named: Any) -> Response:  # type: ignore[override]
+        assert request.url
+        request.url = request.url.replace("https://logging.googleapis.com", self._url)
+        return super().send(request, *arguments, **named)
 
 
 def test_the_boot_script_says_what_the_metric_counts() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from tests.boot.metadata import _Handler, worker
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from tests.workload.slice import SETTINGS
 from workload.__main__ import main
-from workload.host import events
+from workload.host import chips, events
 from workload.host.bucket import Bucket
 from workload.host.errors import StorageError
 from workload.host.heartbeat import Heartbeat
@@ -359,3 +359,51 @@ def test_a_training_says_its_steps(
     heartbeat = listing.heartbeat()
     assert "worded" in heartbeat.pop("why")
     assert heartbeat == {"state": "failed", "run": expected["run"], "instance": "4711"}
+
+
+def test_the_event_has_the_age_of_step_and_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("workload.host.heartbeat.time.monotonic", lambda: now[0])
+    heartbeat = Heartbeat(None, NODE, 3, probe=lambda: {"duty_cycle_percent": 80.0})
+    heartbeat.tell("running")
+    heartbeat.report(samples=1)
+    heartbeat.saved()
+    now[0] = 160.0
+    heartbeat.report(samples=2)
+    now[0] = 190.0
+    heartbeat.report(samples=2)  # no step
+    heartbeat.measure(loss=2.5)
+    heartbeat.tell("running")
+    first, second = (events.payload(line) for line in capsys.readouterr().out.splitlines())
+    assert first is not None
+    assert second is not None
+    assert "step_age_s" not in first
+    del second["message"]
+    assert second == {
+        "event": "heartbeat", "state": "running", "worker": 3, "samples": 2, "loss": 2.5,
+        "step_age_s": 30.0, "checkpoint_age_s": 90.0, "duty_cycle_percent": 80.0,
+    }  # fmt: skip
+
+
+class Monitoring:
+    """As https://cloud.google.com/tpu/docs/tpu-monitoring-library describes libtpu's."""
+
+    def __init__(self, **data: list[str]) -> None:
+        self.asked = data
+
+    def get_metric(self, name: str) -> Any:
+        return SimpleNamespace(data=lambda: self.asked[name])
+
+
+def test_chips_are_read_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chips.readings() == {}, "no libtpu here"
+    found = Monitoring(
+        duty_cycle_pct=["80.0", "90.0"], hbm_capacity_usage=["10", "20"], hbm_capacity_total=["40", "40"]
+    )
+    monkeypatch.setitem(sys.modules, "libtpu", ModuleType("libtpu"))
+    monkeypatch.setitem(sys.modules, "libtpu.sdk", SimpleNamespace(tpumonitoring=found))
+    assert chips.readings() == {"duty_cycle_percent": 85.0, "hbm_percent": 37.5}
+    found.asked = {"hbm_capacity_usage": [], "hbm_capacity_total": []}  # no program runs
+    assert chips.readings() == {}

@@ -88,8 +88,10 @@ class _Drawn:
         if "scorecard" in widget:
             query = widget["scorecard"]["timeSeriesQuery"]
             found = self._telemetry.query(query["prometheusQuery"])
-            unit = query.get("unitOverride", "1").strip("{}")
-            shown = f"{sum(found.values()):g}{'' if unit == '1' else f' {unit}'}" if found else "no data"
+            unit = query.get("unitOverride", "1")
+            shown = f"{sum(found.values()):,.4g}" if found else "no data"
+            if found and unit != "1" and not unit.startswith("{"):  # an annotation is no unit
+                shown += f" {unit}"
             return f'{title}<text class="big" x="10" y="60">{escape(shown)}</text>'
         if "incidentList" in widget:
             return title + _rows(self._incidents())
@@ -155,7 +157,7 @@ def _svg(lines: Mapping[str, list[float]], width: float, height: float) -> str:
         return f"{x:.1f},{y:.1f}"
 
     parts = [
-        f'<text x="0" y="12">{high:.3g}</text><text x="0" y="{height - bottom:.0f}">{low:.3g}</text>',
+        f'<text x="0" y="12">{_short(high)}</text><text x="0" y="{height - bottom:.0f}">{_short(low)}</text>',
         f'<path d="M{left} 2V{height - bottom:.1f}H{width:.1f}" fill="none" stroke="#dadce0"/>',
     ]
     at = left
@@ -171,6 +173,10 @@ def _svg(lines: Mapping[str, list[float]], width: float, height: float) -> str:
         parts.append(f'<text x="{at + 11:.0f}" y="{height - 1:.0f}">{escape(name)}</text>')
         at += 22 + 6 * len(name)
     return "".join(parts)
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 def _runs(line: list[float]) -> list[list[int]]:

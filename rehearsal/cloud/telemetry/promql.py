@@ -135,7 +135,7 @@ class _Parser:
             self.take("(")
             inner = self.ranged() if token == "increase" else self.binary(0)
             self.take(")")
-            return inner
+            return inner if token == "increase" else lambda moment: vector(inner, moment)
         if re.match("[a-zA-Z_]", token):
             if self.tokens and self.tokens[0] == "(":
                 raise NotEmulatedError(f"PromQL's function {token}")
