@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from infra import layers
+from infra import layers, stacks
 from infra.cli import Pulumi
 from infra.errors import CommandError
 from infra.policy import RULES, Finding, Resource, findings, refuse_wrong_exceptions
@@ -24,12 +24,13 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     settings = from_file(options.environment, root)
     refuse_wrong_exceptions(RULES, settings, datetime.now(tz=UTC).date())
     on = [layer.name for layer in layers.on(settings)]
-    if unknown := sorted(set(options.layers) - set(on)):
+    asked = stacks.in_order(options.layers)
+    if unknown := sorted(set(asked) - set(on)):
         raise CommandError(layers.off(unknown[0], options.environment))
     pulumi = Pulumi(options.environment, root)
     counts: dict[str, int] = {}
     found: list[tuple[str, Finding]] = []
-    for layer in options.layers or on:
+    for layer in asked or on:
         stored = [*_stored(pulumi.export(layer))]
         counts[layer] = len(stored)
         found += [(layer, one) for one in findings(RULES, stored, settings)]

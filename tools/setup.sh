@@ -6,8 +6,9 @@
 #   tools/setup.sh tools    Pulumi CLI and language host, gcsfuse; links in .venv/bin
 #   tools/setup.sh parity   torch and transformers in an environment of their own, for the tests
 #   tools/setup.sh spark    Spark in an environment of its own, for `workload preprocess`; needs Java 17
+#   tools/setup.sh checkov  checkov in an environment of its own, which audits what the stacks declare
 #   tools/setup.sh kubernetes  a control plane with Kueue and JobSet, for tests and rehearsals of GKE
-#   tools/setup.sh          all but parity, spark and kubernetes
+#   tools/setup.sh          all but parity, spark, checkov and kubernetes
 #
 # Cold on 2 cores: system 20 s, python 2 min, tools 6 min, kubernetes 9 min. Warm: 0.2 s.
 set -euo pipefail
@@ -102,6 +103,12 @@ setup_spark() {
   echo "$venv/bin/python"
 }
 
+# checkov, for tests/infra/test_checkov.py and `tpu policy --terraform`. Prints its program, last of all.
+setup_checkov() {
+  make_venv tools/checkov/requirements.txt "about 1 min, 0.3 GB"
+  echo "$venv/bin/checkov"
+}
+
 # Order of choice: an official program on PATH; what was put into the cache before; the vendor's
 # download; a build from pinned modules. TPU_BUILD_TOOLS=1 goes straight to the build.
 setup_tools() {
@@ -155,7 +162,8 @@ case ${1:-all} in
   tools) setup_tools ;;
   parity) setup_parity ;;
   spark) setup_spark ;;
+  checkov) setup_checkov ;;
   kubernetes) setup_kubernetes ;;
   all) setup_system; setup_python; setup_tools ;;
-  *) echo "usage: tools/setup.sh [system|python|tools|parity|spark|kubernetes]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [system|python|tools|parity|spark|checkov|kubernetes]" >&2; exit 2 ;;
 esac

@@ -17,8 +17,8 @@ _SECRET = re.compile(
 
 def _secrets(one: Resource, _: Settings) -> Iterator[str]:
     for key, value in sorted((one.inputs.get("metadata") or {}).items()):
-        if found := _SECRET.search(str(value)):
-            yield f"metadata.{key}: a secret that begins with {found[0][:12]!r}"
+        if _SECRET.search(str(value)):
+            yield f"metadata.{key}: what looks like a secret, which isn't printed"
 
 
 def _read_only(one: Resource, _: Settings) -> Iterator[str]:

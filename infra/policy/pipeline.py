@@ -1,12 +1,29 @@
 """Rules for what runs once, and for alerts."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
-from infra.pipeline import places
+from infra.pipeline import facts, places
 from infra.pipeline.settings import PipelineSettings
 from infra.policy.rule import Resource, Rule, forbidden
 from infra.settings import Settings
+from infra.storage.settings import StorageSettings
+
+_OBJECT = ("gcp:storage/bucketObject:BucketObject",)
+_WORKS_THERE = {
+    "gcp:vertex/aiTensorboard:AiTensorboard": "region",
+    "gcp:workflows/workflow:Workflow": "region",
+    "gcp:cloudfunctionsv2/function:Function": "location",
+    "gcp:eventarc/trigger:Trigger": "location",
+}
+# A label of these has a value for each entry, and Google bills and limits by the value.
+_ENDLESS = re.compile(
+    r"^EXTRACT\((textPayload|insertId|timestamp|receiveTimestamp|trace|spanId|httpRequest\.requestUrl|"
+    r"(json|proto)Payload\.(message|why|url|requestMetadata.*|status\.message))\)$"
+)
 
 
 def _told(one: Resource, _: Settings) -> Iterator[str]:
@@ -50,34 +67,77 @@ def _function(one: Resource, _: Settings) -> Iterator[str]:
         yield f"serviceConfig.ingressSettings: {ingress or 'nothing'}"
 
 
-# Of an entry each has its own: a label of them would be a time series an entry.
-_UNBOUNDED = (
-    "insertId",
-    "timestamp",
-    "receiveTimestamp",
-    "trace",
-    "spanId",
-    "textPayload",
-    "jsonPayload.message",
-)
 _MOST_LABELS = 3
 
 
-def _bounded(one: Resource, _: Settings) -> Iterator[str]:
-    labels = one.get("labelExtractors") or {}
+def _batch(one: Resource) -> Mapping[str, Any]:
+    """The Spark batch in the object that the workflow reads; empty in other objects, and before it is known."""
+    try:
+        found = json.loads(str(one.inputs.get("content")))
+    except ValueError:
+        return {}
+    return found.get("batch") or {} if isinstance(found, dict) else {}
+
+
+def _whole(one: Resource, settings: Settings) -> Iterator[str]:
+    batch = _batch(one)
+    if not batch:
+        return
+    version = (batch.get("runtimeConfig") or {}).get("version")
+    runtime = facts.RUNTIMES.get(str(version))
+    if runtime is None or runtime.ends < datetime.now(UTC).date():
+        yield f"content.batch.runtimeConfig.version: {version or 'nothing'}"
+    execution = (batch.get("environmentConfig") or {}).get("executionConfig") or {}
+    for key in ("ttl", "subnetworkUri"):
+        if not execution.get(key):
+            yield f"content.batch.environmentConfig.executionConfig.{key}: nothing"
+    account = execution.get("serviceAccount")
+    if account != places.account(settings, places.SPARK):
+        yield f"content.batch.environmentConfig.executionConfig.serviceAccount: {account or 'nothing'}"
+
+
+def _bare_names(one: Resource, _: Settings) -> Iterator[str]:
+    for path, value in (*_leaves("", one.inputs), *_leaves("content.batch", _batch(one))):
+        if path.lower().endswith("bucket") and str(value).startswith("gs://"):
+            yield f"{path}: {value}"
+
+
+def _leaves(above: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(f"{above}.{key}".lstrip("."), item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(above, item)
+    else:
+        yield above, value
+
+
+def _beside(one: Resource, settings: Settings) -> Iterator[str]:
+    key = _WORKS_THERE[one.type]
+    if (found := one.inputs.get(key)) != settings[StorageSettings].location:
+        yield f"{key}: {found or 'nothing'}"
+
+
+def _few_values(one: Resource, _: Settings) -> Iterator[str]:
+    labels = one.inputs.get("labelExtractors") or {}
     if len(labels) > _MOST_LABELS:
         yield f"labelExtractors: {len(labels)} labels"
-    for label, extractor in labels.items():
-        if any(extractor == f"EXTRACT({field})" for field in _UNBOUNDED):
+    for label, extractor in sorted(labels.items()):
+        if _ENDLESS.match(str(extractor)):
             yield f"labelExtractors.{label}: {extractor}"
 
 
 def _in_time(one: Resource, _: Settings) -> Iterator[str]:
+    spent = [
+        rule.get("thresholdPercent")
+        for rule in one.inputs.get("thresholdRules") or ()
+        if rule.get("spendBasis", "CURRENT_SPEND") == "CURRENT_SPEND"
+    ]
+    if not any(share and share < 1 for share in spent) or 1 not in spent:
+        yield f"thresholdRules: {', '.join(f'{share:g}' for share in spent if share) or 'nothing'}"
     if not one.get("budgetFilter.projects"):
-        yield "budgetFilter.projects: nothing, which is all of the billing account"
-    shares = [rule.get("thresholdPercent") or 0 for rule in one.inputs.get("thresholdRules") or ()]
-    if not any(0 < share < 1 for share in shares):
-        yield f"thresholdRules: {', '.join(f'{100 * share:g} %' for share in shares) or 'nothing'}"
+        yield "budgetFilter.projects: nothing"
 
 
 def _without_secret(one: Resource, _: Settings) -> Iterator[str]:
@@ -95,7 +155,10 @@ RULES = (
     Rule("PL1", ("gcp:dataproc/batch:Batch", "gcp:vertex/*CustomJob*"),
          "no run is a resource: a failed one would leave the state and stay at Google",
          "let a workflow start it", "", forbidden),
-    Rule("PL3", ("gcp:storage/bucketObject:BucketObject",),
+    Rule("PL2", _OBJECT,
+         "a batch has an end, an account and a subnet of its own, and a runtime that is supported",
+         "ttl, serviceAccount, subnetworkUri and pipeline:runtimeVersion", "", _whole),
+    Rule("PL3", _OBJECT,
          "a function's source is named by its content, or a change of it isn't deployed",
          "its sha256 in the name", "", _by_content),
     Rule("PL4", ("gcp:workflows/workflow:Workflow",),
@@ -106,15 +169,19 @@ RULES = (
     Rule("PL16", ("gcp:cloudfunctionsv2/function:Function",),
          "a function and its build have accounts of their own, and nobody calls it from outside",
          'both accounts, and ingress_settings="ALLOW_INTERNAL_ONLY"', "", _function),
+    Rule("PL8", ("gcp:logging/metric:Metric",),
+         "a label of a metric has few values, since each is a time series of its own",
+         "a label of the entry, or REGEXP_EXTRACT of a known word", "", _few_values),
+    Rule("PL12", ("gcp:billing/budget:Budget",),
+         "a budget is of a project, and notifies before it is spent and when it is",
+         "budget_filter.projects, and thresholds below 1 and of 1", "", _in_time),
+    Rule("PL13", tuple(_WORKS_THERE), "what works on the checkpoint bucket is in its region",
+         "storage:location", "", _beside),
+    Rule("PL14", ("gcp:*",), "a bucket is given by its name where Google takes no URL", "without gs://", "",
+         _bare_names),
     Rule("PL6", ("gcp:monitoring/alertPolicy:AlertPolicy",),
          "an alert tells somebody, how bad it is and what to do", "channels, severity, documentation", "",
          _told),
-    Rule("PL8", ("gcp:logging/metric:Metric",),
-         "a metric of logs has few labels, and none that each entry has its own value of",
-         "3 labels at most, of nodes, zones or states", "", _bounded),
-    Rule("PL12", ("gcp:billing/budget:Budget",),
-         "a budget is of this project, and notifies before it is spent",
-         "budgetFilter.projects, and a threshold below 100 %", "", _in_time),
     Rule("PL15", ("gcp:monitoring/notificationChannel:NotificationChannel",),
          "no secret of a channel is in the state, and no incident is sent in the clear",
          "an https URL without a token, a topic, or monitoring:channels[].existing", "", _without_secret),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +16,8 @@ from infra.settings.schema import PolicyException, PolicySettings, Settings
 class Resource:
     """One resource as the engine has it: inputs in Pulumi's spelling, without those that aren't known yet.
 
-    An input that is unknown counts as absent, so no rule is skipped for it.
+    An input that is unknown counts as absent, so no rule is skipped for it. `depends`: the URNs that an input was
+    made of, by the input's name; no rule needs them.
     """
 
     type: str
@@ -24,6 +25,7 @@ class Resource:
     inputs: Mapping[str, Any]
     protect: bool = False
     retain_on_delete: bool = False
+    depends: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def get(self, path: str) -> Any:
         """The input at a path such as "networkConfig.enableExternalIps"; None where there is none."""

@@ -1,5 +1,6 @@
 """The rules: all stacks obey them, and of each rule a change to one property is noticed by it alone."""
 
+import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -20,8 +21,12 @@ FIREWALL, SUBNET = "gcp:compute/firewall:Firewall", "gcp:compute/subnetwork:Subn
 ALERT, METRIC = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:logging/metric:Metric"
 BUDGET, CHANNEL = "gcp:billing/budget:Budget", "gcp:monitoring/notificationChannel:NotificationChannel"
 NAT, KEY = "gcp:compute/routerNat:RouterNat", "gcp:kms/cryptoKey:CryptoKey"
+OBJECT, TRIGGER = "gcp:storage/bucketObject:BucketObject", "gcp:eventarc/trigger:Trigger"
+METRIC, BUDGET = "gcp:logging/metric:Metric", "gcp:billing/budget:Budget"
 WORKFLOW, FUNCTION = "gcp:workflows/workflow:Workflow", "gcp:cloudfunctionsv2/function:Function"
 SCRATCH, RUNS = "my-project-raw-scratch", "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
+CALLER = "protoPayload.requestMetadata.callerIp"
+SPENT = {"thresholdPercent": 1.0, "spendBasis": "CURRENT_SPEND"}
 CHECKPOINTS, STEPS = "my-project-checkpoints", "my-project-checkpoints-steps"
 BUCKET_MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
 DEPLOYMENT = "kubernetes:apps/v1:Deployment"
@@ -91,12 +96,22 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("PL10", BUCKET, STEPS, "versioning.enabled", True),
     ("PL10", BUCKET, SCRATCH, "softDeletePolicy.retentionDurationSeconds", 604800),
     ("PL17", BUCKET, SCRATCH, "lifecycleRules", []),
-    ("PL3", "gcp:storage/bucketObject:BucketObject", "source", "name", "function.zip"),
+    ("B03", "gcp:cloudrunv2/serviceIamMember:ServiceIamMember", "invoker", "member", "allUsers"),
+    ("PL3", OBJECT, "source", "name", "function.zip"),
     ("PL4", WORKFLOW, "tpu-pipeline", "deletionProtection", True),
     ("PL4", WORKFLOW, "tpu-pipeline", "serviceAccount", GONE),
-    ("PL5", "gcp:eventarc/trigger:Trigger", "tpu-pipeline", "serviceAccount", RUNS),
+    ("PL5", TRIGGER, "tpu-pipeline", "serviceAccount", RUNS),
     ("PL16", FUNCTION, "tpu-pipeline", "serviceConfig.ingressSettings", "ALLOW_ALL"),
     ("PL16", FUNCTION, "tpu-pipeline", "buildConfig.serviceAccount", GONE),
+    ("PL8", METRIC, "bucket-public", "labelExtractors.bucket", f"EXTRACT({CALLER})"),
+    ("PL8", METRIC, "boot-failed", "labelExtractors.stage", "EXTRACT(textPayload)"),
+    ("PL12", BUDGET, "budget", "thresholdRules", [SPENT]),
+    ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 0.5}]),
+    ("PL12", BUDGET, "budget", "budgetFilter.projects", GONE),
+    ("PL13", TRIGGER, "tpu-pipeline", "location", "us-central1"),
+    ("PL13", WORKFLOW, "tpu-pipeline", "region", "us-central1"),
+    ("PL13", FUNCTION, "tpu-pipeline", "location", GONE),
+    ("PL14", FUNCTION, "tpu-pipeline", "buildConfig.source.storageSource.bucket", f"gs://{SCRATCH}"),
     ("I01", MEMBER, "tpu-training-logWriter", "role", "roles/editor"),
     ("I02", MEMBER, "tpu-training-logWriter", "role", "roles/tpu.admin"),
     ("I03", MEMBER, "tpu-training-logWriter", "role", "roles/iam.serviceAccountUser"),
@@ -141,7 +156,6 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("PL6", ALERT, "boot-failed", "severity", GONE),
     ("PL8", METRIC, "boot-failed", "labelExtractors.node", "EXTRACT(insertId)"),
     ("PL8", METRIC, "boot-failed", "labelExtractors", {"a": "x", "b": "x", "c": "x", "d": "x"}),
-    ("PL12", BUDGET, "budget", "budgetFilter.projects", GONE),
     ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 1.0}]),
     ("PL15", CHANNEL, "hook", "labels.url", "http://hooks.example.com/tpu"),
     ("PL15", CHANNEL, "hook", "labels.url", "https://hooks.example.com/tpu?token=x"),
@@ -150,6 +164,7 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
 OF_OTHER_TYPES = [
     ("I04", Resource("gcp:serviceaccount/key:Key", "key", {})),
     ("I07", Resource("gcp:projects/iAMBinding:IAMBinding", "b", {"role": "roles/logging.viewer"})),
+    ("PL13", Resource("gcp:vertex/aiTensorboard:AiTensorboard", "curves", {"region": "europe-west4"})),
     ("PL1", Resource("gcp:dataproc/batch:Batch", "batch", {})),
     ("T11", Resource("gcp:tpu/v2QueuedResource:V2QueuedResource", "queued", {})),
     ("PL6", Resource("gcp:monitoring/alertPolicy:AlertPolicy", "alert",
@@ -170,6 +185,34 @@ def test_one_property_breaks_one_rule(
 @pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES, ids=[rule for rule, _ in OF_OTHER_TYPES])
 def test_what_no_stack_declares_is_refused(rule: str, one: Resource) -> None:
     assert {finding.rule.id for finding in findings(RULES, [one], settings())} == {rule}
+
+
+BATCHES: list[tuple[str, str, Any]] = [
+    ("PL2", "runtimeConfig.version", "2.2"),
+    ("PL2", "environmentConfig.executionConfig.ttl", GONE),
+    ("PL2", "environmentConfig.executionConfig.subnetworkUri", ""),
+    ("PL2", "environmentConfig.executionConfig.serviceAccount", RUNS),
+    ("PL14", "environmentConfig.executionConfig.stagingBucket", f"gs://{SCRATCH}"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "value"), BATCHES)
+def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
+    rule: str, path: str, value: Any, declared: list[Resource]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
+    content = Resource("", "", json.loads(one.inputs["content"]))
+    batch = changed(content, f"batch.{path}", value).inputs
+    (found,) = findings(RULES, [changed(one, "content", json.dumps(batch))], settings())
+    assert found.rule.id == rule
+    assert path.rpartition(".")[2] in found.found
+
+
+@pytest.mark.parametrize("secret", ["password=correcthorsebattery", "ghp_" + "a" * 36])
+def test_a_finding_prints_nothing_of_a_secret(secret: str, declared: list[Resource]) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (VM, "train")]
+    (found,) = findings(RULES, [changed(one, "metadata.tpu-note", secret)], settings())
+    assert not any(secret[at : at + 4] in str(found.problem) for at in range(len(secret) - 3))
 
 
 def test_a_key_of_ones_own_encrypts_the_checkpoints(declared: list[Resource]) -> None:

@@ -1,0 +1,214 @@
+"""Resources as a Terraform plan, so that auditors which read Terraform judge them: checkov, for one.
+
+The document is what `terraform show -json` prints of a plan, format 1.2:
+https://developer.hashicorp.com/terraform/internals/json-format
+Names are those of Google's provider for Terraform, which Pulumi's is made of: from the installed SDK, and from
+two tables where Pulumi has renamed something. What isn't known before an update, and secrets, are left out and
+marked in `after_unknown`; so are files. Resources of other providers aren't in it.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from infra.errors import InfraError
+from infra.policy.rule import Resource
+
+_MODULES = {
+    "artifactregistry": "artifact_registry", "cloudfunctionsv2": "cloudfunctions2", "cloudrunv2": "cloud_run_v2",
+    "cloudscheduler": "cloud_scheduler", "projects": "project", "serviceaccount": "service_account",
+}  # fmt: skip
+"""Modules of the SDK that Terraform writes otherwise."""
+_TYPES = {"gcp:serviceaccount/account:Account": "google_service_account"}
+_SINGULAR = {
+    "additional_ip_ranges_configs": "additional_ip_ranges_config",
+    "allows": "allow",
+    "autopilot_privileged_admissions": "autopilot_privileged_admission",
+    "customs": "custom",
+    "denies": "deny",
+    "direct_vpc_network_interfaces": "direct_vpc_network_interface",
+    "event_types": "event_type",
+    "exclusion_until_end_of_supports": "exclusion_until_end_of_support",
+    "guest_accelerators": "guest_accelerator",
+    "lifecycle_rules": "lifecycle_rule",
+    "maintenance_exclusions": "maintenance_exclusion",
+    "maintenance_policies": "maintenance_policy",
+    "matches_prefixes": "matches_prefix",
+    "matches_storage_classes": "matches_storage_class",
+    "matches_suffixes": "matches_suffix",
+    "matching_criterias": "matching_criteria",
+    "methods": "method",
+    "nat64_subnetworks": "nat64_subnetwork",
+    "node_affinities": "node_affinity",
+    "node_drain_configs": "node_drain_config",
+    "node_image_configs": "node_image_config",
+    "node_pools": "node_pool",
+    "notification_channel_strategies": "notification_channel_strategy",
+    "origins": "origin",
+    "ray_operator_configs": "ray_operator_config",
+    "response_headers": "response_header",
+    "scopes": "scope",
+    "secondary_ip_ranges": "secondary_ip_range",
+    "source_ip_ranges_to_nats": "source_ip_ranges_to_nat",
+    "subnetworks": "subnetwork",
+    "taints": "taint",
+}
+"""Lists that Pulumi names in the plural, of all types in tests/infra/test_terraform.py."""
+
+_UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+_SPECIAL = "4dabf18193072939515e22adb298388d"  # the key by which Pulumi marks secrets, files and references
+_HIDDEN = object()
+_SUBWORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@dataclass(frozen=True)
+class _Property:
+    """How Terraform has a property: `shape` is the class of its nested properties, if it has any.
+
+    `block`: one object in Pulumi, a list of one in Terraform.
+    """
+
+    name: str
+    shape: str
+    block: bool
+
+
+def document(layers: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
+    """The plan that creates these resources, by layer; a resource's address ends in LAYER_NAME.
+
+    Raises InfraError with all types and properties of Google's that the installed SDK doesn't know.
+    """
+    planned, changes, configured, unknown = [], [], [], []
+    addresses = {
+        (layer, one.type, one.name): f"{type_name(one.type)}.{_label(layer, one.name)}"
+        for layer, resources in layers.items()
+        for one in resources
+        if one.type.startswith("gcp:")
+    }
+    for (layer, token, name), address in addresses.items():
+        one = next(each for each in layers[layer] if (each.type, each.name) == (token, name))
+        try:
+            values, hidden = _object(token.split(":")[1].split("/")[0], _root(token), one.inputs)
+        except KeyError as error:
+            unknown.append(f"{token} {name}: {error.args[0]}")
+            continue
+        about = {"address": address, "mode": "managed", "type": type_name(token), "name": _label(layer, name)}
+        planned.append({**about, "provider_name": "hashicorp/google-beta", "schema_version": 0, "values": values})
+        change = {"actions": ["create"], "before": None, "after": values, "after_unknown": hidden}
+        changes.append({**about, "change": change})
+        expressions = {
+            _python_to_terraform(_SUBWORD.sub("_", key).lower()): {"references": found}
+            for key, urns in one.depends.items()
+            if (found := [*_references(layer, urns, addresses)])
+        }
+        configured.append({**about, "provider_config_key": "google-beta", "expressions": expressions})
+    if unknown:
+        raise InfraError("\n".join(["the installed pulumi_gcp doesn't know:", *unknown]))
+    return {
+        "format_version": "1.2",
+        "terraform_version": "1.9.0",
+        "planned_values": {"root_module": {"resources": planned}},
+        "resource_changes": changes,
+        "configuration": {"root_module": {"resources": configured}},
+    }
+
+
+def type_name(token: str) -> str:
+    """Terraform's name of a type: google_storage_bucket of gcp:storage/bucket:Bucket."""
+    module, name = token.split(":")[1].split("/")[0], token.rpartition(":")[2]
+    return _TYPES.get(token) or f"google_{_MODULES.get(module, module)}_{_SUBWORD.sub('_', name).lower()}"
+
+
+def _label(layer: str, name: str) -> str:
+    return re.sub(r"[^\w-]", "_", f"{layer}_{name}")
+
+
+def _references(
+    layer: str, urns: Sequence[str], addresses: Mapping[tuple[str, str, str], str]
+) -> Iterator[str]:
+    for urn in urns:
+        kind, _, name = urn.partition("::")[2].partition("::")[2].partition("::")
+        if address := addresses.get((layer, kind.rpartition("$")[2], name)):
+            yield from (f"{address}.id", address)
+
+
+def _root(token: str) -> str:
+    return f"{token.rpartition(':')[2]}Args"
+
+
+def _object(module: str, shape: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Terraform's values of an object, and which of them aren't known. Raises KeyError for a property that
+    there isn't.
+    """
+    known = _properties(module, shape)
+    values, hidden = {}, {}
+    for key, value in given.items():
+        if key.startswith("__"):
+            continue
+        if key not in known:
+            raise KeyError(f"{key} of {shape}")
+        one = known[key]
+        found, unknown = _value(module, one, value)
+        if found is not _HIDDEN:
+            values[one.name] = found
+        if unknown:
+            hidden[one.name] = unknown
+    return values, hidden
+
+
+def _value(module: str, one: _Property, value: Any) -> tuple[Any, Any]:
+    if value == _UNKNOWN or (isinstance(value, Mapping) and _SPECIAL in value):
+        return _HIDDEN, True
+    if isinstance(value, list):
+        each = [_value(module, _Property(one.name, one.shape, False), item) for item in value]
+        found = [item for item, _ in each if item is not _HIDDEN]
+        return found, [unknown or False for _, unknown in each] if any(u for _, u in each) else False
+    if isinstance(value, Mapping) and one.shape:
+        found, unknown = _object(module, one.shape, value)
+        return ([found], [unknown] if unknown else False) if one.block else (found, unknown)
+    if isinstance(value, Mapping):
+        plain = {key: item for key, item in value.items() if _value(module, one, item)[0] is not _HIDDEN}
+        return plain, {key: True for key in value if key not in plain}
+    return int(value) if isinstance(value, float) and value.is_integer() else value, False
+
+
+@cache
+def _properties(module: str, shape: str) -> Mapping[str, _Property]:
+    """The inputs of a class of the SDK, by their names in Pulumi. Raises KeyError where there is no class."""
+    try:
+        made = getattr(import_module(f"pulumi_gcp.{module}"), shape)
+    except (ImportError, AttributeError):
+        raise KeyError(f"{shape} of pulumi_gcp.{module}") from None
+    found = {}
+    for name, one in vars(made).items():
+        if isinstance(one, property) and one.fget:
+            hint = one.fget.__annotations__["return"]
+            shapes = [each for each in _leaves(hint) if each.endswith("Args")]
+            many = any(typing.get_origin(each) in _LISTS for each in _within(hint))
+            terraform = _python_to_terraform(name)
+            key = getattr(one.fget, "_pulumi_name", name)
+            found[key] = _Property(terraform, shapes[0] if shapes else "", bool(shapes) and not many)
+    return found
+
+
+def _python_to_terraform(name: str) -> str:
+    return _SINGULAR.get(name, name)
+
+
+_LISTS = (Sequence, list)
+
+
+def _within(hint: Any) -> Iterator[Any]:
+    yield hint
+    for each in typing.get_args(hint):
+        yield from _within(each)
+
+
+def _leaves(hint: Any) -> Iterator[str]:
+    return (each.__forward_arg__ for each in _within(hint) if isinstance(each, typing.ForwardRef))
