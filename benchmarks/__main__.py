@@ -108,8 +108,9 @@ def main() -> None:
         if name == "queue":
             command.add_argument("--jobs", type=int, default=1000, help="how many (1,000)")
             command.add_argument("--pools", type=int, default=64, help="slices of v6e-16 (64)")
+            default = STRATEGIES[0]
             command.add_argument(
-                "--strategy", choices=STRATEGIES, default=STRATEGIES[0], help=f"of the queue ({STRATEGIES[0]})"
+                "--strategy", choices=STRATEGIES, default=default, help=f"of the queue ({default})"
             )
         if name == "fleet":
             command.add_argument("--days", type=float, default=7, help="instead of a week (7)")
