@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from infra.queue.kueue import STRATEGIES
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -71,7 +73,7 @@ def queue(options: argparse.Namespace) -> dict[str, Any]:
     """1,000 jobs over 64 slices by the real Kueue and JobSet: order, quota, latency, memory; 15 min, root."""
     from benchmarks.queue import measure
 
-    return measure(options.jobs, options.pools)
+    return measure(options.jobs, options.pools, options.strategy)
 
 
 def page(_: argparse.Namespace) -> None:
@@ -106,6 +108,10 @@ def main() -> None:
         if name == "queue":
             command.add_argument("--jobs", type=int, default=1000, help="how many (1,000)")
             command.add_argument("--pools", type=int, default=64, help="slices of v6e-16 (64)")
+            default = STRATEGIES[0]
+            command.add_argument(
+                "--strategy", choices=STRATEGIES, default=default, help=f"of the queue ({default})"
+            )
         if name == "fleet":
             command.add_argument("--days", type=float, default=7, help="instead of a week (7)")
     options = parser.parse_args()
@@ -113,9 +119,15 @@ def main() -> None:
     found = COMMANDS[options.command](options)
     if found is not None:
         RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"{options.command}.json"
+        path = RESULTS / f"{_name(options)}.json"
         path.write_text(json.dumps(found | {"took_s": round(time.monotonic() - begun)}, indent=2) + "\n")
         print(path, file=sys.stderr)
+
+
+def _name(options: argparse.Namespace) -> str:
+    """Of the result: the command, with the strategy where it isn't the layer's default."""
+    strategy = getattr(options, "strategy", STRATEGIES[0])
+    return options.command if strategy == STRATEGIES[0] else f"{options.command}-{strategy}"
 
 
 if __name__ == "__main__":

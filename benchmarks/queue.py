@@ -102,7 +102,7 @@ class Queue:
             threading.Thread(target=self._watch, args=(version, kind), daemon=True).start()
 
     def use(self, strategy: str) -> None:
-        """Another queueing strategy than the layer's, and a new history."""
+        """A queueing strategy, and a new history."""
         queue = self._objects[-1]
         self._lab.api.apply({**queue, "spec": {**queue["spec"], "queueingStrategy": strategy}}, "tests")
         self.history = History(HOSTS)
@@ -170,16 +170,17 @@ def _manifest(one: Drawn) -> dict[str, Any]:
     return made
 
 
-def measure(jobs: int, pools: int) -> dict[str, Any]:
+def measure(jobs: int, pools: int, strategy: str) -> dict[str, Any]:
     """All of it in a network namespace of its own."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        return inside().submit(_measure, jobs, pools, Path(folder)).result()
+        return inside().submit(_measure, jobs, pools, strategy, Path(folder)).result()
 
 
-def _measure(jobs: int, pools: int, folder: Path) -> dict[str, Any]:
+def _measure(jobs: int, pools: int, strategy: str, folder: Path) -> dict[str, Any]:
     lab = Lab(folder / "cluster")
     try:
         queue = Queue(lab, pools, folder / "kwok")
+        queue.use(strategy)
         mix = drawn(jobs, pools)
         meter = _Meter()
         begun = time.monotonic()
@@ -206,7 +207,7 @@ def _measure(jobs: int, pools: int, folder: Path) -> dict[str, Any]:
         "peak_mib": meter.peak_mib(),
         "idle_mib": meter.idle_mib,
         "processor_s": meter.processor_s(),
-        "what": f"{jobs} jobs of {TEAMS} teams over {pools} pools of v6e-16, seed {SEED}",
+        "what": f"{jobs} jobs of {TEAMS} teams over {pools} pools of v6e-16, {strategy}, seed {SEED}",
         "on": described(["requests"]) | {"peers": {"kueue": f"Kueue {KUEUE}", "jobset": f"JobSet {JOBSET}"}},
     }
 

@@ -73,6 +73,8 @@ def _submit(settings: Settings, options: argparse.Namespace, root: Path) -> int:
         if "_PLAN" not in build.get("substitutions", {}):
             raise CommandError(f"{options.build} applies no plan\n    fix: --plan is for provision alone")
         build["substitutions"] = {**build["substitutions"], "_PLAN": options.plan}
+    if options.build == "image":
+        _require_dockerfile(settings, root)
     client, project = Client(settings.project), settings.project
     id_ = running.start(settings, build, root, client)
     print(f"build {id_}", flush=True)
@@ -101,8 +103,7 @@ def _build(settings: Settings, which: str) -> dict[str, Any]:
     if which in commands.KINDS:
         found = render.builds(settings).get(which)
         if found is None:
-            keys = "builds:baseImage and builds:dockerImage" if which == "image" else "builds:image"
-            raise CommandError(f"the build {which} needs {keys}\n    fix: write them with their digests")
+            raise CommandError(_lacking(settings, which))
         return found
     try:
         loaded = yaml.safe_load(Path(which).read_text(encoding="utf-8"))
@@ -114,6 +115,30 @@ def _build(settings: Settings, which: str) -> dict[str, Any]:
             f"`tpu builds render {settings.environment}` wrote"
         )
     return loaded
+
+
+def _lacking(settings: Settings, which: str) -> str:
+    """What a build needs before it can be rendered, and the next step."""
+    images = "builds:baseImage and builds:dockerImage"
+    if which == "image":
+        return f"the build image needs {images}\n    fix: write both with their digests"
+    first = "" if "image" in render.builds(settings) else f"write {images} with their digests; then "
+    environment = settings.environment
+    return (
+        f"the build {which} runs in the image that builds:image names, and it names none\n"
+        f"    fix: {first}tpu builds render {environment}, tpu builds submit {environment} image, and "
+        "write the image that it prints"
+    )
+
+
+def _require_dockerfile(settings: Settings, root: Path) -> None:
+    """Raises CommandError where the build of the image would find none in the checkout, or an old one."""
+    path = root / commands.FOLDER / settings.environment / render.DOCKERFILE
+    if not path.is_file() or path.read_text(encoding="utf-8") != render.dockerfile(settings):
+        raise CommandError(
+            f"{path.relative_to(root)} isn't there, or isn't what the settings say\n"
+            f"    fix: tpu builds render {settings.environment}"
+        )
 
 
 def _plan(settings: Settings, options: argparse.Namespace, root: Path) -> int:

@@ -218,6 +218,11 @@ def _logs(jobs: Jobs, options: argparse.Namespace) -> int:
     if number is None:
         failed = jobs.failed(options.job) if ended.state == FAILED else None
         number = failed[0] if failed else 0
+    elif number >= ended.hosts:
+        raise CommandError(
+            f"{options.job} has no worker {number}: it has {ended.hosts}, and the first is 0\n"
+            f"    fix: --worker with 0 to {ended.hosts - 1}"
+        )
     since, pod, first = "", None, True
     while True:
         newest = jobs.worker(options.job, number)
@@ -245,6 +250,12 @@ def _cancel(jobs: Jobs, options: argparse.Namespace) -> int:
     jobs.cancel(options.job)
     print(f"{options.job} is cancelled; what it saved stays in the bucket")
     return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text}: a number from 0")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -282,8 +293,8 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help="as one JSON document")
     logs = command("logs", "what a worker printed")
     which = "which one, over all slices; 0, or of a failed job the one that failed first"
-    logs.add_argument("--worker", type=int, metavar="K", help=which)
-    logs.add_argument("--lines", type=int, default=None, metavar="N", help="the last N alone")
+    logs.add_argument("--worker", type=_count, metavar="K", help=which)
+    logs.add_argument("--lines", type=_count, default=None, metavar="N", help="the last N alone")
     logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
     cancel = command("cancel", "end a job; what it saved stays in the bucket")
     cancel.add_argument("--yes", action="store_true", help="don't ask")

@@ -33,7 +33,12 @@ def manifest(settings: Settings, job: Job, out: str) -> int:
     if out == "-":
         sys.stdout.write(text)
         return 0
-    Path(out).write_text(text, encoding="utf-8")
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(
+            f"--out {out}: {error.strerror}\n    fix: a file in a folder that is there, or -"
+        ) from None
     print(f"{out} is written\n  next: {way}\n        {apply}")
     return 0
 

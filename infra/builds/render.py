@@ -24,6 +24,7 @@ Step = dict[str, Any]
 
 PLANS = "plans"
 """In the workspace, which all steps of a build share: the saved plan of each layer."""
+DOCKERFILE = "Dockerfile"
 _NAME = "builder"
 _HEADERS = {
     "image": "Builds the image that the other builds run in, and puts it into the repository.",
@@ -53,7 +54,7 @@ def write(settings: Settings, folder: Path) -> list[Path]:
         raise CommandError(
             "no build can be rendered: builds:image says which image they run in, builds:baseImage and "
             "builds:dockerImage what that is built of\n"
-            "    fix: write these two, with digests, then `tpu builds render` again (docs/builds.md)"
+            "    fix: write the last two, with digests, then `tpu builds render` again (docs/builds.md)"
         )
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -64,7 +65,7 @@ def write(settings: Settings, folder: Path) -> list[Path]:
         path.write_text(head + start + yaml.safe_dump(build, sort_keys=False, width=110), encoding="utf-8")
         paths.append(path)
     if "image" in found:
-        paths.append(folder / "Dockerfile")
+        paths.append(folder / DOCKERFILE)
         paths[-1].write_text(dockerfile(settings), encoding="utf-8")
     return paths
 
@@ -128,7 +129,7 @@ def _step(settings: Settings, name: str, *arguments: str) -> Step:
 
 def _image(settings: Settings) -> Build:
     tag = f"{commands.repository(settings)}/{_NAME}:$BUILD_ID"
-    path = f"{commands.FOLDER}/{settings.environment}/Dockerfile"
+    path = f"{commands.FOLDER}/{settings.environment}/{DOCKERFILE}"
     build = {
         "id": "build",
         "name": settings[BuildsSettings].docker_image,

@@ -143,6 +143,8 @@ def _program(settings: Settings, asked: Request) -> Iterator[Problem]:
             f"{', '.join(commands.PROGRAMS)}",
             "write e.g. -- train tiny.toml",
         )  # fmt: skip
+    else:
+        yield from _command_line(settings, run)
     image = asked.image or settings[QueueSettings].image
     if not image:
         fix = "add queue:image, or write --image HOST/PATH@sha256:…"
@@ -152,6 +154,23 @@ def _program(settings: Settings, asked: Request) -> Iterator[Problem]:
     if settings[QueueSettings].install == "bundle" and not settings[TpuSettings].bundle:
         fix = f"tpu publish {settings.environment}, or queue:install: image"
         yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)
+
+
+def _command_line(settings: Settings, run: str) -> Iterator[Problem]:
+    """What a worker would find once the job has its slice: a wrong option, a config that isn't there."""
+    try:
+        commands.training(run)
+    except ValueError as error:
+        fix = "write e.g. -- train tiny.toml --name first; what `tpu job` takes stands before --"
+        yield Problem("-- PROGRAM", f'"{run}"', str(error), fix)
+        return
+    by_pods = settings[QueueSettings].install == "bundle" and not settings[TpuSettings].code
+    if by_pods and (file := commands.own_file(run)):
+        packaged = commands.PACKAGED.get(commands.split(run)[0], [])
+        near = difflib.get_close_matches(file, packaged, 1)
+        fix = f"perhaps {near[0]}" if near else f"tpu:code: and the folder of {file}, then tpu publish"
+        rule = f"the bundle has no {file}" + (f"; it has {', '.join(packaged)}" if packaged else "")
+        yield Problem("-- PROGRAM", f'"{run}" without tpu:code', rule, fix)
 
 
 def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> list[Pool]:
@@ -214,11 +233,24 @@ def _kind(pool: Pool) -> tuple[str, str, str, str]:
 
 def _no_pool(every: Sequence[Pool], asked: Request) -> Problem:
     known = dict.fromkeys(f"{pool.kind.name} ({pool.group}, {pool.zone})" for pool in every)
-    words = " ".join(filter(None, (asked.size, asked.pool and f"--pool {asked.pool}", asked.zone)))
-    chips = next((kind.chips for kind in CATALOG.types if asked.size in (kind.name, kind.topology)), 0)
-    near = min(every, key=lambda pool: (abs(pool.kind.chips - chips), pool.kind.chips))
-    fix = f"the nearest is --slice {near.kind.name}; or add such a pool to gke:tpuPools"
-    return Problem("--slice", f'"{words}"', f"the pools are {', '.join(known)}", fix)
+    given = {"--slice": asked.size, "--pool": asked.pool, "--zone": asked.zone}
+    words = {option: word for option, word in given.items() if word}
+    near = min(every, key=lambda pool: _distance(pool, asked))
+    fix = f"the nearest is --pool {near.group} ({near.kind.name}); or add such a pool to gke:tpuPools"
+    return Problem(
+        " ".join(words), '"' + " ".join(words.values()) + '"', f"the pools are {', '.join(known)}", fix
+    )
+
+
+def _distance(pool: Pool, asked: Request) -> tuple[float, ...]:
+    """How far a pool is from what was asked for: by name, then by chips, or by how the size is written."""
+    chips = next((kind.chips for kind in CATALOG.types if asked.size in (kind.name, kind.topology)), None)
+    by_size = -_alike(asked.size, pool.kind.name) if chips is None else abs(pool.kind.chips - chips)
+    return -_alike(asked.pool, pool.group), by_size, pool.kind.chips
+
+
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _has_data(settings: Settings) -> bool:

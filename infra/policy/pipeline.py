@@ -71,7 +71,7 @@ _MOST_LABELS = 3
 
 
 def _batch(one: Resource) -> Mapping[str, Any]:
-    """The Spark batch in the object that the workflow reads; empty in other objects, and before it is known."""
+    """The Spark batch in the object that the workflow reads; empty in others, and before it is known."""
     try:
         found = json.loads(str(one.inputs.get("content")))
     except ValueError:

@@ -18,6 +18,7 @@ from infra.queue import namespace
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
 from infra.queue.ready import wait
+from infra.run_price import of_hours
 from rehearsal.kubernetes.api import documents
 from rehearsal.kubernetes.programs import QUEUE, folder
 from tests.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
@@ -160,10 +161,13 @@ def test_the_command_follows_a_job_to_its_end(
 ) -> None:
     ours = as_user(queue, ADA, VISION)
     ours.submit(job("followed", line))
-    assert command._follow(ours, "followed") == status
+    assert command._follow(ours, "followed", 36.0, of_hours(36.0, 1)) == status
     shown = capsys.readouterr().out.splitlines()
     assert [text for text in shown if text.startswith("  | ")] == ["  | one", "  | two"][: 2 - status]
     assert any(text.startswith(f"followed: {last}") for text in shown)
+    assert re.fullmatch(
+        r"followed: 0 min since its admission, \$0\.\d\d; predicted \$36\.00 \(.*\)", shown[-1]
+    )
 
 
 def test_after_a_failure_the_worker_that_failed_first_is_shown(
@@ -171,7 +175,7 @@ def test_after_a_failure_the_worker_that_failed_first_is_shown(
 ) -> None:
     ours = as_user(queue, ADA, VISION)
     ours.submit(job("third", ["sh", "-c", "[ $JOB_WORKER = 2 ] || exec sleep 60; sleep 2; echo NaN; exit 3"]))
-    assert command._follow(ours, "third") == 1
+    assert command._follow(ours, "third", None, of_hours(None, None)) == 1
     shown = capsys.readouterr().out.splitlines()
     assert shown[-2:] == ["third: worker 2 failed first, with status 3", "  | NaN"]
     options = command._parser().parse_args(["logs", "dev", "vision", "third"])
@@ -180,7 +184,7 @@ def test_after_a_failure_the_worker_that_failed_first_is_shown(
 
 
 def test_the_command_says_that_a_job_was_cancelled(queue: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command._follow(as_user(queue, ADA, VISION), "gone") == 1
+    assert command._follow(as_user(queue, ADA, VISION), "gone", None, of_hours(None, None)) == 1
     assert capsys.readouterr().out == "gone: cancelled, by this or another command\n"
 
 
