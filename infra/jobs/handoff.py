@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra import names
 from infra.catalog import CATALOG
@@ -25,6 +25,9 @@ from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
 from infra.tpu.request import member_request
 from infra.tpu.settings import SliceSettings, TpuSettings
+
+if TYPE_CHECKING:
+    from pulumi import ProviderResource
 
 _STORAGE = "https://storage.googleapis.com"
 _TPU = "https://tpu.googleapis.com/v2"
@@ -69,6 +72,14 @@ def problems(settings: Settings) -> Iterator[Problem]:
         if desired.train_image is None:
             fix = f"tpu job image {settings.environment}, and its digest as pipeline:trainImage"
             yield Problem("pipeline:trainImage", "nothing", "a custom job runs in an image", fix)
+
+
+def require_bundle(settings: Settings, bucket: str | None, provider: ProviderResource) -> None:
+    """Refuse an update whose slice would have nothing to install. Raises BundleError."""
+    from infra.tpu import bundle  # Pulumi's SDK, which commands don't wait for
+
+    if settings[PipelineSettings].train == "fleet":
+        bundle.require(settings, [node(settings)], bucket, provider)
 
 
 def node(settings: Settings) -> Node:
@@ -206,9 +217,6 @@ def _fleet_problems(settings: Settings, desired: PipelineSettings) -> Iterator[P
         found = f'"{desired.train_zone}"' if desired.train_zone else "nothing"
         rule = f"a slice stands where there is a subnet: {', '.join(covered) or 'in no zone'}"
         yield Problem("pipeline:trainZone", found, rule, "one of these, or add the zone to tpu:zones")
-    if settings[TpuSettings].bundle is None:
-        fix = f"tpu publish {settings.environment}"
-        yield Problem("tpu:bundle", "nothing", "hosts that train on the shards install the bundle", fix)
 
 
 def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[Problem]:

@@ -140,7 +140,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Buckets, accounts, the function, the workflow and what starts it."""
     provider, desired = providers["gcp"], settings[PipelineSettings]
     opts = pulumi.ResourceOptions(provider=provider)
-    upstream.read(StorageOutputs, settings)
+    handoff.require_bundle(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
     network = upstream.read(NetworkOutputs, settings)
     made: list[pulumi.Resource] = []
     if not desired.existing_raw_bucket:
