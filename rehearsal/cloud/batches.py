@@ -80,10 +80,10 @@ class Batches:
         what = json.dumps({"files": files, "archives": given.get("archiveUris", [])})
         printed: list[str] = []
 
-        async def heard(some: Sequence[str]) -> None:
+        async def collect(some: Sequence[str]) -> None:
             printed.extend(some)
 
-        if await sandbox.module("rehearsal.cloud.batch_worker", [what, str(folder)], heard) != 0:
+        if await sandbox.module("rehearsal.cloud.batch_worker", [what, str(folder)], collect) != 0:
             raise _failed("\n".join(printed[-_LAST_LINES:]))
 
     async def _main(self, batch: JsonObject, sandbox: Sandbox, folder: Path, lines: Lines) -> int:
