@@ -124,6 +124,7 @@ class Batches:
             "spark.master": f"local[{cores}]",
             "spark.driver.memory": _DRIVER_MEMORY,
             "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
         }
         words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         if jars := given.get("jarFileUris"):
