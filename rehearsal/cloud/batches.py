@@ -80,10 +80,10 @@ class Batches:
         what = json.dumps({"files": files, "archives": given.get("archiveUris", [])})
         printed: list[str] = []
 
-        async def heard(some: Sequence[str]) -> None:
+        async def collect(some: Sequence[str]) -> None:
             printed.extend(some)
 
-        if await sandbox.module("rehearsal.cloud.batch_worker", [what, str(folder)], heard) != 0:
+        if await sandbox.module("rehearsal.cloud.batch_worker", [what, str(folder)], collect) != 0:
             raise _failed("\n".join(printed[-_LAST_LINES:]))
 
     async def _main(self, batch: JsonObject, sandbox: Sandbox, folder: Path, lines: Lines) -> int:
@@ -124,6 +124,7 @@ class Batches:
             "spark.master": f"local[{cores}]",
             "spark.driver.memory": _DRIVER_MEMORY,
             "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
         }
         words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         if jars := given.get("jarFileUris"):

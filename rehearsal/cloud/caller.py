@@ -32,7 +32,7 @@ class Caller:
     async def send(self, request: Request, account: str) -> Reply:
         """The answer, as `account` where the request has `auth`.
 
-        ConnectionError where nobody answers, TimeoutError after `timeout_s` real seconds, PermissionError
+        ConnectionError where no one answers, TimeoutError after `timeout_s` real seconds, PermissionError
         where there is no such account.
         """
         url = URL(request.url)

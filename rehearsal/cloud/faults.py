@@ -64,7 +64,7 @@ class FaultError(RehearsalError):
 
 
 class LostError(Exception):
-    """An event is lost, and nobody hears of it."""
+    """An event is lost: no attempt is made to deliver it."""
 
 
 @dataclass(frozen=True)

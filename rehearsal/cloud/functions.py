@@ -89,16 +89,16 @@ class Functions:
         what = {"files": [], "archives": [f"gs://{source['bucket']}/{source['object']}#source"]}
         printed: list[str] = []
 
-        async def heard(some: Sequence[str]) -> None:
+        async def collect(some: Sequence[str]) -> None:
             printed.extend(some)
 
         arguments = [json.dumps(what), str(sandbox.place)]
-        if await sandbox.module("rehearsal.cloud.batch_worker", arguments, heard) != 0:
+        if await sandbox.module("rehearsal.cloud.batch_worker", arguments, collect) != 0:
             raise _failed("\n".join(printed[-_LAST_LINES:]))
         if not (sandbox.place / "source" / "main.py").exists():
             raise _failed("missing main.py: the source of a Python function must have it at its root")
         line = [self._python, str(_CHECK), str(sandbox.place / "source" / "requirements.txt")]
-        if await sandbox.run(line, {}, sandbox.place, heard) != 0:
+        if await sandbox.run(line, {}, sandbox.place, collect) != 0:
             raise _failed("requirements.txt: " + "; ".join(filter(None, printed)))
 
     async def _serve(
@@ -171,8 +171,8 @@ class Functions:
                     data=await request.read(), allow_redirects=False,
                 ) as answer:  # fmt: skip
                     body = await answer.read()
-                    kept = {k: v for k, v in answer.headers.items() if k.lower() not in _OF_CONNECTIONS}
-                    return web.Response(status=answer.status, body=body, headers=kept)
+                    answered = {k: v for k, v in answer.headers.items() if k.lower() not in _OF_CONNECTIONS}
+                    return web.Response(status=answer.status, body=body, headers=answered)
         except TimeoutError:
             return web.Response(status=504, text="upstream request timeout")
         except aiohttp.ClientError as error:

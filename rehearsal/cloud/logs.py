@@ -141,7 +141,7 @@ class LoggingService:
         self._iam.require(call.principal, "logging.logEntries.create", f"projects/{self._world.project}")
 
     def write(self, entry: JsonObject) -> None:
-        """Keep what a service of Google's logs itself, for which nobody needs a permission."""
+        """Keep what a service of Google's logs itself, which takes no permission."""
         now = self._world.clock.rfc3339()
         self._keep(
             {"timestamp": now, "insertId": uuid.uuid4().hex[:16], "severity": "INFO", "labels": {}}

@@ -193,7 +193,7 @@ class World:
     is in, for access; the billing account is the project's. `run_build` runs a build of Cloud Build to its
     end, where there is something to run it with, `run_batch` a batch of Spark; `functions` builds and serves
     functions. `caller` sends what Google's services send to each other; `write_log` keeps what they log.
-    `triggers`: the full names of Eventarc's that are ready; `finalized` is told of each new object.
+    `triggers`: the full names of Eventarc's that are ready; `finalized` gets each new object.
     `monotonic_s` is the real clock, in which lags and the lifetimes of tokens count.
     """
 

@@ -1,6 +1,6 @@
 """The Python environments that Google's services run people's code with: made out here, where registries are.
 
-Each comes from a lock beside this file, with hashes, and is kept in the cache: `spark` has PySpark as in the
+Each comes from a lock beside this file, with hashes, and stays in the cache: `spark` has PySpark as in the
 service's runtime 2.3, `functions` the functions framework.
 """
 

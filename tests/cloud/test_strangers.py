@@ -78,6 +78,7 @@ NAMED_OTHERWISE = {
     "serviceusage.services.batchEnable": "serviceusage.services.enable",
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
+    "serviceusage.services.generateServiceIdentity": "serviceusage.services.enable",
     "storage.buckets.getStorageLayout": "storage.objects.list",
     # No page names permissions of queued resources: who may make a node may queue for one.
     **{f"tpu.projects.locations.queuedResources.{verb}": f"tpu.nodes.{verb}" for verb in QUEUED},

@@ -39,10 +39,9 @@ def _deploys(change: Change) -> None:
     if not build.get("serviceAccount"):
         email = f"{change.world.number}-compute@developer.gserviceaccount.com"
         build["serviceAccount"] = f"projects/{project}/serviceAccounts/{email}"
-    if build.get("dockerRepository"):
+    own = f"projects/{project}/locations/{location}/repositories/gcf-artifacts"  # which Functions makes
+    if build.setdefault("dockerRepository", own) != own:
         change.resources.find(build["dockerRepository"])
-    else:
-        build["dockerRepository"] = f"projects/{project}/locations/{location}/repositories/gcf-artifacts"
     if (functions := change.world.functions) is not None:
         change.waits.append(lambda: functions.deploy(change.name, change.body))
 

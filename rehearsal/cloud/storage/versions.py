@@ -99,7 +99,7 @@ class Objects:
     clock: Clock
     next_generation: Callable[[], int]
     limit: MutationLimit = field(default_factory=MutationLimit)
-    finalized: Callable[[Version], None] = lambda version: None  # told of every new generation
+    finalized: Callable[[Version], None] = lambda version: None  # gets every new generation
     folders: dict[str, str] = field(default_factory=dict)  # → when it was made, RFC 3339
     _live: _Names = field(default_factory=_Names)
     _noncurrent: _Names = field(default_factory=_Names)

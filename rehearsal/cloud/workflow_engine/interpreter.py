@@ -45,7 +45,7 @@ MAX_STEPS, MAX_DEPTH, MAX_MEMORY_BYTES = 100_000, 20, 512 << 10
 
 @dataclass(frozen=True)
 class _Jump:
-    """Where to go on: a step's name, end, break or continue; with `end` maybe the value to return."""
+    """Where to continue: a step's name, end, break or continue; with `end` maybe the value to return."""
 
     to: str
     value: Any = None

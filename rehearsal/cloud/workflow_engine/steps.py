@@ -48,7 +48,7 @@ class For:
 
 @dataclass(frozen=True)
 class Try:
-    """`retry` is evaluated when an error comes; without `handler` it goes on."""
+    """`retry` is evaluated when an error comes; without `handler` it is passed up."""
 
     body: Step
     retry: Value | None

@@ -29,7 +29,7 @@ if sys.argv[1:] == ["fails"]:
 @pytest.fixture(scope="module", autouse=True)
 def spark(boxed: Boxed) -> str:
     email = boxed.account("spark-runtime", "roles/dataproc.worker")
-    boxed.account("nobody")
+    boxed.account("without-roles")
     boxed.compute("global/networks", {"name": "net", "autoCreateSubnetworks": False})
     subnet = {"network": f"{P}/global/networks/net", "ipCidrRange": "10.0.0.0/24"}
     for name, reaches in (("spark", True), ("closed", False)):

@@ -74,8 +74,8 @@ def test_a_trigger_needs_both_agents_with_their_roles(boxed: Boxed) -> None:
     early = boxed.send("POST", url, trigger())
     assert (early.status, b"Eventarc Service Agent" in early.body) == (400, True)
     policy = {"policy": {"bindings": [{"role": "roles/viewer", "members": [f"serviceAccount:{EVENTARC}"]}]}}
-    nobody = boxed.send("POST", f"cloudresourcemanager.googleapis.com/v1/{P}:setIamPolicy", policy)
-    assert (nobody.status, b"does not exist" in nobody.body) == (400, True)
+    missing = boxed.send("POST", f"cloudresourcemanager.googleapis.com/v1/{P}:setIamPolicy", policy)
+    assert (missing.status, b"does not exist" in missing.body) == (400, True)
     assert identity(boxed) == EVENTARC
     boxed.grant(P, "roles/eventarc.serviceAgent", f"serviceAccount:{EVENTARC}")
     silent = boxed.send("POST", url, trigger())

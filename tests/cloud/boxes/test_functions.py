@@ -111,7 +111,7 @@ def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:
     boxed.grant(f"{L}/services/checks", "roles/run.invoker", f"serviceAccount:{email('caller')}")
     answer = invoke(boxed)
     assert (answer.status, json.loads(answer.body)) == (200, {"text": "one", "mode": "strict", "path": "/"})
-    assert invoke(boxed, auth="").status == 403  # nobody
+    assert invoke(boxed, auth="").status == 403  # no token
     assert invoke(boxed, auth="OAuth2").status == 401  # an access token
     assert invoke(boxed, audience="https://other.run.app").status == 401
     assert invoke(boxed, account="runner").status == 403

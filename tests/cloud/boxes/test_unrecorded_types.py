@@ -120,13 +120,13 @@ def test_who_may_invoke_a_service_is_a_member_of_its_policy(boxed: Boxed, driven
     email = boxed.account("invokes")
     image = "us-docker.pkg.dev/cloudrun/container/hello"
     body = {"template": {"containers": [{"image": image}], "serviceAccount": email}}
-    url = f"run.googleapis.com/v2/{L}/services?serviceId=said"
+    url = f"run.googleapis.com/v2/{L}/services?serviceId=invoked"
     boxed.done("run.googleapis.com/v2", boxed.ask("POST", url, body))
     member = {"role": "roles/run.invoker", "member": f"serviceAccount:{email}"}
-    news = driven.checked(MEMBER, {"name": "said", "location": REGION, **member})
+    news = driven.checked(MEMBER, {"name": "invoked", "location": REGION, **member})
     driven.sent()
     id_, state = driven.run(lambda: driven.provider.create(MEMBER, news))
-    name = f"{L}/services/said"
+    name = f"{L}/services/invoked"
     sent = driven.sent()
     assert sent[0] == f"GET run/v2/{name}:getIamPolicy?alt=json"
     assert f"POST run/v2/{name}:setIamPolicy?alt=json" in sent

@@ -1,4 +1,4 @@
-"""Where a definition runs that reaches nobody: its time passes at once, replies come in order."""
+"""Where a definition runs that reaches no one: its time passes at once, replies come in order."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_time_is_the_clouds(cloud: CloudFront) -> None:
 
 
 def test_lines_go_to_cloud_logging_as_the_account_which_must_be_allowed_to(cloud: CloudFront) -> None:
-    source = "- say: {call: sys.log, args: {json: {event: said}, severity: NOTICE}}\n- done: {return: ok}"
+    source = "- say: {call: sys.log, args: {json: {event: noted}, severity: NOTICE}}\n- done: {return: ok}"
     deploy(cloud, "logs", source)
     refused = ended(cloud, execute(cloud, "logs"))
     assert "logging.logEntries.create" in refused["error"]["context"]
@@ -157,7 +157,7 @@ def test_lines_go_to_cloud_logging_as_the_account_which_must_be_allowed_to(cloud
     body = {"resourceNames": [P], "filter": labels, "orderBy": "timestamp asc"}
     entries = cloud.request("POST", "logging.googleapis.com/v2/entries:list", body).json["entries"]
     ours = [one for one in entries if one["logName"].endswith("/Workflows")]
-    assert [(one["severity"], one["jsonPayload"]) for one in ours] == [("NOTICE", {"event": "said"})]
+    assert [(one["severity"], one["jsonPayload"]) for one in ours] == [("NOTICE", {"event": "noted"})]
     states = [one["jsonPayload"]["state"] for one in entries if "executions_system" in one["logName"]]
     assert states == ["ACTIVE", "FAILED", "ACTIVE", "SUCCEEDED"]
 
