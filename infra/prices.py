@@ -19,7 +19,7 @@ from infra.settings.sources import ROOT
 HOURS_PER_DAY = 24
 UNKNOWN = "unknown"
 UNCHECKED = "~"
-NOTE = f"{UNCHECKED} unverified: nobody has read the price where it holds; docs/prices.md has all prices."
+NOTE = f"{UNCHECKED} unverified: the price was never read where it holds; docs/prices.md has all prices."
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def _some(number: int) -> str:
 
 
 def dollars(hourly: float | None, hours: float = 1, *, checked: bool = True) -> str:
-    """ "1,234.50", "~1,234.50" where nobody has read the price, or "unknown"."""
+    """ "1,234.50", "~1,234.50" where the price was never read, or "unknown"."""
     mark = "" if checked or not hourly else UNCHECKED
     return UNKNOWN if hourly is None else f"{mark}{hourly * hours:,.2f}"
 

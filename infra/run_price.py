@@ -1,4 +1,4 @@
-"""What a run will cost, and the limit that it may not exceed: told before anything is started."""
+"""What a run will cost, and the limit that it may not exceed: known before anything is started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RunPrice:
     """A prediction.
 
     Attributes:
-        dollars: None where it can't be told.
+        dollars: None where unknown.
         why: how it was reckoned, or what is missing.
         fix: what makes it known, where it isn't.
         checked: whether somebody has read the prices that it is made of.
@@ -68,7 +68,7 @@ def within_limit(predicted: RunPrice, limit: float | None, setting: str) -> None
         setting: where the limit is written, e.g. "fleet:dollarsPerRun".
 
     Raises:
-        InfraError: it is above the limit, or unknown, so that nobody can say that it isn't.
+        InfraError: it is above the limit, or unknown, and then it may be.
     """
     if limit is None:
         return

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from cli.__main__ import COMMANDS, SUBCOMMANDS  # noqa: E402
 from infra.catalog import CATALOG, SliceType  # noqa: E402
+from infra.catalog.book import BOOK, Entry  # noqa: E402
 from infra.layers import layers  # noqa: E402
 from infra.monitoring.alerts import ALERTS  # noqa: E402
 from infra.monitoring.metrics import METRICS  # noqa: E402
@@ -57,6 +58,38 @@ def prices() -> str:
         f"us-east5, chips × price, read {CATALOG.prices_read}: {CATALOG.prices_source}. Spot prices move."
     )
     return "\n".join([*lines, "", source])
+
+
+def price_book() -> str:
+    """Every price, and where each was read."""
+    sources = list(dict.fromkeys(one.source for one in BOOK.entries.values()))
+
+    def row(one: Entry) -> str:
+        by_price: dict[float, list[str]] = {}
+        for region, price in one.regions.items():
+            by_price.setdefault(price, []).append(region)
+        shown = [f"{_digits(price)} ({', '.join(where)})" for price, where in by_price.items()]
+        shown += [_digits(one.everywhere)] if one.everywhere is not None else []
+        if one.likewise:
+            first = next(iter(one.regions.values()))
+            shown.append(f"~{_digits(first)} ({', '.join(one.likewise)})")
+        state = "read" if one.checked else "unverified" if one.known else "unknown"
+        cells = [one.service, one.what, one.unit, "; ".join(shown) or "unknown", state]
+        return "| " + " | ".join([*cells, f"{sources.index(one.source) + 1}"]) + " |"
+
+    lines = [
+        "| service | what | per | $ | | source |",
+        "| --- | --- | --- | --- | --- | ---: |",
+        *map(row, BOOK.entries.values()),
+        "",
+        *(f"{number}. {source}." for number, source in enumerate(sources, 1)),
+    ]
+    return "\n".join(lines)
+
+
+def _digits(price: float) -> str:
+    """A price without zeros at its end: many are below a cent."""
+    return f"{price:.9f}".rstrip("0").rstrip(".")
 
 
 def commands() -> str:
@@ -124,6 +157,7 @@ def metrics() -> str:
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "cli.md": {"commands": commands},
     DOCS / "guides" / "infrastructure.md": {"prices": prices},
+    DOCS / "prices.md": {"book": price_book},
     DOCS / "extraction.md": {"points": points},
     DOCS / "architecture.md": {"outputs": outputs},
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},

@@ -28,7 +28,7 @@ class BookError(InfraError):
 
 @dataclass(frozen=True)
 class Source:
-    """Where prices were read: Google's page, the copy of it that was read, and when; empty: by nobody yet."""
+    """Where prices were read: Google's page, the copy of it that was read, and when; empty: not read yet."""
 
     page: str
     copy: str = ""
@@ -36,7 +36,7 @@ class Source:
 
     @property
     def since(self) -> date | None:
-        """The first day on which it may have been read ("2026-08": August 1st); None where nobody has."""
+        """The first day on which it may have been read ("2026-08": August 1st); None: not read yet."""
         found = _READ.fullmatch(self.read)
         return date(int(found[1]), int(found[2]), int(found[3] or 1)) if found else None
 
@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars a unit; None where nobody knows. `checked`: whether somebody has read it where it holds."""
+    """US dollars a unit; None where unknown. `checked`: whether it was read where it holds."""
 
     dollars: float | None
     checked: bool
@@ -99,7 +99,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Book:
+class PriceBook:
     """All entries, by id."""
 
     entries: Mapping[str, Entry]
@@ -120,7 +120,7 @@ class Book:
         ]
 
     def unchecked(self) -> list[Entry]:
-        """Entries with a price that nobody has read."""
+        """Entries with a price that was never read."""
         return [one for one in self.entries.values() if one.known and not one.checked]
 
     def summary(self, today: date) -> str:
@@ -136,7 +136,7 @@ class Book:
         return ", ".join(parts)
 
 
-def load(text: str, catalog: Catalog) -> Book:
+def load(text: str, catalog: Catalog) -> PriceBook:
     """The book in a TOML text, and the catalog's prices of chips. Raises BookError with all that is wrong."""
     try:
         given = tomllib.loads(text)
@@ -152,7 +152,7 @@ def load(text: str, catalog: Catalog) -> Book:
         raise BookError(listed("infra/catalog/prices.toml", problems))
     read = {name: Source(**one) for name, one in sources.items()}
     found = {name: Entry(id=name, **{**one, "source": read[one["source"]]}) for name, one in entries.items()}
-    return Book({**{one.id: one for one in _chips(catalog)}, **found})
+    return PriceBook({**{one.id: one for one in _chips(catalog)}, **found})
 
 
 def _chips(catalog: Catalog) -> Iterator[Entry]:

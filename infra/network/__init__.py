@@ -60,10 +60,9 @@ def _prices(settings: Settings) -> Iterable[Row]:
     hosts: Counter[str] = Counter()
     for node in nodes.nodes(settings):
         hosts[node.region] += node.kind.hosts
-    for region in nodes.regions(settings):
-        machines = min(hosts[region], _MOST_BILLED)
-        parts = (("nat.host", machines), ("address", 1))
-        yield prices.row(f"Cloud NAT, {hosts[region]} hosts", region, *parts, idle=False)
+    for region, count in sorted(hosts.items()):
+        parts = (("nat.host", min(count, _MOST_BILLED)), ("address", 1))
+        yield prices.row(f"Cloud NAT, {count} hosts", region, *parts, idle=False)
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:

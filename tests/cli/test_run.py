@@ -241,7 +241,7 @@ LIMITED = {"dollarsPerRun": 100}
 
 
 @pytest.mark.parametrize(
-    ("more", "flags", "said"),
+    ("more", "flags", "message"),
     [
         (LIMITED, [], "this one's price is unknown: nothing says how long it takes\n    fix: --hours N"),
         (
@@ -253,11 +253,11 @@ LIMITED = {"dollarsPerRun": 100}
     ],
 )
 def test_a_run_above_its_limit_is_refused_before_anything_is_asked_published_or_created(
-    more: dict[str, Any], flags: list[str], said: str,
+    more: dict[str, Any], flags: list[str], message: str,
     script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(run, "from_file", lambda _: settings(**more))
-    with pytest.raises(CommandError.__base__, match=said):
+    with pytest.raises(CommandError.__base__, match=message):
         run.main(["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", *flags])
     assert published.targets == []
     assert world.asked == []

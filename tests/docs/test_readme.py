@@ -100,16 +100,16 @@ def test_doctor_says_what_it_found_and_how_to_mend_what_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("today", "state", "said"),
+    ("today", "state", "message"),
     [(date(2025, 4, 1), "ok", r"\d+ prices"), (date(2026, 12, 1), "optional", r"read more than 90 days ago")],
 )
 def test_doctor_warns_of_prices_that_are_old_and_fails_for_none(
-    today: date, state: str, said: str, monkeypatch: pytest.MonkeyPatch
+    today: date, state: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
     found = importlib.import_module("doctor").prices(today)
     assert found.state == state
-    assert re.search(said, found.found)
+    assert re.search(message, found.found)
     assert bool(found.fix) == (state == "optional")
 
 

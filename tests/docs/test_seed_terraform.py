@@ -21,8 +21,8 @@ from tests.infra.engine import BASE
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "seed-terraform.md").read_text(encoding="utf-8")
 ROWS = {
-    id_: (said, fact, refused)
-    for id_, said, fact, refused in re.findall(
+    id_: (claim, fact, refused)
+    for id_, claim, fact, refused in re.findall(
         r"^\| (S\d+) \| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE
     )
 }

@@ -107,7 +107,7 @@ def test_with_everything_on_each_rate_is_shown_once() -> None:
 
 
 def test_all_that_a_layer_names_is_in_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An id that the book lacks would be a KeyError before a user, or a price that nobody misses."""
+    """An id that the book lacks would be a KeyError before a user, or a price that is missed by no one."""
     asked: list[str] = []
     get = type(BOOK).get
     monkeypatch.setattr(type(BOOK), "get", lambda self, id_: asked.append(id_) or get(self, id_))

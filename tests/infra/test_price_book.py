@@ -62,7 +62,7 @@ def test_a_region_that_nobody_read_is_unverified_or_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('read = "2026-11-01"', 'read = "2026-13-01"', 'sources.page.read: found "2026-13-01"'),
         ('read = "2026-11-01"', 'read = "2026-02-30"', 'sources.page.read: found "2026-02-30"'),
@@ -79,14 +79,14 @@ def test_a_region_that_nobody_read_is_unverified_or_unknown() -> None:
         ("[entries.thing]", "[entries.thing", "isn't TOML"),
     ],
 )
-def test_what_is_wrong_with_a_book_is_named(old: str, new: str, said: str) -> None:
+def test_what_is_wrong_with_a_book_is_named(old: str, new: str, message: str) -> None:
     assert old in GOOD
     with pytest.raises(BookError) as caught:
         load(GOOD.replace(old, new), CATALOG)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(BookError, match=r"4 problems in infra/catalog/prices\.toml"):
         load(GOOD.replace('"page"', '"no"').replace("0.5", "-1").replace("2026-11-01", "now"), CATALOG)
 

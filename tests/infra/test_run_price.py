@@ -20,7 +20,7 @@ def test_a_prediction_is_price_times_hours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("price", "said"),
+    ("price", "message"),
     [
         (of_hours(22.0, None), "nothing says how long it takes\n    fix: --hours N, or take"),
         (of_hours(None, 2.0), "no price of its slices is known\n    fix: slices of a known price"),
@@ -30,8 +30,8 @@ def test_a_prediction_is_price_times_hours() -> None:
         ),
     ],
 )
-def test_above_a_limit_or_unknown_under_one_a_run_is_refused(price: RunPrice, said: str) -> None:
-    with pytest.raises(InfraError, match=said):
+def test_above_a_limit_or_unknown_under_one_a_run_is_refused(price: RunPrice, message: str) -> None:
+    with pytest.raises(InfraError, match=message):
         within_limit(price, 100, LIMIT)
     within_limit(price, None, LIMIT)
 
@@ -100,5 +100,5 @@ def test_an_unknown_price_of_a_batch_is_unknown_and_says_which() -> None:
         within_limit(price, 5, "pipeline:dollarsPerRun")
     elsewhere = spark_cost(1000, 0, STANDARD, "us-east5")
     assert elsewhere.dollars is not None
-    assert not elsewhere.checked, "nobody has read the price of that region"
+    assert not elsewhere.checked, "the price of that region was never read"
     assert str(elsewhere).startswith("$~")
