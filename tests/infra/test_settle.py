@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from infra.google_ids import forms, google_id
 from infra.interrupted import MARK, interrupted, mark_of, mark_pending, marked
 from infra.layers import layers
 from infra.locks import Lock
+from infra.lookups import found, lookup
 from infra.queue.versions import IMAGES
 from infra.settings.record import formatting_kept
 from rehearsal.standin.settings import Settings
@@ -43,6 +45,9 @@ ALL_OF_IT = {
     "queue:kueueImage": f"{IMAGES['kueue']}@sha256:{'0' * 64}",
     "queue:teams": [{"name": "vision", "members": ["user:ann@example.com"]}],
     "gke:tpuPools": [{"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}],
+    "monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}],
+    "monitoring:billingAccount": "012345-6789AB-CDEF01",
+    "monitoring:budgetDollarsPerMonth": 1000,
 }
 UP = {**UPSTREAM, "gke": CLUSTER}
 
@@ -73,7 +78,9 @@ def test_every_type_that_the_program_declares_has_an_id() -> None:
         for one in run(layer, ALL_OF_IT, up=UP).resources
         if one.type.startswith("gcp:")
     }
-    assert declared == set(forms())
+    chosen = {kind for layer in layers() for kind in layer.lookups}
+    assert declared == set(forms()) | chosen
+    assert not set(forms()) & chosen
 
 
 def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
@@ -83,6 +90,9 @@ def test_the_provider_takes_each_id_for_what_the_inputs_say() -> None:
             if not one.type.startswith("gcp:"):
                 continue
             id_ = google_id(one.type, one.inputs, "my-project")
+            if lookup(one.type):
+                assert id_ is None, "Google chooses it"
+                continue
             assert id_, one
             if "Member" in one.type:
                 title = [one.inputs["condition"]["title"]] if "condition" in one.inputs else []
@@ -114,6 +124,48 @@ def test_a_pending_creation_becomes_a_resource_to_be_looked_at() -> None:
     assert interrupted(deployment) == [f"{MARK} creating Network net"], "until it was looked at"
     mark_pending(deployment, "p")
     assert marked(deployment) == [one]
+
+
+POLICY, DASHBOARD = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:monitoring/dashboard:Dashboard"
+
+
+def test_a_pending_creation_whose_id_google_chooses_is_found_or_dropped() -> None:
+    asked: list[Any] = []
+
+    def find(kind: str, inputs: Mapping[str, Any], project: str, known: Collection[str]) -> str | None:
+        asked.append((kind, inputs["displayName"], project))
+        return "projects/p/alertPolicies/7" if inputs["displayName"] == "there" else None
+
+    for name, ids in (("there", ["projects/p/alertPolicies/7"]), ("nowhere", [])):
+        pending = {**record(POLICY, name), "inputs": {"displayName": name}}
+        deployment = state(("creating", pending))
+        mark_pending(deployment, "p", find)
+        assert [one["id"] for one in marked(deployment)] == ids
+        assert deployment["pending_operations"] == []
+    assert asked == [(POLICY, "there", "p"), (POLICY, "nowhere", "p")]
+
+
+class Listed:
+    """A client whose lists hold these."""
+
+    def __init__(self, **items: list[dict[str, str]]) -> None:
+        self.held, self.urls = items, list[str]()
+
+    def items(self, url: str, key: str, query: object) -> list[dict[str, str]]:
+        self.urls.append(url)
+        return self.held[key]
+
+
+def test_what_google_named_is_found_by_its_display_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_MONITORING_CUSTOM_ENDPOINT", raising=False)
+    boards = [{"name": f"projects/p/dashboards/{n}", "displayName": f"TPU {n}"} for n in "ab"]
+    client: Any = Listed(dashboards=[*boards, {"name": "projects/p/dashboards/c", "displayName": "TPU b"}])
+    a, b = ({"dashboardJson": json.dumps({"displayName": f"TPU {name}"})} for name in "ab")
+    assert found(DASHBOARD, a, "p", (), client) == "projects/p/dashboards/a"
+    assert found(DASHBOARD, a, "p", {"projects/p/dashboards/a"}, client) is None, "that is another's"
+    assert client.urls[0] == "https://monitoring.googleapis.com/v1/projects/p/dashboards"
+    with pytest.raises(CommandError, match=r"2 called 'TPU b'.*\n    fix: delete all but one"):
+        found(DASHBOARD, b, "p", (), client)
 
 
 def test_what_is_deleted_and_updated_stays_and_is_looked_at() -> None:

@@ -18,6 +18,7 @@ from tests.workload.test_tokens import tokenizer_json
 from tests.workload.test_training import command, damage
 from workload.__main__ import main
 from workload.errors import RunError
+from workload.host import events
 from workload.model import huggingface
 from workload.runs.checkpoints import Checkpoints
 from workload.runs.goodput import read
@@ -283,14 +284,20 @@ def test_a_second_start_reads_what_the_first_compiled(tokens: Path, tmp_path: Pa
     assert finals[0] == finals[1]
 
 
+ALERT = "loss-not-finite"
+
+
 def test_a_loss_that_is_no_number_ends_the_run_and_names_the_last_good_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = [*command("diverged", 60, 5), "--dir", str(tmp_path), "--set", "optimizer.learning_rate=1e38"]
     line += ["--set", "optimizer.warmup_steps=8", "--set", "optimizer.schedule=constant"]
     assert main(line) == 2, "started again, it would come to the same end"
-    output = capsys.readouterr().err
+    out, output = capsys.readouterr()
     assert "not a number any more" in output
+    (event,) = (one for line in out.splitlines() if (one := events.payload(line)) and one["event"] == ALERT)
+    assert isinstance(event["step"], int)
+    assert event["loss"] in ("nan", "inf", "-inf") or event["gradient_norm"] in ("nan", "inf")
     run = tmp_path / "runs" / "diverged"
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
     newest = max((int(path.name) for path in (run / "checkpoints").glob("*")), default=0)

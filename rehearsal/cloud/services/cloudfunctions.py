@@ -85,7 +85,7 @@ def _failed(change: Change, error: ApiError) -> None:
 
 ENTRY = Entry(
     "cloudfunctions",
-    ("v2",),
+    ("v2", "v2beta"),
     (
         Collection(
             "cloudfunctions.projects.locations.functions",
