@@ -76,9 +76,7 @@ def test_the_same_bytes_whatever_the_partitions_cores_and_speculation(
                 tokenizer__name=tokenizer,
             ),
             command(outs[3], source[0], "--master", "local[4]", *speculation, tokenizer__name=tokenizer),
-            command(
-                outs[4], source[0], "--local", "--set", "runtime.partitions=7", tokenizer__name=tokenizer
-            ),
+            command(outs[4], source[0], "--local", runtime__partitions=7, tokenizer__name=tokenizer),
         ]
     )
     assert all("5 of 5 shards made here" in one for _, one in shown)
