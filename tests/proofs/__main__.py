@@ -3,6 +3,7 @@
     python -m tests.proofs saves            kill before and after each storage request of a save: 6 min
     python -m tests.proofs runs --runs 100  four workers, 1 to 5 kills a run, at random instants: 1 h
     python -m tests.proofs extractions      kill before and after each request, and at 100 instants: 19 min
+    python -m tests.proofs preprocess       kill tasks or all of a run at 100 random instants: 30 min
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
@@ -38,6 +39,7 @@ from tests.proofs import roles as held
 from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
+from tests.proofs.preprocessing import Preprocessing
 from tests.proofs.runs import Slice, same
 from tests.proofs.updates import LAYERS, Updates, rows
 from tools.fleet_docs import MATRIX
@@ -130,6 +132,21 @@ def extractions(options: argparse.Namespace) -> dict[str, Any]:
         "seconds": took,
         "on": _on(),
     }
+
+
+def preprocess(options: argparse.Namespace) -> dict[str, Any]:
+    """Every object is made once, with the bytes of a run that nobody disturbed."""
+    begun, draw = time.monotonic(), random.Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
+        proof = Preprocessing(Path(folder))
+        number = 0
+        while (kills := proof.counts.machines + proof.counts.tasks) < options.kills:
+            proof.disturbed(number, draw)
+            number += 1
+            say(f"run {number}: {proof.counts}")
+    took = round(time.monotonic() - begun, 1)
+    on = described(("tokenizers", "pyarrow"))
+    return {"runs": number, "kills": kills, **asdict(proof.counts), "seconds": took, "on": on}
 
 
 def matrix(_: argparse.Namespace) -> dict[str, Any]:
@@ -247,6 +264,10 @@ def main() -> None:
     of_extractions.add_argument("--runs", type=int, default=100)
     of_extractions.add_argument("--seed", type=int, default=20261121)
     of_extractions.set_defaults(prove=extractions)
+    of_preprocess = commands.add_parser("preprocess")
+    of_preprocess.add_argument("--kills", type=int, default=100)
+    of_preprocess.add_argument("--seed", type=int, default=20261124)
+    of_preprocess.set_defaults(prove=preprocess)
     commands.add_parser("matrix").set_defaults(prove=matrix)
     of_settings = commands.add_parser("settings")
     of_settings.add_argument("--mutants", type=int, default=1000)

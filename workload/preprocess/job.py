@@ -150,9 +150,7 @@ def _numbers(context: Any, plan: Plan, found: Any, store: Store) -> Read:
         raise DataError(f"input.sources: hold no document that is accepted, {of}\n    fix: {fix}")
     seen, most = numbers.documents + sum(numbers.rejected.values()), plan.config.input.max_unusable_fraction
     if numbers.unusable > most * seen:
-        rule = (
-            f"input.max_unusable_fraction = {most:g}: {numbers.unusable} of {seen} can't be used: {rejected}"
-        )
+        found = f"{numbers.unusable} of {seen} can't be used: {rejected}"
         fix = "mend the inputs, or raise it: the manifest then counts them, and rejected-*.jsonl names each"
         raise DataError(f"input.max_unusable_fraction = {most:g}: {found}\n    fix: {fix}")
     create_same(store, READ, numbers.dumps())

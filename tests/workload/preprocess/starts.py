@@ -8,8 +8,6 @@ import sys
 
 from workload.__main__ import main
 
+sys.stderr = sys.stdout  # errors between what else a start shows
 for line in sys.stdin:
-    status = main(["preprocess", *json.loads(line)])
-    print(f"status {status}", flush=True)
-    if status:
-        sys.exit(status)
+    print(f"status {main(['preprocess', *json.loads(line)])}", flush=True)

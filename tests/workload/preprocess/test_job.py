@@ -1,70 +1,20 @@
 """Whole runs on real Spark: the same bytes however they are computed, which the trainer reads."""
 
-import hashlib
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.spark import environment
 from tests.workload.preprocess import corpus
+from tests.workload.preprocess.starting import command, content, run_folder, start, starts
 from workload.__main__ import main
 from workload.data.prepare import prepare
 from workload.data.tokenizers import open_tokenizer
 from workload.data.tokens import Manifest
 
 pytestmark = pytest.mark.slow
-
-
-def command(out: Path, source: Path, tokenizer: Path, *more: str) -> list[str]:
-    settings = {
-        "input.sources": source,
-        "output.url": out,
-        "output.shards": 5,
-        "output.sequence_length": 64,
-        "tokenizer.name": tokenizer,
-        "runtime.piece_mib": 1,
-    }
-    given = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    return ["text.toml", *given, *more]
-
-
-def start(arguments: list[str], status: int = 0, **variables: str) -> str:
-    """A start of its own process; what it wrote to stdout and stderr."""
-    run = environment.run(["-m", "workload", "preprocess", *arguments], variables)
-    assert run.returncode == status, run.stdout + run.stderr
-    return run.stdout + run.stderr
-
-
-def starts(commands: list[list[str]], **variables: str) -> list[str]:
-    """Several in one process; what each wrote to stdout."""
-    env = {**os.environ, **variables, "PYTHONPATH": str(environment.ROOT)}
-    run = subprocess.run(
-        [environment.python(), "-m", "tests.workload.preprocess.starts"],
-        input="".join(json.dumps(one) + "\n" for one in commands),
-        capture_output=True,
-        text=True,
-        cwd=environment.ROOT,
-        env=env,
-        timeout=280,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout.split("status 0\n")[:-1]
-
-
-def content(out: Path) -> dict[str, str]:
-    """The SHA-256 of every file below a folder, by name."""
-    files = [path for path in out.rglob("*") if path.is_file()]
-    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def run_folder(out: Path) -> Path:
-    (found,) = out.iterdir()
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +34,7 @@ def reference(
 ) -> Path:
     """A run of one core."""
     out = tmp_path_factory.mktemp("reference") / "tokens"
-    shown = start(command(out, source[0], tokenizer, "--master", "local[1]"))
+    shown = start(command(out, source[0], "--master", "local[1]", tokenizer__name=tokenizer))
     assert "5 of 5 shards made here" in shown
     return run_folder(out)
 
@@ -98,14 +48,38 @@ def test_the_same_bytes_whatever_the_partitions_cores_and_speculation(
     speculation = ["--conf", "spark.speculation=true", "--conf", "spark.speculation.quantile=0.1"]
     shown = starts(
         [
-            command(outs[0], source[0], tokenizer, "--master", "local[2]", "--set", "runtime.partitions=2"),
-            command(outs[1], source[0], tokenizer, "--master", "local[4]", "--set", "runtime.partitions=3"),
-            command(outs[2], moved, tokenizer, "--master", "local[3]", "--set", "runtime.partitions=5"),
-            command(outs[3], source[0], tokenizer, "--master", "local[4]", *speculation),
-            command(outs[4], source[0], tokenizer, "--local", "--set", "runtime.partitions=7"),
+            command(
+                outs[0],
+                source[0],
+                "--master",
+                "local[2]",
+                "--set",
+                "runtime.partitions=2",
+                tokenizer__name=tokenizer,
+            ),
+            command(
+                outs[1],
+                source[0],
+                "--master",
+                "local[4]",
+                "--set",
+                "runtime.partitions=3",
+                tokenizer__name=tokenizer,
+            ),
+            command(
+                outs[2],
+                moved,
+                "--master",
+                "local[3]",
+                "--set",
+                "runtime.partitions=5",
+                tokenizer__name=tokenizer,
+            ),
+            command(outs[3], source[0], "--master", "local[4]", *speculation, tokenizer__name=tokenizer),
+            command(outs[4], source[0], "--local", runtime__partitions=7, tokenizer__name=tokenizer),
         ]
     )
-    assert all("5 of 5 shards made here" in one for one in shown)
+    assert all("5 of 5 shards made here" in one for _, one in shown)
     for out in outs:
         assert content(run_folder(out)) == content(reference)
         assert run_folder(out).name == reference.name
@@ -118,7 +92,7 @@ def test_a_task_that_fails_after_it_wrote_finds_its_own_bytes(
     failing = str(Path(__file__).with_name("failing"))
     out = tmp_path / "out"
     start(
-        command(out, source[0], tokenizer, "--master", "local[2,4]"),
+        command(out, source[0], "--master", "local[2,4]", tokenizer__name=tokenizer),
         FAILED_ONCE=str(failed),
         PYTHONPATH=failing,
     )
@@ -135,9 +109,11 @@ def test_a_start_resumes_and_the_one_after_it_has_nothing_to_do(
     for name in ("_READY", "manifest.json", "parts/00003.json"):
         (left / name).unlink()
     next(left.glob("tokens-00003-*")).unlink()
-    again = command(out, source[0], tokenizer, "--master", "local[2]")
-    other = command(out, source[0], tokenizer, "--master", "local[2]", "--set", "output.shards=6")
-    first, second, third = starts([again, again, other])
+    again = command(out, source[0], "--master", "local[2]", tokenizer__name=tokenizer)
+    other = command(
+        out, source[0], "--master", "local[2]", "--set", "output.shards=6", tokenizer__name=tokenizer
+    )
+    (_, first), (_, second), (_, third) = starts([again, again, other])
     assert "1 of 5 shards made here" in first
     assert "was ready, nothing to do" in second
     assert content(left) == content(reference)
@@ -186,7 +162,7 @@ def test_the_index_says_where_each_document_lies(reference: Path, tokenizer: Pat
 
 def test_the_tokens_are_those_of_data_prepare(tokenizer: Path, tmp_path: Path) -> None:
     expected = corpus.clean(tmp_path / "raw")
-    start(command(tmp_path / "out", tmp_path / "raw", tokenizer, "--master", "local[2]"))
+    start(command(tmp_path / "out", tmp_path / "raw", "--master", "local[2]", tokenizer__name=tokenizer))
     prepare([tmp_path / "raw"], tmp_path / "prepared", open_tokenizer(str(tokenizer)))
     ours, theirs = (
         sorted(documents(folder)) for folder in (run_folder(tmp_path / "out"), tmp_path / "prepared")
@@ -230,11 +206,20 @@ def test_similar_documents_are_found_across_files(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "a.jsonl").write_bytes(corpus.lines(some[:30] + near[6:]))
     (tmp_path / "raw" / "b.jsonl").write_bytes(corpus.lines(near[:6] + some[30:] + chained + some[50:]))
-    fuzzy = ["--set", "dedup.method=fuzzy", "--set", "output.sequence_length=64", "--set", "output.shards=3"]
-    for cores in (1, 3):
-        out = f"output.url={tmp_path}/out{cores}"
-        master = ["--master", f"local[{cores}]", "--set", f"input.sources={tmp_path}/raw"]
-        start(["text.toml", *master, "--set", out, *fuzzy])
+    made = starts(
+        [
+            command(
+                tmp_path / f"out{cores}",
+                tmp_path / "raw",
+                "--master",
+                f"local[{cores}]",
+                dedup__method="fuzzy",
+                output__shards=3,
+            )
+            for cores in (1, 3)
+        ]
+    )
+    assert [status for status, _ in made] == [0, 0]
     folder = run_folder(tmp_path / "out1")
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["rejected"] == {"alike": 16, "repeats": 10}
@@ -255,17 +240,15 @@ def test_a_script_replaces_the_filters(tmp_path: Path) -> None:
         "        elif '9-2' not in row['text']:\n"
         "            yield {'id': row['id'], 'text': row['text'].upper()}\n"
     )
-    given = [f"input.sources={tmp_path}/raw", f"output.url={tmp_path}/out", f"filters.script={script}"]
-    given += ["output.shards=2", "output.sequence_length=64"]
-    sets = [word for one in given for word in ("--set", one)]
-    start(["text.toml", "--master", "local[2]", *sets])
+    line = command(tmp_path / "out", tmp_path / "raw", "--master", "local[2]", filters__script=script)
+    start(line)
     folder = run_folder(tmp_path / "out")
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["rejected"] == {"script": 22}
     assert manifest["documents"] == 18
     assert b"GR\xc3\x9cSSE" not in b"".join(documents(folder))
     script.write_text(script.read_text().replace("upper", "lower"))
-    start(["text.toml", "--master", "local[2]", *sets])
+    start(line)
     assert len(list((tmp_path / "out").iterdir())) == 2  # another script is another run
 
 
@@ -279,13 +262,11 @@ def test_a_script_that_gives_other_documents_each_time_is_found_out(tmp_path: Pa
         "    for row in rows:\n"
         "        yield {'id': row['id'], 'text': row['text'] + str(uuid.uuid4())}\n"
     )
-    given = [f"input.sources={tmp_path}/raw", f"output.url={tmp_path}/out", f"filters.script={script}"]
-    given += ["output.shards=3", "output.sequence_length=64"]
-    sets = [word for one in given for word in ("--set", one)]
-    start(["text.toml", "--master", "local[2]", *sets])
+    line = command(tmp_path / "out", tmp_path / "raw", "--master", "local[2]", filters__script=script)
+    start(line)
     folder = run_folder(tmp_path / "out")
     for name in ("_READY", "manifest.json", "parts/00001.json"):
         (folder / name).unlink()
-    shown = start(["text.toml", "--master", "local[2]", *sets], status=1)
+    shown = start(line, status=1)
     assert "a script must give the same documents each time" in shown
     assert not (folder / "_READY").exists()
