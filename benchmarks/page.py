@@ -274,6 +274,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "extraction": lambda result: [*_extraction(result), "", *_activation_extract(result)],
     "capture": _capture,
     "queue": _queue,
+    "queue-StrictFIFO": _queue,
 }
 
 

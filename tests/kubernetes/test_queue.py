@@ -239,3 +239,33 @@ def test_a_job_goes_on_while_the_api_server_is_restarted(queue: Lab) -> None:
     queue.until(lambda: accepted(queue, after), "a job after the restart", 90)
     queue.until(lambda: ended(queue, after) == "Completed", "its end", 90)
     remove(queue, after)
+
+
+@pytest.mark.parametrize(("strategy", "passes"), [("BestEffortFIFO", True), ("StrictFIFO", False)])
+def test_whether_a_job_for_other_pools_waits_behind_one_that_doesnt_fit(
+    strategy: str, passes: bool, queue: Lab
+) -> None:
+    """Why StrictFIFO isn't the default: all kinds of pools have one queue."""
+    here, there = ({"topology.kubernetes.io/zone": f"us-east5-{zone}"} for zone in "ba")
+    known = [output("train-0"), output("train-1"), output("other-0", zone="us-east5-a")]
+    if not any("other-0" in node for node in queue.agent.nodes):
+        queue.add_pool(pool("other-0", locations=["us-east5-a"]))
+    queue.api.apply_all(list(objects(known, strategy)), "tests")
+    name = strategy.lower()
+    both = job(f"{name}-both", VISION, WAIT, slices=2, selector=here)
+    behind = job(f"{name}-behind", VISION, WAIT, selector=here)
+    other = job(f"{name}-other", SPEECH, WAIT, selector=there)
+    submit(queue, both)
+    queue.until(lambda: running(queue, both), "the job on all pools of its kind", 60)
+    submit(queue, behind)
+    time.sleep(2)
+    submit(queue, other)
+    if passes:
+        queue.until(lambda: running(queue, other), "the job for other pools", 60)
+    else:
+        time.sleep(5)
+        assert not pods(queue, other)
+        remove(queue, both)
+        queue.until(lambda: running(queue, behind) and running(queue, other), "both that waited", 60)
+    remove(queue, behind, other, *([both] if passes else []))
+    queue.api.apply_all(list(objects([output("train-0"), output("train-1")])), "tests")
