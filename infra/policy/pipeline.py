@@ -68,9 +68,12 @@ def _function(one: Resource, _: Settings) -> Iterator[str]:
 
 
 def _batch(one: Resource) -> Mapping[str, Any]:
-    """The Spark batch in the object that the workflow reads; empty in other objects, and before it is known."""
+    """The Spark batch in the object that the workflow reads; empty in other objects, before it is known, and in
+    stored state: the SDK makes an object's content a secret, whose text only the program itself has.
+    """
+    content = one.inputs.get("content")
     try:
-        found = json.loads(str(one.inputs.get("content")))
+        found = json.loads(str(content.get("value") if isinstance(content, Mapping) else content))
     except ValueError:
         return {}
     return found.get("batch") or {} if isinstance(found, dict) else {}

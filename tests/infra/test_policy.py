@@ -188,9 +188,9 @@ def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
     rule: str, path: str, value: Any, declared: list[Resource]
 ) -> None:
     (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
-    content = Resource("", "", json.loads(one.inputs["content"]))
+    content = Resource("", "", json.loads(one.inputs["content"]["value"]))
     batch = changed(content, f"batch.{path}", value).inputs
-    (found,) = findings(RULES, [changed(one, "content", json.dumps(batch))], settings())
+    (found,) = findings(RULES, [changed(one, "content.value", json.dumps(batch))], settings())
     assert found.rule.id == rule
     assert path.rpartition(".")[2] in found.found
 
@@ -228,7 +228,7 @@ def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None
 
 
 def test_every_rule_has_a_change_that_breaks_it() -> None:
-    tried = {row[0] for row in MUTANTS} | {rule for rule, _ in OF_OTHER_TYPES} | {"B04", "B06", "K09"}
+    tried = {row[0] for row in (*MUTANTS, *BATCHES)} | {rule for rule, _ in OF_OTHER_TYPES} | {"B04", "B06", "K09"}
     assert tried == {rule.id for rule in RULES}
     assert len({rule.id for rule in RULES}) == len(RULES)
 
