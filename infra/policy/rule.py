@@ -27,6 +27,18 @@ class Resource:
     retain_on_delete: bool = False
     depends: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @classmethod
+    def of_state(cls, one: Mapping[str, Any]) -> Resource:
+        """As stored state has it, or the state that a preview foresees."""
+        return cls(
+            one["type"],
+            one["urn"].rpartition("::")[2],
+            one.get("inputs") or {},
+            bool(one.get("protect")),
+            bool(one.get("retainOnDelete")),
+            one.get("propertyDependencies") or {},
+        )
+
     def get(self, path: str) -> Any:
         """The input at a path such as "networkConfig.enableExternalIps"; None where there is none."""
         found: Any = self.inputs

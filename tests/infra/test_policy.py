@@ -228,7 +228,11 @@ def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None
 
 
 def test_every_rule_has_a_change_that_breaks_it() -> None:
-    tried = {row[0] for row in (*MUTANTS, *BATCHES)} | {rule for rule, _ in OF_OTHER_TYPES} | {"B04", "B06", "K09"}
+    tried = (
+        {row[0] for row in (*MUTANTS, *BATCHES)}
+        | {rule for rule, _ in OF_OTHER_TYPES}
+        | {"B04", "B06", "K09"}
+    )
     assert tried == {rule.id for rule in RULES}
     assert len({rule.id for rule in RULES}) == len(RULES)
 
