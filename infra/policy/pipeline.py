@@ -68,8 +68,8 @@ def _function(one: Resource, _: Settings) -> Iterator[str]:
 
 
 def _batch(one: Resource) -> Mapping[str, Any]:
-    """The Spark batch in the object that the workflow reads; empty in other objects, before it is known, and in
-    stored state: the SDK makes an object's content a secret, whose text only the program itself has.
+    """The Spark batch in the object that the workflow reads. Empty in other objects, before it is known, and
+    in stored state: the SDK makes an object's content a secret, whose text the program alone has.
     """
     content = one.inputs.get("content")
     try:

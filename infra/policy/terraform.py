@@ -2,9 +2,9 @@
 
 The document is what `terraform show -json` prints of a plan, format 1.2:
 https://developer.hashicorp.com/terraform/internals/json-format
-Names are those of Google's provider for Terraform, which Pulumi's is made of: from the installed SDK, and from
-two tables where Pulumi has renamed something. What isn't known before an update, and secrets, are left out and
-marked in `after_unknown`; so are files. Resources of other providers aren't in it.
+Names are those of Google's provider for Terraform, which Pulumi's is made of: from the installed SDK, and
+from two tables where Pulumi has renamed something. What isn't known before an update, secrets and files are
+left out and marked in `after_unknown`. Resources of other providers aren't in it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from infra.errors import InfraError
 from infra.policy.rule import Resource
 
 _MODULES = {
-    "artifactregistry": "artifact_registry", "cloudfunctionsv2": "cloudfunctions2", "cloudrunv2": "cloud_run_v2",
-    "cloudscheduler": "cloud_scheduler", "projects": "project", "serviceaccount": "service_account",
-}  # fmt: skip
+    "artifactregistry": "artifact_registry",
+    "cloudfunctionsv2": "cloudfunctions2",
+    "cloudrunv2": "cloud_run_v2",
+    "cloudscheduler": "cloud_scheduler",
+    "projects": "project",
+    "serviceaccount": "service_account",
+}
 """Modules of the SDK that Terraform writes otherwise."""
 _TYPES = {"gcp:serviceaccount/account:Account": "google_service_account"}
 _SINGULAR = {
