@@ -1,18 +1,18 @@
-"""`tpu policy`: what of an environment's stored state breaks a rule of docs/policy.md."""
+"""`tpu policy`: what of an environment's stored state, or of its preview, breaks a rule of docs/policy.md."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from infra import layers, stacks
+from infra import layers, plan, stacks
 from infra.cli import Pulumi
 from infra.errors import CommandError
-from infra.policy import RULES, Finding, Resource, findings, refuse_wrong_exceptions
+from infra.policy import RULES, Finding, Resource, findings, refuse_wrong_exceptions, terraform
 from infra.settings import from_file
 from infra.settings.schema import PolicySettings
 from infra.settings.sources import ROOT
@@ -27,13 +27,18 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     asked = stacks.in_order(options.layers)
     if unknown := sorted(set(asked) - set(on)):
         raise CommandError(layers.off(unknown[0], options.environment))
-    pulumi = Pulumi(options.environment, root)
-    counts: dict[str, int] = {}
+    if options.preview:
+        states = plan.foreseen(options.environment, root, asked)
+    else:
+        pulumi = Pulumi(options.environment, root)
+        states = {layer: _stored(pulumi.export(layer)) for layer in asked or on}
+    resources = {layer: [*map(Resource.of_state, states[layer])] for layer in asked or on}
+    if options.terraform:
+        return _write(options.terraform, resources)
+    counts = {layer: len(each) for layer, each in resources.items()}
     found: list[tuple[str, Finding]] = []
-    for layer in asked or on:
-        stored = [*_stored(pulumi.export(layer))]
-        counts[layer] = len(stored)
-        found += [(layer, one) for one in findings(RULES, stored, settings)]
+    for layer, each in resources.items():
+        found += [(layer, one) for one in findings(RULES, each, settings)]
     broken = [(layer, one) for layer, one in found if one.exception is None]
     if options.json:
         print(json.dumps({"rules": len(RULES), "resources": counts, "findings": [*map(_plain, found)]}))
@@ -49,12 +54,18 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     return 1 if broken and settings[PolicySettings].mandatory else 0
 
 
-def _stored(state: Mapping[str, Any] | None) -> Iterator[Resource]:
-    for one in (state or {"deployment": {}})["deployment"].get("resources") or ():
-        if not one.get("delete"):
-            name = one["urn"].rpartition("::")[2]
-            protect, retained = bool(one.get("protect")), bool(one.get("retainOnDelete"))
-            yield Resource(one["type"], name, one.get("inputs") or {}, protect, retained)
+def _write(path: Path, resources: Mapping[str, Sequence[Resource]]) -> int:
+    written = terraform.document(resources)
+    path.write_text(f"{json.dumps(written, indent=1)}\n", encoding="utf-8")
+    number, all_of_them = len(written["resource_changes"]), sum(map(len, resources.values()))
+    print(f"{path}: {number} resources of Google's, of {all_of_them}")
+    print(f"next: checkov -f {path} --framework terraform_plan --skip-download")
+    return 0
+
+
+def _stored(state: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    resources = (state or {"deployment": {}})["deployment"].get("resources") or ()
+    return [one for one in resources if not one.get("delete")]
 
 
 def _plain(found: tuple[str, Finding]) -> dict[str, Any]:
@@ -72,5 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
     parser.add_argument("layers", metavar="LAYER", nargs="*", help="these alone")
+    parser.add_argument(
+        "--preview", action="store_true", help="what a preview foresees, instead of what is stored"
+    )
+    parser.add_argument(
+        "--terraform", metavar="FILE", type=Path,
+        help="check nothing, but write the resources as a Terraform plan (JSON), which other auditors read",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="as one JSON document")
     return parser

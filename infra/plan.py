@@ -185,6 +185,36 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
         return Plan(environment, found, tuple(prices.of(checked)), tuple(asked.result()), rates)
 
 
+def foreseen(
+    environment: str, root: Path = ROOT, only: Sequence[str] = ()
+) -> dict[str, list[dict[str, Any]]]:
+    """The resources that each layer's stack would have, as its state would have them.
+
+    Raises InfraError: wrong settings, or a preview that fails.
+    """
+    names = [
+        one.name for one in layers.on(settings.from_file(environment, root)) if not only or one.name in only
+    ]
+    real = Pulumi(environment, root)
+    with (
+        formatting_kept(environment, root),
+        empty_state(environment, names, root) as empty,
+        ThreadPoolExecutor(max(1, len(names))) as pool,
+    ):
+        up, _ = _up(real, names, pool)
+        if up:
+            real.require_passphrase()
+
+        def one(layer: str) -> list[dict[str, Any]]:
+            pulumi = real if layer in up else empty
+            if pulumi is empty:
+                empty.create(layer)
+            steps = json.loads(pulumi.ask(layer, "preview", "--json", "--stack", environment))["steps"]
+            return [step["newState"] for step in steps if "newState" in step]
+
+        return dict(zip(names, pool.map(one, names), strict=True))
+
+
 def text(found: Plan, full: bool = False) -> str:
     """For a terminal: prices, what changes (with `full` all that Pulumi printed), and a table."""
     parts = [prices.table(found.costs), ""]

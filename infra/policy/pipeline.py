@@ -71,9 +71,12 @@ _MOST_LABELS = 3
 
 
 def _batch(one: Resource) -> Mapping[str, Any]:
-    """The Spark batch in the object that the workflow reads; empty in others, and before it is known."""
+    """The Spark batch in the object that the workflow reads. Empty in other objects, before it is known, and
+    in stored state: the SDK makes an object's content a secret, whose text the program alone has.
+    """
+    content = one.inputs.get("content")
     try:
-        found = json.loads(str(one.inputs.get("content")))
+        found = json.loads(str(content.get("value") if isinstance(content, Mapping) else content))
     except ValueError:
         return {}
     return found.get("batch") or {} if isinstance(found, dict) else {}

@@ -16,8 +16,8 @@ from infra.settings.schema import PolicyException, PolicySettings, Settings
 class Resource:
     """One resource as the engine has it: inputs in Pulumi's spelling, without those that aren't known yet.
 
-    An input that is unknown counts as absent, so no rule is skipped for it. `depends`: the URNs that an input was
-    made of, by the input's name; no rule needs them.
+    An input that is unknown counts as absent, so no rule is skipped for it. `depends`: the URNs that an input
+    was made of, by the input's name; no rule needs them.
     """
 
     type: str
@@ -26,6 +26,18 @@ class Resource:
     protect: bool = False
     retain_on_delete: bool = False
     depends: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of_state(cls, one: Mapping[str, Any]) -> Resource:
+        """As stored state has it, or the state that a preview foresees."""
+        return cls(
+            one["type"],
+            one["urn"].rpartition("::")[2],
+            one.get("inputs") or {},
+            bool(one.get("protect")),
+            bool(one.get("retainOnDelete")),
+            one.get("propertyDependencies") or {},
+        )
 
     def get(self, path: str) -> Any:
         """The input at a path such as "networkConfig.enableExternalIps"; None where there is none."""

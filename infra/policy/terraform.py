@@ -2,9 +2,9 @@
 
 The document is what `terraform show -json` prints of a plan, format 1.2:
 https://developer.hashicorp.com/terraform/internals/json-format
-Names are those of Google's provider for Terraform, which Pulumi's is made of: from the installed SDK, and from
-two tables where Pulumi has renamed something. What isn't known before an update, and secrets, are left out and
-marked in `after_unknown`; so are files. Resources of other providers aren't in it.
+Names are those of Google's provider for Terraform, which Pulumi's is made of: from the installed SDK, and
+from two tables where Pulumi has renamed something. What isn't known before an update, secrets and files are
+left out and marked in `after_unknown`. Resources of other providers aren't in it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from infra.errors import InfraError
 from infra.policy.rule import Resource
 
 _MODULES = {
-    "artifactregistry": "artifact_registry", "cloudfunctionsv2": "cloudfunctions2", "cloudrunv2": "cloud_run_v2",
-    "cloudscheduler": "cloud_scheduler", "projects": "project", "serviceaccount": "service_account",
-}  # fmt: skip
+    "artifactregistry": "artifact_registry",
+    "cloudfunctionsv2": "cloudfunctions2",
+    "cloudrunv2": "cloud_run_v2",
+    "cloudscheduler": "cloud_scheduler",
+    "projects": "project",
+    "serviceaccount": "service_account",
+}
 """Modules of the SDK that Terraform writes otherwise."""
 _TYPES = {"gcp:serviceaccount/account:Account": "google_service_account"}
 _SINGULAR = {
@@ -61,6 +65,7 @@ _SINGULAR = {
 }
 """Lists that Pulumi names in the plural, of all types in tests/infra/test_terraform.py."""
 
+_PROVIDER = "hashicorp/google-beta"
 _UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 _SPECIAL = "4dabf18193072939515e22adb298388d"  # the key by which Pulumi marks secrets, files and references
 _HIDDEN = object()
@@ -91,19 +96,22 @@ def document(layers: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
         for one in resources
         if one.type.startswith("gcp:")
     }
-    for (layer, token, name), address in addresses.items():
-        one = next(each for each in layers[layer] if (each.type, each.name) == (token, name))
-        try:
-            values, hidden = _object(token.split(":")[1].split("/")[0], _root(token), one.inputs)
-        except KeyError as error:
-            unknown.append(f"{token} {name}: {error.args[0]}")
+    for layer, one in ((layer, one) for layer, resources in layers.items() for one in resources):
+        if not (address := addresses.get((layer, one.type, one.name))):
             continue
-        about = {"address": address, "mode": "managed", "type": type_name(token), "name": _label(layer, name)}
-        planned.append({**about, "provider_name": "hashicorp/google-beta", "schema_version": 0, "values": values})
+        module, shape = one.type.split(":")[1].split("/")[0], f"{one.type.rpartition(':')[2]}Args"
+        try:
+            values, hidden = _object(module, shape, one.inputs)
+        except KeyError as error:
+            unknown.append(f"{one.type} {one.name}: {error.args[0]}")
+            continue
+        about = {"address": address, "mode": "managed", "type": type_name(one.type)}
+        about["name"] = address.partition(".")[2]
+        planned.append({**about, "provider_name": _PROVIDER, "schema_version": 0, "values": values})
         change = {"actions": ["create"], "before": None, "after": values, "after_unknown": hidden}
         changes.append({**about, "change": change})
         expressions = {
-            _python_to_terraform(_SUBWORD.sub("_", key).lower()): {"references": found}
+            _properties(module, shape)[key].name: {"references": found}
             for key, urns in one.depends.items()
             if (found := [*_references(layer, urns, addresses)])
         }
@@ -112,7 +120,7 @@ def document(layers: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
         raise InfraError("\n".join(["the installed pulumi_gcp doesn't know:", *unknown]))
     return {
         "format_version": "1.2",
-        "terraform_version": "1.9.0",
+        "terraform_version": "1.9.0",  # no Terraform ran; readers tell a plan from other JSON by it
         "planned_values": {"root_module": {"resources": planned}},
         "resource_changes": changes,
         "configuration": {"root_module": {"resources": configured}},
@@ -136,10 +144,6 @@ def _references(
         kind, _, name = urn.partition("::")[2].partition("::")[2].partition("::")
         if address := addresses.get((layer, kind.rpartition("$")[2], name)):
             yield from (f"{address}.id", address)
-
-
-def _root(token: str) -> str:
-    return f"{token.rpartition(':')[2]}Args"
 
 
 def _object(module: str, shape: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -190,18 +194,10 @@ def _properties(module: str, shape: str) -> Mapping[str, _Property]:
         if isinstance(one, property) and one.fget:
             hint = one.fget.__annotations__["return"]
             shapes = [each for each in _leaves(hint) if each.endswith("Args")]
-            many = any(typing.get_origin(each) in _LISTS for each in _within(hint))
-            terraform = _python_to_terraform(name)
+            block = bool(shapes) and not any(typing.get_origin(each) is Sequence for each in _within(hint))
             key = getattr(one.fget, "_pulumi_name", name)
-            found[key] = _Property(terraform, shapes[0] if shapes else "", bool(shapes) and not many)
+            found[key] = _Property(_SINGULAR.get(name, name), shapes[0] if shapes else "", block)
     return found
-
-
-def _python_to_terraform(name: str) -> str:
-    return _SINGULAR.get(name, name)
-
-
-_LISTS = (Sequence, list)
 
 
 def _within(hint: Any) -> Iterator[Any]:

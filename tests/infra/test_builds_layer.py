@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from infra.builds import access, render
-from infra.errors import SettingsError
 from infra.layers import layers
 from infra.refusals import against
 from infra.settings import Settings
@@ -13,7 +12,7 @@ from infra.settings.parser import parse
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud import discovery
 from tests.infra.engine import BASE, UPSTREAM, Recording, run
-from tests.infra.test_all_layers import OFF
+from tests.infra.test_all_layers import OFF, UP
 from tests.infra.test_queue_layer import CLUSTER
 
 DIGEST = f"@sha256:{'0' * 64}"
@@ -83,9 +82,9 @@ def test_the_applying_account_has_no_role_on_all_buckets() -> None:
 
 @pytest.mark.parametrize("layer", [one.name for one in layers() if one.name not in access.BOOTSTRAP])
 def test_a_layer_declares_every_role_that_it_grants_on_the_project(layer: str) -> None:
-    known = settings()
     given = {**GIVEN, **OFF.get(layer, {})}
-    recording = run(layer, given, preview=False, up={**UPSTREAM, "gke": CLUSTER})
+    known = parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
+    recording = run(layer, given, preview=False, up=UP)
     members = recording.of("gcp:projects/iAMMember:IAMMember")
     (declared,) = (one.grants(known) for one in layers() if one.name == layer)
     assert {one.inputs["role"] for one in members} == set(declared)
@@ -135,10 +134,19 @@ def test_without_the_builder_image_only_that_one_is_rendered() -> None:
     assert list(render.builds(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))) == ["image"]
 
 
-def test_more_roles_than_a_condition_takes_are_refused() -> None:
-    given = {**BASE, **GIVEN, "gke:nodeRoles": [f"roles/a.r{number}" for number in range(9)]}
-    with pytest.raises(SettingsError, match="layers that grant 11 roles on the project"):
-        parse("dev", as_pulumi_hands_it_over(given, "f"), "f")
+def test_more_roles_than_a_condition_takes_stand_in_several() -> None:
+    given = {**GIVEN, **OFF["pipeline"], "pipeline:runners": ["group:ml@example.com"]}
+    recording = run("builds", given, preview=False, up=UP)
+    members = [
+        one.inputs
+        for one in recording.of("gcp:projects/iAMMember:IAMMember")
+        if one.inputs["member"] == APPLY and one.inputs["role"] == access.PROJECT_IAM_ADMIN
+    ]
+    expressions = [str(one["condition"]["expression"]) for one in members]
+    assert len({one["condition"]["title"] for one in members}) == len(members) == 2
+    listed = [role for one in expressions for role in one.partition("hasOnly([")[2].split(",")]
+    assert [one.count(",") <= access.MOST_GRANTED for one in expressions] == [True, True]
+    assert any("dataproc.worker" in role for role in listed)
 
 
 def test_all_that_stands_against_a_destroy_is_found() -> None:

@@ -25,7 +25,6 @@ OBJECT, TRIGGER = "gcp:storage/bucketObject:BucketObject", "gcp:eventarc/trigger
 METRIC, BUDGET = "gcp:logging/metric:Metric", "gcp:billing/budget:Budget"
 WORKFLOW, FUNCTION = "gcp:workflows/workflow:Workflow", "gcp:cloudfunctionsv2/function:Function"
 SCRATCH, RUNS = "my-project-raw-scratch", "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
-CALLER = "protoPayload.requestMetadata.callerIp"
 SPENT = {"thresholdPercent": 1.0, "spendBasis": "CURRENT_SPEND"}
 CHECKPOINTS, STEPS = "my-project-checkpoints", "my-project-checkpoints-steps"
 BUCKET_MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
@@ -103,7 +102,8 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("PL5", TRIGGER, "tpu-pipeline", "serviceAccount", RUNS),
     ("PL16", FUNCTION, "tpu-pipeline", "serviceConfig.ingressSettings", "ALLOW_ALL"),
     ("PL16", FUNCTION, "tpu-pipeline", "buildConfig.serviceAccount", GONE),
-    ("PL8", METRIC, "bucket-public", "labelExtractors.bucket", f"EXTRACT({CALLER})"),
+    ("PL8", METRIC, "bucket-public", "labelExtractors.bucket", "EXTRACT(insertId)"),
+    ("PL8", METRIC, "batches-failed", "labelExtractors.batch", "EXTRACT(protoPayload.status.message)"),
     ("PL8", METRIC, "boot-failed", "labelExtractors.stage", "EXTRACT(textPayload)"),
     ("PL12", BUDGET, "budget", "thresholdRules", [SPENT]),
     ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 0.5}]),
@@ -201,9 +201,9 @@ def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
     rule: str, path: str, value: Any, declared: list[Resource]
 ) -> None:
     (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
-    content = Resource("", "", json.loads(one.inputs["content"]))
+    content = Resource("", "", json.loads(one.inputs["content"]["value"]))
     batch = changed(content, f"batch.{path}", value).inputs
-    (found,) = findings(RULES, [changed(one, "content", json.dumps(batch))], settings())
+    (found,) = findings(RULES, [changed(one, "content.value", json.dumps(batch))], settings())
     assert found.rule.id == rule
     assert path.rpartition(".")[2] in found.found
 
@@ -241,7 +241,11 @@ def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None
 
 
 def test_every_rule_has_a_change_that_breaks_it() -> None:
-    tried = {row[0] for row in MUTANTS} | {rule for rule, _ in OF_OTHER_TYPES} | {"B04", "B06", "K09"}
+    tried = (
+        {row[0] for row in (*MUTANTS, *BATCHES)}
+        | {rule for rule, _ in OF_OTHER_TYPES}
+        | {"B04", "B06", "K09"}
+    )
     assert tried == {rule.id for rule in RULES}
     assert len({rule.id for rule in RULES}) == len(RULES)
 
