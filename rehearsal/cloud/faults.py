@@ -31,6 +31,7 @@ from rehearsal.cloud.service import ApiError, Clock, JsonObject
 from rehearsal.errors import RehearsalError
 
 _CANONICAL = {
+    400: "FAILED_PRECONDITION",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     409: "ABORTED",

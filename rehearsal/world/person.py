@@ -106,7 +106,7 @@ exec {sys.executable} -m rehearsal.world.gke_plugin "$@"
 
 
 def builder(layout: Layout, project: str) -> dict[str, str]:
-    """The variables of what Google's services run: the programs of the world, and nothing of who works in it."""
+    """The variables of what Google's services run: the world's programs, and nothing of who works in it."""
     theirs = ("HOME", "PYTHONPATH", "GOOGLE_", "CLOUDSDK_", "REHEARSAL_", "PULUMI_BACKEND", "PULUMI_CONFIG")
     every = environment(layout, project)
     return {name: value for name, value in every.items() if not name.startswith(theirs)}
