@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boxed_front import PROJECT, Boxed, L, P
+from boxed_front import PROJECT, REGION, Boxed, L, P
 
 from rehearsal.cloud.workflow_engine import Request
 from rehearsal.world.layout import cache_dir
@@ -32,6 +32,10 @@ def check(request):
     print("asked", flush=True)
     if request.path == "/breaks":
         raise ValueError("broken")
+    if request.path == "/event":
+        of = request.headers
+        print(of["Ce-Type"], of["Ce-Subject"], request.get_json()["size"], flush=True)
+        return "", 204
     text = storage.Client(project="boxed").bucket("raw").blob(request.get_json()["name"]).download_as_text()
     return {"text": text, "mode": os.environ["MODE"], "path": request.path}, 200
 """
@@ -124,6 +128,34 @@ def test_its_requests_are_its_accounts_and_its_output_is_logged(boxed: Boxed) ->
     of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
     end = time.monotonic() + 10
     while "asked" not in [one["textPayload"] for one in boxed.logged(of_it)]:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_an_event_of_a_new_object_is_handed_to_it_in_binary_mode(boxed: Boxed) -> None:
+    member = f"serviceAccount:{boxed.account('trigger', 'roles/eventarc.eventReceiver')}"
+    boxed.grant(f"{L}/services/checks", "roles/run.invoker", member)
+    for agent, role in (
+        ("gcp-sa-eventarc", "eventarc.serviceAgent"),
+        ("gs-project-accounts", "pubsub.publisher"),
+    ):
+        name = f"serviceAccount:service-123456789012@{agent}.iam.gserviceaccount.com"
+        if agent == "gcp-sa-eventarc":
+            boxed.cloud.iam.agents.add(name.partition(":")[2])
+        boxed.grant(P, f"roles/{role}", name)
+    kind = "google.cloud.storage.object.v1.finalized"
+    body = {
+        "name": f"{L}/triggers/to-function",
+        "eventFilters": [{"attribute": "type", "value": kind}, {"attribute": "bucket", "value": "raw"}],
+        "destination": {"cloudRun": {"service": "checks", "region": REGION, "path": "/event"}},
+        "serviceAccount": email("trigger"),
+    }
+    url = f"eventarc.googleapis.com/v1/{L}/triggers?triggerId=to-function"
+    boxed.done("eventarc.googleapis.com/v1", boxed.ask("POST", url, body))
+    boxed.upload("new.txt", b"12345")
+    of_it = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
+    end = time.monotonic() + 20
+    while f"{kind} objects/new.txt 5" not in [one["textPayload"] for one in boxed.logged(of_it)]:
         assert time.monotonic() < end
         time.sleep(0.1)
 
