@@ -97,7 +97,7 @@ def policy_rules() -> str:
 
 def alerts() -> str:
     """Every alert, with what it fires by and its page."""
-    lines = ["| alert | severity | means | fires by | may be set to |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| alert | severity | means | fires by | the number may be |", "| --- | --- | --- | --- | --- |"]
     for one in ALERTS:
         page = f"[{one.name}](runbooks/{one.name}.md)"
         cells = (
