@@ -130,14 +130,15 @@ def policy_rules() -> str:
 
 def alerts() -> str:
     """Every alert, with what it fires by and its page."""
-    lines = ["| alert | severity | means | fires by | may be set to |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| alert | severity | means | fires by | the number may be |", "| --- | --- | --- | --- | --- |"]
     for one in ALERTS:
+        fires = f"{'less' if one.below else 'more'} than {one.threshold:g} {one.unit}"
         page = f"[{one.name}](runbooks/{one.name}.md)"
         cells = (
             page,
             one.severity,
             one.means,
-            f"{one.threshold:g} {one.unit}",
+            fires,
             f"{one.low:g} to {one.high:g}",
         )
         lines.append("| " + " | ".join(cells) + " |")

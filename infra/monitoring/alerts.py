@@ -88,6 +88,7 @@ class Alert:
         severity: CRITICAL, ERROR or WARNING, as Google shows it.
         conditions: by what they are called; one that holds is enough.
         threshold, low, high, unit: from where on it fires, and what the settings may say instead.
+        below: it fires where less is measured, and not more.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Alert:
     low: float
     high: float
     unit: str
+    below: bool = False
 
 
 def summed(metric: str, settings: Settings, window: str, by: tuple[str, ...], part: str = "") -> str:
@@ -191,7 +193,7 @@ ALERTS = (
         means="little of the time goes into steps",
         severity="WARNING",
         conditions={"goodput": Query(_mean("goodput", "<", "30m", 0.01), 1800)},
-        threshold=50, low=1, high=99, unit="% of the time, in the mean of 30 min",
+        threshold=50, low=1, high=99, unit="% of the time, in the mean of 30 min", below=True,
     ),
     Alert(
         name="data-stall",
@@ -208,7 +210,7 @@ ALERTS = (
             "no job runs": Query(_idle),
             "duty cycle": Query(_mean("duty-cycle", "<", "30m"), 1800),
         },
-        threshold=5, low=1, high=99, unit="% duty cycle, in the mean of 30 min",
+        threshold=5, low=1, high=99, unit="% duty cycle, in the mean of 30 min", below=True,
     ),
     Alert(
         name="preemption-storm",

@@ -46,15 +46,11 @@ class Audited:
         more: JsonObject = {}
         if self.service == "storage":
             after = bindings(self.iam.existing(self.name))
+            changed = (("ADD", after - self.before), ("REMOVE", self.before - after))
             deltas = [
-                *(
-                    {"action": "ADD", "role": role, "member": who}
-                    for role, who in sorted(after - self.before)
-                ),
-                *(
-                    {"action": "REMOVE", "role": role, "member": who}
-                    for role, who in sorted(self.before - after)
-                ),
+                {"action": action, "role": role, "member": who}
+                for action, some in changed
+                for role, who in sorted(some)
             ]
             more = {"serviceData": {"policyDelta": {"bindingDeltas": deltas}}}
         self._write("NOTICE", more)

@@ -220,6 +220,16 @@ def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, alert: 
 
 
 @pytest.mark.slow
+def test_a_failure_that_all_workers_see_counts_once(lab: Watched) -> None:
+    first = lab.quiet()
+    for one in [Beating(lab, "together", worker) for worker in range(4)]:
+        for _ in range(2):
+            one.beat("failed", "exit status 1")
+    lab.minutes(2)
+    assert lab.fired(first) == Counter()
+
+
+@pytest.mark.slow
 def test_a_job_in_health_fires_nothing(lab: Watched) -> None:
     first = lab.quiet()
     workers, steps = [Beating(lab, "healthy", worker) for worker in (0, 1)], iter(range(1, 10_000))

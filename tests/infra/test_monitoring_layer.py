@@ -76,6 +76,14 @@ def test_conditions_are_thresholds_and_promql_that_can_be_evaluated(everything: 
     assert kinds == {"conditionThreshold", "conditionPrometheusQueryLanguage"}
 
 
+def test_thresholds_are_compared_as_the_page_says() -> None:
+    for one in alerts.ALERTS:
+        texts = [str(condition.arguments(settings(), 7.5)) for condition in one.conditions.values()]
+        own = [text for text in texts if "7.5" in text or "0.075" in text]
+        assert own, "a condition has the threshold"
+        assert all((" < " in text) == one.below for text in own), one.name
+
+
 def test_metrics_have_few_labels_and_filters_that_can_be_evaluated(everything: Recording) -> None:
     declared = everything.of("gcp:logging/metric:Metric")
     assert len(declared) == len(metrics.METRICS)
@@ -222,6 +230,7 @@ def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     lab.settings.write_text(SETTINGS + CHANNELS + budget)
     lab.pulumi("monitoring", "stack", "init", "dev")
     yes = ("-s", "dev", "--yes", "--skip-preview")
+    assert "+ 53 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
     lab.pulumi("monitoring", "up", *yes)
     assert len(ours(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
     lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
