@@ -111,6 +111,11 @@ class PipelineAccounts(pulumi.ComponentResource):
                 f"publishes-{user}", bucket=places.scratch_bucket(self.settings),
                 role="roles/storage.objectUser", member=user, opts=after,
             )  # fmt: skip
+            if desired.existing_raw_bucket:  # whose region is looked at
+                gcp.storage.BucketIAMMember(
+                    f"looks-{user}", bucket=desired.raw_bucket_name,
+                    role="roles/storage.legacyBucketReader", member=user, opts=after,
+                )  # fmt: skip
             gcp.storage.BucketIAMMember(
                 f"submits-{user}", bucket=desired.raw_bucket_name, role="roles/storage.objectUser",
                 member=user, opts=after,

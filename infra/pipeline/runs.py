@@ -49,13 +49,8 @@ class Runs:
                 f"    fix: gcloud storage cp -r FILES gs://{self._raw}/FOLDER/, then that folder"
             )
         folder = f"{found[2]}/" if found[2] else ""
-        location = str(self._client.json("GET", f"{STORAGE}/storage/v1/b/{self._raw}")["location"]).lower()
-        if location != places.region(self._settings):
-            raise CommandError(
-                f"gs://{self._raw} is in {location}, Spark and the checkpoint bucket in "
-                f"{places.region(self._settings)}: each byte would be billed\n"
-                "    fix: copy the text to a bucket there, and name that as pipeline:rawBucketName"
-            )
+        if self._settings[PipelineSettings].existing_raw_bucket:  # ours is made beside the checkpoint bucket
+            self._refuse_elsewhere()
         sizes = [
             int(one["size"])
             for one in self._items(self._raw, folder, "items(name,size),nextPageToken")
@@ -65,6 +60,15 @@ class Runs:
             fix = f"gcloud storage cp FILES gs://{self._raw}/{folder}"
             raise CommandError(f"{url}: nothing is there\n    fix: {fix}")
         return folder, len(sizes), sum(sizes)
+
+    def _refuse_elsewhere(self) -> None:
+        region = places.region(self._settings)
+        location = str(self._client.json("GET", f"{STORAGE}/storage/v1/b/{self._raw}")["location"]).lower()
+        if location != region:
+            raise CommandError(
+                f"gs://{self._raw} is in {location}, Spark and the checkpoint bucket in {region}: each byte "
+                "would be billed\n    fix: copy the text to a bucket there, and name that as pipeline:rawBucketName"
+            )
 
     def submit(self, folder: str) -> str:
         """Write `_SUBMIT` into a folder, and start its run; the run."""

@@ -60,7 +60,7 @@ class Google:
 
 
 def runs(google: Google) -> Runs:
-    return Runs(settings(), google)  # type: ignore[arg-type]
+    return Runs(settings(pipeline__existingRawBucket=True), google)  # type: ignore[arg-type]
 
 
 def test_what_is_submitted_is_measured_and_the_marker_isnt_counted() -> None:
