@@ -45,6 +45,8 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
     root = str(Path(workload.__file__).parents[1])
     path = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    if not master:  # spark-submit and the service tell it to the JVM alone
+        SparkContext._ensure_initialized()
     conf = SparkConf().setAppName(name)
     if master:
         conf.setMaster(master)
