@@ -170,7 +170,7 @@ RULES = (
     Rule("PL5", ("gcp:eventarc/trigger:Trigger",),
          "what starts runs has an account that can do nothing else", "an account of its own", "", _trigger),
     Rule("PL16", ("gcp:cloudfunctionsv2/function:Function",),
-         "a function and its build have accounts of their own, and nobody calls it from outside",
+         "a function and its build have accounts of their own, and no one calls it from outside",
          'both accounts, and ingress_settings="ALLOW_INTERNAL_ONLY"', "", _function),
     Rule("PL8", ("gcp:logging/metric:Metric",),
          "a label of a metric has few values, since each is a time series of its own",

@@ -9,7 +9,7 @@ from tests.proofs.killing import Proof
 
 
 class Extractions:
-    """Runs of one small stream, each its own name, against the one that nobody disturbed."""
+    """Runs of one small stream, each its own name, against the undisturbed one."""
 
     def __init__(self, proof: Proof):
         self._proof = proof

@@ -111,8 +111,8 @@ def _records(context: Any, plan: Plan) -> Any:
     whole_bytes = sum(piece.size_bytes for piece in pieces)
     count = max(4 * context.defaultParallelism, whole_bytes // (config.runtime.piece_mib * 2**20))
     count = min(config.runtime.partitions or count, len(pieces))
-    dealt = context.parallelize([pieces[number::count] for number in range(count)], count)
-    found = dealt.flatMap(lambda some: documents.read(some, config, source))
+    pieces_of = context.parallelize([pieces[number::count] for number in range(count)], count)
+    found = pieces_of.flatMap(lambda some: documents.read(some, config, source))
     if config.dedup.method == "fuzzy":
         from pyspark import StorageLevel
 
