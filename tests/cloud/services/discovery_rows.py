@@ -50,6 +50,13 @@ DISCOVERED = (
                         "comparison": "COMPARISON_GT",
                         "duration": "60s",
                         "thresholdValue": 0.9,
+                        "aggregations": [
+                            {
+                                "alignmentPeriod": "60s",
+                                "perSeriesAligner": "ALIGN_MEAN",
+                                "crossSeriesReducer": "REDUCE_MEAN",
+                            }
+                        ],
                     },
                 }
             ],
