@@ -28,7 +28,8 @@ PROJECT, OWNER, REGION = "boxed", "owner@example.com", "us-east5"
 P = f"projects/{PROJECT}"
 L = f"{P}/locations/{REGION}"
 APIS = (
-    *("artifactregistry", "cloudfunctions", "cloudscheduler", "compute", "dataproc", "eventarc", "iam"),
+    *("artifactregistry", "cloudbuild", "cloudfunctions", "cloudscheduler", "compute", "dataproc"),
+    *("eventarc", "iam"),
     *("logging", "pubsub", "run", "storage", "workflowexecutions", "workflows"),
 )
 _NEWNS, _NEWNET, _FS = 0x00020000, 0x40000000, 0x00000200
