@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -90,15 +91,9 @@ def document(layers: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
     Raises InfraError with all types and properties of Google's that the installed SDK doesn't know.
     """
     planned, changes, configured, unknown = [], [], [], []
-    addresses = {
-        (layer, one.type, one.name): f"{type_name(one.type)}.{_label(layer, one.name)}"
-        for layer, resources in layers.items()
-        for one in resources
-        if one.type.startswith("gcp:")
-    }
-    for layer, one in ((layer, one) for layer, resources in layers.items() for one in resources):
-        if not (address := addresses.get((layer, one.type, one.name))):
-            continue
+    placed = [*_placed(layers)]
+    addresses = {(layer, one.type, one.name): address for layer, one, address in reversed(placed)}
+    for layer, one, address in placed:
         module, shape = one.type.split(":")[1].split("/")[0], f"{one.type.rpartition(':')[2]}Args"
         try:
             values, hidden = _object(module, shape, one.inputs)
@@ -127,14 +122,21 @@ def document(layers: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
     }
 
 
+def _placed(layers: Mapping[str, Sequence[Resource]]) -> Iterator[tuple[str, Resource, str]]:
+    """Google's resources with layers and addresses, each its own: Terraform allows fewer letters."""
+    taken: Counter[str] = Counter()
+    for layer, resources in layers.items():
+        for one in resources:
+            if one.type.startswith("gcp:"):
+                address = f"{type_name(one.type)}.{re.sub('[^A-Za-z0-9_-]', '_', f'{layer}_{one.name}')}"
+                taken[address] += 1
+                yield layer, one, address if taken[address] == 1 else f"{address}_{taken[address]}"
+
+
 def type_name(token: str) -> str:
     """Terraform's name of a type: google_storage_bucket of gcp:storage/bucket:Bucket."""
     module, name = token.split(":")[1].split("/")[0], token.rpartition(":")[2]
     return _TYPES.get(token) or f"google_{_MODULES.get(module, module)}_{_SUBWORD.sub('_', name).lower()}"
-
-
-def _label(layer: str, name: str) -> str:
-    return re.sub(r"[^\w-]", "_", f"{layer}_{name}")
 
 
 def _references(

@@ -1,6 +1,7 @@
 """What holds for every resource of every layer."""
 
 import re
+from collections import Counter
 
 import pytest
 
@@ -113,6 +114,13 @@ def test_every_resource_belongs_to_a_component(recording: tuple[str, Recording])
         assert f"tpu:{layer}:" in one.options["parent"], one.name
     components = [one for one in done.resources if one.type.startswith("tpu:")]
     assert all(re.fullmatch(rf"tpu:{layer}:[A-Z][A-Za-z]+", one.type) for one in components)
+
+
+def test_no_two_resources_have_one_urn(recording: tuple[str, Recording]) -> None:
+    """The engine refuses the second one."""
+    urns = Counter((one.options.get("parent"), one.type, one.name) for one in recording[1].resources)
+    assert urns
+    assert [urn for urn, times in urns.items() if times > 1] == []
 
 
 def test_every_name_is_ours(recording: tuple[str, Recording]) -> None:

@@ -54,7 +54,7 @@ TYPES = {
     "gcp:workflows/workflow:Workflow": "google_workflows_workflow",
 }
 """All types that layers declare. Their names, and those of all their lists at any depth, were compared with
-pulumi-gcp's provider/cmd/pulumi-resource-gcp/bridge-metadata.json at commit ed6078aa (2026-08-21), on 2026-11-24.
+provider/cmd/pulumi-resource-gcp/bridge-metadata.json of pulumi-gcp at ed6078aa (2026-08-21), on 2026-11-24.
 For another type do the same; lists in the plural that Terraform has in the singular go to `_SINGULAR`.
 """
 
@@ -123,6 +123,13 @@ def test_what_an_input_was_made_of_is_a_reference() -> None:
     (_, rule) = done["configuration"]["root_module"]["resources"]
     to = "google_compute_network.network_n"
     assert rule["expressions"] == {"network": {"references": [f"{to}.id", to]}}
+
+
+def test_each_resource_has_an_address_of_its_own() -> None:
+    kind = "gcp:projects/iAMMember:IAMMember"
+    done = document({"net": [Resource(kind, name, {"role": "r"}) for name in ("a@b", "a b", "a_b")]})
+    addresses = [one["address"].partition(".")[2] for one in done["resource_changes"]]
+    assert addresses == ["net_a_b", "net_a_b_2", "net_a_b_3"]
 
 
 def test_other_providers_resources_are_left_out() -> None:
