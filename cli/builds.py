@@ -15,6 +15,7 @@ from infra import plan as planning
 from infra.builds import commands, render, running
 from infra.builds.access import applied
 from infra.builds.settings import BuildsSettings
+from infra.cli import confirm
 from infra.errors import CommandError
 from infra.gcp.client import Client, RequestError
 from infra.settings import Settings, from_file
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     submitting.add_argument("build", metavar="BUILD", help=f"{', '.join(commands.KINDS)}, or a file with one")
     submitting.add_argument("--plan", metavar="ID", help="of provision: apply what that preview has saved")
     submitting.add_argument("--detach", action="store_true", help="don't wait for its end")
+    submitting.add_argument("--yes", action="store_true", help="don't ask; required without a terminal")
     plan = command("plan", "what a build begins with: fetch a preview's saved plans, or make them")
     plan.add_argument("--from", dest="preview", metavar="ID", default="", help="empty: preview now")
     plan.add_argument("--to", metavar="DIR", type=Path, required=True, help="folder for the plans")
@@ -75,6 +77,8 @@ def _submit(settings: Settings, options: argparse.Namespace, root: Path) -> int:
         build["substitutions"] = {**build["substitutions"], "_PLAN": options.plan}
     if options.build == "image":
         _require_dockerfile(settings, root)
+    if question := _question(settings, build):
+        confirm(question, options.yes)
     client, project = Client(settings.project), settings.project
     id_ = running.start(settings, build, root, client)
     print(f"build {id_}", flush=True)
@@ -115,6 +119,16 @@ def _build(settings: Settings, which: str) -> dict[str, Any]:
             f"`tpu builds render {settings.environment}` wrote"
         )
     return loaded
+
+
+def _question(settings: Settings, build: dict[str, Any]) -> str:
+    """What to ask before a build that changes what nobody has previewed; empty: nothing."""
+    names = ", ".join(layer.name for layer in applied(settings))
+    if "destroy" in build.get("tags", ()):
+        return f"Take {names} of {settings.environment} down?"
+    if build.get("substitutions", {}).get("_PLAN") == "":
+        return f"Bring {names} of {settings.environment} up without a preview (--plan)?"
+    return ""
 
 
 def _lacking(settings: Settings, which: str) -> str:

@@ -99,8 +99,23 @@ def test_a_plan_is_handed_to_the_build_that_applies(google: Google, root: Path) 
 
 
 def test_without_a_plan_the_build_makes_one(google: Google, root: Path) -> None:
-    builds.main(["submit", "dev", "provision", "--detach"], root)
+    builds.main(["submit", "dev", "provision", "--detach", "--yes"], root)
     assert started(google)["substitutions"] == {"_PLAN": ""}
+
+
+@pytest.mark.parametrize(("build", "question"), [
+    ("provision", "Bring data, network, gke, queue, tpu of dev up without a preview"),
+    ("destroy", "Take data, network, gke, queue, tpu of dev down"),
+    ("cloudbuild/dev/destroy.yaml", "Take data, network, gke, queue, tpu of dev down"),
+])  # fmt: skip
+def test_nothing_is_changed_unseen_without_a_yes(
+    build: str, question: str, google: Google, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    builds.main(["render", "dev"], root)
+    with pytest.raises(CommandError, match=f"{question}.* There is no terminal to ask at\n    fix: --yes"):
+        builds.main(["submit", "dev", build], root)
+    assert google.asked == []
 
 
 @pytest.mark.parametrize("ended", [{"failureInfo": {"detail": "step 1"}}, {"statusDetail": "step 1"}])
@@ -161,7 +176,7 @@ def test_the_image_is_built_of_what_was_rendered_from_these_settings(google: Goo
 def test_a_rendered_file_is_started_as_it_is(google: Google, root: Path) -> None:
     builds.main(["render", "dev", "--out", str(root / "mine")], root)
     path = root / "mine" / "destroy.yaml"
-    builds.main(["submit", "dev", str(path), "--detach"], root)
+    builds.main(["submit", "dev", str(path), "--detach", "--yes"], root)
     build = started(google)
     del build["source"]
     assert build == yaml.safe_load(path.read_text())
