@@ -66,8 +66,8 @@ class Runs:
         location = str(self._client.json("GET", f"{STORAGE}/storage/v1/b/{self._raw}")["location"]).lower()
         if location != region:
             raise CommandError(
-                f"gs://{self._raw} is in {location}, Spark and the checkpoint bucket in {region}: each byte "
-                "would be billed\n    fix: copy the text to a bucket there, and name that as pipeline:rawBucketName"
+                f"gs://{self._raw} is in {location}, Spark and the checkpoint bucket in {region}: each "
+                "byte would be billed\n    fix: copy the text to a bucket there, and name that as pipeline:rawBucketName"
             )
 
     def submit(self, folder: str) -> str:

@@ -173,8 +173,8 @@ def _value(module: str, one: _Property, value: Any) -> tuple[Any, Any]:
         return _HIDDEN, True
     if isinstance(value, list):
         each = [_value(module, _Property(one.name, one.shape, False), item) for item in value]
-        found = [item for item, _ in each if item is not _HIDDEN]
-        return found, [unknown or False for _, unknown in each] if any(u for _, u in each) else False
+        items = [item for item, _ in each if item is not _HIDDEN]
+        return items, [unknown or False for _, unknown in each] if any(u for _, u in each) else False
     if isinstance(value, Mapping) and one.shape:
         found, unknown = _object(module, one.shape, value)
         return ([found], [unknown] if unknown else False) if one.block else (found, unknown)
