@@ -42,7 +42,7 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -
     """Turns pending operations into resources that are to be looked at, in place.
 
     `project` is that of the settings, for a state without a provider; `find` is asked for ids that Google
-    chose. Raises CommandError for a resource whose id can't be said.
+    chose. Raises CommandError for a resource whose id isn't known.
     """
     at = str(deployment.get("manifest", {}).get("time") or datetime.now(UTC).isoformat())
     resources: list[Record] = deployment.setdefault("resources", [])

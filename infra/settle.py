@@ -58,7 +58,7 @@ def settle(
         one `stack export`.
 
     Raises:
-        CommandError: somebody else's lock, a refused read, a resource whose id can't be said: what it is, and
+        CommandError: somebody else's lock, a refused read, a resource whose id isn't known: what it is, and
             the next command. Nothing is half done that isn't gone on with by the next call.
     """
     pulumi = Pulumi(environment, root)

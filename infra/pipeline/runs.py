@@ -67,7 +67,8 @@ class Runs:
         if location != region:
             raise CommandError(
                 f"gs://{self._raw} is in {location}, Spark and the checkpoint bucket in {region}: each "
-                "byte would be billed\n    fix: copy the text to a bucket there, and name that as pipeline:rawBucketName"
+                "byte would be billed\n"
+                "    fix: copy the text to a bucket there, and name that as pipeline:rawBucketName"
             )
 
     def submit(self, folder: str) -> str:

@@ -32,7 +32,7 @@ def _rewritten(one: Resource, settings: Settings) -> Iterator[str]:
 
 
 def _passing(settings: Settings) -> tuple[str, ...]:
-    """Buckets of what is made again if it is lost, and removed all the time."""
+    """Buckets of what is recreated if it is lost, and removed all the time."""
     return (names.steps_bucket(settings), *_scratch(settings))
 
 
