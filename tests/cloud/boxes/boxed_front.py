@@ -157,4 +157,5 @@ class Boxed:
         self.call(self.cloud.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
         assert self.cloud.world.mistakes == []
