@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pulumi
 import pytest
 
 from cli.__main__ import main
@@ -58,10 +57,9 @@ def test_what_is_there_or_not_known_is_left_to_the_provider(
     cluster.check(settings(), ENDPOINT)
 
 
-def test_an_update_asks_for_the_cluster_before_it_applies_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, "gke-2.us-east5.gke.goog")
-    with pytest.raises(pulumi.RunError, match="was replaced"):
-        up()
+def test_the_cluster_is_asked_for_where_the_gke_layer_has_one() -> None:
+    assert up().checked == [ENDPOINT]
+    assert up(preview=True).checked == []
 
 
 def test_objects_belong_to_one_cluster_and_not_to_its_name() -> None:
