@@ -84,9 +84,8 @@ def submission(settings: Settings, asked: Request) -> Submission:
     team = next(one for one in teams(settings) if one.name == asked.team)
     first = fitting[0]
     zones = sorted({pool.zone for pool in fitting})
-    paid = sorted({pool.provisioning for pool in fitting})
     selector = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {}
-    if len(paid) == 1 and asked.pool:
+    if asked.pool:  # one item of gke:tpuPools, whose node pools are alike
         selector = {**flavor(first.outputs()).labels, **selector}
     claims = {MOUNT: Claim(CHECKPOINTS)}
     if disk := names.disk_name(settings, zones[0]):

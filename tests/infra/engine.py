@@ -100,6 +100,7 @@ class Recording(pulumi.runtime.Mocks):
     calls: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
     exports: dict[str, Any] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         """A preview answers with the inputs alone, so that ids and states are unknown, as in the engine."""
@@ -232,7 +233,10 @@ def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
         )
         pulumi.runtime.set_all_config(as_pulumi_hands_it_over(values, "Pulumi.dev.yaml"))
         # No state here could have been interrupted, and no cluster could be gone.
-        with mock.patch("infra.stacks.refuse_interrupted"), mock.patch("infra.queue.cluster.check"):
+        checked = mock.patch(
+            "infra.queue.cluster.check", lambda _, endpoint: recording.checked.append(endpoint)
+        )
+        with mock.patch("infra.stacks.refuse_interrupted"), checked:
             loop.run_until_complete(run_pulumi_func(lambda: _program(recording)))
     finally:
         asyncio.set_event_loop(None)

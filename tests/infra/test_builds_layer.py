@@ -122,6 +122,41 @@ def test_layers_come_up_in_their_order_and_down_in_the_other() -> None:
     assert " storage" not in every
 
 
+def test_steps_ask_no_question_and_apply_the_plan_of_their_preview() -> None:
+    builds = render.builds(settings(layers=["network"]))
+    lines = {kind: [" ".join(step["args"]) for step in one["steps"]] for kind, one in builds.items()}
+    assert lines["preview"] == ["plan dev network --save plans"]
+    saved = {"location": "gs://my-project-pulumi/plans/$BUILD_ID/", "paths": ["plans/*.json"]}
+    assert builds["preview"]["artifacts"] == {"objects": saved}
+    assert lines["provision"] == [
+        "builds plan dev --from $_PLAN --to plans",
+        "infra up dev network --plan plans --skip-preview --yes",
+    ]
+    assert builds["provision"]["substitutions"] == {"_PLAN": ""}
+    assert lines["destroy"] == [
+        "infra down dev network --check",
+        "infra down dev network --skip-preview --yes",
+    ]
+    assert {
+        step["entrypoint"] for kind, one in builds.items() if kind != "image" for step in one["steps"]
+    } == {"tpu"}
+
+
+def test_who_starts_builds_may_start_them_read_their_logs_and_upload_a_checkout() -> None:
+    user = "user:ann@example.com"
+    recording = up(previewUsers=[user], applyUsers=[user])
+    assert set(granted(recording, user)) == {"roles/cloudbuild.builds.editor", "roles/logging.viewer"}
+    (upload,) = (
+        one.inputs
+        for one in recording.of("gcp:storage/bucketIAMMember:BucketIAMMember")
+        if one.inputs["member"] == user
+    )
+    assert (upload["bucket"], upload["role"]) == ("my-project-pulumi", "roles/storage.objectUser")
+    assert upload["condition"]["expression"] == (
+        'resource.name.startsWith("projects/_/buckets/my-project-pulumi/objects/sources/")'
+    )
+
+
 @pytest.mark.parametrize("kind", ["preview", "provision"])
 def test_each_build_runs_as_its_account(kind: str) -> None:
     who = {"preview": PREVIEW, "provision": APPLY}[kind].partition(":")[2]

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.infra.engine import DNS_NAME, PROJECT_NUMBER, UNKNOWN, Recording, run
+from infra.settings import parse
+from infra.settings.sources import as_pulumi_hands_it_over
+from tests.infra.engine import BASE, DNS_NAME, PROJECT_NUMBER, UNKNOWN, Recording, run
 
 CLUSTER, POOL = "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
 SUBNET, BUCKET = "gcp:compute/subnetwork:Subnetwork", "gcp:storage/bucket:Bucket"
@@ -27,8 +29,10 @@ def up(*pools: dict[str, Any], preview: bool = False, **changes: Any) -> Recordi
 def test_a_regional_cluster_without_public_addresses(preview: bool) -> None:
     recording = up(preview=preview)
     inputs = recording.only(CLUSTER).inputs
-    account = inputs.pop("nodeConfig")["serviceAccount"]
-    assert account == (UNKNOWN if preview else NODES)
+    assert inputs.pop("nodeConfig") == {
+        "serviceAccount": UNKNOWN if preview else NODES,
+        "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
+    }
     subnet = "projects/my-project/regions/us-east5/subnetworks/tpu-training-tpu"
     assert inputs == {
         "name": "tpu",
@@ -304,9 +308,20 @@ def test_outputs() -> None:
         "pricePerHour": pytest.approx(0.10 + 3 * (0.194236 + 20 / 730) + 16 * 2.70 + 256 * 1.4033),
         "nodeAccountEmail": NODES,
     }
-    assert config["clusters"][0]["cluster"] == {"server": f"https://{DNS_NAME}"}
-    assert config["users"][0]["user"]["exec"]["command"] == "gke-gcloud-auth-plugin"
-    assert set(config["users"][0]["user"]) == {"exec"}, "no token in the state"
+    name = "gke_my-project_us-east5_tpu"
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1", "command": "gke-gcloud-auth-plugin",
+        "installHint": "gcloud components install gke-gcloud-auth-plugin", "interactiveMode": "Never",
+        "provideClusterInfo": True,
+    }  # fmt: skip
+    assert config == {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": f"https://{DNS_NAME}"}}],
+        "users": [{"name": name, "user": {"exec": plugin}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }, "no token in the state"
 
 
 def test_a_price_that_nobody_knows_is_left_out() -> None:
@@ -323,6 +338,24 @@ def test_an_existing_subnet_is_used_as_it_is() -> None:
     assert inputs["subnetwork"] == subnet
     ranges = {"clusterSecondaryRangeName": "p", "servicesSecondaryRangeName": "s"}
     assert inputs["ipAllocationPolicy"] == ranges
+
+
+FITS: list[dict[str, Any]] = [
+    # 104 TPU nodes of /27 and 3 CPU nodes of /24 are the 4,096 addresses of a /20.
+    {"gke:tpuPools": [{**TRAIN, "count": 26}]},
+    # 120 TPU and 4 CPU nodes are what Google leaves of a /25.
+    {"gke:tpuPools": [{**TRAIN, "count": 30}], "gke:cpuPoolNodes": 4, "gke:subnetRange": "10.129.0.0/25",
+     "gke:podsRange": "192.168.0.0/19"},
+    {"gke:tpuPools": [TRAIN, {**TRAIN, "name": "train-b"}, {**TRAIN, "name": "other-1"}]},
+    # An existing subnet has ranges of its own, whatever the defaults of ours are.
+    {"gke:tpuPools": [{**TRAIN, "count": 100}], "network:subnetRanges": {"us-east5": "10.129.0.0/20"},
+     "gke:existingSubnet": "projects/host-project/regions/us-east5/subnetworks/gke"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", FITS)
+def test_what_just_fits_is_taken(given: dict[str, Any]) -> None:
+    parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
 
 
 @pytest.mark.parametrize(("given", "protected"), [(None, False), (True, True), (False, False)])

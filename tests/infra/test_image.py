@@ -107,6 +107,12 @@ def test_the_build_is_one_that_cloud_build_knows(tmp_path: Path) -> None:
             check(wrong)
     tag = f"{REPOSITORY}:{bucket.id[:12]}"
     assert build["images"] == [tag]
+    assert "serviceAccount" not in build, "Cloud Build's own"
+    account = "projects/p/serviceAccounts/b@p.iam.gserviceaccount.com"
+    assert image.cloud_build(REPOSITORY, bucket.id, account)["serviceAccount"] == account
+    assert build["steps"][2]["args"] == [
+        "-c", f"docker inspect --format='queue:image: {{{{index .RepoDigests 0}}}}' {tag}",
+    ]  # fmt: skip
     assert all(tag in " ".join(step["args"]) for step in build["steps"])
     assert "--network=none" in build["steps"][0]["args"]
     assert "$" not in json.dumps(build), "Cloud Build would substitute it"

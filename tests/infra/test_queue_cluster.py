@@ -57,6 +57,11 @@ def test_what_is_there_or_not_known_is_left_to_the_provider(
     cluster.check(settings(), ENDPOINT)
 
 
+def test_the_cluster_is_asked_for_where_the_gke_layer_has_one() -> None:
+    assert up().checked == [ENDPOINT]
+    assert up(preview=True).checked == []
+
+
 def test_objects_belong_to_one_cluster_and_not_to_its_name() -> None:
     for endpoint in (ENDPOINT, "gke-2.us-east5.gke.goog"):
         recording = up(cluster={"endpoint": endpoint})

@@ -186,8 +186,27 @@ def test_people_may_submit_in_their_teams_namespace_and_do_nothing_else() -> Non
         if set(rule["verbs"]) - {"get", "list", "watch"}
     }
     assert writable == {"jobsets"}
-    readable = {resource for rule in role["rules"] for resource in rule["resources"]}
-    assert not readable & {"secrets", "pods/exec"}
+    readable = {
+        resource for rule in role["rules"] for resource in rule["resources"] if "get" in rule["verbs"]
+    }
+    assert readable == {
+        "jobsets", "workloads", "localqueues", "localqueues/pendingworkloads", "jobs", "pods", "pods/log",
+        "events", "persistentvolumeclaims",
+    }  # fmt: skip
+    (jobs,) = (rule for rule in role["rules"] if rule["resources"] == ["jobsets"])
+    assert jobs["verbs"] == ["get", "list", "watch", "create", "delete", "patch"]
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submit-jobs",
+    }  # fmt: skip
+
+
+def test_no_pod_of_another_namespace_reaches_a_teams() -> None:
+    recording = up()
+    assert manifest(recording, "NetworkPolicy", "NetworkPolicy-vision-same-namespace")["spec"] == {
+        "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}],
+    }  # fmt: skip
+    labels = manifest(recording, "Namespace", "Namespace-vision")["metadata"]["labels"]
+    assert labels == {"tpu-team": "vision", "pod-security.kubernetes.io/enforce": "baseline"}
 
 
 def test_people_reach_the_cluster_by_a_role_with_three_permissions() -> None:

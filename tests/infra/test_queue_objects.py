@@ -74,6 +74,45 @@ def test_flavors_of_one_topology_differ_in_the_value_of_a_label_that_all_have() 
     assert len({one.name for one in known}) == len(ways) + 1
 
 
+def test_a_flavor_finds_its_nodes_and_bears_their_taints() -> None:
+    spot, queued = (
+        one["spec"]
+        for one in of_kind(
+            "ResourceFlavor", pool("a-0", provisioning="spot"), pool("b-0", provisioning="queued")
+        )
+        if one["metadata"]["name"] != CPU_FLAVOR
+    )
+    chips = {"key": TPU, "operator": "Equal", "value": "present", "effect": "NoSchedule"}
+    kind = {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "4x4",
+        "node.kubernetes.io/instance-type": "ct6e-standard-4t", "topology.kubernetes.io/zone": "us-east5-b",
+    }  # fmt: skip
+    assert spot["nodeLabels"] == {**kind, "tpu-provisioning": "spot", "cloud.google.com/gke-spot": "true"}
+    assert spot["tolerations"] == [chips]
+    mark = "cloud.google.com/gke-queued"
+    assert queued["nodeLabels"] == {**kind, "tpu-provisioning": "queued", mark: "true"}
+    assert queued["tolerations"] == [chips, {**chips, "key": mark, "value": "true"}]
+
+
+def test_priorities_have_values_and_preempt_within_the_queue() -> None:
+    assert {one["metadata"]["name"]: one["value"] for one in of_kind("WorkloadPriorityClass")} == {
+        "low": 100, "medium": 500, "high": 1000,
+    }  # fmt: skip
+    (queue,) = of_kind("ClusterQueue", pool("a-0"))
+    assert queue["spec"]["preemption"] == {"withinClusterQueue": "LowerPriority"}
+    assert queue["spec"]["namespaceSelector"] == {}
+
+
+def test_only_queued_pools_ask_google_for_nodes() -> None:
+    kinds = ("ProvisioningRequestConfig", "AdmissionCheck")
+    assert [of_kind(kind, pool("a-0")) for kind in kinds] == [[], []]
+    config, check = (of_kind(kind, pool("a-0", provisioning="queued"))[0] for kind in kinds)
+    assert config["spec"] == {
+        "provisioningClassName": "queued-provisioning.gke.io", "managedResources": [TPU],
+    }  # fmt: skip
+    assert check["spec"]["controllerName"] == "kueue.x-k8s.io/provisioning-request"
+
+
 def job(**more: Any) -> dict[str, Any]:
     one = Job(
         "train", TEAMS[1], "image@sha256:0", ["workload"], topology="4x4", hosts=4, chips_per_host=4, **more
@@ -97,6 +136,40 @@ def test_one_pod_on_each_host_with_all_of_its_chips() -> None:
     assert worker["resources"]["limits"] == {TPU: "4"}
     assert worker["resources"]["requests"][TPU] == "4"
     assert spec["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_a_job_as_a_whole() -> None:
+    """Names that pods resolve, who counts for its end, and how each failure of a pod is judged."""
+    spec = job()["spec"]
+    assert spec["coordinator"] == {"replicatedJob": "slice", "jobIndex": 0, "podIndex": 0}
+    assert spec["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+    assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["slice"]}
+    assert spec["ttlSecondsAfterFinished"] == 7 * 24 * 3600
+    assert spec["failurePolicy"]["rules"][2]["targetReplicatedJobs"] == ["slice"]
+    inner = spec["replicatedJobs"][0]["template"]["spec"]
+    assert inner["completionMode"] == "Indexed"
+    exits = {"containerName": "worker", "operator": "In"}
+    assert inner["podFailurePolicy"]["rules"] == [
+        {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {**exits, "values": [75, 143]}},
+        {"action": "FailJob", "onExitCodes": {**exits, "values": [69, 134, 137]}},
+    ]
+    pod = inner["template"]["spec"]
+    assert (pod["restartPolicy"], pod["serviceAccountName"], pod["terminationGracePeriodSeconds"]) == (
+        "Never", "trainer", 30,
+    )  # fmt: skip
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-tpu-topology": "4x4"}
+    assert pod["containers"][0]["resources"]["requests"] == {TPU: "4", "cpu": "1", "memory": "1Gi"}
+    places = {
+        one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"]
+        for one in pod["containers"][0]["env"]
+        if "valueFrom" in one
+    }
+    assert places == {
+        "JOB_COORDINATOR": "metadata.annotations['jobset.sigs.k8s.io/coordinator']",
+        "JOB_SLICE": "metadata.annotations['jobset.sigs.k8s.io/job-index']",
+        "JOB_WORKER": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
+    }
 
 
 @pytest.mark.parametrize("slices", [1, 2])

@@ -105,7 +105,7 @@ def test_what_a_pod_starts(install: str, command: list[str]) -> None:
 
 
 def test_a_program_of_ones_own_is_started_as_it_is() -> None:
-    assert worker(ask("python train.py --lr 3e-4"))["command"][3:] == [
+    assert worker(ask("python train.py --lr 3e-4", **{"tpu:code": "training"}))["command"][3:] == [
         "job",
         "python",
         "train.py",
@@ -151,10 +151,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"queue:image": None}, "Rule: a job runs in an image"),
     ({"image": "python:3.11"}, "an image with its digest"),
     ({"tpu:bundle": None}, "Fix: tpu publish dev, or queue:install: image"),
-    ({"size": "8x8"}, "the nearest is --slice v6e-16"),
-    ({"size": "v6e-128", "pools": TWO}, "the nearest is --slice v6e-16"),
+    ({"size": "8x8"}, "the nearest is --pool train (v6e-16)"),
+    ({"size": "v6e-128", "pools": TWO}, "the nearest is --pool train (v6e-16)"),
     ({"size": "v6e-16", "zone": "us-east5-a"}, '"v6e-16 us-east5-a"'),
-    ({"pool": "huge"}, '"--pool huge"'),
+    ({"pool": "huge"}, '--pool: found "huge"'),
+    ({"pool": "bgi", "pools": TWO}, "the nearest is --pool big (v6e-256)"),
+    ({"size": "v6e256", "pools": TWO}, "the nearest is --pool big (v6e-256)"),
+    ({"zone": "mars"}, '--zone: found "mars"'),
+    ({"run": "train tiny.toml --slices 2"}, "Rule: --slices isn't an option of train"),
+    ({"run": "train"}, "Rule: train takes one config, not 0"),
+    ({"run": "train tiney.toml"}, "Fix: perhaps tiny.toml"),
+    ({"run": "python train.py"}, "the bundle has no train.py. Fix: tpu:code: and the folder of train.py"),
     ({"pools": TWO}, "a job has slices of one size and machine: v6e-16 (train), v6e-256 (big)"),
     ({"slices": 2}, "1 at most. Fix: --slices 1"),
     ({"slices": 0}, "1 to 1024"),
