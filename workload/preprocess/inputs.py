@@ -101,6 +101,8 @@ def listed(sources: Sequence[str]) -> tuple[list[Input], dict[str, str]]:
     if twice:
         fix = "name each source once, and give their folders different names"
         raise DataError(f"input.sources: two files are called {twice[0]}\n    fix: {fix}")
+    # As in Hadoop and Spark, names that begin with _ are marks of programs: _SUBMIT, _SUCCESS.
+    found = [one for one in found if not PurePosixPath(one.name).name.startswith("_")]
     return sorted(found, key=lambda one: one.name), links
 
 
