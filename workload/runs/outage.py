@@ -7,26 +7,20 @@ time. Whatever else comes back (403, 404, a full disk) is a refusal, which time 
 import asyncio
 import inspect
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-import aiohttp
 import requests
 from google.auth import exceptions as auth
 
 RETRY_AT_MOST_EVERY_S = 4.0  # so soon after its end an outage is over for every client
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
 _IN_TEXT = re.compile(r"\[(http_response|curl)_code='(\d+)'")  # as tensorstore has it
-_UNREACHED = (
-    ConnectionError,
-    requests.ConnectionError,
-    requests.Timeout,
-    aiohttp.ClientError,
-    auth.TransportError,
-)
+_UNREACHED = (ConnectionError, requests.ConnectionError, requests.Timeout, auth.TransportError)
 
 
 def transient(error: BaseException) -> str:
@@ -38,7 +32,7 @@ def transient(error: BaseException) -> str:
             return f"HTTP {status}" if int(status) in _TRANSIENT else ""
         if isinstance(cause, requests.exceptions.ProxyError):  # gcsfs's word for a 502
             return "HTTP 502"
-        if isinstance(cause, _UNREACHED):
+        if isinstance(cause, _UNREACHED) or _of_aiohttp(cause):
             return "no connection"
         if found := _IN_TEXT.search(str(cause)):
             if found[1] == "curl":
@@ -47,6 +41,12 @@ def transient(error: BaseException) -> str:
         if isinstance(cause, TimeoutError):
             return "no answer in time"
     return ""
+
+
+def _of_aiohttp(error: BaseException) -> bool:
+    """Whether it is gcsfs's word for no connection; where gcsfs isn't used, aiohttp isn't imported."""
+    aiohttp = sys.modules.get("aiohttp")
+    return aiohttp is not None and isinstance(error, aiohttp.ClientError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
