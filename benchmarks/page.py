@@ -229,8 +229,8 @@ def _preprocess(result: Result) -> list[str]:
     by_clock, of_processor = result["tokens_per_s_and_core"], result["tokens_per_processor_s"]
     faster = result["ours_is_faster_by"]
     return [
-        f"| {result['bytes'] / 1e6:.0f} MB in {result['documents']:,} documents | tokens/s and core, median | range"
-        " | ours is faster by | tokens a second of processor | range | ours is faster by |",
+        f"| {result['bytes'] / 1e6:.0f} MB in {result['documents']:,} documents | tokens/s and core, median"
+        " | range | ours is faster by | tokens a second of processor | range | ours is faster by |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *(
             f"| {name} | {rate['median']:,.0f} | {rate['min']:,.0f} to {rate['max']:,.0f}"

@@ -1,10 +1,9 @@
 """Tokens a second and core of `workload preprocess` from text to token files, beside datatrove and Dolma.
 
 All take the same JSON lines, in as many files as there are cores, and the same tokenizer, on all cores. Each
-is a command as users start it, from its start to its end; ours finds repeated documents, rereads what it wrote
-and
-starts Java along with it. The machine's other work falls on all of them: beside the time on the clock stands the
-processor's time of a command and all that it starts.
+is a command as users start it, from its start to its end; ours finds repeated documents, rereads what it
+wrote and starts Java along with it. The machine's other work falls on all of them: beside the time on the
+clock stands the processor's time of a command and all that it starts.
 """
 
 import ctypes
@@ -108,7 +107,11 @@ def _write(root: Path, cores: int) -> int:
     step = max(1, size // TRAINED_ON_BYTES)
     made.train_from_iterator(texts[::step], trainer)
     (root / "bpe").mkdir()
-    made.save(str(root / "bpe" / "tokenizer.json"))
+    saved = json.loads(made.to_str())
+    saved["model"]["merges"] = [
+        " ".join(merge) for merge in saved["model"]["merges"]
+    ]  # for Dolma's older one
+    (root / "bpe" / "tokenizer.json").write_text(json.dumps(saved))
     return len(texts)
 
 

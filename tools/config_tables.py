@@ -18,10 +18,15 @@ from typing import Any, get_type_hints
 
 from tools.blocks import filled
 from workload.extract import config as extraction
+from workload.preprocess import config as preprocessing
 from workload.train.config import Config
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-TABLES: dict[str, type] = {"trainer.md": Config, "extraction.md": extraction.Config}
+TABLES: dict[str, type] = {
+    "trainer.md": Config,
+    "extraction.md": extraction.Config,
+    "preprocess.md": preprocessing.Config,
+}
 
 
 def rows(kind: type, prefix: str = "") -> Iterator[str]:
