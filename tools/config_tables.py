@@ -23,8 +23,10 @@ from workload.train.config import Config
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TABLES: dict[str, type] = {
-    "trainer.md": Config, "extraction.md": extraction.Config, "preprocess.md": preprocessing.Config,
-}  # fmt: skip
+    "trainer.md": Config,
+    "extraction.md": extraction.Config,
+    "preprocess.md": preprocessing.Config,
+}
 
 
 def rows(kind: type, prefix: str = "") -> Iterator[str]:

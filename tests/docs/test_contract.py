@@ -114,8 +114,9 @@ def test_the_commands_of_a_host_are_those_of_the_workload() -> None:
         [sys.executable, "-m", "workload", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     known = set(re.findall(r"^    ([a-z]+)(?: |$)", output.stdout, re.MULTILINE))
-    # launch starts one of them, or anything else; preprocess is Spark's, which hosts don't have.
+    # launch starts one of them, or anything else; preprocess needs Spark, which hosts don't have.
     assert set(COMMANDS) == known - {"host", "launch", "preprocess"}
+    assert not rules.COMMAND.ok("preprocess text.toml --local")
 
 
 def test_the_options_of_train_are_those_of_the_workload() -> None:

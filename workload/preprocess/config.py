@@ -22,7 +22,7 @@ class InputConfig:
     format: str = ruled("auto", one_of("auto", "text", "lines", "parquet"))  # auto: by the file's name
     field: str = ruled("text", ("must name a field", bool))  # of a line or row, what holds the text
     max_document_mb: int = ruled(100, between(1, 1000))  # of UTF-8, in 10^6 bytes; what is longer is rejected
-    # Of all lines, rows and files, how many may be unusable; beyond it the run is refused.
+    # of all lines, rows and files, how many may be unusable; beyond it the run is refused
     max_unusable_fraction: float = ruled(0.1, between(0, 1))
 
 
