@@ -31,6 +31,7 @@ setup: ## install all that the other targets need (they call it themselves)
 test: setup lint ## run every test (no cloud account; some need root)
 	@tools/setup.sh parity >&2 # not within the time that a test has; nor is the hosts' image
 	@tools/setup.sh spark >&2
+	@tools/setup.sh checkov >&2
 	@tools/setup.sh kubernetes >&2
 	@[ "$$(id -u)" -ne 0 ] || python -c "from rehearsal.hosts.image import ensure_image as f; from rehearsal.world.layout import cache_dir as c; f(c(), print)" >&2
 	python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --ignore tests/kubernetes
