@@ -122,7 +122,7 @@ def _build(settings: Settings, which: str) -> dict[str, Any]:
 
 
 def _question(settings: Settings, build: dict[str, Any]) -> str:
-    """What to ask before a build that changes what nobody has previewed; empty: nothing."""
+    """What to ask before a build that changes what no preview has shown; empty: nothing."""
     names = ", ".join(layer.name for layer in applied(settings))
     if "destroy" in build.get("tags", ()):
         return f"Take {names} of {settings.environment} down?"
