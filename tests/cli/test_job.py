@@ -232,7 +232,7 @@ def test_jobs_of_all_teams_are_listed(
     assert (one["team"], one["name"], one["position"]) == ("speech", "b", 1)
 
 
-def test_jobs_of_another_team_are_not_shown_and_that_is_said(
+def test_jobs_of_another_team_are_not_shown_and_it_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listing(monkeypatch, vision=[], speech=REFUSED)

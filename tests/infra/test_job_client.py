@@ -200,7 +200,7 @@ def test_whichever_failed_first_is_found_and_not_those_that_were_ended_for_its_s
     assert jobs(pods=[pod(0, 0, "Succeeded", **ended(0, "2026-11-24T09:00:00Z"))])[0].failed("train") is None
 
 
-def test_a_log_goes_on_behind_the_last_line() -> None:
+def test_a_log_continues_behind_the_last_line() -> None:
     text = "2026-11-24T09:00:01.5Z one\n2026-11-24T09:00:01.7Z two  \nwithout a time\n2026-11-24T09:00:02Z \n"
     ours, api = jobs(**{f"{PODS}/p/log": text})
     assert [line for _, line in ours.log("p")] == ["one", "two  ", ""]
