@@ -6,15 +6,14 @@ wrote and starts Java along with it. The machine's other work falls on all of th
 clock stands the processor's time of a command and all that it starts.
 """
 
-import ctypes
 import json
 import os
-import resource
 import sys
 import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -32,7 +31,8 @@ SCRIPT = Path(__file__).parent / "peers" / "datatrove_tokens.py"
 END, VOCABULARY, TRAINED_ON_BYTES = "<|endoftext|>", 32_000, 8_000_000
 BYTES = 64_000_000
 GOAL = 1.5
-_SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER: orphans of our children become ours, so that we may wait
+SAMPLED_EVERY_S = 0.2  # so much of a process's end isn't counted
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class Turn:
 
 def measure(rounds: int) -> dict[str, Any]:
     """Each in turn, some rounds."""
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         root = Path(folder)
@@ -116,21 +115,35 @@ def _write(root: Path, cores: int) -> int:
 
 
 def _timed(line: Sequence[str | Path], more: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds by the clock until a command ends, and of the processor of all that it started."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    child = Popen(line, env={**os.environ, **more}, stdout=DEVNULL, stderr=DEVNULL, cwd=environment.ROOT)
-    _, status = os.waitpid(child.pid, 0)
+    """Seconds by the clock until a command ends, and of the processor of all processes of its session."""
+    begun, used_s = time.monotonic(), dict[int, float]()
+    child = Popen(
+        line,
+        env={**os.environ, **more},
+        stdout=DEVNULL,
+        stderr=DEVNULL,
+        cwd=environment.ROOT,
+        start_new_session=True,
+    )
+    while child.poll() is None:
+        used_s |= _processor_s(child.pid)
+        time.sleep(SAMPLED_EVERY_S)
     wall_s = time.monotonic() - begun
-    child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise SystemExit(f"{' '.join(map(str, line))}: ended with {child.returncode}")
-    while True:
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            break
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall_s, sum(used_s.values())
+
+
+def _processor_s(session: int) -> dict[int, float]:
+    """Of each process of a session, so far; Spark doesn't wait for its own, which a parent's sum lacks."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session:
+                    found[int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICKS
+    return found
 
 
 def _ours(root: Path, out: Path, cores: int) -> Turn:
