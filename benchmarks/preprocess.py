@@ -164,7 +164,7 @@ def _datatrove(root: Path, out: Path, cores: int) -> Turn:
 
 
 def _dolma(root: Path, out: Path, cores: int) -> Turn:
-    """Its tokenizer is told the number of the end, which is the first of the vocabulary."""
+    """Its tokenizer takes the number of the end, which is the first of the vocabulary."""
     line = [python("dolma").with_name("dolma"), "tokens", "--documents", root / "raw" / "*.jsonl"]
     line += ["--destination", out, "--processes", str(cores), "--dtype", "uint16"]
     line += ["--tokenizer.name_or_path", root / "bpe" / "tokenizer.json"]

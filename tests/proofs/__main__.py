@@ -135,7 +135,7 @@ def extractions(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def preprocess(options: argparse.Namespace) -> dict[str, Any]:
-    """Every object is made once, with the bytes of a run that nobody disturbed."""
+    """Every object is made once, with the bytes of an undisturbed run."""
     begun, draw = time.monotonic(), random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         proof = Preprocessing(Path(folder))

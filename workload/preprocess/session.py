@@ -14,7 +14,7 @@ from workload.errors import RunError
 
 JAVAS = ("/usr/lib/jvm/java-17-openjdk-amd64", "/usr/lib/jvm/java-17-openjdk-arm64", "/usr/lib/jvm/java-17")
 _KNOWN = (8, 11, 17)  # Java versions that Spark 3.5 runs on
-# A local Spark listens to nobody else, serves no pages, and has room for the longest documents.
+# A local Spark listens on loopback alone, serves no pages, and has room for the longest documents.
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -36,7 +36,7 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
         name: of the application.
 
     Raises:
-        RunError: no Spark, no Java that it runs on, no master, or one thread where nobody asked for that.
+        RunError: no Spark, no Java that it runs on, no master, or one thread by default.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -67,7 +67,7 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
         conf.set(key, value)
     context = SparkContext(conf=conf)
     if context.defaultParallelism < 2 and not master:
-        found = f"Spark's master is {context.master!r}, of one thread, and nobody asked for that"
+        found = f"Spark's master is {context.master!r}, of one thread, by default"
         context.stop()
         fix = (
             "--master local[N] for all cores of this machine; runtime 3.0 of the service sets local by itself"
@@ -85,8 +85,8 @@ def _find_java() -> None:
     fix = "apt-get install openjdk-17-jre-headless"
     if not java or not Path(java).is_file():
         raise RunError(f"Spark needs Java 17, and there is none\n    fix: {fix}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', shown)
     if not version or int(version[1]) not in _KNOWN:
-        found = version[1] if version else said.strip()[:80]
+        found = version[1] if version else shown.strip()[:80]
         raise RunError(f"{java}: is Java {found}; Spark 3.5 runs on 17\n    fix: {fix}, and set JAVA_HOME")
