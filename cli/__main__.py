@@ -177,7 +177,7 @@ COMMANDS: dict[str, tuple[Main, str]] = {
     "ssh": (_fleet("ssh"), "log in to a worker, or run a command there"),
     "restart": (_fleet("restart"), "restart the job on all workers; the hosts keep running"),
     "recover": (_fleet("recover"), "recreate what Google preempted, and nothing else"),
-    "policy": (_policy, "what of the stored state, or of a preview, breaks a rule; --terraform for other auditors"),
+    "policy": (_policy, "what of stored state, or a preview, breaks a rule; --terraform for other auditors"),
     "publish": (_publish, "build the bundle that hosts install, and upload it"),
     "preflight": (_preflight, "whether a training config fits a slice, how fast, at what price"),
     "doctor": (_doctor, "what is missing on this machine, or in an environment"),

@@ -199,7 +199,7 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
         ("up nowhere", "Pulumi.nowhere.yaml does not exist"),
         ("down nowhere tpu", "Pulumi.nowhere.yaml does not exist"),
         ("settle nowhere", "Pulumi.nowhere.yaml does not exist"),
-        ("up dev tpus", "no layer tpus\n    fix: one of storage, builds, data, network, gke, queue, tpu"),
+        ("up dev tpus", "no layer tpus\n    fix: one of storage, builds, data, monitoring, "),
         ("down dev tpus", "no layer tpus"),
         ("settle dev tpus", "no layer tpus"),
     ],

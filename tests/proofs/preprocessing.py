@@ -38,7 +38,7 @@ class Counts:
 
 
 class Preprocessing:
-    """Runs over one corpus, each in a folder of its own, against the undisturbed one."""
+    """Runs over one corpus, each in a folder of its own, against an undisturbed one."""
 
     def __init__(self, folder: Path):
         self._folder = folder

@@ -66,7 +66,7 @@ def _run(
         raise _given_up(str(error)) from None
     finally:
         context.stop()
-    _tell(summary.manifest)
+    _report(summary.manifest)
     rest = f"{summary.made} of {len(summary.manifest['shards'])} shards made here" if summary.made else ""
     print(f"{summary.url}: {rest or 'was ready, nothing to do'}")
     if not summary.manifest["examples"]:
@@ -76,7 +76,7 @@ def _run(
     return 0
 
 
-def _tell(manifest: dict[str, object]) -> None:
+def _report(manifest: dict[str, object]) -> None:
     reasons = manifest["rejected"]
     assert isinstance(reasons, dict)
     rejected = "; ".join(f"{count} × {reason}" for reason, count in reasons.items())

@@ -85,7 +85,7 @@ def read(pieces: Iterable[Piece], config: Config, source: bytes) -> Iterator[Rec
     yield (shards, b"", DOCUMENT, "", 0, 0), numbers.dumps()
 
 
-def aside(links: dict[str, str], shards: int) -> list[Record]:
+def rejected_links(links: dict[str, str], shards: int) -> list[Record]:
     """Links that lead to no file, as records."""
     found = [Row(name, 0, name, reason="link", detail=what) for name, what in sorted(links.items())]
     numbers = Read()

@@ -111,15 +111,15 @@ def _records(context: Any, plan: Plan) -> Any:
     whole_bytes = sum(piece.size_bytes for piece in pieces)
     count = max(4 * context.defaultParallelism, whole_bytes // (config.runtime.piece_mib * 2**20))
     count = min(config.runtime.partitions or count, len(pieces))
-    pieces_of = context.parallelize([pieces[number::count] for number in range(count)], count)
-    found = pieces_of.flatMap(lambda some: documents.read(some, config, source))
+    split = context.parallelize([pieces[number::count] for number in range(count)], count)
+    found = split.flatMap(lambda some: documents.read(some, config, source))
     if config.dedup.method == "fuzzy":
         from pyspark import StorageLevel
 
         found = found.persist(StorageLevel.DISK_ONLY)  # read twice: for signatures, and for the shards
         found = found.union(_marks(found, config, count))
     if plan.links:
-        found = found.union(context.parallelize(documents.aside(plan.links, shard_count), 1))
+        found = found.union(context.parallelize(documents.rejected_links(plan.links, shard_count), 1))
     return found.repartitionAndSortWithinPartitions(shard_count + 1, lambda key: key[0])
 
 
@@ -140,7 +140,9 @@ def _marks(found: Any, config: Config, partitions: int) -> Any:
 
 def _numbers(context: Any, plan: Plan, found: Any, store: Store) -> Read:
     """What was read, before anything is written."""
-    last = plan.config.output.shards  # this partition alone; Spark keeps what the readers made for the others
+    last = (
+        plan.config.output.shards
+    )  # this partition alone; Spark has stored what the readers made for the others
     numbers = documents.total(context.runJob(found, list, [last]))
     _refuse(sorted(set(numbers.problems)))
     rejected = ", ".join(f"{count} × {reason}" for reason, count in sorted(numbers.rejected.items()))

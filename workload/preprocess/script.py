@@ -53,12 +53,12 @@ def applied(rows: Iterator[Row], documents: Documents, name: str, config: InputC
     """
     waiting: dict[str, Row] = {}
     parts: dict[str, int] = {}
-    aside: list[Row] = []
+    rejected: list[Row] = []
 
     def given() -> Iterator[dict[str, str]]:
         for row in rows:
             if row.reason:
-                aside.append(row)
+                rejected.append(row)
                 continue
             waiting[row.where] = Row(row.name, row.number, row.where)
             parts[row.where] = 0
@@ -67,13 +67,13 @@ def applied(rows: Iterator[Row], documents: Documents, name: str, config: InputC
     try:
         for out in documents(given()):
             yield _taken(out, waiting, parts, name, config)
-            yield from aside
-            aside.clear()
+            yield from rejected
+            rejected.clear()
     except DataError:
         raise
     except Exception as error:
         raise _failed(name, error) from None
-    yield from aside
+    yield from rejected
     for where, count in parts.items():
         if not count:
             row = waiting[where]

@@ -125,7 +125,7 @@ def write(number: int, records: Iterable[Record], url: str, shipped: Shipped, de
     tokenizer = unpacked(shipped)
     dtype = token_dtype(tokenizer.vocab_size)
 
-    def accepted() -> Iterator[tuple[bytes, str, str]]:
+    def unique() -> Iterator[tuple[bytes, str, str]]:
         """Documents that repeat no other; the first of those with one hash is by input and number."""
         before, first, mark, root = b"", "", b"", b""
         for (_, digest, kind, *_), value in records:
@@ -150,7 +150,7 @@ def write(number: int, records: Iterable[Record], url: str, shipped: Shipped, de
             else:
                 yield digest, where, text
 
-    for batch in _batches(accepted()):
+    for batch in _batches(unique()):
         for (digest, where, _), row in zip(batch, tokenizer.encode([one[2] for one in batch]), strict=True):
             tokens += row.astype(dtype).tobytes()
             entry = {"document": where, "start": part.token_count, "tokens": len(row), "sha256": digest.hex()}

@@ -63,6 +63,6 @@ def test_a_run_needs_a_master_and_spark(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Spark has no master\n    fix: --local" in start(command(tmp_path / "out", tmp_path), status=1)
     variables = {"PYSPARK_SUBMIT_ARGS": "--master local pyspark-shell"}  # as runtime 3.0 of the service
     shown = start(command(tmp_path / "out", tmp_path), status=1, **variables)
-    assert "of one thread, and no one asked for that" in shown or "has no master" in shown
+    assert "of one thread, by default" in shown or "has no master" in shown
     assert main(["preprocess", *command(tmp_path / "out", tmp_path, "--local")]) == 1  # no Spark here
     assert 'fix: in a checkout: "$(tools/setup.sh spark' in capsys.readouterr().err
