@@ -48,8 +48,12 @@ ALL_OF_IT = {
     "monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}],
     "monitoring:billingAccount": "012345-6789AB-CDEF01",
     "monitoring:budgetDollarsPerMonth": 1000,
+    "pipeline:rawBucketName": "my-project-raw",
+    "pipeline:schedule": "0 3 * * *",
+    "pipeline:train": "fleet",
+    "pipeline:trainZone": "us-east5-b",
 }
-UP = {**UPSTREAM, "gke": CLUSTER}
+UP = {**UPSTREAM, "gke": CLUSTER, "tpu": {"stackId": "0123abc", "slices": [], "fleets": []}}
 
 
 def record(kind: str, name: str, **more: Any) -> dict[str, Any]:
