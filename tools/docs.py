@@ -161,7 +161,8 @@ def policy_count() -> str:
     """How many rules there are, as the README has it."""
     return (
         f"[{len(RULES)} rules](docs/policy.md) hold for every resource of every stack: the program checks "
-        "them in each preview and\nupdate, tests break each of them, and checkov audits the same stacks from outside."
+        "them in each preview and\nupdate, tests break each of them, and checkov audits the same stacks from "
+        "outside."
     )
 
 
