@@ -18,7 +18,7 @@ def test_what_mutants_are_made_of_is_good(tmp_path: Path) -> None:
 def test_every_mutant_is_refused_with_all_its_problems_or_goes_up(tmp_path: Path) -> None:
     kinds: Counter[tuple[bool, bool]] = Counter()
     accepted: dict[str, Mutant] = {}
-    for mutant in mutants(200, seed=18):
+    for mutant in mutants(200, seed=19):
         output = judged(mutant, tmp_path)
         assert missing(mutant, output) == [], f"{mutant.kind} of {mutant.label}: {output}"
         kinds[len(mutant.where) == 2, bool(output)] += 1
