@@ -24,6 +24,7 @@ _LOCAL = {
 }
 # Java only moves bytes here: its second compiler took more processor time than it saved, of 41 MB a sixth.
 _JAVA = "-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=file:{}"
+_SUBMITTED = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"}  # variables of what spark-submit starts
 _LOGGING = Path(__file__).with_name("configs") / "log4j2.properties"
 
 
@@ -47,6 +48,10 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
     root = str(Path(workload.__file__).parents[1])
     path = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    if not master and not _SUBMITTED & os.environ.keys():
+        raise RunError(
+            "Spark has no master\n    fix: --local, --master local[4], or start it by spark-submit"
+        )
     if not master:  # spark-submit and the service name it to the JVM alone
         SparkContext._ensure_initialized()
     conf = SparkConf().setAppName(name)
