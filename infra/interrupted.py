@@ -28,7 +28,8 @@ MARK = "a `pulumi` was killed while"
 _MARKED = re.compile(rf"{MARK} (\w+) it, at (\S+)")
 _KINDS = ("creating", "updating", "deleting")  # of operations; `reading` and `importing` change nothing
 _PROVIDER = "pulumi:providers:gcp"
-_ASKS_NOBODY = "pulumi-python:dynamic:"
+# Creations that can be repeated: they made something in the state alone, or the one thing that a service has.
+_REPEATED = ("pulumi-python:dynamic:", "gcp:projects/serviceIdentity:ServiceIdentity")
 
 
 def interrupted(deployment: Mapping[str, Any]) -> list[str]:
@@ -49,8 +50,8 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -
     created: dict[str, Record] = {}
     for op in _pending(deployment):
         record, doing = op["resource"], op["type"]
-        if doing == "creating" and record["type"].startswith(_ASKS_NOBODY):
-            continue  # what it made was in its state alone: the next update makes it
+        if doing == "creating" and record["type"].startswith(_REPEATED):
+            continue  # the next update makes it
         if doing == "creating":
             place = _project(record, resources, project)
             id_ = google_id(record["type"], record.get("inputs", {}), place)

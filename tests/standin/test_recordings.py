@@ -95,8 +95,8 @@ def without_defaults(inputs: Any) -> Any:
     return [without_defaults(item) for item in inputs] if isinstance(inputs, list) else inputs
 
 
-def replayed(played: Google) -> Provider:
-    provider = Provider(poll_s=0.001, window_s=0.05, first_backoff_s=0.001)
+def replayed(played: Google, window_s: float = 0.05) -> Provider:
+    provider = Provider(poll_s=0.001, window_s=window_s, first_backoff_s=0.001)
     special = played.recording.name == "tpu.V2Vm.defaultLabels"
     labels = {"env": "dev", "managed-by": "pulumi"} if special else {}
     provider.configure(played.settings(default_labels=labels, attribution=not special))
@@ -163,7 +163,7 @@ def test_requests_on_something_shared_are_the_recorded_ones(names: tuple[str, ..
     recordings = [load(name) for name in names]
     at_once = names[0].startswith("projects.")  # the others are queued, so their order matters
     with google(recordings[0]) as played, ThreadPoolExecutor(2 if at_once else 1) as pool:
-        provider = replayed(played)
+        provider = replayed(played, window_s=0.5 if at_once else 0.05)
         resources = [Resource(provider, recording) for recording in recordings]
         played.phase = "create"
         list(pool.map(Resource.create, resources))

@@ -81,7 +81,7 @@ def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> 
     # A driver of 4 cores with 9600m and 40 % overhead, two executors with 8g, for the least of a minute.
     dcu = 4 * 0.6 + 9600 * 1.4 / 1024 * 0.1 + 2 * (4 * 0.6 + 8 * 1.4 * 0.1)
     assert abs(int(usage["milliDcuSeconds"]) - dcu * 60_000) <= 1
-    entries = boxed.logged('resource.type="cloud_dataproc_batch" AND resource.labels.batch_id="first"')
+    entries = boxed.logged('resource.labels.batch_id="first" AND logName:"dataproc.googleapis.com%2Foutput"')
     assert [one["jsonPayload"]["message"] for one in entries] == ["working"]
     requests = boxed.cloud.requests.since(0)["requests"]
     wrote = [
