@@ -38,6 +38,8 @@ class Google:
         if url.endswith(f"/b/{RAW}"):
             return {"location": self.location}
         if url.endswith("entries:list"):
+            # Audit entries of a batch have the batch's labels, too.
+            assert 'logName:"dataproc.googleapis.com"' in (body or {})["filter"]
             return {"entries": self.entries}
         if "/batches/" in url:
             return {"operation": "projects/p/regions/us-east5/operations/o"}
