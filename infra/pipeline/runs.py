@@ -135,8 +135,8 @@ class Runs:
         """What its batch printed, the oldest first."""
         query = {
             "resourceNames": [f"projects/{self._settings.project}"],
-            "filter": f'resource.type="cloud_dataproc_batch" AND resource.labels.batch_id="{run.get("batch", "")}"'
-            ' AND logName:"dataproc.googleapis.com"',  # not the audit entries about it
+            "filter": 'resource.type="cloud_dataproc_batch" AND resource.labels.batch_id='
+            f'"{run.get("batch", "")}" AND logName:"dataproc.googleapis.com"',  # no audit entries
             "orderBy": "timestamp asc",
             "pageSize": 1000,
         }
