@@ -69,6 +69,13 @@ def capture(options: argparse.Namespace) -> dict[str, Any]:
     return measure(options.rounds)
 
 
+def preprocess(options: argparse.Namespace) -> dict[str, Any]:
+    """tokens a second and core from text to token files, beside datatrove and Dolma; 15 min."""
+    from benchmarks.preprocess import measure
+
+    return measure(options.rounds)
+
+
 def queue(options: argparse.Namespace) -> dict[str, Any]:
     """1,000 jobs over 64 slices by the real Kueue and JobSet: order, quota, latency, memory; 15 min, root."""
     from benchmarks.queue import measure
@@ -92,6 +99,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
     "fleet": fleet,
     "extraction": extraction,
     "capture": capture,
+    "preprocess": preprocess,
     "queue": queue,
     "page": page,
 }

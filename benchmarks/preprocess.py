@@ -158,14 +158,27 @@ def _ours(root: Path, out: Path, cores: int) -> Turn:
 
 
 def _datatrove(root: Path, out: Path, cores: int) -> Turn:
-    line = [python("datatrove"), SCRIPT, root / "raw", out, root / "bpe" / "tokenizer.json", END, str(cores)]
+    line: list[str | Path] = [
+        python("datatrove"),
+        SCRIPT,
+        root / "raw",
+        out,
+        root / "bpe" / "tokenizer.json",
+        END,
+        str(cores),
+    ]
     wall_s, processor_s = _timed(line, {"HF_HUB_OFFLINE": "1"})
     return Turn(wall_s, processor_s, sum(path.stat().st_size for path in out.glob("tokens/*.ds")) // 2)
 
 
 def _dolma(root: Path, out: Path, cores: int) -> Turn:
     """Its tokenizer is told the number of the end, which is the first of the vocabulary."""
-    line = [python("dolma").with_name("dolma"), "tokens", "--documents", root / "raw" / "*.jsonl"]
+    line: list[str | Path] = [
+        python("dolma").with_name("dolma"),
+        "tokens",
+        "--documents",
+        root / "raw" / "*.jsonl",
+    ]
     line += ["--destination", out, "--processes", str(cores), "--dtype", "uint16"]
     line += ["--tokenizer.name_or_path", root / "bpe" / "tokenizer.json"]
     line += ["--tokenizer.eos_token_id", "0", "--tokenizer.pad_token_id", "0"]
