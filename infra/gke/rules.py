@@ -170,7 +170,7 @@ def _version(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def _artifacts(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _given_up(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[GkeSettings]
     if desired.force_destroy and settings.environment == _PRODUCTION:
         yield Problem(
@@ -184,7 +184,10 @@ def _artifacts(settings: Settings, given: set[str]) -> Iterator[Problem]:
             "gke:forceDestroy", "true without a bucket", "it is about the artifact bucket",
             "add gke:artifactBucket, or remove it",
         )  # fmt: skip
-    storage = settings[StorageSettings]
+
+
+def _artifacts(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired, storage = settings[GkeSettings], settings[StorageSettings]
     if desired.artifact_bucket in (
         storage.bucket_name, names.steps_bucket(settings), names.controller_bucket(settings),
         storage.state_bucket_name or "",
@@ -231,6 +234,7 @@ RULES: tuple[Relation, ...] = (
     (("gke:subnetRange", "gke:podsRange", *_SIZES), _room),
     (("gke:existingSubnet", "gke:region", "storage:location", "network:existingNetwork"), _existing_subnet),
     (("gke:version", "gke:channel"), _version),
+    (("gke:forceDestroy", "gke:artifactBucket"), _given_up),
     (("gke:artifactBucket", "storage:bucketName", "storage:stateBucketName"), _artifacts),
     (("gke:nodeAccountId", "gke:workloadAccountId", "storage:serviceAccountId"), _accounts),
     (("gke:namespaces",), _namespaces),

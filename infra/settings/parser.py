@@ -185,6 +185,8 @@ def parse(
         elif namespace != "pulumi":  # Pulumi's own, such as pulumi:disable-default-providers
             near = nearest(namespace, list(classes))
             fix = f"perhaps {near}:{key} was meant" if near else "remove it"
+            if near:  # that layer is on, and its other settings are judged
+                parser.broken.add(f"{near}:{key}")
             parser.report(path, value, f"a setting belongs to one of {', '.join(classes)}", fix)
     written = {path.partition(":")[0] for path in (*values, *parser.broken)}
     off = {layer.name for layer in every if not layer.always_on and layer.name not in written}
