@@ -225,6 +225,23 @@ def _capture(result: Result) -> list[str]:
     ]
 
 
+def _preprocess(result: Result) -> list[str]:
+    by_clock, of_processor = result["tokens_per_s_and_core"], result["tokens_per_processor_s"]
+    faster = result["ours_is_faster_by"]
+    return [
+        f"| {result['bytes'] / 1e6:.0f} MB in {result['documents']:,} documents | tokens/s and core, median"
+        " | range | ours is faster by | tokens a second of processor | range | ours is faster by |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {name} | {rate['median']:,.0f} | {rate['min']:,.0f} to {rate['max']:,.0f}"
+            f" | {_times(faster['clock'].get(name))} | {of_processor[name]['median']:,.0f}"
+            f" | {of_processor[name]['min']:,.0f} to {of_processor[name]['max']:,.0f}"
+            f" | {_times(faster['processor'].get(name))} |"
+            for name, rate in by_clock.items()
+        ),
+    ]
+
+
 def _queue(result: Result) -> list[str]:
     waited, started = result["waited_s"], result["started_s"]
     counts = ("jobs", "slices", "pods")
@@ -273,6 +290,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     ],
     "extraction": lambda result: [*_extraction(result), "", *_activation_extract(result)],
     "capture": _capture,
+    "preprocess": _preprocess,
     "queue": _queue,
     "queue-StrictFIFO": _queue,
 }

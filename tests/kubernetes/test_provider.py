@@ -170,7 +170,7 @@ def test_an_import_takes_what_is_there_into_the_state(cluster: Lab, stack: Stack
 
 def test_deletion_waits_for_finalizers_and_names_them(cluster: Lab, stack: Stack) -> None:
     one = config_map("held", metadata={"finalizers": ["example.com/hold"]})
-    stack.write({"map": {**one, "timeouts": {"delete": "3s"}}})
+    stack.write({"map": {**one, "timeouts": {"delete": "8s"}}})
     stack.up()
     printed = stack.destroy(fine=False)
     assert "still there after its deletion: its finalizers may hold it: example.com/hold" in printed
