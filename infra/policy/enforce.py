@@ -29,13 +29,15 @@ def enforce(settings: Settings, today: date) -> None:
 def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], None]:
     mandatory = settings[PolicySettings].mandatory
     log = pulumi.log.error if mandatory else pulumi.log.warn
+    declared: list[Resource] = []
 
     def check(args: pulumi.ResourceTransformArgs) -> None:
         options = args.opts
         one = Resource(
             args.type_, args.name, args.props, bool(options.protect), bool(options.retain_on_delete)
         )
-        found = [finding for finding in findings(RULES, [one], settings) if not finding.exception]
+        declared.append(one)
+        found = [finding for finding in findings(RULES, [one], settings, declared) if not finding.exception]
         for finding in found:
             log(str(finding.problem))
         if found and mandatory:
