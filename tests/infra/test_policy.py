@@ -7,9 +7,11 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import pulumi
 import pytest
 
 from infra.policy import RULES, Resource, findings, wrong_exceptions
+from infra.policy.enforce import enforce
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.engine import BASE, Registration, run
@@ -236,6 +238,30 @@ def test_a_functions_source_is_uploaded_before_the_function(declared: list[Resou
     before = [other for other in declared if other.type == OBJECT]
     assert list(findings(RULES, [one], settings(), [*before, one])) == []
     assert [f.rule.id for f in findings(RULES, [one], settings(), [one])] == ["PL18"]
+
+
+def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
+    declared: list[Resource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transforms: list[Any] = []
+    monkeypatch.setattr(pulumi.runtime, "register_resource_transform", transforms.append)
+    logged: list[str] = []
+    monkeypatch.setattr(pulumi.log, "error", logged.append)
+    (function,) = [one for one in declared if one.type == FUNCTION]
+    (source,) = [one for one in declared if (one.type, one.name) == (OBJECT, "source")]
+
+    def register(*resources: Resource) -> None:
+        enforce(settings(), date(2026, 11, 24))
+        for one in resources:
+            options = pulumi.ResourceOptions()
+            transforms[-1](pulumi.ResourceTransformArgs(True, one.type, one.name, dict(one.inputs), options))
+
+    register(source, function)
+    assert logged == []
+    for order in ((function,), (function, source)):
+        with pytest.raises(pulumi.RunError, match="tpu-pipeline breaks the policy: PL18"):
+            register(*order)
+    assert "storageSource: my-project-raw-scratch/function-" in logged[0]
 
 
 @pytest.mark.parametrize(("runtime", "refused"), [
