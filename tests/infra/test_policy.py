@@ -1,7 +1,8 @@
 """The rules: all stacks obey them, and of each rule a change to one property is noticed by it alone."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from datetime import date
@@ -9,6 +10,7 @@ from typing import Any
 
 import pulumi
 import pytest
+from pulumi.output import Unknown
 
 from infra.policy import RULES, Resource, findings, wrong_exceptions
 from infra.policy.enforce import enforce
@@ -240,28 +242,61 @@ def test_a_functions_source_is_uploaded_before_the_function(declared: list[Resou
     assert [f.rule.id for f in findings(RULES, [one], settings(), [one])] == ["PL18"]
 
 
-def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
-    declared: list[Resource], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(name="engine")
+def _engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Registers resources as the engine would, and returns what was logged."""
     transforms: list[Any] = []
-    monkeypatch.setattr(pulumi.runtime, "register_resource_transform", transforms.append)
     logged: list[str] = []
+    monkeypatch.setattr(pulumi.runtime, "register_resource_transform", transforms.append)
     monkeypatch.setattr(pulumi.log, "error", logged.append)
+
+    def register(*resources: Resource) -> list[str]:
+        enforce(settings(), date(2026, 11, 24))
+
+        async def all_of_them() -> None:
+            for one in resources:
+                inputs = {key: make() if callable(make) else make for key, make in one.inputs.items()}
+                options = pulumi.ResourceOptions()
+                await transforms[-1](pulumi.ResourceTransformArgs(True, one.type, one.name, inputs, options))
+
+        asyncio.run(all_of_them())
+        return logged
+
+    return register
+
+
+def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
     (function,) = [one for one in declared if one.type == FUNCTION]
     (source,) = [one for one in declared if (one.type, one.name) == (OBJECT, "source")]
-
-    def register(*resources: Resource) -> None:
-        enforce(settings(), date(2026, 11, 24))
-        for one in resources:
-            options = pulumi.ResourceOptions()
-            transforms[-1](pulumi.ResourceTransformArgs(True, one.type, one.name, dict(one.inputs), options))
-
-    register(source, function)
-    assert logged == []
+    assert engine(source, function) == []
     for order in ((function,), (function, source)):
         with pytest.raises(pulumi.RunError, match="tpu-pipeline breaks the policy: PL18"):
-            register(*order)
-    assert "storageSource: my-project-raw-scratch/function-" in logged[0]
+            engine(*order)
+    assert "storageSource: my-project-raw-scratch/function-" in engine()[0]
+
+
+def test_what_a_preview_cannot_know_counts_as_absent(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (FIREWALL, "tpu-training-ssh")]
+    unknown = {"targetTags": [Unknown()], "sourceRanges": lambda: pulumi.Output.from_input(Unknown())}
+    with pytest.raises(pulumi.RunError, match="breaks the policy: N06"):
+        engine(replace(one, inputs={**one.inputs, **unknown}))
+    assert len(engine()) == 1
+
+
+def test_what_the_engine_hands_over_as_a_secret_output_is_checked(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
+    text = one.inputs["content"]["value"]
+    assert engine(replace(one, inputs={**one.inputs, "content": lambda: pulumi.Output.secret(text)})) == []
+    ended = text.replace('"version": "2.3"', '"version": "2.1"')
+    assert ended != text
+    with pytest.raises(pulumi.RunError, match="settings breaks the policy: PL2"):
+        engine(replace(one, inputs={**one.inputs, "content": lambda: pulumi.Output.secret(ended)}))
 
 
 @pytest.mark.parametrize(("runtime", "refused"), [
