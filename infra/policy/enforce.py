@@ -68,10 +68,12 @@ async def _known(value: Any) -> Any:
     return value
 
 
-# The engine hands a transform's refusal back as an error of gRPC, which Pulumi shows with a traceback.
+# The engine hands a refusal back as an error of gRPC, which Pulumi shows with its place in the code.
 _shown = settings_of_pulumi.grpc_error_to_exception
 
 
 def _as_message(exn: Any) -> Exception:
     text = str(exn.details())
-    return pulumi.RunError(text.rpartition(" error: ")[2]) if _REFUSED in text else _shown(exn)
+    if _REFUSED not in text:
+        return _shown(exn)
+    return pulumi.RunError(text.rpartition(" error: ")[2].partition("\n")[0].rstrip(":"))
