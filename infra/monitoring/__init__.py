@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from infra.gcp.roles import Role
@@ -9,14 +10,17 @@ from infra.layers import Layer, deferred
 from infra.lookups import Lookup
 from infra.monitoring import commands
 from infra.monitoring.metrics import METRICS, full_name
-from infra.monitoring.rules import RULES, channel
+from infra.monitoring.rules import RULES, channel, made
 from infra.monitoring.settings import ChannelSettings, MonitoringSettings
 from infra.outputs import Outputs, output
 from infra.providers import GOOGLE
 from infra.settings.schema import Settings
+from infra.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
     from pulumi import Output
+
+    from infra.prices import Rate, Row
 
 
 class MonitoringOutputs(Outputs):
@@ -53,6 +57,23 @@ def _at_google(settings: Settings) -> dict[str, str]:
         **{name: f"{log}/{name}" for name in metrics},
         **{topic: f"https://pubsub.googleapis.com/v1/{topic}" for topic in topics},
     }
+
+
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra import prices  # here, because it imports the layers
+
+    if count := sum(len(alert.conditions) for alert, _, _ in made(settings)):
+        yield prices.row(f"{count} conditions of alerts", "global", ("monitoring.condition", count))
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    """Dashboards, e-mails, webhooks and budgets are free; the logs that metrics count are storage's."""
+    from infra import prices
+
+    used = ["monitoring.metrics"]
+    used += ["monitoring.series"] if made(settings) else []
+    used += ["pubsub"] if _topics(settings) else []
+    return [prices.rate(id_, settings[StorageSettings].location) for id_ in used]
 
 
 _ROLES = (
@@ -94,6 +115,8 @@ LAYER = Layer(
     providers=GOOGLE,
     outputs=MonitoringOutputs,
     planned=_planned,
+    prices=_prices,
+    rates=_rates,
     at_google=_at_google,
     ids={
         "gcp:logging/metric:Metric": "{name}",

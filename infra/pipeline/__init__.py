@@ -17,6 +17,8 @@ from infra.settings.schema import Settings
 if TYPE_CHECKING:
     from pulumi import Output
 
+    from infra.prices import Rate, Row
+
 
 class PipelineOutputs(Outputs):
     """What people and commands read of the pipeline."""
@@ -50,6 +52,33 @@ def _at_google(settings: Settings) -> dict[str, str]:
         **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
         workflow: f"https://workflows.googleapis.com/v1/{workflow}",
     }
+
+
+def _prices(settings: Settings) -> Iterable[Row]:
+    from infra import prices  # here, because it imports the layers
+
+    if settings[PipelineSettings].schedule:
+        yield prices.row("schedule of the pipeline", places.region(settings), ("scheduler", 1))
+
+
+def _rates(settings: Settings) -> Iterable[Rate]:
+    from infra import prices
+
+    desired, region = settings[PipelineSettings], places.region(settings)
+    used = [f"spark.dcu.{desired.tier}", f"spark.shuffle.{desired.tier}"]
+    used += ["workflows.internal", "workflows.external", "run.cpu", "run.memory", "run.requests"]
+    used += ["registry", "build", "storage.standard", "storage.class-a", "storage.class-b", "logging"]
+    if desired.raw_nearline_days:
+        used += ["storage.nearline", "storage.retrieval.nearline"]
+    if desired.on_submit:
+        used.append("pubsub")  # which carries Eventarc's events
+    if desired.train == "vertex":
+        used.append("vertex.training")
+    found = [prices.rate(id_, region) for id_ in used]
+    if desired.train == "fleet" and desired.train_zone:
+        chips = "tpu.spot" if desired.train_spot else "tpu.on-demand"
+        found.append(prices.rate(chips, desired.train_zone.rpartition("-")[0]))
+    return found
 
 
 _ROLES = (
@@ -128,6 +157,8 @@ LAYER = Layer(
     services=_services,
     providers=GOOGLE,
     outputs=PipelineOutputs,
+    prices=_prices,
+    rates=_rates,
     at_google=_at_google,
     ids={
         "gcp:storage/bucketObject:BucketObject": "{bucket}/{name}",

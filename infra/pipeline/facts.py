@@ -26,6 +26,10 @@ RUNTIMES = {
     name: Runtime(name, **known) for name, known in _FACTS["runtimes"].items() if isinstance(known, dict)
 }
 RUNTIMES_READ: str = _FACTS["runtimes"]["read"]
+FUNCTION_RUNTIMES: dict[str, date] = {
+    name: ends for name, ends in _FACTS["functions"].items() if isinstance(ends, date)
+}
+"""The day on which a function's Python is deprecated, by the name of the runtime."""
 _LIMITS = _FACTS["limits"]
 CORES: tuple[int, ...] = tuple(_LIMITS["cores"])
 LEAST_MIB_PER_CORE, MOST_MIB_PER_CORE = _LIMITS["mib_per_core"]

@@ -4,11 +4,12 @@
 what is stored. A rule is one entry of RULES; docs/policy.md is made of them.
 """
 
-from infra.policy import buckets, cluster, hosts, identity, network, pipeline
+from infra.policy import buckets, cluster, filters, hosts, identity, network, pipeline
 from infra.policy.rule import Finding, Resource, Rule, findings, refuse_wrong_exceptions, wrong_exceptions
 
 RULES: tuple[Rule, ...] = (
     *buckets.RULES, *identity.RULES, *network.RULES, *hosts.RULES, *cluster.RULES, *pipeline.RULES,
+    *filters.RULES,
 )  # fmt: skip
 """All rules, in the order of the page."""
 

@@ -74,6 +74,20 @@ def _unfinished(one: Resource, _: Settings) -> Iterator[str]:
         yield "lifecycleRules: none with the action AbortIncompleteMultipartUpload"
 
 
+def _any_website(one: Resource, _: Settings) -> Iterator[str]:
+    for cors in one.inputs.get("cors") or ():
+        if "*" in (cors.get("origins") or ()):
+            yield "cors.origins: *"
+
+
+def _stays_readable(one: Resource, settings: Settings) -> Iterator[str]:
+    if one.inputs.get("name") not in (settings[StorageSettings].bucket_name, names.steps_bucket(settings)):
+        return
+    for rule in one.inputs.get("lifecycleRules") or ():
+        if rule.get("action", {}).get("type") == "SetStorageClass":
+            yield f"lifecycleRules.action.storageClass: {rule['action'].get('storageClass')}"
+
+
 def _rule(id_: str, about: str, fix: str, maps: str, check: Check) -> Rule:
     return Rule(id_, _BUCKET, about, fix, maps, check)
 
@@ -93,6 +107,10 @@ RULES = (
     _rule("B07", "no destroy removes a bucket", "protect=True and force_destroy=False", "", _stays),
     _rule("B08", "what is retained has no unfinished uploads forever",
           "a lifecycle rule with AbortIncompleteMultipartUpload", "", _unfinished),
+    _rule("B09", "no page of any website reads or writes a bucket", "the origins by name, or no cors", "",
+          _any_website),
+    _rule("B10", "checkpoints stay in their class: a job that resumes would pay for reading a colder one",
+          "storage:storageClass, and no lifecycle rule with SetStorageClass", "", _stays_readable),
     _rule("PL10", "what running jobs delete, of checkpoints or scratch, isn't stored on and billed",
           "soft delete of 0 s and no versions", "", _rewritten),
     _rule("PL17", "what Spark leaves in the scratch bucket is removed after some days",

@@ -6,17 +6,20 @@ https://www.pulumi.com/docs/iac/concepts/resources/options/transforms/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import date
 from typing import Any
 
 import pulumi
+from pulumi.output import Unknown
+from pulumi.runtime import rpc
 from pulumi.runtime import settings as settings_of_pulumi
 
 from infra.policy import RULES, Resource, findings, refuse_wrong_exceptions
 from infra.settings.schema import PolicySettings, Settings
 
 _REFUSED = "breaks the policy:"
+_UNKNOWN = object()
 
 
 def enforce(settings: Settings, today: date) -> None:
@@ -26,16 +29,16 @@ def enforce(settings: Settings, today: date) -> None:
     pulumi.runtime.register_resource_transform(_checking(settings))
 
 
-def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], None]:
+def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], Awaitable[None]]:
     mandatory = settings[PolicySettings].mandatory
     log = pulumi.log.error if mandatory else pulumi.log.warn
+    declared: list[Resource] = []
 
-    def check(args: pulumi.ResourceTransformArgs) -> None:
-        options = args.opts
-        one = Resource(
-            args.type_, args.name, args.props, bool(options.protect), bool(options.retain_on_delete)
-        )
-        found = [finding for finding in findings(RULES, [one], settings) if not finding.exception]
+    async def check(args: pulumi.ResourceTransformArgs) -> None:
+        options, inputs = args.opts, await _known(args.props)
+        one = Resource(args.type_, args.name, inputs, bool(options.protect), bool(options.retain_on_delete))
+        declared.append(one)
+        found = [finding for finding in findings(RULES, [one], settings, declared) if not finding.exception]
         for finding in found:
             log(str(finding.problem))
         if found and mandatory:
@@ -44,10 +47,33 @@ def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], No
     return check
 
 
-# The engine hands a transform's refusal back as an error of gRPC, which Pulumi shows with a traceback.
+async def _known(value: Any) -> Any:
+    """Inputs without those that a preview can't know; secrets as stored state has them, below "value".
+
+    The engine hands over a secret, or what was made of another resource, as an Output.
+    """
+    if isinstance(value, pulumi.Output):
+        if not await value.is_known():
+            return _UNKNOWN
+        found = await _known(await value.future())
+        return rpc.wrap_rpc_secret(found) if await value.is_secret() else found
+    if isinstance(value, Unknown):
+        return _UNKNOWN
+    if isinstance(value, Mapping):
+        items = {key: await _known(item) for key, item in value.items()}
+        return {key: item for key, item in items.items() if item is not _UNKNOWN}
+    if isinstance(value, list):
+        found = [await _known(item) for item in value]
+        return [item for item in found if item is not _UNKNOWN]
+    return value
+
+
+# The engine hands a refusal back as an error of gRPC, which Pulumi shows with its place in the code.
 _shown = settings_of_pulumi.grpc_error_to_exception
 
 
 def _as_message(exn: Any) -> Exception:
     text = str(exn.details())
-    return pulumi.RunError(text.rpartition(" error: ")[2]) if _REFUSED in text else _shown(exn)
+    if _REFUSED not in text:
+        return _shown(exn)
+    return pulumi.RunError(text.rpartition(" error: ")[2].partition("\n")[0].rstrip(":"))

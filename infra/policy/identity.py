@@ -1,10 +1,15 @@
 """Rules for service accounts and grants."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from infra import names
 from infra.builds.settings import BuildsSettings
+from infra.gke.settings import GkeSettings
+from infra.pipeline import places
+from infra.pipeline.settings import PipelineSettings
 from infra.policy.rule import Check, Resource, Rule, forbidden
 from infra.settings import Settings
+from infra.storage.settings import StorageSettings
 
 _PROJECT = ("gcp:projects/iAMMember:IAMMember",)
 _BASIC = ("roles/owner", "roles/editor", "roles/viewer")
@@ -64,6 +69,47 @@ def _rotation(one: Resource, _: Settings) -> Iterator[str]:
         yield "protect: false"
 
 
+_HOSTS, _NODES = "TPU hosts", "GKE nodes"
+_RUNS_AS = {
+    ("gcp:tpu/v2Vm:V2Vm", "serviceAccount.email"): _HOSTS,
+    ("gcp:container/nodePool:NodePool", "nodeConfig.serviceAccount"): _NODES,
+    ("gcp:workflows/workflow:Workflow", "serviceAccount"): places.ORCHESTRATOR,
+    ("gcp:cloudscheduler/job:Job", "httpTarget.oauthToken.serviceAccountEmail"): places.TRIGGER,
+    ("gcp:cloudfunctionsv2/function:Function", "serviceConfig.serviceAccountEmail"): places.CHECK,
+    ("gcp:cloudfunctionsv2/function:Function", "buildConfig.serviceAccount"): places.BUILD,
+}
+"""Type, and where it names an account → the component whose account that is."""
+
+
+def _accounts(settings: Settings) -> Mapping[str, str]:
+    """The accounts of an environment, each with its component."""
+    found = {names.service_account_email(settings): _HOSTS}
+    if settings[StorageSettings].controller_account_id:
+        found[names.controller_account_email(settings)] = "the fleet controller"
+    if settings.get(PipelineSettings):
+        found |= {places.account(settings, which): which for which in places.ACCOUNTS}
+    ids = {}
+    if gke := settings.get(GkeSettings):
+        ids = {gke.node_account_id: _NODES, gke.workload_account_id: "pods"}
+    if builds := settings.get(BuildsSettings):
+        ids |= {builds.preview_account_id: "builds", builds.apply_account_id: "builds",
+                builds.image_account_id: "builds"}  # fmt: skip
+    return found | {f"{id_}@{settings.project}.iam.gserviceaccount.com": who for id_, who in ids.items()}
+
+
+def _its_own(one: Resource, settings: Settings) -> Iterator[str]:
+    for (kind, path), component in _RUNS_AS.items():
+        found = str(one.get(path) or "") if one.type == kind else ""
+        owner = _accounts(settings).get(found.rpartition("/")[2], component)
+        if owner != component:
+            yield f"{path}: {found}, the account of {owner}"
+
+
+def _invoker(one: Resource, _: Settings) -> Iterator[str]:
+    if _role(one) == "roles/cloudfunctions.invoker":
+        yield f"role: {_role(one)}"
+
+
 def _on_project(id_: str, about: str, fix: str, maps: str, check: Check) -> Rule:
     return Rule(id_, _PROJECT, about, fix, maps, check)
 
@@ -85,6 +131,12 @@ RULES = (
          forbidden),
     _on_project("I08", "roles of storage are granted on the bucket", "gcp.storage.BucketIAMMember", "",
                 _storage),
+    Rule("I11", tuple(dict.fromkeys(kind for kind, _ in _RUNS_AS)),
+         "a component runs as its own account, and not as another's, whose roles it would have",
+         "an account of the component's own", "", _its_own),
+    Rule("I12", ("gcp:cloudfunctionsv2/functionIamMember:FunctionIamMember",),
+         "who calls a function of the second generation, a Cloud Run service, may invoke that",
+         'gcp.cloudrunv2.ServiceIamMember(role="roles/run.invoker")', "", _invoker),
     Rule("I10", ("gcp:kms/cryptoKey:CryptoKey",), "a key is rotated each 90 days, and no destroy takes it",
          'rotation_period="7776000s" and protect=True', "CKV_GCP_43, CIS 1.10", _rotation),
 )  # fmt: skip

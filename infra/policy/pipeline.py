@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from infra.pipeline import facts, places
 from infra.pipeline.settings import PipelineSettings
-from infra.policy.rule import Resource, Rule, forbidden
+from infra.policy.rule import Resource, Rule, forbidden, nothing
 from infra.settings import Settings
 from infra.storage.settings import StorageSettings
 
@@ -65,6 +65,23 @@ def _function(one: Resource, _: Settings) -> Iterator[str]:
             yield f"{path}: nothing"
     if (ingress := one.get("serviceConfig.ingressSettings")) != "ALLOW_INTERNAL_ONLY":
         yield f"serviceConfig.ingressSettings: {ingress or 'nothing'}"
+
+
+def _offered(one: Resource, _: Settings) -> Iterator[str]:
+    runtime = str(one.get("buildConfig.runtime") or "")
+    ends = facts.FUNCTION_RUNTIMES.get(runtime)
+    if runtime.startswith("python") and (ends is None or ends < datetime.now(UTC).date()):
+        yield f"buildConfig.runtime: {runtime}"
+
+
+def _uploaded(one: Resource, _: Settings, stack: Sequence[Resource]) -> Iterator[str]:
+    source = one.get("buildConfig.source.storageSource") or {}
+    bucket, name = source.get("bucket"), source.get("object")
+    objects = {
+        (other.inputs.get("bucket"), other.inputs.get("name")) for other in stack if other.type in _OBJECT
+    }
+    if bucket and name and (bucket.removeprefix("gs://"), name) not in objects:
+        yield f"buildConfig.source.storageSource: {bucket}/{name}"
 
 
 _MOST_LABELS = 3
@@ -172,6 +189,11 @@ RULES = (
     Rule("PL16", ("gcp:cloudfunctionsv2/function:Function",),
          "a function and its build have accounts of their own, and no one calls it from outside",
          'both accounts, and ingress_settings="ALLOW_INTERNAL_ONLY"', "", _function),
+    Rule("PL18", ("gcp:cloudfunctionsv2/function:Function",),
+         "a function's source is an object that its own stack uploads, and has uploaded before",
+         "a gcp.storage.BucketObject, and its name as storage_source.object", "", nothing, _uploaded),
+    Rule("PL19", ("gcp:cloudfunctionsv2/function:Function",),
+         "a function's Python is supported for years", "one of infra/pipeline/facts.toml", "", _offered),
     Rule("PL8", ("gcp:logging/metric:Metric",),
          "a label of a metric has few values, since each is a time series of its own",
          "a label of the entry, or REGEXP_EXTRACT of a known word", "", _few_values),

@@ -49,6 +49,8 @@ class Resource:
 
 Check = Callable[[Resource, Settings], Iterable[str]]
 """Yields what was found where the rule is broken: `path: value`."""
+StackCheck = Callable[[Resource, Settings, Sequence[Resource]], Iterable[str]]
+"""The same, where the rule is about other resources of the stack, too: those declared before it, or all."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Rule:
         about: the rule as a sentence.
         fix: what to declare instead.
         maps: the same rule in checkov (CKV…) and in the CIS benchmark of Google Cloud, version 3.0.
+        check: what is found that breaks it.
+        beside: what is found by what else is in the stack.
     """
 
     id: str
@@ -69,11 +73,13 @@ class Rule:
     fix: str
     maps: str
     check: Check
+    beside: StackCheck | None = None
 
-    def broken(self, one: Resource, settings: Settings) -> Iterator[str]:
+    def broken(self, one: Resource, settings: Settings, stack: Sequence[Resource]) -> Iterator[str]:
         """What was found that breaks it."""
         if any(fnmatchcase(one.type, kind) for kind in self.types):
             yield from self.check(one, settings)
+            yield from self.beside(one, settings, stack) if self.beside else ()
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,24 @@ class Finding:
         )
 
 
-def findings(rules: Sequence[Rule], resources: Iterable[Resource], settings: Settings) -> Iterator[Finding]:
-    """Every rule that a resource breaks, those with an exception marked."""
+def findings(
+    rules: Sequence[Rule],
+    resources: Sequence[Resource],
+    settings: Settings,
+    stack: Sequence[Resource] | None = None,
+) -> Iterator[Finding]:
+    """Every rule that a resource breaks, those with an exception marked.
+
+    Args:
+        rules: which rules.
+        resources: which resources.
+        settings: of the environment.
+        stack: all that is declared with them so far; the resources alone, unless given.
+    """
     allowed = settings[PolicySettings].exceptions
     for one in resources:
         for rule in rules:
-            for found in rule.broken(one, settings):
+            for found in rule.broken(one, settings, resources if stack is None else stack):
                 matching = (e for e in allowed if e.rule == rule.id and fnmatchcase(one.name, e.resource))
                 yield Finding(rule, one, found, next(matching, None))
 
@@ -152,6 +170,11 @@ def every(*checks: Check) -> Check:
             yield from each(one, settings)
 
     return check
+
+
+def nothing(one: Resource, _: Settings) -> Iterator[str]:
+    """A check that every resource obeys: of rules that are about what is beside it."""
+    yield from ()
 
 
 def forbidden(one: Resource, _: Settings) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pytest
 from infra import layers, prices
 from infra.__main__ import main
 from infra.catalog.book import BOOK
+from infra.monitoring.alerts import ALERTS
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.engine import BASE
@@ -98,6 +99,68 @@ def test_storage_bills_a_key_by_its_versions_and_the_rest_by_use() -> None:
     assert any("COLDLINE" in one and one.endswith("GiB-month") for one in cold)
     assert any("reading COLDLINE GiB" in one for one in cold)
     assert any("between regions" in one for one in cold)
+
+
+def pipeline(**more: Any) -> Settings:
+    return settings({**OFF["pipeline"], **{f"pipeline:{key}": value for key, value in more.items()}})
+
+
+def test_the_pipeline_bills_by_use_but_its_schedule_by_the_month() -> None:
+    assert rows("pipeline", pipeline()) == {}
+    (job,) = rows("pipeline", pipeline(schedule="30 2 * * *")).values()
+    assert job.hourly == pytest.approx(0.1 / 730)
+    services = {one.partition(":")[0] for one in used("pipeline", pipeline())}
+    assert services == {
+        "Managed Service for Apache Spark (Dataproc)", "Workflows", "Cloud Run functions",
+        "Artifact Registry", "Cloud Build", "Cloud Storage", "Cloud Logging", "Pub/Sub",
+    }  # fmt: skip
+    assert not any("Pub/Sub" in one for one in used("pipeline", pipeline(onSubmit=False)))
+
+
+@pytest.mark.parametrize("tier", ["standard", "premium"])
+def test_spark_is_billed_by_its_tier(tier: str) -> None:
+    spark = [one for one in used("pipeline", pipeline(tier=tier)) if "Spark" in one]
+    assert [one.rpartition(" ")[2] for one in spark] == ["DCU-hour", "GiB-hour"]
+    assert all(f"{tier} tier" in one for one in spark)
+
+
+def test_raw_text_that_goes_to_nearline_is_billed_when_it_is_read() -> None:
+    assert not any("NEARLINE" in one for one in used("pipeline", pipeline()))
+    assert any("reading NEARLINE" in one for one in used("pipeline", pipeline(rawNearlineDays=90)))
+
+
+def test_training_is_billed_as_it_was_chosen() -> None:
+    def chips(**more: Any) -> list[prices.Rate]:
+        declared = layers.named("pipeline")
+        assert declared is not None
+        return [one for one in declared.rates(pipeline(**more)) if one.unit == "chip-hour"]
+
+    assert chips() == []
+    (spot,) = chips(train="fleet", trainZone="us-east5-b")
+    assert (spot.dollars, spot.region) == (1.4033, "us-east5")
+    (asked,) = chips(train="fleet", trainZone="us-east5-b", trainSpot=False)
+    assert asked.dollars == 2.70
+    image = "us-east5-docker.pkg.dev/my-project/tpu/bundle@sha256:" + "0" * 64
+    (vertex,) = chips(train="vertex", trainSlice="v6e-8", trainImage=image)
+    assert vertex.dollars is None, "no price of ours, and none that is made up"
+
+
+def test_monitoring_bills_each_condition_and_what_it_looks_at() -> None:
+    def monitoring(**more: Any) -> Settings:
+        return settings({**OFF["monitoring"], **{f"monitoring:{key}": value for key, value in more.items()}})
+
+    every = sum(len(alert.conditions) for alert in ALERTS)
+    assert every > len(ALERTS), "some alerts have two"
+    (all_,) = rows("monitoring", monitoring()).values()
+    assert all_.hourly == pytest.approx(every * 0.1 / 730)
+    assert all_.idle
+    fewer = rows("monitoring", monitoring(alerts=[{"name": "chips-idle", "enabled": False}]))
+    assert set(fewer) == {f"{every - 2} conditions of alerts"}
+    assert rows("monitoring", monitoring(alerting=False)) == {}
+    assert [one.rpartition(" ")[2] for one in used("monitoring", monitoring(alerting=False))] == ["MiB"]
+    assert not any("Pub/Sub" in one for one in used("monitoring", monitoring()))
+    bus = monitoring(channels=[{"name": "bus", "topic": "tpu-alerts"}])
+    assert any("Pub/Sub" in one for one in used("monitoring", bus))
 
 
 def test_with_everything_on_each_rate_is_shown_once() -> None:

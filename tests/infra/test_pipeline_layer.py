@@ -63,6 +63,15 @@ def test_a_batch_is_what_the_api_describes() -> None:
     assert properties["spark.dynamicAllocation.maxExecutors"] == "20"
 
 
+def test_sparks_nodes_are_reached_by_one_another_alone() -> None:
+    rule = up().only("gcp:compute/firewall:Firewall").inputs
+    assert rule["sourceTags"] == rule["targetTags"] == [places.TAG]
+    assert "sourceRanges" not in rule
+    assert rule["direction"] == "INGRESS"
+    execution = spark.batch(settings())["environmentConfig"]["executionConfig"]
+    assert execution["networkTags"] == [places.TAG]
+
+
 def test_a_fixed_number_of_executors_is_a_setting() -> None:
     properties = spark.properties(settings(pipeline__dynamicAllocation=False, pipeline__maxExecutors=7))
     assert properties["spark.executor.instances"] == "7"

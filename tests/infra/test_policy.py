@@ -1,15 +1,19 @@
 """The rules: all stacks obey them, and of each rule a change to one property is noticed by it alone."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import pulumi
 import pytest
+from pulumi.output import Unknown
 
 from infra.policy import RULES, Resource, findings, wrong_exceptions
+from infra.policy.enforce import enforce
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.engine import BASE, Registration, run
@@ -25,6 +29,10 @@ OBJECT, TRIGGER = "gcp:storage/bucketObject:BucketObject", "gcp:eventarc/trigger
 METRIC, BUDGET = "gcp:logging/metric:Metric", "gcp:billing/budget:Budget"
 WORKFLOW, FUNCTION = "gcp:workflows/workflow:Workflow", "gcp:cloudfunctionsv2/function:Function"
 SCRATCH, RUNS = "my-project-raw-scratch", "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
+DASHBOARD, JOB = "gcp:monitoring/dashboard:Dashboard", "gcp:cloudscheduler/job:Job"
+HOSTS, ZIP = "tpu-training@my-project.iam.gserviceaccount.com", "buildConfig.source.storageSource.object"
+COLDER = {"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 90}}
+UNFINISHED = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}
 SPENT = {"thresholdPercent": 1.0, "spendBasis": "CURRENT_SPEND"}
 CHECKPOINTS, STEPS = "my-project-checkpoints", "my-project-checkpoints-steps"
 BUCKET_MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
@@ -91,6 +99,9 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("B07", BUCKET, CHECKPOINTS, "forceDestroy", True),
     ("B07", BUCKET, CHECKPOINTS, "protect", False),
     ("B08", BUCKET, CHECKPOINTS, "lifecycleRules", []),
+    ("B09", BUCKET, CHECKPOINTS, "cors", [{"origins": ["https://example.com", "*"], "methods": ["GET"]}]),
+    ("B10", BUCKET, CHECKPOINTS, "lifecycleRules", [UNFINISHED, COLDER]),
+    ("B10", BUCKET, STEPS, "lifecycleRules", [UNFINISHED, COLDER]),
     ("PL10", BUCKET, STEPS, "softDeletePolicy.retentionDurationSeconds", 604800),
     ("PL10", BUCKET, STEPS, "versioning.enabled", True),
     ("PL10", BUCKET, SCRATCH, "softDeletePolicy.retentionDurationSeconds", 604800),
@@ -119,6 +130,21 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("I08", MEMBER, "tpu-training-logWriter", "role", "roles/storage.objectViewer"),
     ("I10", KEY, "pulumi-secrets", "rotationPeriod", "31536000s"),
     ("I10", KEY, "pulumi-secrets", "protect", False),
+    ("I11", VM, "train", "serviceAccount.email", RUNS),
+    ("I11", POOL, "cpu", "nodeConfig.serviceAccount", HOSTS),
+    ("I11", WORKFLOW, "tpu-pipeline", "serviceAccount", HOSTS),
+    ("I11", FUNCTION, "tpu-pipeline", "serviceConfig.serviceAccountEmail", HOSTS),
+    ("I11", FUNCTION, "tpu-pipeline", "buildConfig.serviceAccount", f"projects/-/serviceAccounts/{RUNS}"),
+    ("I11", JOB, "tpu-pipeline", "httpTarget.oauthToken.serviceAccountEmail", RUNS),
+    ("PL18", FUNCTION, "tpu-pipeline", ZIP, "functions/orchestrator.zip"),
+    ("PL18", FUNCTION, "tpu-pipeline", "buildConfig.source.storageSource.bucket", CHECKPOINTS),
+    ("PL19", FUNCTION, "tpu-pipeline", "buildConfig.runtime", "python39"),
+    ("PL20", ALERT, "boot-failed", "conditions.0.conditionThreshold.filter", 'resource.type="generic_node"'),
+    ("PL20", ALERT, "boot-failed", "conditions.0.conditionThreshold.comparison", "COMPARISON_EQ"),
+    ("PL21", METRIC, "batches-failed", "filter", 'resource.type="dataproc_batch" AND severity>=ERROR'),
+    ("PL21", METRIC, "batches-failed", "labelExtractors.batch", "EXTRACT(resource.labels.batch)"),
+    ("PL21", ALERT, "boot-failed", "conditions.0.conditionThreshold.aggregations.0.groupByFields",
+     ["resource.label.node_name"]),
     ("N01", "gcp:compute/network:Network", "tpu-training", "autoCreateSubnetworks", GONE),
     ("N02", SUBNET, "tpu-training-us-east5", "logConfig", GONE),
     ("N03", SUBNET, "tpu-training-us-east5", "privateIpGoogleAccess", GONE),
@@ -166,6 +192,8 @@ OF_OTHER_TYPES = [
     ("I07", Resource("gcp:projects/iAMBinding:IAMBinding", "b", {"role": "roles/logging.viewer"})),
     ("PL13", Resource("gcp:vertex/aiTensorboard:AiTensorboard", "curves", {"region": "europe-west4"})),
     ("PL1", Resource("gcp:dataproc/batch:Batch", "batch", {})),
+    ("I12", Resource("gcp:cloudfunctionsv2/functionIamMember:FunctionIamMember", "invoker",
+                     {"role": "roles/cloudfunctions.invoker", "member": f"serviceAccount:{RUNS}"})),
     ("T11", Resource("gcp:tpu/v2QueuedResource:V2QueuedResource", "queued", {})),
     ("PL6", Resource("gcp:monitoring/alertPolicy:AlertPolicy", "alert",
                      {"documentation": {"content": "do this"}, "severity": "ERROR"})),
@@ -177,7 +205,7 @@ def test_one_property_breaks_one_rule(
     rule: str, kind: str, name: str, path: str, value: Any, declared: list[Resource]
 ) -> None:
     (one,) = [one for one in declared if (one.type, one.name) == (kind, name)]
-    found = list(findings(RULES, [changed(one, path, value)], settings()))
+    found = list(findings(RULES, [changed(one, path, value)], settings(), declared))
     assert {finding.rule.id for finding in found} == {rule}
     assert path.rpartition(".")[2] in found[0].found or path.partition(".")[0] in found[0].found
 
@@ -185,6 +213,106 @@ def test_one_property_breaks_one_rule(
 @pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES, ids=[rule for rule, _ in OF_OTHER_TYPES])
 def test_what_no_stack_declares_is_refused(rule: str, one: Resource) -> None:
     assert {finding.rule.id for finding in findings(RULES, [one], settings())} == {rule}
+
+
+def line(filter_: str, legend: str = "") -> Resource:
+    """A dashboard of one chart with one line."""
+    shown = {"legendTemplate": legend, "timeSeriesQuery": {"timeSeriesFilter": {"filter": filter_}}}
+    content = {"mosaicLayout": {"tiles": [{"widget": {"xyChart": {"dataSets": [shown]}}}]}}
+    return Resource(DASHBOARD, "chart", {"dashboardJson": json.dumps(content)})
+
+
+@pytest.mark.parametrize(("one", "found"), [
+    (line('resource.type="tpu_workers"'), ['resource.type="tpu_workers", perhaps tpu_worker']),
+    (line('resource.type = "tpu_worker"', "${resource.labels.node_name}"), ["labels.node_name, where tpu"]),
+    (line('resource.type="tpu_worker"', "${resource.labels.node_id}"), []),
+    (line('resource.type="bigquery_project"', "${resource.labels.anything}"), []),
+    (line('resource.type="tpu_worker" OR resource.type="gcs_bucket"', "${resource.labels.zone}"), []),
+])  # fmt: skip
+def test_a_chart_names_a_resource_and_labels_that_there_are(one: Resource, found: list[str]) -> None:
+    problems = [finding.found for finding in findings(RULES, [one], settings())]
+    assert len(problems) == len(found)
+    assert all(text in problem for text, problem in zip(found, problems, strict=True))
+
+
+def test_a_functions_source_is_uploaded_before_the_function(declared: list[Resource]) -> None:
+    (one,) = [one for one in declared if one.type == FUNCTION]
+    before = [other for other in declared if other.type == OBJECT]
+    assert list(findings(RULES, [one], settings(), [*before, one])) == []
+    assert [f.rule.id for f in findings(RULES, [one], settings(), [one])] == ["PL18"]
+
+
+@pytest.fixture(name="engine")
+def _engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Registers resources as the engine would, and returns what was logged."""
+    transforms: list[Any] = []
+    logged: list[str] = []
+    monkeypatch.setattr(pulumi.runtime, "register_resource_transform", transforms.append)
+    monkeypatch.setattr(pulumi.log, "error", logged.append)
+
+    def register(*resources: Resource) -> list[str]:
+        enforce(settings(), date(2026, 11, 24))
+
+        async def all_of_them() -> None:
+            for one in resources:
+                inputs = {key: make() if callable(make) else make for key, make in one.inputs.items()}
+                options = pulumi.ResourceOptions()
+                await transforms[-1](pulumi.ResourceTransformArgs(True, one.type, one.name, inputs, options))
+
+        asyncio.run(all_of_them())
+        return logged
+
+    return register
+
+
+def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (function,) = [one for one in declared if one.type == FUNCTION]
+    (source,) = [one for one in declared if (one.type, one.name) == (OBJECT, "source")]
+    assert engine(source, function) == []
+    for order in ((function,), (function, source)):
+        with pytest.raises(pulumi.RunError, match="tpu-pipeline breaks the policy: PL18"):
+            engine(*order)
+    assert "storageSource: my-project-raw-scratch/function-" in engine()[0]
+
+
+def test_what_a_preview_cannot_know_counts_as_absent(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (FIREWALL, "tpu-training-ssh")]
+    unknown = {"targetTags": [Unknown()], "sourceRanges": lambda: pulumi.Output.from_input(Unknown())}
+    with pytest.raises(pulumi.RunError, match="breaks the policy: N06"):
+        engine(replace(one, inputs={**one.inputs, **unknown}))
+    assert len(engine()) == 1
+
+
+def test_what_the_engine_hands_over_as_a_secret_output_is_checked(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
+    text = one.inputs["content"]["value"]
+    assert engine(replace(one, inputs={**one.inputs, "content": lambda: pulumi.Output.secret(text)})) == []
+    ended = text.replace('"version": "2.3"', '"version": "2.1"')
+    assert ended != text
+    with pytest.raises(pulumi.RunError, match="settings breaks the policy: PL2"):
+        engine(replace(one, inputs={**one.inputs, "content": lambda: pulumi.Output.secret(ended)}))
+
+
+@pytest.mark.parametrize(("runtime", "refused"), [
+    ("python312", False), ("python38", True), ("python310", True), ("nodejs22", False),
+])  # fmt: skip
+def test_a_functions_python_has_years_ahead_of_it(
+    runtime: str, refused: bool, declared: list[Resource]
+) -> None:
+    (one,) = [one for one in declared if one.type == FUNCTION]
+    found = findings(RULES, [changed(one, "buildConfig.runtime", runtime)], settings(), declared)
+    assert [f.rule.id for f in found] == (["PL19"] if refused else [])
+
+
+def test_text_may_go_to_a_colder_class_where_checkpoints_may_not(declared: list[Resource]) -> None:
+    (raw,) = [one for one in declared if (one.type, one.name) == (BUCKET, "my-project-raw")]
+    assert list(findings(RULES, [changed(raw, "lifecycleRules", [UNFINISHED, COLDER])], settings())) == []
 
 
 BATCHES: list[tuple[str, str, Any]] = [
