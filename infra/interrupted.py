@@ -28,8 +28,12 @@ MARK = "a `pulumi` was killed while"
 _MARKED = re.compile(rf"{MARK} (\w+) it, at (\S+)")
 _KINDS = ("creating", "updating", "deleting")  # of operations; `reading` and `importing` change nothing
 _PROVIDER = "pulumi:providers:gcp"
-# Creations that can be repeated: they made something in the state alone, or the one thing that a service has.
-_REPEATED = ("pulumi-python:dynamic:", "gcp:projects/serviceIdentity:ServiceIdentity")
+# Creations that can be repeated: in the state alone, a service's one agent, the same object. None can be imported.
+REPEATED = (
+    "pulumi-python:dynamic:",
+    "gcp:projects/serviceIdentity:ServiceIdentity",
+    "gcp:storage/bucketObject:BucketObject",
+)
 
 
 def interrupted(deployment: Mapping[str, Any]) -> list[str]:
@@ -50,7 +54,7 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.found) -
     created: dict[str, Record] = {}
     for op in _pending(deployment):
         record, doing = op["resource"], op["type"]
-        if doing == "creating" and record["type"].startswith(_REPEATED):
+        if doing == "creating" and record["type"].startswith(REPEATED):
             continue  # the next update makes it
         if doing == "creating":
             place = _project(record, resources, project)

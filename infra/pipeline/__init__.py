@@ -161,7 +161,6 @@ LAYER = Layer(
     rates=_rates,
     at_google=_at_google,
     ids={
-        "gcp:storage/bucketObject:BucketObject": "{bucket}/{name}",
         "gcp:cloudfunctionsv2/function:Function": "projects/{project}/locations/{location}/functions/{name}",
         "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": (
             "projects/{project}/locations/{location}/services/{name} {role} {member}"
