@@ -28,7 +28,7 @@ MARK = "a `pulumi` was killed while"
 _MARKED = re.compile(rf"{MARK} (\w+) it, at (\S+)")
 _KINDS = ("creating", "updating", "deleting")  # of operations; `reading` and `importing` change nothing
 _PROVIDER = "pulumi:providers:gcp"
-# Creations that can be repeated: in the state alone, a service's one agent, the same object. None can be imported.
+# What can be made again: in the state alone, a service's one agent, an object. Nothing imports them.
 REPEATED = (
     "pulumi-python:dynamic:",
     "gcp:projects/serviceIdentity:ServiceIdentity",
