@@ -22,6 +22,7 @@ RAW, BUCKET, SETTINGS = "my-project-raw", "my-project-checkpoints", "pipeline/se
 EVENT = {"data": {"bucket": RAW, "name": "corpus/_SUBMIT", "generation": "17"}}
 READY = {"ok": True, "manifest": "ab" * 32, "documents": 3, "tokens": 1000, "shards": 2, "bytes": 2000}
 BATCH, CONTENT = "tpu-pipeline-r17", "0123456789abcdef"
+SPARK = "tpu-pipeline-spark"
 
 
 @dataclass
@@ -229,16 +230,19 @@ def test_how_a_batch_ends(states: list[str], message: str, outcome: str, after: 
     assert message in record["why"]
 
 
-def test_a_batch_that_was_refused_an_object_names_the_role() -> None:
+@pytest.mark.parametrize(("role", "lacks"), [
+    ("roles/dataproc.worker", "roles/dataproc.worker on the project"),
+    ("roles/dataproc.serverlessNode", f"roles/storage.objectViewer on the bucket {RAW}"),
+])  # fmt: skip
+def test_a_batch_that_was_refused_an_object_names_the_role(role: str, lacks: str) -> None:
     message = (
-        "tpu-pipeline-spark@my-project.iam.gserviceaccount.com does not have storage.objects.get access to "
-        f"the Google Cloud Storage object. Permission 'storage.objects.get' denied on resource {RAW}"
+        f"could not fetch gs://{RAW}/corpus/a.jsonl: 403 {SPARK}@my-project.iam.gserviceaccount.com does not "
+        "have storage.objects.get access to the Google Cloud Storage object. Permission 'storage.objects.get' "
+        "denied on resource (or it may not exist)."
     )
-    record = failed(Google(states=["FAILED"], message=message))
+    record = failed(Google(states=["FAILED"], message=message, given={"pipeline__sparkRole": role}))
     assert record["outcome"] == "permission"
-    assert record["why"].endswith(
-        f"it needs roles/storage.objectViewer on the bucket {RAW} for tpu-pipeline-spark"
-    )
+    assert record["why"] == f"{message}; it needs {lacks} for {SPARK}"
 
 
 @pytest.mark.parametrize(("code", "message", "outcome"), [
