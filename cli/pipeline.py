@@ -92,7 +92,7 @@ def _logs(settings: Settings, runs: Runs, run: Run) -> int:
         print(line)
     if empty:
         spark = places.account_id(settings, places.SPARK)
-        needs = access.lacking(settings, f"logging.logEntries.create {spark}@")
+        needs = access.lacking(settings, f"{spark}@ lacks logging.logEntries.create")
         print(f"nothing: its batch hasn't begun, or may not write; that needs {needs}")
     return int(empty)
 

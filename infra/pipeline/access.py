@@ -237,7 +237,9 @@ def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
 
 
 def lacking(settings: Settings, message: str, asker: str = "") -> str:
-    """The grant that a refusal lacks, as `named`; empty where it names none."""
+    """The grant that a refusal lacks, as `named`; empty where it names none, and for what is no refusal."""
+    if not re.search(r"(?i)permission|does not have|denied|lacks|act as|403", message):
+        return ""
     parts = ("permission", "who", "on")
     return next(
         (
@@ -247,6 +249,11 @@ def lacking(settings: Settings, message: str, asker: str = "") -> str:
         ),
         "",
     )
+
+
+def of_the_build(settings: Settings, message: str) -> str:
+    """The grant that the function's build lacks, which an update fails with."""
+    return lacking(settings, message, places.account_id(settings, places.BUILD))
 
 
 def _permission(one: str) -> str:

@@ -25,7 +25,7 @@ Run = dict[str, Any]
 
 WORKFLOWS = "https://workflowexecutions.googleapis.com/v1"
 DATAPROC, LOGGING = "https://dataproc.googleapis.com/v1", "https://logging.googleapis.com/v2"
-RUNNING, WAITING = "running", "waiting"
+RUNNING, WAITING, SWEEP = "running", "waiting", "sweep"
 GOOD = ("trained", "shards")
 _LOOKED_AT = 100  # executions, the newest, for those that have no record
 _URL = re.compile(r"gs://([^/]+)/(?:(.*)/)?")
@@ -112,7 +112,8 @@ class Runs:
         """Runs and sweeps that failed and aren't in the records, `known`; and submissions without a run."""
         executions = [_run_of(one) for one in self._executions()]
         there = {str(one["run"]) for one in (*known, *executions)}
-        return [*_failed(executions, known), *(one for one in self._submitted() if one["run"] not in there)]
+        failed = [self._named(one) for one in _failed(executions, known)]
+        return [*failed, *(one for one in self._submitted() if one["run"] not in there)]
 
     def _submitted(self) -> list[Run]:
         """Every submission, the newest first; nothing for who may not list the raw bucket."""
@@ -138,7 +139,7 @@ class Runs:
         found = self._read(places.record(run)) if _RUN.fullmatch(run) else None
         if found is None:  # it may not even have begun its record
             executions = [_run_of(one) for one in self._executions()]
-            found = next((one for one in _failed(executions, []) if one["run"] == run), None)
+            found = next((self._named(one) for one in _failed(executions, []) if one["run"] == run), None)
         if found is None:
             raise NoRunError(f"no run {run}\n    fix: tpu pipeline status {self._settings.environment}")
         return found
@@ -209,6 +210,12 @@ class Runs:
         with self._role():
             self._client.json("POST", url, body={"argument": json.dumps(argument)})
 
+    def _named(self, run: Run) -> Run:
+        """With the outcome of a refusal where it failed by one, and what comes next."""
+        outcome = "permission" if missing(self._settings, run["why"]) else run["outcome"]
+        again = f"tpu pipeline retry {self._settings.environment} {run['run']}"
+        return {**run, "outcome": outcome, "next": "" if run["run"] == SWEEP else again}
+
     def _executions(self) -> list[dict[str, Any]]:
         """The newest of the workflow, the newest first."""
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
@@ -261,7 +268,7 @@ def _run_of(execution: dict[str, Any]) -> Run:
     folder = str(data.get("name", "")).removesuffix(places.SUBMIT)
     error = execution.get("error") or {}
     return {
-        "run": "sweep" if swept else f"r{data['generation']}" if "generation" in data else "",
+        "run": SWEEP if swept else f"r{data['generation']}" if "generation" in data else "",
         "raw": f"gs://{data['bucket']}/{folder}" if "bucket" in data else "",
         "execution": str(execution["name"]).rpartition("/")[2],
         "began": str(execution["startTime"]),
@@ -302,7 +309,7 @@ def _said(payload: str) -> str:
 
 def missing(settings: Settings, message: str) -> str:
     """ "; it needs ROLE on …" for a refusal that lacks a grant; empty for anything else."""
-    if "; it needs " in message or not re.search(r"(?i)permission|does not have|denied|lacks|403", message):
+    if "; it needs " in message:
         return ""
     role = access.lacking(settings, message)
     return f"; it needs {role}" if role else ""

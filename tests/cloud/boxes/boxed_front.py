@@ -40,7 +40,11 @@ class Boxed:
 
     def __init__(self, folder: Path, project: str = PROJECT, **more: Any) -> None:
         self.project, self.folder = project, folder
-        self._more = {"clock_rate": 20.0, "enabled_apis": tuple(f"{api}.googleapis.com" for api in APIS), **more}
+        self._more = {
+            "clock_rate": 20.0,
+            "enabled_apis": tuple(f"{api}.googleapis.com" for api in APIS),
+            **more,
+        }
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
