@@ -57,6 +57,7 @@ class Grant:
         """For a sentence: "roles/storage.objectViewer on the bucket my-raw for tpu-pipeline-spark"."""
         role = self.role or f"the role {self.role_id}"
         what = f" {self.what}" if self.what else ""
+        what += f", below {self.folder}/," if self.folder else ""
         return f"{role} on the {self.on}{what} for {self.who}"
 
     @property

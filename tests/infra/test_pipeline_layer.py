@@ -133,7 +133,7 @@ def of_storage(who: str, permission: str, at: str) -> str:
     )
 
 
-_API = "https://storage.googleapis.com/storage/v1/b"
+_API, _BUCKET = "https://storage.googleapis.com/storage/v1/b", "my-project-checkpoints"
 _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.googleapis.com/projects/p/"
 
 
@@ -145,11 +145,11 @@ _ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.goog
     (of_storage("spark", "storage.objects.get", "gs://my-project-raw-scratch/code/main.py"),
      "roles/storage.objectUser on the bucket my-project-raw-scratch for tpu-pipeline-spark"),
     (of_storage("check", "storage.objects.get", f"{_API}/my-project-checkpoints/o/tokens%2Fr1%2F_READY"),
-     "roles/storage.objectViewer on the bucket my-project-checkpoints for tpu-pipeline-check"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-check"),
     (of_storage("run", "storage.objects.get", f"{_API}/my-project-checkpoints/o/heartbeats%2Fr1%2Fworker-0"),
-     "roles/storage.objectViewer on the bucket my-project-checkpoints for tpu-pipeline-run"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below heartbeats/, for tpu-pipeline-run"),
     (of_storage("run", "storage.objects.create", "gs://my-project-checkpoints/pipeline/r1/run.json"),
-     "roles/storage.objectUser on the bucket my-project-checkpoints for tpu-pipeline-run"),
+     f"roles/storage.objectUser on the bucket {_BUCKET}, below pipeline/, for tpu-pipeline-run"),
     (of_storage("run", "storage.objects.create",
                 "https://storage.googleapis.com/upload/storage/v1/b/my-project-checkpoints-fleet/o?name=s"),
      "roles/storage.objectUser on the bucket my-project-checkpoints-fleet for tpu-pipeline-run"),

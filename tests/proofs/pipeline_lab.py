@@ -80,6 +80,9 @@ class PipelineLab(Boxed):
             spark_python=str(ensure("spark", cache_dir())),
             function_python=str(ensure("functions", cache_dir())),
         )  # fmt: skip
+        self.cloud.storage.limit.now = (
+            self.cloud.world.clock.now
+        )  # in which workflows wait before they try again
         for who, token in ((OWNER, "1//refresh"), (RUNNER, RUNNER), (VIEWER, VIEWER)):
             login = {
                 "type": "authorized_user",
@@ -215,6 +218,18 @@ class PipelineLab(Boxed):
             assert time.monotonic() < end, "the schedule makes no attempt"
             time.sleep(0.1)
 
+    def settled(self) -> None:
+        """Wait until the schedule's attempt has been made again, where it failed, and no run is active."""
+        name = f"projects/{PROJECT}/locations/{REGION}/jobs/{places.name(self.settings)}"
+        end = time.monotonic() + 60
+        while True:
+            job = self.ask("GET", f"cloudscheduler.googleapis.com/v1/{name}")
+            active = [one for one in self.executions() if one["state"] == "ACTIVE"]
+            if not job.get("status") and not active:
+                return
+            assert time.monotonic() < end, (job, active)
+            time.sleep(0.1)
+
     def heartbeat(self, run: str, state: str) -> None:
         """What a host of a run's slice reports."""
         name = f"heartbeats%2F{run}%2Fworker-0"
@@ -284,6 +299,4 @@ class PipelineLab(Boxed):
 def named(grant: Grant) -> str:
     """A grant in a table: with the place-holders that the docs have for buckets."""
     place = {RAW: "RAW", BUCKET: "BUCKET", f"{RAW}-scratch": "RAW-scratch", f"{BUCKET}-fleet": "BUCKET-fleet"}
-    return replace(grant, what=place.get(grant.what, grant.what)).named + (
-        f", {grant.folder}/" if grant.folder else ""
-    )
+    return replace(grant, what=place.get(grant.what, grant.what)).named
