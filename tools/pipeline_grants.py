@@ -51,14 +51,14 @@ def removed() -> str:
     lines = [f"Taken away one by one on {stored['on']}:", "", "| without | comes | shown by | sentence |"]
     lines.append("| --- | --- | --- | --- |")
     for row in stored["rows"]:
-        said = _short(str(row["said"])).replace("|", "\\|")
-        lines.append(f"| {row['grant']} | {row['outcome']} | `{row['shown']}` | {said} |")
+        sentence = _short(str(row["sentence"])).replace("|", "\\|")
+        lines.append(f"| {row['grant']} | {row['outcome']} | `{row['shown']}` | {sentence} |")
     return "\n".join(lines)
 
 
-def _short(said: str) -> str:
+def _short(sentence: str) -> str:
     """Without the middle, which repeats what an API answered."""
-    return said if len(said) <= 2 * _SHOWN else f"{said[:_SHOWN]} … {said[-_SHOWN:]}"
+    return sentence if len(sentence) <= 2 * _SHOWN else f"{sentence[:_SHOWN]} … {sentence[-_SHOWN:]}"
 
 
 def results() -> dict[str, Any]:

@@ -77,7 +77,8 @@ class Grant:
 
 
 _OBJECT_READS = ("storage.objects.get", "storage.objects.list")
-_OBJECT_WRITES = (*_OBJECT_READS, "storage.objects.create", "storage.objects.delete")
+_OBJECT_CREATES = (*_OBJECT_READS, "storage.objects.create")
+_OBJECT_WRITES = (*_OBJECT_CREATES, "storage.objects.delete")  # which overwriting needs
 
 
 def grants(settings: Settings) -> Iterator[Grant]:
@@ -89,7 +90,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
     tokens, records = (folder(one, bucket) for one in (places.TOKENS, places.RECORDS))
     node = ("dataproc.agents.create", "dataproc.tasks.lease")
     if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
-        node = (*node, *_OBJECT_WRITES, "logging.logEntries.create")
+        node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
     yield Grant(spark, desired.spark_role, "project", "", node, "run as a batch's nodes")
     # The worker's role reads and writes every bucket of its project: a grant beside it would do nothing.
     if desired.spark_role != WORKER or desired.existing_raw_bucket:
@@ -97,7 +98,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
     if desired.spark_role != WORKER:
         yield Grant(spark, "roles/storage.objectUser", "bucket", scratch, ("storage.objects.get",),
                     "code, and Spark's own files")  # fmt: skip
-        yield Grant(spark, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES, "shards", tokens)
+        yield Grant(spark, "roles/storage.objectUser", "bucket", bucket, _OBJECT_CREATES, "shards", tokens)
         yield Grant(spark, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
                     "what a batch prints")  # fmt: skip
     yield from (
@@ -113,7 +114,8 @@ def grants(settings: Settings) -> Iterator[Grant]:
               "records of runs", records),
         Grant(run, "roles/run.invoker", "function", "", ("run.routes.invoke",),
               "ask whether shards are complete"),
-        Grant(check, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS, "shards", tokens),
+        Grant(check, "roles/storage.objectViewer", "bucket", bucket, ("storage.objects.get",),
+              "shards", tokens),
         Grant(build, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
               "the log of the function's build"),
         Grant(build, "roles/storage.objectViewer", "bucket", scratch, ("storage.objects.get",),

@@ -161,12 +161,12 @@ class Runs:
             raise CommandError(f"{run['run']} has ended: {run['outcome']}")
         if run["stage"] == "preprocess" and run.get("batch"):
             place = f"projects/{self._settings.project}/locations/{places.region(self._settings)}"
-            with self._role():
+            with self._role(changes=True):
                 batch = self._client.json("GET", f"{DATAPROC}/{place}/batches/{run['batch']}")
                 self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
             return "its batch; the run ends by itself when it sees that"
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
-        with self._role():
+        with self._role(changes=True):
             self._client.json("POST", f"{url}:cancel", body={})
         ended = {**run, "outcome": "cancelled", "why": "somebody cancelled the run"}
         query = {"uploadType": "media", "name": places.record(str(run["run"]))}
@@ -189,6 +189,8 @@ class Runs:
             with self._role():
                 answer = self._client.json("POST", f"{LOGGING}/entries:list", body=query)
             for entry in answer.get("entries") or ():
+                if "protoPayload" in entry:  # of the audit log: who created it
+                    continue
                 payload = entry.get("jsonPayload") or {}
                 yield str(entry.get("textPayload") or payload.get("message") or json.dumps(payload))
             if not answer.get("nextPageToken"):
@@ -207,7 +209,7 @@ class Runs:
 
     def _start(self, argument: dict[str, Any]) -> None:
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
-        with self._role():
+        with self._role(changes=True):
             self._client.json("POST", url, body={"argument": json.dumps(argument)})
 
     def _named(self, run: Run) -> Run:
@@ -234,27 +236,30 @@ class Runs:
         return self._client.items(url, "items", {"prefix": prefix, "fields": fields})
 
     @contextmanager
-    def _role(self, bucket: str = "") -> Iterator[None]:
-        """Requests on the project, or on a bucket: a refusal of who is logged in names the role."""
+    def _role(self, bucket: str = "", *, changes: bool = False) -> Iterator[None]:
+        """Requests on the project, or on a bucket: a refusal of who is logged in names the role.
+
+        `changes`: of something that viewers don't do.
+        """
         try:
             yield
         except RequestError as error:
             failure = error.failure
-            if failure.kind is not Kind.PERMISSION:
-                raise
-            lacked = [
-                one
+            lacked = {
+                one.who: one
                 for one in access.of_people(self._settings, everybody=True)
                 if failure.about in one.permissions and one.what == bucket
-            ]
-            if not lacked:
+                if not changes or one.who == access.RUNNER
+            }
+            if failure.kind is not Kind.PERMISSION or not lacked:
                 raise
-            one = next((each for each in lacked if each.who == access.VIEWER), lacked[0])
-            setting = "viewers or pipeline:runners" if one.who == access.VIEWER else "runners"
+            lists = {access.VIEWER: "pipeline:viewers", access.RUNNER: "pipeline:runners"}
+            roles = " or ".join(
+                f"{lacked[who].role} ({name})" for who, name in lists.items() if who in lacked
+            )
+            where = f"the bucket {bucket}" if bucket else "the project"
             up = layers.up_command("pipeline", self._settings.environment)
-            where = f"the {one.on} {bucket}" if bucket else "the project"
-            fix = f"{one.role} on {where}, which {up} grants to who is in pipeline:{setting}"
-            raise CommandError(f"{failure.message}\n    fix: {fix}") from None
+            raise CommandError(f"{failure.message}\n    fix: {roles} on {where}, then {up}") from None
 
 
 def _run_of(execution: dict[str, Any]) -> Run:
@@ -275,7 +280,7 @@ def _run_of(execution: dict[str, Any]) -> Run:
         "ended": execution.get("endTime"),
         "stage": "begin",
         "outcome": {"FAILED": "failed", "CANCELLED": "cancelled"}.get(str(execution["state"]), RUNNING),
-        "why": _said(str(error.get("payload") or error.get("context") or "")),
+        "why": _sentence(str(error.get("payload") or error.get("context") or "")),
     }
 
 
@@ -293,7 +298,7 @@ def _failed(executions: Sequence[Run], known: Sequence[Run]) -> list[Run]:
     return found
 
 
-def _said(payload: str) -> str:
+def _sentence(payload: str) -> str:
     """What an execution failed with, as text: of a refused request Google's message, and what was asked."""
     try:
         error = json.loads(payload)
@@ -303,8 +308,8 @@ def _said(payload: str) -> str:
         return str(error)
     body = error.get("body")
     inner = body.get("error") if isinstance(body, dict) else None
-    said = inner.get("message") if isinstance(inner, dict) else body if isinstance(body, str) else None
-    return f"{said or error.get('message') or payload}{error.get('at') or ''}"
+    words = inner.get("message") if isinstance(inner, dict) else body if isinstance(body, str) else None
+    return f"{words or error.get('message') or payload}{error.get('at') or ''}"
 
 
 def missing(settings: Settings, message: str) -> str:

@@ -217,10 +217,12 @@ def test_what_nothing_has_started_waits_and_names_the_roles_that_start_it() -> N
     assert runs(Google()).unrecorded([RUN]) == []
 
 
-def test_a_person_who_may_not_start_runs_is_told_which_role_and_who_grants_it() -> None:
+def test_a_person_who_may_not_start_runs_learns_which_role_and_who_grants_it() -> None:
     google = Google()
     google.refused = "POST https://workflowexecutions"
-    with pytest.raises(CommandError, match=r"roles/workflows.invoker on the project.*pipeline:runners"):
+    with pytest.raises(
+        CommandError, match=r"fix: roles/workflows.invoker \(pipeline:runners\) on the project"
+    ):
         runs(google).retry({**RUN, "outcome": "failed"})
 
 
@@ -232,7 +234,8 @@ def test_a_run_that_there_isnt_is_an_error(name: str) -> None:
 
 def test_lines_of_a_batch_are_read_whatever_their_payload() -> None:
     google = Google()
-    google.entries = [{"textPayload": "one"}, {"jsonPayload": {"message": "two"}}, {"jsonPayload": {"a": 3}}]
+    google.entries = [{"textPayload": "one"}, {"jsonPayload": {"message": "two"}}, {"jsonPayload": {"a": 3}},
+                      {"protoPayload": {"methodName": "CreateBatch"}}]  # fmt: skip
     assert list(runs(google).logs(RUN)) == ["one", "two", '{"a": 3}']
 
 
@@ -277,7 +280,7 @@ def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture
     assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
 
 
-def test_a_batch_that_could_not_write_is_told_from_one_that_printed(
+def test_a_batch_that_could_not_write_differs_from_one_that_printed(
     google: Google, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert pipeline.main(["logs", "dev", "r17"]) == 1

@@ -23,7 +23,7 @@ def test_every_grant_was_taken_away_or_says_why_not() -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_was_said_names_the_role_whose_it_is_and_the_bucket(name: str) -> None:
-    one, said = GRANTS[name], ROWS[name]["said"]
-    assert (one.role or one.role_id) in said
-    assert ("pipeline:" if one.who in (access.RUNNER, access.VIEWER) else one.who) in said
-    assert one.what in said or one.on != "bucket"
+    one, sentence = GRANTS[name], ROWS[name]["sentence"]
+    assert (one.role or one.role_id) in sentence
+    assert ("pipeline:" if one.who in (access.RUNNER, access.VIEWER) else one.who) in sentence
+    assert one.what in sentence or one.on != "bucket"

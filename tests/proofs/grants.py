@@ -2,7 +2,7 @@
 sentence that names it, and with all of them the same run ends well.
 
 One lab (tests/proofs/pipeline_lab.py) with two sets of settings: Spark by the small role and a custom job of
-Vertex AI, then Spark by the worker's role and a slice of the fleet. A run that was refused is tried again
+Vertex AI, then Spark by the worker's role and a slice of the fleet. A run that was refused is retried
 without the next grant: `tpu pipeline retry` continues from what is there.
 """
 
@@ -40,18 +40,18 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Row:
-    """What came of taking a grant away; `said`: the sentence that names it, `shown`: by which command."""
+    """What came of taking a grant away; `sentence` names it, `shown`: by which command."""
 
     grant: str
     outcome: str
     shown: str
-    said: str
+    sentence: str
     took_s: float
 
 
 @dataclass
 class Proof:
-    """The rows so far; each is said as it is found."""
+    """The rows so far; each is printed as it is found."""
 
     lab: PipelineLab
     say: Say
@@ -78,15 +78,15 @@ class Proof:
         with self.lab.without(grant):
             yield printed
         text = "\n".join(printed)
-        (said,) = [line.strip() for line in text.splitlines() if self.names(line, grant)][:1] or [""]
-        assert said, f"nothing names {grant.named}:\n{text}"
+        (sentence,) = [line.strip() for line in text.splitlines() if self.names(line, grant)][:1] or [""]
+        assert sentence, f"nothing names {grant.named}:\n{text}"
         whole = re.search(r"(?ms)^why +(.*?)^\w+ +", text)  # a run's page has all of it, on several lines
-        said = " ".join((whole[1] if whole else re.sub(r"^(error|fix): +", "", said)).split())
-        assert self.names(said, grant), said
-        said = re.sub(r"r\d{16}", "RUN", said).replace(f"{BUCKET}", "BUCKET").replace(RAW, "RAW")
-        row = Row(named(grant), outcome, shown, said, round(time.monotonic() - begun, 1))
+        sentence = " ".join((whole[1] if whole else re.sub(r"^(error|fix): +", "", sentence)).split())
+        assert self.names(sentence, grant), sentence
+        sentence = re.sub(r"r\d{16}", "RUN", sentence).replace(f"{BUCKET}", "BUCKET").replace(RAW, "RAW")
+        row = Row(named(grant), outcome, shown, sentence, round(time.monotonic() - begun, 1))
         self.rows.append(row)
-        self.say(f"without {row.grant}: {row.outcome}; {row.said}")
+        self.say(f"without {row.grant}: {row.outcome}; {row.sentence}")
 
     @staticmethod
     def names(line: str, grant: Grant) -> bool:
@@ -98,7 +98,7 @@ class Proof:
     # Runs
 
     def again(self, grant: Grant, stage: str) -> dict[str, Any]:
-        """The run is tried again without a grant, and its page says so; the record."""
+        """The run is retried without a grant, and its page says so; the record."""
         with self.away(grant, f"permission, at {stage}", "tpu pipeline status ENV RUN") as printed:
             last = str(self.lab.record(self.run).get("execution", ""))
             self.lab.tpu("pipeline", "retry", "dev", self.run)
@@ -111,7 +111,10 @@ class Proof:
 
     def refused(self, grant: Grant, *words: str, who: str) -> None:
         """A command fails without a grant of its user's, and not with it."""
-        with self.away(grant, "the command fails", f"tpu {' '.join(words)}") as printed:
+        places_ = {"dev": "ENV", "--yes": "", self.run: "RUN"}
+        shown = [places_.get(one, "FOLDER" if one.startswith("gs:") else one) for one in words]
+        shown = ["RUN" if re.fullmatch(r"r\d+", one) else one for one in shown if one]
+        with self.away(grant, "the command fails", f"tpu {' '.join(shown)}") as printed:
             printed.append(self.lab.tpu(*words, who=who, fine=False))
 
     def event(self, grant: Grant, folder: str) -> None:
@@ -151,10 +154,12 @@ def found(say: Say) -> dict[str, Any]:
             lab.bring_up()
             say(f"the pipeline is up after {time.monotonic() - begun:.0f} s")
             proof = Proof(lab, say)
+            unused: set[str] = set()
             for part in (_events, _first, _spark, _people, _vertex, _fleet, _worker, _builds):
                 part(proof)
                 say(f"{part.__name__[1:]}: {time.monotonic() - begun:.0f} s")
-            unused = _unused(lab)
+                if part in (_vertex, _builds):  # the last with its settings
+                    unused |= _unused(lab)
             assert not unused, unused
         finally:
             lab.close()
@@ -265,6 +270,12 @@ def _vertex(proof: Proof) -> None:
     proof.again(proof.grant("check", "storage.objectViewer", BUCKET, places.TOKENS), "check")
     proof.again(proof.grant("run", "iam.serviceAccountUser", "tpu-training"), "train")
     proof.again(proof.grant("run", "training"), "train")
+    lab = proof.lab
+    lab.tpu("pipeline", "retry", "dev", proof.run)
+    while "training" not in lab.record(proof.run):
+        time.sleep(0.1)
+    lab.tpu("pipeline", "cancel", "dev", proof.run, "--yes")
+    assert lab.record(proof.run)["outcome"] == "cancelled"
 
 
 def _fleet(proof: Proof) -> None:
@@ -317,17 +328,17 @@ def _builds(proof: Proof) -> None:
     lab.up("pipeline")
 
 
-def _unused(lab: PipelineLab) -> list[str]:
-    """Permissions that the table says are used, and that no request of all these runs has used."""
-    used, found_ = lab.used(), []
+def _unused(lab: PipelineLab) -> set[str]:
+    """Permissions that the table says are used, and that no request so far has used."""
+    used, unused = lab.used(), set()
     now = lab.settings
     for one in (*access.grants(now), *access.of_people(now)):
         member = lab.member(one).partition(":")[2]
         role = one.role or f"projects/{now.project}/roles/{one.role_id}"
         there = used.get((member, f"{role} {lab.resource(one)}"), set())
         if not one.unproved and set(one.permissions) - there:
-            found_.append(f"{named(one)}: {', '.join(sorted(set(one.permissions) - there))}")
-    return found_
+            unused.add(f"{named(one)}: {', '.join(sorted(set(one.permissions) - there))}")
+    return unused
 
 
 def _place() -> str:

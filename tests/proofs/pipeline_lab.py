@@ -184,7 +184,7 @@ class PipelineLab(Boxed):
         )
         return dict(json.loads(reply.body)) if reply.status == 200 else {}
 
-    def ended(self, run: str, execution: str = "", limit_s: float = 200) -> dict[str, Any]:
+    def ended(self, run: str, execution: str = "", limit_s: float = 400) -> dict[str, Any]:
         """A run's record once it has ended, in another execution than this one."""
         end = time.monotonic() + limit_s
         while True:
@@ -219,7 +219,7 @@ class PipelineLab(Boxed):
             time.sleep(0.1)
 
     def settled(self) -> None:
-        """Wait until the schedule's attempt has been made again, where it failed, and no run is active."""
+        """Wait until the schedule has retried an attempt that failed, and no run is active."""
         name = f"projects/{PROJECT}/locations/{REGION}/jobs/{places.name(self.settings)}"
         end = time.monotonic() + 60
         while True:
@@ -268,14 +268,14 @@ class PipelineLab(Boxed):
         resource, member = self.resource(grant), self.member(grant)
         role = grant.role or f"projects/{PROJECT}/roles/{grant.role_id}"
         before = self.call(self._policy(resource))
-        kept, taken = [], 0
+        left, taken = [], 0
         for one in before["bindings"]:
             ours = one["role"] == role and one.get("condition", {}).get("expression", "") == grant.only
             members = [who for who in one["members"] if not (ours and who == member)]
             taken += len(one["members"]) - len(members)
-            kept.append({**one, "members": members})
+            left.append({**one, "members": members})
         assert taken == 1, f"{grant.named}: {taken} bindings in {before}"
-        self.call(self._set(resource, {**before, "bindings": kept}))
+        self.call(self._set(resource, {**before, "bindings": left}))
         try:
             yield
         finally:
