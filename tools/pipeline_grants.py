@@ -48,11 +48,10 @@ def table() -> str:
 def removed() -> str:
     """A row for each grant that was taken away, with the sentence that names it."""
     stored = results()
-    lines = [f"Taken away one by one on {stored['on']}:", "", "| without | comes | shown by | sentence |"]
-    lines.append("| --- | --- | --- | --- |")
+    lines = ["| without | comes | shown by | sentence | on |", "| --- | --- | --- | --- | --- |"]
     for row in stored["rows"]:
         sentence = _short(str(row["sentence"])).replace("|", "\\|")
-        lines.append(f"| {row['grant']} | {row['outcome']} | `{row['shown']}` | {sentence} |")
+        lines.append(f"| {row['grant']} | {row['outcome']} | `{row['shown']}` | {sentence} | {row['on']} |")
     return "\n".join(lines)
 
 

@@ -204,9 +204,9 @@ def roles(_: argparse.Namespace) -> dict[str, Any]:
     return held.found(say)
 
 
-def grants(_: argparse.Namespace) -> dict[str, Any]:
+def grants(options: argparse.Namespace) -> dict[str, Any]:
     """Without it a run, an event, an update or a command fails, and names it; docs/pipeline-grants.md."""
-    return granted.found(say)
+    return granted.found(say, options.part or ())
 
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
@@ -281,7 +281,9 @@ def main() -> None:
     of_settings.add_argument("--seed", type=int, default=20261122)
     of_settings.set_defaults(prove=settings)
     commands.add_parser("roles").set_defaults(prove=roles)
-    commands.add_parser("grants").set_defaults(prove=grants)
+    of_grants = commands.add_parser("grants")
+    of_grants.add_argument("--part", action="append", choices=granted.PARTS, help="only these again")
+    of_grants.set_defaults(prove=grants)
     of_mutants = commands.add_parser("mutants")
     of_mutants.add_argument("--each", type=int, default=8, help="so many of each operator, cloud and stacks")
     of_mutants.add_argument("--all", action="store_true", help="every site")

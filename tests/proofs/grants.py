@@ -12,7 +12,7 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -47,6 +47,7 @@ class Row:
     shown: str
     sentence: str
     took_s: float
+    on: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
 
 
 @dataclass
@@ -144,9 +145,13 @@ class Proof:
         return [one for one in every if one["method_id"] == DELIVER]
 
 
-def found(say: Say) -> dict[str, Any]:
-    """A row for each grant of each setting, written to RESULTS too."""
+def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
+    """A row for each grant of each setting, which goes to RESULTS as soon as its part is over.
+
+    `parts`: only these of PARTS, beside the first; other rows stay as they are.
+    """
     begun = time.monotonic()
+    chosen = [one for one in PARTS if not parts or one in {"first", *parts}]
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         lab = PipelineLab(Path(folder), SMALL)
         try:
@@ -155,18 +160,23 @@ def found(say: Say) -> dict[str, Any]:
             say(f"the pipeline is up after {time.monotonic() - begun:.0f} s")
             proof = Proof(lab, say)
             unused: set[str] = set()
-            for part in (_events, _first, _spark, _people, _vertex, _fleet, _worker, _builds):
-                part(proof)
-                say(f"{part.__name__[1:]}: {time.monotonic() - begun:.0f} s")
-                if part in (_vertex, _builds):  # the last with its settings
+            for name in chosen:
+                PARTS[name](proof)
+                _store(proof.rows, alone=len(chosen) == len(PARTS))
+                say(f"{name}: {time.monotonic() - begun:.0f} s")
+                if name in ("vertex", "builds") and len(chosen) == len(PARTS):  # the last of its settings
                     unused |= _unused(lab)
             assert not unused, unused
         finally:
             lab.close()
-    rows = [vars(row) for row in proof.rows]
-    result = {"on": datetime.now(UTC).date().isoformat(), "rows": rows}
-    RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    return {"rows": len(rows), "seconds": round(time.monotonic() - begun, 1)}
+    return {"rows": len(proof.rows), "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _store(rows: Sequence[Row], *, alone: bool) -> None:
+    """Rows take the place of those that are stored of the same grants, or of all."""
+    stored = [] if alone or not RESULTS.exists() else json.loads(RESULTS.read_text())["rows"]
+    found = {one["grant"]: one for one in stored} | {row.grant: vars(row) for row in rows}
+    RESULTS.write_text(json.dumps({"rows": list(found.values())}, indent=1, ensure_ascii=False) + "\n")
 
 
 def _events(proof: Proof) -> None:
@@ -221,6 +231,7 @@ def _spark(proof: Proof) -> None:
     proof.again(proof.grant("spark", "storage.objectUser", BUCKET, places.TOKENS), "preprocess")
     lines = lab.tpu("pipeline", "logs", "dev", proof.run)
     assert "Spark" in lines, f"with the grant it is logged what it printed: {lines}"
+    assert "Spark" in lab.tpu("pipeline", "logs", "dev", proof.run, who=VIEWER)
 
 
 def _people(proof: Proof) -> None:
@@ -260,7 +271,6 @@ def _people(proof: Proof) -> None:
     proof.refused(proof.grant(viewer, "storage.objectViewer", BUCKET, places.RECORDS), *records, who=VIEWER)
     proof.refused(proof.grant(viewer, "logging.viewer"), *logs, who=VIEWER)
     assert proof.run in lab.tpu(*records, who=VIEWER)
-    assert "Spark" in lab.tpu(*logs, who=VIEWER)
 
 
 def _vertex(proof: Proof) -> None:
@@ -281,8 +291,7 @@ def _vertex(proof: Proof) -> None:
 def _fleet(proof: Proof) -> None:
     """The same run continues as a slice of the fleet, with all grants to its end."""
     lab = proof.lab
-    lab.write(pipeline__train="fleet", pipeline__sparkRole=access.WORKER)
-    lab.up("pipeline")
+    _switch(lab)
     proof.again(proof.grant("run", "storage.objectUser", f"{BUCKET}-fleet"), "train")
     proof.again(proof.grant("run", "slices"), "train")
     record = proof.again(proof.grant("run", "storage.objectViewer", BUCKET, "heartbeats"), "train")
@@ -292,9 +301,17 @@ def _fleet(proof: Proof) -> None:
     assert whole["outcome"] == "trained", whole
 
 
+def _switch(lab: PipelineLab) -> None:
+    """To the other settings, if that isn't done yet."""
+    if lab.values["pipeline:train"] != "fleet":
+        lab.write(pipeline__train="fleet", pipeline__sparkRole=access.WORKER)
+        lab.up("pipeline")
+
+
 def _worker(proof: Proof) -> None:
     """The worker's role alone does what the small one does with grants on the buckets."""
     lab = proof.lab
+    _switch(lab)
     lab.text("third")
     worker = proof.grant("spark", "dataproc.worker")
     with proof.away(worker, "permission, at preprocess", "tpu pipeline run ENV FOLDER") as printed:
@@ -343,3 +360,9 @@ def _unused(lab: PipelineLab) -> set[str]:
 
 def _place() -> str:
     return f"projects/grants-lab/locations/{REGION}"
+
+
+PARTS: dict[str, Callable[[Proof], None]] = {
+    "events": _events, "first": _first, "spark": _spark, "people": _people, "vertex": _vertex,
+    "fleet": _fleet, "worker": _worker, "builds": _builds,
+}  # fmt: skip
