@@ -121,15 +121,16 @@ class PipelineLab(Boxed):
         """Bring a layer up as the project's owner."""
         return self.tpu("infra", "up", "dev", layer, "--yes", "--skip-preview", who=OWNER, fine=fine)
 
-    def bring_up(self) -> None:
-        """All that the pipeline stands on, the code, and the pipeline."""
+    def bring_up(self, *, publish: bool = True) -> None:
+        """All that the pipeline stands on, the pipeline and, unless it isn't to be published, the code."""
         self.up("storage")
         for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
             self.upload(name.replace("/", "%2F"), b"", BUCKET)
         for layer in ("network", "tpu", "pipeline"):
             self.up(layer)
-        self.tpu("pipeline", "publish", "dev")
-        self.up("pipeline")
+        if publish:
+            self.tpu("pipeline", "publish", "dev")
+            self.up("pipeline")
 
     async def _command(self, who: str, words: tuple[str, ...], limit_s: float) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
