@@ -187,7 +187,7 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
         if desired.existing_raw_bucket:
             yield Grant(RUNNER, "roles/storage.legacyBucketReader", "bucket", raw, ("storage.buckets.get",),
                         "its region")  # fmt: skip
-    if desired.viewers or everybody:
+    if {*desired.viewers} - {*desired.runners} or everybody:
         yield from (
             Grant(VIEWER, "roles/dataproc.serverlessViewer", "project", "", ("dataproc.batches.get",),
                   "a batch's page", unproved="for Google's console; no command of ours asks for it"),
