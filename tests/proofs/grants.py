@@ -110,6 +110,14 @@ class Proof:
             assert "outcome  permission" in printed[0], printed[0]
         return record
 
+    def training(self, limit_s: float = 400) -> None:
+        """Wait until the run trains."""
+        end = time.monotonic() + limit_s
+        while "training" not in (record := self.lab.record(self.run)):
+            assert record["outcome"] in ("running", "permission"), record  # the latter is of the try before
+            assert time.monotonic() < end, record
+            time.sleep(0.1)
+
     def refused(self, grant: Grant, *words: str, who: str) -> None:
         """A command fails without a grant of its user's, and not with it."""
         places_ = {"dev": "ENV", "--yes": "", self.run: "RUN"}
@@ -282,8 +290,7 @@ def _vertex(proof: Proof) -> None:
     proof.again(proof.grant("run", "training"), "train")
     lab = proof.lab
     lab.tpu("pipeline", "retry", "dev", proof.run)
-    while "training" not in lab.record(proof.run):
-        time.sleep(0.1)
+    proof.training()
     lab.tpu("pipeline", "cancel", "dev", proof.run, "--yes")
     assert lab.record(proof.run)["outcome"] == "cancelled"
 
@@ -318,10 +325,13 @@ def _worker(proof: Proof) -> None:
         printed.append(lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/third/", "--yes", fine=False))
         (proof.run,) = re.findall(r"submitted as (r\d+)", printed[0])
         assert "outcome  permission" in printed[0], printed[0]
-    lab.heartbeat(proof.run, "done")
     failed = lab.record(proof.run)
     with lab.without(proof.grant("spark", "storage.objectViewer", RAW)):  # of another project's bucket
         lab.tpu("pipeline", "retry", "dev", proof.run)
+        proof.training()
+        while lab.cloud.nodes.all()[0].state != "READY":
+            time.sleep(0.1)
+        lab.heartbeat(proof.run, "done")
         whole = lab.ended(proof.run, failed["execution"])
     assert whole["outcome"] == "trained", whole
 
