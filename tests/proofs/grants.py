@@ -81,7 +81,7 @@ class Proof:
         text = "\n".join(printed)
         (sentence,) = [line.strip() for line in text.splitlines() if self.names(line, grant)][:1] or [""]
         assert sentence, f"nothing names {grant.named}:\n{text}"
-        whole = re.search(r"(?ms)^why +(.*?)^\w+ +", text)  # a run's page has all of it, on several lines
+        whole = re.search(r"(?ms)^why +(.*?)^next +", text)  # a run's page has all of it, on several lines
         sentence = " ".join((whole[1] if whole else re.sub(r"^(error|fix): +", "", sentence)).split())
         assert self.names(sentence, grant), sentence
         sentence = re.sub(r"r\d{16}", "RUN", sentence).replace(f"{BUCKET}", "BUCKET").replace(RAW, "RAW")
