@@ -38,7 +38,7 @@ test: setup lint ## run every test (no cloud account; some need root)
 	@# Controllers that wait too long for a processor lose their leases: two control planes at a time.
 	python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kubernetes
 
-prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, all scenarios (python -m tests.proofs -h: each, with its time)
+prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, grants, all scenarios (python -m tests.proofs -h: each, with its time)
 	@tools/setup.sh kubernetes >&2
 	@tools/install.sh queue-previous >/dev/null # the Kueue that is upgraded from
 	python -m pytest -m prove
@@ -50,6 +50,7 @@ prove: setup ## every proof, about 5 hours: kills, faults, mutants, roles, all s
 	python -m tests.proofs settings
 	python -m tests.proofs mutants
 	python -m tests.proofs roles
+	python -m tests.proofs grants
 	for scenario in $(filter-out default,$(SCENARIOS)); do python -m rehearsal run $$scenario || exit; done
 	python -m tests.proofs updates
 	python -m tests.proofs runs

@@ -11,8 +11,8 @@ from infra import layers
 from infra.cli import confirm
 from infra.errors import CommandError
 from infra.gcp.client import Client
-from infra.pipeline import price
-from infra.pipeline.runs import GOOD, RUNNING, Run, Runs
+from infra.pipeline import access, places, price
+from infra.pipeline.runs import GOOD, RUNNING, NoRunError, Run, Runs
 from infra.pipeline.settings import PipelineSettings
 from infra.settings import Settings, from_file
 
@@ -52,9 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.command == "status":
         return _show(runs, run, as_json=options.json)
     if options.command == "logs":
-        for line in runs.logs(run):
-            print(line)
-        return 0
+        return _logs(settings, runs, run)
     if options.command == "cancel":
         confirm(f"Cancel {run['run']}, at {run['stage']}?", options.yes)
         print(f"cancelled: {runs.cancel(run)}")
@@ -87,13 +85,25 @@ def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
     return _follow(settings, runs, name)
 
 
+def _logs(settings: Settings, runs: Runs, run: Run) -> int:
+    """What its batch printed; 1 for nothing, with what that may need."""
+    empty = True
+    for empty, line in ((False, line) for line in runs.logs(run)):  # noqa: B007
+        print(line)
+    if empty:
+        spark = places.account_id(settings, places.SPARK)
+        needs = access.lacking(settings, f"{spark}@ lacks logging.logEntries.create")
+        print(f"nothing: its batch hasn't begun, or may not write; that needs {needs}")
+    return int(empty)
+
+
 def _follow(settings: Settings, runs: Runs, name: str) -> int:
     """Print each new stage until the run has ended; 0 if it ended well."""
     shown = ""
     while True:
         try:
             run: Run = runs.one(name)
-        except CommandError:  # not claimed yet
+        except NoRunError:  # not claimed yet
             run = {"run": name, "stage": "start", "outcome": RUNNING}
         line = f"{name}: {run['stage']}" if run["outcome"] == RUNNING else f"{name}: {run['outcome']}"
         if line != shown:
@@ -106,7 +116,9 @@ def _follow(settings: Settings, runs: Runs, name: str) -> int:
 
 
 def _list(runs: Runs, *, as_json: bool) -> int:
-    found = runs.all()
+    known = runs.all()
+    others = [{**one, "why": runs.why(one)} for one in runs.unrecorded(known)]
+    found = [*known, *others]
     if as_json:
         print(json.dumps(found))
         return 0
@@ -114,6 +126,8 @@ def _list(runs: Runs, *, as_json: bool) -> int:
         print("no run yet")
     for run in found:
         print(f"{run['run']}  {run['began']}  {run['stage']:<10}  {run['outcome']:<12}  {run['raw']}")
+        if run in others:
+            print(f"    {run['why']}")
     return 0
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from infra import layers
 from infra.errors import CommandError, InfraError
 from infra.gcp.failures import Kind, classify
+from infra.settings import from_file
 from infra.settings.sources import ROOT
 
 _NO_PASSPHRASE, _NO_STACK = "passphrase must be set", "no stack named"
@@ -79,7 +80,8 @@ class Pulumi:
                     with suppress(KeyboardInterrupt):
                         process.wait()
             if process.returncode != 0:
-                fixes = "".join(f"\n    fix: {fix}" for fix in _lacking(events.read().decode()))
+                lacking = _lacking(events.read().decode(), layer, self.environment, self.root)
+                fixes = "".join(f"\n    fix: {fix}" for fix in lacking)
                 raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}")
 
     def ask(self, layer: str, *arguments: str, given: str = "") -> str:
@@ -172,11 +174,24 @@ def sentence(said: str) -> str:
     return _COLOUR.sub("", _FRAME.sub("", said)).strip("\n")
 
 
-def _lacking(events: str) -> Iterator[str]:
-    """Which role to ask for, of the errors in an event log of Pulumi's that name a permission."""
+def _lacking(events: str, layer: str, environment: str, root: Path) -> Iterator[str]:
+    """Which role to ask for, of the errors in an event log of Pulumi's that name a permission.
+
+    An account that the layer makes may be what lacks one.
+    """
     output = [json.loads(line).get("diagnosticEvent", {}) for line in events.splitlines()]
-    errors = [classify(one["message"]) for one in output if one.get("severity") == "error"]
-    return iter(dict.fromkeys(one.fix for one in errors if one.kind is Kind.PERMISSION))
+    errors = [str(one["message"]) for one in output if one.get("severity") == "error"]
+    settings = from_file(environment, root) if errors else None
+    declared = next((one for one in layers.layers() if one.name == layer), None)
+    found: dict[str, None] = {}
+    for message in errors:
+        failure = classify(message)
+        theirs = declared.lacks(settings, message) if declared and settings else ""
+        if theirs:
+            found[f"grant {theirs}"] = None
+        elif failure.kind is Kind.PERMISSION:
+            found[failure.fix] = None
+    return iter(found)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -55,6 +55,7 @@ class Layer:
         record_rules: by the class of a list's items, the rule between an item's fields.
         roles: what a platform engineer asks for to bring it up and down.
         grants: roles that it grants on the project; who brings it up may grant these and no others.
+        lacks: the grant of an account that it makes which a refusal lacks, in words; empty for any other.
         services: Google services that it calls, e.g. "compute.googleapis.com".
         planned: outputs that the settings foretell, by field: what a preview shows before it is up.
         providers: factories of its providers, by name.
@@ -80,6 +81,7 @@ class Layer:
     record_rules: Mapping[type, RecordRule] = field(default_factory=dict)
     roles: tuple[Role, ...] = ()
     grants: Callable[[Settings], Iterable[str]] = lambda _: ()
+    lacks: Callable[[Settings, str], str] = lambda *_: ""
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
     planned: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
     prices: Callable[[Settings], Iterable[Row]] = lambda _: ()

@@ -176,6 +176,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     DOCS / "settings.md": {"tables": tables, "roles": role_tables.tables, "kills": update_kills.table},
     DOCS / "policy.md": {"rules": policy_rules},
     DOCS / "pipeline.md": {"grants": pipeline_grants.table},
+    DOCS / "pipeline-grants.md": {"removed": pipeline_grants.removed},
     DOCS / "monitoring.md": {"alerts": alerts, "metrics": metrics},
     DOCS / "gke.md": {"inputs": gke_inputs.table},
     DOCS / "standin.md": {"types": document.types, "functions": document.functions},

@@ -154,6 +154,7 @@ LAYER = Layer(
     rules=RULES,
     roles=_ROLES,
     grants=access.on_project,
+    lacks=access.of_the_build,
     services=_services,
     providers=GOOGLE,
     outputs=PipelineOutputs,

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from infra import names
-from infra.gcp.roles import ON_NODES, only
+from infra.gcp.roles import only
 from infra.pipeline import places
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.settings.schema import Settings
@@ -22,8 +22,9 @@ from infra.storage.settings import StorageSettings
 
 EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE = "roles/eventarc.serviceAgent", "roles/pubsub.publisher"
 """Of Google's own accounts, which carry the raw bucket's events."""
-VIEWER_ROLES = ("roles/dataproc.serverlessViewer", "roles/workflows.viewer", "roles/logging.viewer")
-RUNNER_ROLES = ("roles/dataproc.serverlessEditor", "roles/workflows.invoker", "roles/logging.viewer")
+WORKER = "roles/dataproc.worker"
+RUNNER, VIEWER = "a runner", "a viewer"
+"""Who `pipeline:runners` and `pipeline:viewers` name, in the table."""
 On = Literal["project", "bucket", "account", "repository", "function"]
 
 
@@ -32,13 +33,14 @@ class Grant:
     """A role of an account.
 
     Attributes:
-        who: id of the account.
+        who: id of the account; RUNNER or VIEWER for people; an agent of Google's in words.
         role: at Google; empty for a role of our own, which has just these permissions.
         on: kind of what it is granted on.
         what: its name: of the bucket or the account; empty where there is one.
         permissions: those that are used.
         only: condition of the grant, as IAM writes it.
         why: what it is for, and the title of the condition.
+        unproved: why it stays though nothing in the emulated cloud fails without it.
     """
 
     who: str
@@ -48,12 +50,14 @@ class Grant:
     permissions: tuple[str, ...]
     why: str
     only: str = ""
+    unproved: str = ""
 
     @property
     def named(self) -> str:
         """For a sentence: "roles/storage.objectViewer on the bucket my-raw for tpu-pipeline-spark"."""
         role = self.role or f"the role {self.role_id}"
         what = f" {self.what}" if self.what else ""
+        what += f", below {self.folder}/," if self.folder else ""
         return f"{role} on the {self.on}{what} for {self.who}"
 
     @property
@@ -66,43 +70,55 @@ class Grant:
         """Of the role of our own: what it is for, in one word."""
         return self.why.partition(" ")[0]
 
+    @property
+    def folder(self) -> str:
+        """The folder of the bucket that it is for; empty: all of it."""
+        return self.only.rpartition("/objects/")[2].partition("/")[0]
+
 
 _OBJECT_READS = ("storage.objects.get", "storage.objects.list")
-_OBJECT_WRITES = (*_OBJECT_READS, "storage.objects.create", "storage.objects.delete")
+_OBJECT_CREATES = (*_OBJECT_READS, "storage.objects.create")
+_OBJECT_WRITES = (*_OBJECT_CREATES, "storage.objects.delete")  # which overwriting needs
 
 
 def grants(settings: Settings) -> Iterator[Grant]:
-    """Every grant of an environment's pipeline."""
+    """Every grant of the accounts of an environment's pipeline."""
     desired = settings[PipelineSettings]
     raw, scratch = desired.raw_bucket_name, places.scratch_bucket(settings)
     bucket = settings[StorageSettings].bucket_name
     spark, run, trigger, check, build = (places.account_id(settings, which) for which in places.ACCOUNTS)
     tokens, records = (folder(one, bucket) for one in (places.TOKENS, places.RECORDS))
+    node = ("dataproc.agents.create", "dataproc.tasks.lease")
+    if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
+        node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
+    yield Grant(spark, desired.spark_role, "project", "", node, "run as a batch's nodes")
+    # The worker's role reads and writes every bucket of its project: a grant beside it would do nothing.
+    if desired.spark_role != WORKER or desired.existing_raw_bucket:
+        yield Grant(spark, "roles/storage.objectViewer", "bucket", raw, _OBJECT_READS, "raw text")
+    if desired.spark_role != WORKER:
+        yield Grant(spark, "roles/storage.objectUser", "bucket", scratch, ("storage.objects.get",),
+                    "code, and Spark's own files")  # fmt: skip
+        yield Grant(spark, "roles/storage.objectUser", "bucket", bucket, _OBJECT_CREATES, "shards", tokens)
+        yield Grant(spark, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
+                    "what a batch prints")  # fmt: skip
     yield from (
-        Grant(spark, desired.spark_role, "project", "", ("dataproc.agents.create",),
-              "run as a batch's nodes, with logs and metrics"),
-        Grant(spark, "roles/storage.objectViewer", "bucket", raw, _OBJECT_READS, "raw text"),
-        Grant(spark, "roles/storage.objectUser", "bucket", scratch, _OBJECT_WRITES,
-              "code, and Spark's own files"),
-        Grant(spark, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES, "shards", tokens),
-        Grant(run, "", "project", "",
-              ("dataproc.batches.create", "dataproc.batches.get", "dataproc.operations.get"),
+        Grant(run, "", "project", "", ("dataproc.batches.create", "dataproc.batches.get"),
               "batches are created and looked at"),
         Grant(run, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
-              "a line for each end of a run"),
+              "a line for the begin and the end of a run"),
         Grant(run, "roles/iam.serviceAccountUser", "account", spark,
               ("iam.serviceAccounts.actAs",), "batches run as it"),
-        Grant(run, "roles/storage.objectViewer", "bucket", raw, _OBJECT_READS, "what was submitted"),
+        Grant(run, "roles/storage.objectViewer", "bucket", raw, ("storage.objects.list",),
+              "what was submitted"),
         Grant(run, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES,
               "records of runs", records),
-        Grant(run, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS,
-              "whether shards are complete", tokens),
         Grant(run, "roles/run.invoker", "function", "", ("run.routes.invoke",),
               "ask whether shards are complete"),
-        Grant(check, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS, "shards", tokens),
+        Grant(check, "roles/storage.objectViewer", "bucket", bucket, ("storage.objects.get",),
+              "shards", tokens),
         Grant(build, "roles/logging.logWriter", "project", "", ("logging.logEntries.create",),
               "the log of the function's build"),
-        Grant(build, "roles/storage.objectViewer", "bucket", scratch, _OBJECT_READS,
+        Grant(build, "roles/storage.objectViewer", "bucket", scratch, ("storage.objects.get",),
               "the function's source"),
         Grant(build, "roles/artifactregistry.writer", "repository", places.name(settings),
               ("artifactregistry.repositories.uploadArtifacts",), "the function's image"),
@@ -125,7 +141,8 @@ def _training(settings: Settings) -> Iterator[Grant]:
     who = places.account_id(settings, places.ORCHESTRATOR)
     storage = settings[StorageSettings]
     if desired.train == "jobset":
-        yield Grant(who, "", "project", "", ("container.clusters.connect",), "jobs on the cluster")
+        yield Grant(who, "", "project", "", ("container.clusters.connect",), "jobs on the cluster",
+                    unproved="workflows reach no cluster in the emulated cloud")  # fmt: skip
         return
     yield Grant(who, "roles/iam.serviceAccountUser", "account", storage.service_account_id,
                 ("iam.serviceAccounts.actAs",), "training runs as the hosts' account")  # fmt: skip
@@ -134,27 +151,133 @@ def _training(settings: Settings) -> Iterator[Grant]:
                     "training as a custom job")  # fmt: skip
         return
     heartbeats = folder("heartbeats", storage.bucket_name)
-    yield Grant(who, "", "project", "", ON_NODES, "slices are created, looked at and deleted")
-    yield Grant(who, "roles/storage.objectViewer", "bucket", storage.bucket_name, _OBJECT_READS,
+    yield Grant(who, "", "project", "", ("tpu.nodes.create", "tpu.nodes.delete"),
+                "slices are created and deleted")  # fmt: skip
+    yield Grant(who, "roles/storage.objectViewer", "bucket", storage.bucket_name, ("storage.objects.get",),
                 "how far training is", heartbeats)  # fmt: skip
-    yield Grant(who, "roles/storage.objectUser", "bucket", names.controller_bucket(settings), _OBJECT_WRITES,
+    yield Grant(who, "roles/storage.objectUser", "bucket", names.controller_bucket(settings),
+                ("storage.objects.create", "storage.objects.delete"),
                 "tell fleet commands of the slice")  # fmt: skip
 
 
-def by_message(settings: Settings) -> list[dict[str, Any]]:
-    """What a refusal's text matches, and the grant that it lacks: for the workflow, the narrowest first.
+def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]:
+    """What each runner and each viewer is granted; who is both has a runner's.
 
-    Google's refusals name the permission, and those of Cloud Storage the account and the bucket, too.
+    `everybody`: also where the settings name none.
     """
-    found = []
-    for one in grants(settings):
-        for permission in one.permissions:
-            parts = [re.escape(permission)]
-            if one.on == "bucket":
-                parts.append(re.escape(one.what))
-            who = f"(?s)(?=.*{one.who})" if one.on in ("bucket", "account") else "(?s)"
-            found.append({"matches": who + "".join(f"(?=.*{part})" for part in parts), "role": one.named})
-    return found
+    desired, bucket = settings[PipelineSettings], settings[StorageSettings].bucket_name
+    raw, scratch = desired.raw_bucket_name, places.scratch_bucket(settings)
+    records = folder(places.RECORDS, bucket)
+    if desired.runners or everybody:
+        yield from (
+            Grant(RUNNER, "roles/dataproc.serverlessEditor", "project", "",
+                  ("dataproc.batches.get", "dataproc.operations.cancel"), "cancel a batch"),
+            Grant(RUNNER, "roles/workflows.invoker", "project", "",
+                  ("workflows.executions.create", "workflows.executions.list", "workflows.executions.cancel"),
+                  "start, retry and cancel runs"),
+            Grant(RUNNER, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
+                  "what Spark printed"),
+            Grant(RUNNER, "roles/storage.objectUser", "bucket", bucket, _OBJECT_WRITES,
+                  "records of runs", records),
+            Grant(RUNNER, "roles/storage.objectUser", "bucket", scratch,
+                  ("storage.objects.create",), "publish code"),
+            Grant(RUNNER, "roles/storage.objectUser", "bucket", raw,
+                  ("storage.objects.create", "storage.objects.list"), "submit text"),
+        )  # fmt: skip
+        if desired.existing_raw_bucket:
+            yield Grant(RUNNER, "roles/storage.legacyBucketReader", "bucket", raw, ("storage.buckets.get",),
+                        "its region")  # fmt: skip
+    if {*desired.viewers} - {*desired.runners} or everybody:
+        yield from (
+            Grant(VIEWER, "roles/dataproc.serverlessViewer", "project", "", ("dataproc.batches.get",),
+                  "a batch's page", unproved="for Google's console; no command of ours asks for it"),
+            Grant(VIEWER, "roles/workflows.viewer", "project", "", ("workflows.executions.list",),
+                  "runs that failed before they had a record"),
+            Grant(VIEWER, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
+                  "what Spark printed"),
+            Grant(VIEWER, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS,
+                  "records of runs", records),
+        )  # fmt: skip
+
+
+def of_agents(settings: Settings) -> Iterator[Grant]:
+    """What Google's own accounts are granted, which carry the events.
+
+    https://cloud.google.com/eventarc/docs/all-roles-permissions
+    """
+    if settings[PipelineSettings].on_submit:
+        yield Grant("Eventarc's service agent", EVENTARC_AGENT_ROLE, "project", "",
+                    ("pubsub.subscriptions.create", "iam.serviceAccounts.getAccessToken"),
+                    "deliver events as the trigger's account")  # fmt: skip
+        yield Grant("Cloud Storage's service agent", STORAGE_AGENT_ROLE, "project", "",
+                    ("pubsub.topics.publish",), "publish events of the raw bucket")  # fmt: skip
+
+
+def by_message(settings: Settings, asker: str = "") -> list[dict[str, str]]:
+    """What a refusal's text matches, and the grant that it lacks, the narrowest first.
+
+    Google's refusals name the permission, those of Cloud Storage also the account, and none the bucket: the
+    workflow and Google's clients add the URL that was asked. Each pattern is one that RE2 takes, which knows
+    no lookahead; an empty one matches everything.
+
+    Args:
+        settings: of the environment.
+        asker: id of the account whose refusals don't name it; the workflow's, unless given.
+    """
+    asker = asker or places.account_id(settings, places.ORCHESTRATOR)
+    found: list[tuple[int, dict[str, str]]] = []
+    every = list(grants(settings))
+    for one in every:
+        permission = "|".join(map(_permission, one.permissions))
+        alone = (
+            sum(one.who == each.who and bool({*one.permissions} & {*each.permissions}) for each in every) == 1
+        )
+        for place in dict.fromkeys((_folder(one), _place(one), "" if alone else _place(one))):
+            for who in (f"{re.escape(one.who)}@", *([""] if one.who == asker else [])):
+                weight = 4 * bool(place and place == _folder(one)) + 2 * bool(place) + bool(who)
+                found.append((weight, {"permission": permission, "who": who, "on": place, "role": one.named}))
+    return [one for _, one in sorted(found, key=lambda each: -each[0])]
+
+
+def lacking(settings: Settings, message: str, asker: str = "") -> str:
+    """The grant that a refusal lacks, as `named`; empty where it names none, and for what is no refusal."""
+    if not re.search(r"(?i)permission|does not have|denied|lacks|act as|403", message):
+        return ""
+    parts = ("permission", "who", "on")
+    return next(
+        (
+            one["role"]
+            for one in by_message(settings, asker)
+            if all(re.search(one[part], message) for part in parts)
+        ),
+        "",
+    )
+
+
+def of_the_build(settings: Settings, message: str) -> str:
+    """The grant that the function's build lacks, which an update fails with."""
+    return lacking(settings, message, places.account_id(settings, places.BUILD))
+
+
+def _permission(one: str) -> str:
+    """As IAM names it, and as services write that refuse an account to run as another."""
+    also = "|act as (?:the specified )?service account" if one.endswith(".actAs") else ""
+    return f"{re.escape(one)}{also}"
+
+
+def _place(one: Grant) -> str:
+    """What a URL or a name has of what the grant is on; empty: it is nowhere else."""
+    if one.on == "bucket":
+        return rf"(?:/b/|gs://|buckets/){re.escape(one.what)}(?:[^\w.-]|$)"
+    return f"{re.escape(one.what)}@" if one.on == "account" else ""
+
+
+def _folder(one: Grant) -> str:
+    if not one.folder:
+        return _place(one)
+    return (
+        rf"(?:/b/|gs://|buckets/){re.escape(one.what)}/(?:o/|objects/)?(?:o\?\S*name=)?{one.folder}(?:/|%2F)"
+    )
 
 
 def folder(name: str, bucket: str) -> str:
@@ -164,13 +287,8 @@ def folder(name: str, bucket: str) -> str:
 
 def on_project(settings: Settings) -> set[str]:
     """The roles that the layer grants on the project."""
-    desired = settings[PipelineSettings]
-    found = {
+    return {
         one.role or f"projects/{settings.project}/roles/{one.role_id}"
-        for one in grants(settings)
+        for one in (*grants(settings), *of_people(settings), *of_agents(settings))
         if one.on == "project"
     }
-    if desired.on_submit:
-        found |= {EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE}
-    viewers = set(desired.viewers) - set(desired.runners)
-    return found | {*(RUNNER_ROLES if desired.runners else ()), *(VIEWER_ROLES if viewers else ())}

@@ -21,6 +21,9 @@ _ABOUT = {
     places.CHECK: ("Pipeline check", "Reads shards and says whether they are complete"),
     places.BUILD: ("Pipeline builds", "Builds the function that checks"),
 }
+# What the names of people's grants on buckets begin with.
+_VERBS = {"records of runs": "records", "publish code": "publishes", "submit text": "submits",
+          "its region": "looks"}  # fmt: skip
 
 
 class PipelineAccounts(pulumi.ComponentResource):
@@ -92,31 +95,21 @@ class PipelineAccounts(pulumi.ComponentResource):
 
     def _people(self, opts: pulumi.ResourceOptions, buckets: Sequence[pulumi.Resource]) -> None:
         desired, bucket = self.settings[PipelineSettings], self.settings[StorageSettings].bucket_name
-        project = self.settings.project
         after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(buckets)))
-        records = access.folder(places.RECORDS, bucket)
-        condition = gcp.storage.BucketIAMMemberConditionArgs(title="records of runs", expression=records)
-        for user in dict.fromkeys([*desired.runners, *desired.viewers]):
-            for role in access.VIEWER_ROLES if user not in desired.runners else access.RUNNER_ROLES:
-                gcp.projects.IAMMember(
-                    f"{role.rpartition('/')[2]}-{user}", project=project, role=role, member=user, opts=opts
-                )
-            gcp.storage.BucketIAMMember(
-                f"records-{user}", bucket=bucket,
-                role=f"roles/storage.object{'User' if user in desired.runners else 'Viewer'}",
-                member=user, condition=condition, opts=opts,
-            )  # fmt: skip
-        for user in desired.runners:
-            gcp.storage.BucketIAMMember(
-                f"publishes-{user}", bucket=places.scratch_bucket(self.settings),
-                role="roles/storage.objectUser", member=user, opts=after,
-            )  # fmt: skip
-            if desired.existing_raw_bucket:  # whose region is looked at
+        for one in access.of_people(self.settings):
+            runners = dict.fromkeys(desired.runners)
+            users = runners if one.who == access.RUNNER else dict.fromkeys(desired.viewers)
+            for user in users:
+                if one.who == access.VIEWER and user in runners:
+                    continue
+                if one.on == "project":
+                    gcp.projects.IAMMember(
+                        f"{one.role.rpartition('/')[2]}-{user}", project=self.settings.project,
+                        role=one.role, member=user, opts=opts,
+                    )  # fmt: skip
+                    continue
+                title = {"title": one.why, "expression": one.only} if one.only else None
                 gcp.storage.BucketIAMMember(
-                    f"looks-{user}", bucket=desired.raw_bucket_name,
-                    role="roles/storage.legacyBucketReader", member=user, opts=after,
+                    f"{_VERBS[one.why]}-{user}", bucket=one.what, role=one.role, member=user, condition=title,
+                    opts=opts if one.what == bucket else after,
                 )  # fmt: skip
-            gcp.storage.BucketIAMMember(
-                f"submits-{user}", bucket=desired.raw_bucket_name, role="roles/storage.objectUser",
-                member=user, opts=after,
-            )  # fmt: skip

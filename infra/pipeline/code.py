@@ -126,7 +126,7 @@ def _upload(settings: Settings, code: str, files: dict[str, Path]) -> dict[str, 
     except NotFound:
         raise CommandError(f"there is no bucket {name}\n    fix: {up}, then this again") from None
     except Forbidden as error:
-        fix = "roles/storage.objectUser on the bucket, or somebody in pipeline:runners"
+        fix = f"roles/storage.objectUser (pipeline:runners) on the bucket {name}, then {up}"
         raise CommandError(f"gs://{name}: {error.message}\n    fix: {fix}") from None
     except GoogleAuthError as error:
         fix = "gcloud auth application-default login"

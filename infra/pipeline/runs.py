@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+from infra import layers
 from infra.errors import CommandError
 from infra.gcp.client import STORAGE, Client, RequestError, object_url
 from infra.gcp.failures import Kind
@@ -23,10 +25,15 @@ Run = dict[str, Any]
 
 WORKFLOWS = "https://workflowexecutions.googleapis.com/v1"
 DATAPROC, LOGGING = "https://dataproc.googleapis.com/v1", "https://logging.googleapis.com/v2"
-RUNNING = "running"
+RUNNING, WAITING, SWEEP = "running", "waiting", "sweep"
 GOOD = ("trained", "shards")
+_LOOKED_AT = 100  # executions, the newest, for those that have no record
 _URL = re.compile(r"gs://([^/]+)/(?:(.*)/)?")
 _RUN = re.compile(r"r\d+")
+
+
+class NoRunError(CommandError):
+    """There is no run of that name."""
 
 
 class Runs:
@@ -51,11 +58,12 @@ class Runs:
         folder = f"{found[2]}/" if found[2] else ""
         if self._settings[PipelineSettings].existing_raw_bucket:  # ours is made beside the checkpoint bucket
             self._refuse_elsewhere()
-        sizes = [
-            int(one["size"])
-            for one in self._items(self._raw, folder, "items(name,size),nextPageToken")
-            if not str(one["name"]).endswith(places.SUBMIT)
-        ]
+        with self._role(self._raw):
+            sizes = [
+                int(one["size"])
+                for one in self._items(self._raw, folder, "items(name,size),nextPageToken")
+                if not str(one["name"]).endswith(places.SUBMIT)
+            ]
         if not sum(sizes):
             fix = f"gcloud storage cp FILES gs://{self._raw}/{folder}"
             raise CommandError(f"{url}: nothing is there\n    fix: {fix}")
@@ -63,7 +71,9 @@ class Runs:
 
     def _refuse_elsewhere(self) -> None:
         region = places.region(self._settings)
-        location = str(self._client.json("GET", f"{STORAGE}/storage/v1/b/{self._raw}")["location"]).lower()
+        with self._role(self._raw):
+            found = self._client.json("GET", f"{STORAGE}/storage/v1/b/{self._raw}")
+        location = str(found["location"]).lower()
         if location != region:
             raise CommandError(
                 f"gs://{self._raw} is in {location}, Spark and the checkpoint bucket in {region}: each "
@@ -75,7 +85,8 @@ class Runs:
         """Write `_SUBMIT` into a folder, and start its run; the run."""
         name = f"{folder}{places.SUBMIT}"
         url = f"{STORAGE}/upload/storage/v1/b/{self._raw}/o"
-        made = self._client.json("POST", url, {"uploadType": "media", "name": name}, b"")
+        with self._role(self._raw):
+            made = self._client.json("POST", url, {"uploadType": "media", "name": name}, b"")
         self._start({"data": {"bucket": self._raw, "name": name, "generation": str(made["generation"])}})
         return f"r{made['generation']}"
 
@@ -91,23 +102,54 @@ class Runs:
         self._start({"data": data, "retry": int(run.get("retry", 0)) + 1})
 
     def all(self) -> list[Run]:
-        """Every run, the newest first."""
-        names = [str(one["name"]) for one in self._items(self._bucket, f"{places.RECORDS}/r")]
+        """Every run that has a record, the newest first."""
+        with self._role(self._bucket):
+            names = [str(one["name"]) for one in self._items(self._bucket, f"{places.RECORDS}/r")]
         found = (self._read(name) for name in names if name.endswith("/run.json"))
         return sorted((one for one in found if one), key=lambda one: str(one["began"]), reverse=True)
 
+    def unrecorded(self, known: Sequence[Run]) -> list[Run]:
+        """Runs and sweeps that failed and aren't in the records, `known`; and submissions without a run."""
+        executions = [_run_of(one) for one in self._executions()]
+        there = {str(one["run"]) for one in (*known, *executions)}
+        failed = [self._named(one) for one in _failed(executions, known)]
+        return [*failed, *(one for one in self._submitted() if one["run"] not in there)]
+
+    def _submitted(self) -> list[Run]:
+        """Every submission, the newest first; nothing for who may not list the raw bucket."""
+        url = f"{STORAGE}/storage/v1/b/{quote(self._raw)}/o"
+        query = {"matchGlob": f"**{places.SUBMIT}", "fields": "items(name,generation,updated),nextPageToken"}
+        try:
+            items = list(self._client.items(url, "items", query))
+        except RequestError as error:
+            if error.failure.kind is Kind.PERMISSION:
+                return []
+            raise
+        found = [
+            {
+                "run": f"r{one['generation']}", "began": str(one["updated"]), "stage": "submitted",
+                "outcome": WAITING, "raw": f"gs://{self._raw}/{str(one['name']).removesuffix(places.SUBMIT)}",
+            }
+            for one in items
+        ]  # fmt: skip
+        return sorted(found, key=lambda one: one["began"], reverse=True)
+
     def one(self, run: str) -> Run:
-        """A run by its name. Raises CommandError where there is none."""
+        """A run by its name. Raises NoRunError where there is none."""
         found = self._read(places.record(run)) if _RUN.fullmatch(run) else None
+        if found is None:  # it may not even have begun its record
+            executions = [_run_of(one) for one in self._executions()]
+            found = next((self._named(one) for one in _failed(executions, []) if one["run"] == run), None)
         if found is None:
-            raise CommandError(f"no run {run}\n    fix: tpu pipeline status {self._settings.environment}")
+            raise NoRunError(f"no run {run}\n    fix: tpu pipeline status {self._settings.environment}")
         return found
 
     def execution(self, run: Run) -> dict[str, Any]:
         """The workflow's execution; empty once Google has forgotten it."""
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
         try:
-            return self._client.json("GET", url)
+            with self._role():
+                return self._client.json("GET", url)
         except RequestError as error:
             if error.failure.kind is Kind.MISSING:
                 return {}
@@ -119,15 +161,18 @@ class Runs:
             raise CommandError(f"{run['run']} has ended: {run['outcome']}")
         if run["stage"] == "preprocess" and run.get("batch"):
             place = f"projects/{self._settings.project}/locations/{places.region(self._settings)}"
-            batch = self._client.json("GET", f"{DATAPROC}/{place}/batches/{run['batch']}")
-            self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
+            with self._role(changes=True):
+                batch = self._client.json("GET", f"{DATAPROC}/{place}/batches/{run['batch']}")
+                self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
             return "its batch; the run ends by itself when it sees that"
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions/{run['execution']}"
-        self._client.json("POST", f"{url}:cancel", body={})
+        with self._role(changes=True):
+            self._client.json("POST", f"{url}:cancel", body={})
         ended = {**run, "outcome": "cancelled", "why": "somebody cancelled the run"}
         query = {"uploadType": "media", "name": places.record(str(run["run"]))}
         place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
-        self._client.json("POST", place, query, json.dumps(ended).encode())
+        with self._role(self._bucket):
+            self._client.json("POST", place, query, json.dumps(ended).encode())
         training = run.get("training")
         return "its workflow" + (f"; its training continues: {training}" if training else "")
 
@@ -141,8 +186,11 @@ class Runs:
             "pageSize": 1000,
         }
         while True:
-            answer = self._client.json("POST", f"{LOGGING}/entries:list", body=query)
+            with self._role():
+                answer = self._client.json("POST", f"{LOGGING}/entries:list", body=query)
             for entry in answer.get("entries") or ():
+                if "protoPayload" in entry:  # of the audit log: who created it
+                    continue
                 payload = entry.get("jsonPayload") or {}
                 yield str(entry.get("textPayload") or payload.get("message") or json.dumps(payload))
             if not answer.get("nextPageToken"):
@@ -150,8 +198,10 @@ class Runs:
             query["pageToken"] = answer["nextPageToken"]
 
     def why(self, run: Run) -> str:
-        """Why a run failed, with the grant that is missing where one is."""
+        """Why a run failed, or doesn't begin, with the grant that is missing where one is."""
         message = str(run.get("why") or "")
+        if run["outcome"] == WAITING:
+            return f"neither its event nor the schedule has started it yet; {carried_by(self._settings)}"
         if not message and run["outcome"] == RUNNING:
             error = self.execution(run).get("error") or {}
             message = str(error.get("payload") or error.get("context") or "")
@@ -159,21 +209,120 @@ class Runs:
 
     def _start(self, argument: dict[str, Any]) -> None:
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
-        self._client.json("POST", url, body={"argument": json.dumps(argument)})
+        with self._role(changes=True):
+            self._client.json("POST", url, body={"argument": json.dumps(argument)})
+
+    def _named(self, run: Run) -> Run:
+        """With the outcome of a refusal where it failed by one, and what comes next."""
+        outcome = "permission" if missing(self._settings, run["why"]) else run["outcome"]
+        again = f"tpu pipeline retry {self._settings.environment} {run['run']}"
+        return {**run, "outcome": outcome, "next": "" if run["run"] == SWEEP else again}
+
+    def _executions(self) -> list[dict[str, Any]]:
+        """The newest of the workflow, the newest first."""
+        url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
+        query = {"view": "FULL", "pageSize": str(_LOOKED_AT)}
+        with self._role():
+            found = self._client.json("GET", url, query).get("executions") or []
+        return sorted(found, key=lambda one: str(one["startTime"]), reverse=True)
 
     def _read(self, name: str) -> Run | None:
-        content = self._client.content(object_url(self._bucket, name))
+        with self._role(self._bucket):
+            content = self._client.content(object_url(self._bucket, name))
         return None if content is None else dict(json.loads(content))
 
     def _items(self, bucket: str, prefix: str, fields: str = "items(name),nextPageToken") -> Iterator[Run]:
         url = f"{STORAGE}/storage/v1/b/{quote(bucket)}/o"
         return self._client.items(url, "items", {"prefix": prefix, "fields": fields})
 
+    @contextmanager
+    def _role(self, bucket: str = "", *, changes: bool = False) -> Iterator[None]:
+        """Requests on the project, or on a bucket: a refusal of who is logged in names the role.
+
+        `changes`: of something that viewers don't do.
+        """
+        try:
+            yield
+        except RequestError as error:
+            failure = error.failure
+            lacked = {
+                one.who: one
+                for one in access.of_people(self._settings, everybody=True)
+                if failure.about in one.permissions and one.what == bucket
+                if not changes or one.who == access.RUNNER
+            }
+            if failure.kind is not Kind.PERMISSION or not lacked:
+                raise
+            lists = {access.VIEWER: "pipeline:viewers", access.RUNNER: "pipeline:runners"}
+            roles = " or ".join(
+                f"{lacked[who].role} ({name})" for who, name in lists.items() if who in lacked
+            )
+            where = f"the bucket {bucket}" if bucket else "the project"
+            up = layers.up_command("pipeline", self._settings.environment)
+            raise CommandError(f"{failure.message}\n    fix: {roles} on {where}, then {up}") from None
+
+
+def _run_of(execution: dict[str, Any]) -> Run:
+    """An execution as a run of which nothing else is known; without a name for none of ours."""
+    try:
+        argument = json.loads(execution.get("argument") or "{}")
+    except ValueError:
+        argument = {}
+    data = argument.get("data") or {} if isinstance(argument, dict) else {}
+    swept = isinstance(argument, dict) and bool(argument.get("sweep"))
+    folder = str(data.get("name", "")).removesuffix(places.SUBMIT)
+    error = execution.get("error") or {}
+    return {
+        "run": SWEEP if swept else f"r{data['generation']}" if "generation" in data else "",
+        "raw": f"gs://{data['bucket']}/{folder}" if "bucket" in data else "",
+        "execution": str(execution["name"]).rpartition("/")[2],
+        "began": str(execution["startTime"]),
+        "ended": execution.get("endTime"),
+        "stage": "begin",
+        "outcome": {"FAILED": "failed", "CANCELLED": "cancelled"}.get(str(execution["state"]), RUNNING),
+        "why": _sentence(str(error.get("payload") or error.get("context") or "")),
+    }
+
+
+def _failed(executions: Sequence[Run], known: Sequence[Run]) -> list[Run]:
+    """Executions that failed, by run the newest, where the run's record doesn't have that."""
+    recorded = {str(one["run"]): (str(one["execution"]), str(one.get("ended") or "")) for one in known}
+    newest: dict[str, Run] = {}
+    for one in executions:
+        newest.setdefault(str(one["run"]), one)
+    found = []
+    for name, one in newest.items():
+        execution, ended = recorded.get(name, ("", ""))
+        if name and one["outcome"] == "failed" and one["execution"] != execution and one["began"] > ended:
+            found.append(one)
+    return found
+
+
+def _sentence(payload: str) -> str:
+    """What an execution failed with, as text: of a refused request Google's message, and what was asked."""
+    try:
+        error = json.loads(payload)
+    except ValueError:
+        return payload
+    if not isinstance(error, dict):
+        return str(error)
+    body = error.get("body")
+    inner = body.get("error") if isinstance(body, dict) else None
+    words = inner.get("message") if isinstance(inner, dict) else body if isinstance(body, str) else None
+    return f"{words or error.get('message') or payload}{error.get('at') or ''}"
+
 
 def missing(settings: Settings, message: str) -> str:
     """ "; it needs ROLE on …" for a refusal that lacks a grant; empty for anything else."""
-    if "; it needs " in message or not re.search(r"(?i)permission|does not have|denied|403", message):
+    if "; it needs " in message:
         return ""
-    lacks = (one["role"] for one in access.by_message(settings) if re.search(one["matches"], message))
-    role = next(lacks, "")
+    role = access.lacking(settings, message)
     return f"; it needs {role}" if role else ""
+
+
+def carried_by(settings: Settings) -> str:
+    """What starts runs by itself, and the grants that it can't do without."""
+    who = places.account_id(settings, places.TRIGGER)
+    needed = [f"{one.role} for {who}" for one in access.grants(settings) if one.who == who]
+    agents = access.of_agents(settings)
+    return f"that needs, on the project: {', '.join([*needed, *(one.named for one in agents)])}"

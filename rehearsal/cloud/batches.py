@@ -50,7 +50,7 @@ class Batches:
         if "pysparkBatch" not in batch:
             raise _failed("only PySpark batches can be run here")
         account = batch["environmentConfig"]["executionConfig"]["serviceAccount"].rpartition("/")[2]
-        if missing := [one for one in NEEDED if not self._iam.allowed(account, one, self._iam.project)]:
+        if missing := [one for one in NEEDED if not self._iam.holds(account, one, self._iam.project)]:
             raise _failed(f"Service account {account} lacks {', '.join(missing)}; {ROLE} has them.")
         async with self._sandboxes.open(f"batch-{batch['uuid']}", account) as sandbox:
             folder = sandbox.place / "work"

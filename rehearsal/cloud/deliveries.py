@@ -16,7 +16,7 @@ from functools import partial
 from rehearsal.cloud.caller import OAUTH2, OIDC
 from rehearsal.cloud.doorway import Doorway, Passage
 from rehearsal.cloud.faults import LostError
-from rehearsal.cloud.iam import Iam
+from rehearsal.cloud.iam import Iam, agent
 from rehearsal.cloud.service import ApiError, JsonObject, World
 from rehearsal.cloud.workflow_engine import Request
 
@@ -78,8 +78,15 @@ class Deliveries:
             pause_s = min(pause_s * 2, _LONGEST_S)
 
     async def _attempt(self, trigger: JsonObject, event: JsonObject) -> None:
-        """ApiError unless the destination takes it, and the trigger's account may hand it over."""
+        """ApiError unless the destination takes it, and whoever it goes through may hand it on.
+
+        Cloud Storage publishes it, and Eventarc hands it over with a token of the trigger's account:
+        https://cloud.google.com/eventarc/docs/all-roles-permissions.
+        """
         account, to = trigger["serviceAccount"].rpartition("/")[2], trigger["destination"]
+        self._iam.require(agent(self._world, "storage"), "pubsub.topics.publish", self._iam.project)
+        name = f"{self._iam.project}/serviceAccounts/{account}"
+        self._iam.require(agent(self._world, "eventarc"), "iam.serviceAccounts.getAccessToken", name)
         self._iam.require(account, _RECEIVE, self._iam.project)
         assert self._world.caller is not None
         reply = await self._world.caller.send(self._request(to, event), account)

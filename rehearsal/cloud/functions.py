@@ -80,7 +80,7 @@ class Functions:
         account = _build_account(function)
         repository = function["buildConfig"]["dockerRepository"]
         for permission, on in ((_LOG, self._iam.project), (_PUSH, repository)):
-            if not self._iam.allowed(account, permission, on):
+            if not self._iam.holds(account, permission, on):
                 raise _failed(
                     "Could not build the function due to a missing permission on the build service account: "
                     f"{account} lacks {permission}"

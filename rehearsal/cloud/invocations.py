@@ -21,6 +21,12 @@ _NOT_AUTHENTICATED = (
     "Authorization header. Read more at https://cloud.google.com/run/docs/securing/authenticating"
 )
 
+# Names no permission: https://cloud.google.com/run/docs/troubleshooting#unauthorized-client
+_FORBIDDEN = (
+    "<html><head><title>403 Forbidden</title></head><body><h1>Error: Forbidden</h1><h2>Your client does not "
+    "have permission to get URL <code>{}</code> from this server.</h2></body></html>"
+)
+
 
 class Invocations:
     """What the front door asks for hosts that are a service's."""
@@ -47,12 +53,13 @@ class Invocations:
             raise ApiError(
                 404, "NOT_FOUND", f"The requested URL was not found: there is no service at {host}."
             )
-        if not self._iam.allowed(principal, _INVOKE, name):
+        if not self._iam.holds(principal, _INVOKE, name):
             sent = "Authorization" in request.headers
             if sent and not principal:
                 raise ApiError(401, "UNAUTHENTICATED", "The access token could not be verified.")
-            why = f"{principal} lacks {_INVOKE} on the service (roles/run.invoker has it)."
-            raise ApiError(403, "PERMISSION_DENIED", why if sent else _NOT_AUTHENTICATED)
+            if not sent:
+                raise ApiError(403, "PERMISSION_DENIED", _NOT_AUTHENTICATED)
+            return web.Response(status=403, text=_FORBIDDEN.format(path), content_type="text/html")
         function = name.replace("/services/", "/functions/")
         if self._functions is None or function not in self._world.directory:
             raise NotEmulatedError(f"A request to the service {name}")

@@ -10,6 +10,8 @@ import pytest
 
 from cli import pipeline
 from infra.errors import CommandError
+from infra.gcp.client import RequestError
+from infra.gcp.failures import classify
 from infra.pipeline.runs import Runs, missing
 from tests.infra.test_pipeline_layer import settings
 
@@ -30,11 +32,17 @@ class Google:
         self.location, self.state = location, state
         self.asked: list[tuple[str, str, Any]] = []
         self.entries: list[dict[str, Any]] = []
+        self.executions: list[dict[str, Any]] = []
+        self.refused = ""
 
     def json(
         self, method: str, url: str, query: Mapping[str, str] | None = None, body: Any = None
     ) -> dict[str, Any]:
         self.asked.append((method, url, body))
+        if self.refused and self.refused in f"{method} {url}":
+            raise RequestError(classify("Permission 'workflows.executions.create' denied on resource", 403))
+        if method == "GET" and url.endswith("/executions"):
+            return {"executions": self.executions}
         if url.endswith(f"/b/{RAW}"):
             return {"location": self.location}
         if url.endswith("entries:list"):
@@ -49,6 +57,9 @@ class Google:
 
     def items(self, url: str, key: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         if f"/b/{RAW}/" in url:
+            if "matchGlob" in query:
+                yield {"name": "corpus/_SUBMIT", "generation": "17", "updated": "2026-11-24T09:00:00Z"}
+                return
             names = [name for name in self.sizes if name.startswith(query["prefix"])]
             yield from ({"name": name, "size": str(self.sizes[name])} for name in names)
         else:
@@ -151,6 +162,72 @@ def test_runs_are_listed_the_newest_first() -> None:
     assert [one["run"] for one in runs(Google(RUN, later)).all()] == ["r18", "r17"]
 
 
+def execution(number: int, argument: Any, state: str = "FAILED", payload: Any = None) -> dict[str, Any]:
+    """As the API lists one."""
+    return {
+        "name": f"projects/p/locations/us-east5/workflows/tpu-pipeline/executions/e-{number}",
+        "startTime": f"2026-11-24T10:0{number}:00Z", "state": state, "argument": json.dumps(argument),
+        **({"error": {"payload": json.dumps(payload)}} if payload else {}),
+    }  # fmt: skip
+
+
+EVENT = {"data": {"bucket": RAW, "name": "corpus/_SUBMIT", "generation": "17"}}
+REFUSED = {
+    "code": 403,
+    "body": {"error": {"message": "tpu-pipeline-run@p does not have storage.objects.create access"}},
+    "at": f" (gs://{BUCKET}/pipeline/r17/run.json)",
+}
+
+
+def test_a_run_that_may_not_write_its_record_is_shown_with_the_role() -> None:
+    google = Google()
+    google.executions = [execution(1, EVENT, payload=REFUSED)]
+    for found in (runs(google).one("r17"), *runs(google).unrecorded([])):
+        assert (found["run"], found["outcome"], found["raw"]) == ("r17", "permission", f"gs://{RAW}/corpus/")
+        assert found["next"] == "tpu pipeline retry dev r17"
+        needs = f"roles/storage.objectUser on the bucket {BUCKET}, below pipeline/, for tpu-pipeline-run"
+        assert runs(google).why(found).endswith(f"; it needs {needs}")
+
+
+ENDED = {"execution": "e-1", "ended": "2026-11-24T10:01:30Z"}
+
+
+@pytest.mark.parametrize(("record", "executions", "shown"), [
+    ({}, [execution(1, EVENT, payload=REFUSED)], ["r17"]),
+    ({}, [execution(1, EVENT, payload=REFUSED), execution(2, EVENT, "ACTIVE")], []),
+    (ENDED, [execution(1, EVENT, payload="failed at train")], []),
+    (ENDED, [execution(2, EVENT, payload=REFUSED)], ["r17"]),
+    ({"execution": "e-3"}, [execution(0, {"sweep": True}, payload=REFUSED)], ["sweep"]),
+    ({"execution": "e-3"}, [execution(0, {"sweep": True}, payload=REFUSED),
+                            execution(1, {"sweep": True}, "SUCCEEDED")], []),
+])  # fmt: skip
+def test_what_failed_is_shown_where_no_record_has_it(
+    record: dict[str, Any], executions: list[dict[str, Any]], shown: list[str]
+) -> None:
+    google = Google()
+    google.executions = executions
+    known = [{**RUN, **record}] if record else []
+    assert [one["run"] for one in runs(google).unrecorded(known) if one["outcome"] != "waiting"] == shown
+
+
+def test_what_nothing_has_started_waits_and_names_the_roles_that_start_it() -> None:
+    (found,) = runs(Google()).unrecorded([])
+    assert (found["run"], found["outcome"], found["raw"]) == ("r17", "waiting", f"gs://{RAW}/corpus/")
+    why = runs(Google()).why(found)
+    for role in ("roles/workflows.invoker", "roles/eventarc.eventReceiver"):
+        assert f"{role} for tpu-pipeline-trigger" in why
+    assert runs(Google()).unrecorded([RUN]) == []
+
+
+def test_a_person_who_may_not_start_runs_learns_which_role_and_who_grants_it() -> None:
+    google = Google()
+    google.refused = "POST https://workflowexecutions"
+    with pytest.raises(
+        CommandError, match=r"fix: roles/workflows.invoker \(pipeline:runners\) on the project"
+    ):
+        runs(google).retry({**RUN, "outcome": "failed"})
+
+
 @pytest.mark.parametrize("name", ["r99", "../secret", "17", ""])
 def test_a_run_that_there_isnt_is_an_error(name: str) -> None:
     with pytest.raises(CommandError, match="no run"):
@@ -159,7 +236,8 @@ def test_a_run_that_there_isnt_is_an_error(name: str) -> None:
 
 def test_lines_of_a_batch_are_read_whatever_their_payload() -> None:
     google = Google()
-    google.entries = [{"textPayload": "one"}, {"jsonPayload": {"message": "two"}}, {"jsonPayload": {"a": 3}}]
+    google.entries = [{"textPayload": "one"}, {"jsonPayload": {"message": "two"}}, {"jsonPayload": {"a": 3}},
+                      {"protoPayload": {"methodName": "CreateBatch"}}]  # fmt: skip
     assert list(runs(google).logs(RUN)) == ["one", "two", '{"a": 3}']
 
 
@@ -202,6 +280,16 @@ def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture
     head, row, _ = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "predicted", "spark", "training", "actual", "most"]
     assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
+
+
+def test_a_batch_that_could_not_write_differs_from_one_that_printed(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["logs", "dev", "r17"]) == 1
+    assert "that needs roles/dataproc.worker on the project for tpu-pipeline-spark" in capsys.readouterr().out
+    google.entries = [{"textPayload": "Spark"}]
+    assert pipeline.main(["logs", "dev", "r17"]) == 0
+    assert capsys.readouterr().out == "Spark\n"
 
 
 def test_run_says_the_price_asks_and_follows_to_the_end(

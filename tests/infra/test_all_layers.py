@@ -20,7 +20,7 @@ DECLARED = {
     "gke": 16,
     "queue": 134,
     "builds": 41,
-    "pipeline": 48,
+    "pipeline": 44,
     "monitoring": 46,
 }
 _GKE = {

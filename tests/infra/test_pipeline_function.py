@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from google.cloud.exceptions import NotFound
+from google.cloud.exceptions import Forbidden, NotFound
 
 from infra.settings.sources import ROOT
 
@@ -128,3 +128,16 @@ def test_the_bucket_that_is_asked_for_is_read(function: ModuleType, monkeypatch:
     monkeypatch.setattr(function.storage, "Client", Client)
     answer, status = function.check(Asked({"bucket": "my-bucket", "folder": f"{FOLDER}/"}))
     assert (status, answer["ok"]) == (200, True)
+
+
+def test_what_may_not_be_read_is_refused_in_googles_words(
+    function: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        def bucket(self, name: str) -> Bucket:
+            raise Forbidden("check@p does not have storage.objects.get access")  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(function.storage, "Client", Client)
+    answer, status = function.check(Asked({"bucket": "my-bucket", "folder": FOLDER}))
+    assert (status, answer["error"]["code"]) == (403, 403)
+    assert "check@p does not have storage.objects.get access" in answer["error"]["message"]

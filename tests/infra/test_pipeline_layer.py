@@ -14,6 +14,7 @@ from infra.errors import SettingsError
 from infra.jobs import handoff
 from infra.pipeline import access, code, places, price, schedule, spark
 from infra.pipeline.places import RUN
+from infra.pipeline.runs import missing
 from infra.pipeline.triggers import AgentPatience
 from infra.settings import Settings
 from infra.settings.parser import parse
@@ -132,19 +133,49 @@ def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any])
     assert declared == table
 
 
+def of_storage(who: str, permission: str, at: str) -> str:
+    """As Cloud Storage refuses, with the URL that its client adds."""
+    account = f"tpu-pipeline-{who}@my-project.iam.gserviceaccount.com"
+    return (
+        f"{account} does not have {permission} access to the Google Cloud Storage object. Permission "
+        f"'{permission}' denied on resource (or it may not exist). ({at})"
+    )
+
+
+_API, _BUCKET = "https://storage.googleapis.com/storage/v1/b", "my-project-checkpoints"
+_ACT_AS = "Permission 'iam.serviceAccounts.actAs' denied on resource '//iam.googleapis.com/projects/p/"
+
+
 @pytest.mark.parametrize(("message", "role"), [
-    ("Permission 'dataproc.batches.create' denied on resource '//dataproc…'", "tpu_pipeline_run_batches"),
-    ("tpu-pipeline-spark@my-project.iam.gserviceaccount.com does not have storage.objects.get access to the "
-     "Google Cloud Storage object. Permission 'storage.objects.get' denied on resource my-project-raw",
+    ("Permission 'dataproc.batches.create' denied on resource '//dataproc…'",
+     "the role tpu_pipeline_run_batches on the project for tpu-pipeline-run"),
+    (of_storage("spark", "storage.objects.get", f"{_API}/my-project-raw/o/a"),
      "roles/storage.objectViewer on the bucket my-project-raw for tpu-pipeline-spark"),
-    ("tpu-pipeline-check@my-project.iam.gserviceaccount.com does not have storage.objects.list access to "
-     "my-project-checkpoints", "roles/storage.objectViewer on the bucket my-project-checkpoints for tpu-pip"),
+    (of_storage("spark", "storage.objects.get", "gs://my-project-raw-scratch/code/main.py"),
+     "roles/storage.objectUser on the bucket my-project-raw-scratch for tpu-pipeline-spark"),
+    (of_storage("check", "storage.objects.get", f"{_API}/my-project-checkpoints/o/tokens%2Fr1%2F_READY"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below tokens/, for tpu-pipeline-check"),
+    (of_storage("run", "storage.objects.get", f"{_API}/my-project-checkpoints/o/heartbeats%2Fr1%2Fworker-0"),
+     f"roles/storage.objectViewer on the bucket {_BUCKET}, below heartbeats/, for tpu-pipeline-run"),
+    (of_storage("run", "storage.objects.create", "gs://my-project-checkpoints/pipeline/r1/run.json"),
+     f"roles/storage.objectUser on the bucket {_BUCKET}, below pipeline/, for tpu-pipeline-run"),
+    (of_storage("run", "storage.objects.create",
+                "https://storage.googleapis.com/upload/storage/v1/b/my-project-checkpoints-fleet/o?name=s"),
+     "roles/storage.objectUser on the bucket my-project-checkpoints-fleet for tpu-pipeline-run"),
+    (f"{_ACT_AS}serviceAccounts/tpu-training@my-project.iam.gserviceaccount.com'",
+     "roles/iam.serviceAccountUser on the account tpu-training for tpu-pipeline-run"),
+    ("User not authorized to act as service account 'tpu-pipeline-spark@my-project.iam.gserviceaccount.com'.",
+     "roles/iam.serviceAccountUser on the account tpu-pipeline-spark for tpu-pipeline-run"),
+    ("tpu-pipeline-build@my-project.iam.gserviceaccount.com lacks logging.logEntries.create",
+     "roles/logging.logWriter on the project for tpu-pipeline-build"),
+    ("Permission 'logging.logEntries.create' denied on resource '//logging.googleapis.com/projects/p'",
+     "roles/logging.logWriter on the project for tpu-pipeline-run"),
 ])  # fmt: skip
 def test_a_refusal_names_the_role_that_is_missing(message: str, role: str) -> None:
-    from infra.pipeline.runs import missing
-
-    assert role in missing(settings(), message)
-    assert missing(settings(), "the disk is full") == ""
+    more = {"pipeline__train": "fleet", "pipeline__trainZone": "us-east5-b"}
+    known = settings(pipeline__sparkRole="roles/dataproc.serverlessNode", **more)
+    assert missing(known, f"{message}, 403") == f"; it needs {role}"
+    assert missing(known, "the disk is full") == ""
 
 
 def test_the_workflow_parses_and_fits_the_service() -> None:

@@ -15,6 +15,7 @@ import pytest
 from infra.pipeline.program import settings_of_runs
 from infra.settings.sources import ROOT
 from rehearsal.cloud.workflow_engine import Interpreter, Raised, Reply, Request, parse
+from rehearsal.cloud.workflow_engine.values import error
 from tests.infra.test_pipeline_layer import FLEET, settings
 
 PROGRAM = parse((ROOT / "infra/pipeline/workflow.yaml").read_text())
@@ -22,6 +23,7 @@ RAW, BUCKET, SETTINGS = "my-project-raw", "my-project-checkpoints", "pipeline/se
 EVENT = {"data": {"bucket": RAW, "name": "corpus/_SUBMIT", "generation": "17"}}
 READY = {"ok": True, "manifest": "ab" * 32, "documents": 3, "tokens": 1000, "shards": 2, "bytes": 2000}
 BATCH, CONTENT = "tpu-pipeline-r17", "0123456789abcdef"
+SPARK = "tpu-pipeline-spark"
 
 
 @dataclass
@@ -41,6 +43,8 @@ class Google:
     nodes: set[str] = field(default_factory=set)
     started: list[Any] = field(default_factory=list)
     lines: list[tuple[str, Any]] = field(default_factory=list)
+    may_log: bool = True
+    pages: list[tuple[int, bytes]] = field(default_factory=list)
     passed_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -60,9 +64,14 @@ class Google:
         self.passed_s += seconds
 
     async def log(self, severity: str, payload: Any) -> None:
+        if not self.may_log:
+            raise error("SystemError", "Permission 'logging.logEntries.create' denied on resource", code=403)
         self.lines.append((severity, payload))
 
     async def send(self, request: Request) -> Reply:
+        if self.pages and request.url.startswith("https://check.run.app"):
+            code, page = self.pages.pop(0)
+            return Reply(code, {"Content-Type": "text/html"}, page)
         for part, answers in self.refusals.items():
             if part in f"{request.method} {request.url}" and answers:
                 code, text = answers.pop(0)
@@ -229,16 +238,19 @@ def test_how_a_batch_ends(states: list[str], message: str, outcome: str, after: 
     assert message in record["why"]
 
 
-def test_a_batch_that_was_refused_an_object_names_the_role() -> None:
+@pytest.mark.parametrize(("role", "lacks"), [
+    ("roles/dataproc.worker", "roles/dataproc.worker on the project"),
+    ("roles/dataproc.serverlessNode", f"roles/storage.objectViewer on the bucket {RAW}"),
+])  # fmt: skip
+def test_a_batch_that_was_refused_an_object_names_the_role(role: str, lacks: str) -> None:
     message = (
-        "tpu-pipeline-spark@my-project.iam.gserviceaccount.com does not have storage.objects.get access to "
-        f"the Google Cloud Storage object. Permission 'storage.objects.get' denied on resource {RAW}"
+        f"could not fetch gs://{RAW}/corpus/a.jsonl: 403 {SPARK}@my-project.iam.gserviceaccount.com does not "
+        "have storage.objects.get access to the Google Cloud Storage object. Permission "
+        "'storage.objects.get' denied on resource (or it may not exist)."
     )
-    record = failed(Google(states=["FAILED"], message=message))
+    record = failed(Google(states=["FAILED"], message=message, given={"pipeline__sparkRole": role}))
     assert record["outcome"] == "permission"
-    assert record["why"].endswith(
-        f"it needs roles/storage.objectViewer on the bucket {RAW} for tpu-pipeline-spark"
-    )
+    assert record["why"] == f"{message}; it needs {lacks} for {SPARK}"
 
 
 @pytest.mark.parametrize(("code", "message", "outcome"), [
@@ -280,6 +292,50 @@ def test_shards_that_are_not_complete_train_nothing() -> None:
     assert (record["stage"], record["outcome"]) == ("check", "invalid")
     assert record["why"] == "gs://b/tokens/r17/0.bin is missing"
     assert google.nodes == set()
+
+
+def test_a_page_that_refuses_the_check_names_the_invokers_role() -> None:
+    page = b"<html><h2>Your client does not have permission to get URL <code>/</code></h2></html>"
+    record = failed(Google(pages=[(403, page)]))
+    assert (record["stage"], record["outcome"]) == ("check", "permission")
+    assert record["why"] == (
+        "Permission 'run.routes.invoke' denied on https://check.run.app; it needs roles/run.invoker on the "
+        "function for tpu-pipeline-run"
+    )
+
+
+@pytest.mark.parametrize(("part", "at", "role"), [
+    (f"GET https://storage.googleapis.com/storage/v1/b/{RAW}/o", f"gs://{RAW}/corpus/",
+     f"roles/storage.objectViewer on the bucket {RAW} for"),
+    (f"{BUCKET}/o/heartbeats", "heartbeats%2Fr17%2Fworker-0",
+     f"roles/storage.objectViewer on the bucket {BUCKET}, below heartbeats/, for"),
+    (f"b/{BUCKET}-fleet/o", f"/b/{BUCKET}-fleet/o",
+     f"roles/storage.objectUser on the bucket {BUCKET}-fleet for"),
+])  # fmt: skip
+def test_a_refusal_that_names_no_bucket_is_told_apart_by_what_was_asked(
+    part: str, at: str, role: str
+) -> None:
+    permission = f"storage.objects.{'list' if RAW in part else 'get' if 'heart' in part else 'create'}"
+    message = (
+        f"tpu-pipeline-run@my-project.iam.gserviceaccount.com does not have {permission} access to the "
+        f"Google Cloud Storage object. Permission '{permission}' denied on resource (or it may not exist)."
+    )
+    record = failed(Google(refusals={part: [(403, message)]}))
+    assert record["outcome"] == "permission"
+    assert message in record["why"]
+    assert at in record["why"]
+    assert record["why"].endswith(f"; it needs {role} tpu-pipeline-run")
+
+
+def test_a_run_whose_lines_are_refused_starts_nothing_and_its_record_says_why() -> None:
+    google = Google(may_log=False)
+    with pytest.raises(Raised):
+        run(google)
+    assert google.batches == {}
+    assert (google.record["outcome"], google.record["stage"]) == ("permission", "preprocess")
+    assert google.record["why"].endswith(
+        "; it needs roles/logging.logWriter on the project for tpu-pipeline-run"
+    )
 
 
 def test_nothing_submitted_is_an_outcome() -> None:

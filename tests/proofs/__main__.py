@@ -7,6 +7,7 @@
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
+    python -m tests.proofs grants           take each grant of the pipeline away: a sentence names it: 10 min
     python -m tests.proofs mutants          a check of the cloud or of a stack changed, 115 times: 20 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
@@ -33,6 +34,7 @@ from typing import Any
 from benchmarks.machine import described
 from tests.fleet.lab import Lab
 from tests.fleet.matrix import asks, meet
+from tests.proofs import grants as granted
 from tests.proofs import load as loaded
 from tests.proofs import mutating
 from tests.proofs import roles as held
@@ -202,6 +204,11 @@ def roles(_: argparse.Namespace) -> dict[str, Any]:
     return held.found(say)
 
 
+def grants(options: argparse.Namespace) -> dict[str, Any]:
+    """Without it a run, an event, an update or a command fails, and names it; docs/pipeline-grants.md."""
+    return granted.found(say, options.part or ())
+
+
 def load(options: argparse.Namespace) -> dict[str, Any]:
     """No test depends on an idle machine."""
     found = loaded.found(options.times, options.loops, options.paths, say)
@@ -274,6 +281,9 @@ def main() -> None:
     of_settings.add_argument("--seed", type=int, default=20261122)
     of_settings.set_defaults(prove=settings)
     commands.add_parser("roles").set_defaults(prove=roles)
+    of_grants = commands.add_parser("grants")
+    of_grants.add_argument("--part", action="append", choices=granted.PARTS, help="only these again")
+    of_grants.set_defaults(prove=grants)
     of_mutants = commands.add_parser("mutants")
     of_mutants.add_argument("--each", type=int, default=8, help="so many of each operator, cloud and stacks")
     of_mutants.add_argument("--all", action="store_true", help="every site")

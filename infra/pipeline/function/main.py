@@ -1,7 +1,7 @@
 """Answers whether the shards of a run are complete: every one of the manifest there, with its sha256.
 
 Takes {"bucket", "folder"}; answers {"ok": true, "manifest", "documents", "tokens", "shards", "bytes"}, or
-{"ok": false, "why"} with all that is wrong. It reads, and writes nothing.
+{"ok": false, "why"} with all that is wrong, and with 403 where it may not read. It writes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from google.cloud import storage
-from google.cloud.exceptions import NotFound
+from google.cloud.exceptions import Forbidden, NotFound
 
 MANIFEST, READY = "manifest.json", "_READY"
 _AT_ONCE, _CHUNK = 8, 8 << 20
@@ -32,7 +32,10 @@ def check(request: Request) -> tuple[dict[str, Any], int]:
     asked = request.get_json(silent=True)
     if not isinstance(asked, dict) or not {"bucket", "folder"} <= asked.keys():
         return {"ok": False, "why": 'the body must be {"bucket": …, "folder": …}'}, 400
-    return answer(storage.Client().bucket(asked["bucket"]), str(asked["folder"]).rstrip("/")), 200
+    try:
+        return answer(storage.Client().bucket(asked["bucket"]), str(asked["folder"]).rstrip("/")), 200
+    except Forbidden as error:  # as Google's own APIs refuse: the caller names the role
+        return {"error": {"code": 403, "message": str(error)}}, 403
 
 
 def answer(bucket: storage.Bucket, folder: str) -> dict[str, Any]:

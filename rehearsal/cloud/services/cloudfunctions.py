@@ -80,7 +80,8 @@ def _failed(change: Change, error: ApiError) -> None:
         return
     message = {"severity": "ERROR", "type": "CloudRunServiceNotReady", "message": error.message}
     change.world.directory[change.name] |= {"state": "FAILED", "stateMessages": [message]}
-    _service(change)
+    if change.world.directory[change.name]["serviceConfig"]["service"] not in change.world.directory:
+        _service(change)
 
 
 ENTRY = Entry(

@@ -92,8 +92,15 @@ def _if(condition: Any, ifTrue: Any, ifFalse: Any) -> Any:
 # text
 
 
+# RE2, whose syntax Workflows takes, looks neither ahead nor behind, and refers to no group:
+# https://github.com/google/re2/wiki/Syntax
+_NOT_RE2 = re.compile(r"(?<!\\)(?:\\\\)*(\(\?<?[=!]|\(\?>|\(\?\(|\(\?P=|\\[1-9])")
+
+
 def _regex(regexp: str) -> re.Pattern[str]:
     _need("string", regexp)
+    if found := _NOT_RE2.search(regexp):
+        raise error("ValueError", f"{regexp} isn't a regular expression: RE2 has no {found[1]}")
     try:
         return re.compile(regexp)
     except re.error as wrong:

@@ -17,12 +17,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from tpu_lab import PretendedHosts
-
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import NO_LAGS, CloudConfig
 from rehearsal.cloud.workflow_engine import Reply, Request
 from rehearsal.world import authority, names
+from tests.cloud.tpu_lab import PretendedHosts
 
 PROJECT, OWNER, REGION = "boxed", "owner@example.com", "us-east5"
 P = f"projects/{PROJECT}"
@@ -39,8 +38,13 @@ _JSON = {"Content-Type": "application/json"}
 class Boxed:
     """The cloud; `more` is of its configuration."""
 
-    def __init__(self, folder: Path, **more: Any) -> None:
-        self._folder, self._more = folder, more
+    def __init__(self, folder: Path, project: str = PROJECT, **more: Any) -> None:
+        self.project, self.folder = project, folder
+        self._more = {
+            "clock_rate": 20.0,
+            "enabled_apis": tuple(f"{api}.googleapis.com" for api in APIS),
+            **more,
+        }
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -57,12 +61,12 @@ class Boxed:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     async def _open(self) -> None:
-        (self._folder / "hosts").write_text(names.hosts_file())
-        tls = authority.issue(self._folder / "tls", names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
+        (self.folder / "hosts").write_text(names.hosts_file())
+        tls = authority.issue(self.folder / "tls", names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
         for line in (
             ["mount", "--make-rprivate", "/"],
             ["mount", "-t", "tmpfs", "tmpfs", "/run"],
-            ["mount", "--bind", str(self._folder / "hosts"), "/etc/hosts"],
+            ["mount", "--bind", str(self.folder / "hosts"), "/etc/hosts"],
             ["ip", "link", "set", "lo", "up"],
             *(
                 ["ip", "address", "add", f"{one}/32", "dev", "lo"]
@@ -70,15 +74,16 @@ class Boxed:
             ),
         ):
             subprocess.run(line, check=True, capture_output=True)
+        self.tls = tls
         variables = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(Path(__file__).parents[3]),
             **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(tls.bundle)),
         }
         config = CloudConfig(
-            PROJECT, self._folder / "cloud", self._folder / "control", OWNER, "1//refresh", clock_rate=20.0,
+            self.project, self.folder / "cloud", self.folder / "control", OWNER, "1//refresh",
             certificate=tls.certificate, key=tls.key, ca_certificate=tls.ca, builder=variables,
-            enabled_apis=tuple(f"{api}.googleapis.com" for api in APIS), **NO_LAGS, **self._more,
+            **{**NO_LAGS, **self._more},
         )  # fmt: skip
         self.cloud = Cloud(config, PretendedHosts())
         await self.cloud.start()
@@ -101,7 +106,7 @@ class Boxed:
 
     def bucket(self, name: str) -> None:
         body = {"name": name, "location": REGION}
-        self.ask("POST", f"storage.googleapis.com/storage/v1/b?project={PROJECT}", body)
+        self.ask("POST", f"storage.googleapis.com/storage/v1/b?project={self.project}", body)
 
     def upload(self, name: str, content: bytes, bucket: str = "raw") -> None:
         self.ask(

@@ -137,9 +137,19 @@ def test_a_lost_event_never_comes_and_the_next_one_does(boxed: Boxed) -> None:
     assert boxed.cloud.faults.lift(rule) == 1
 
 
-@pytest.mark.parametrize("role", ["roles/eventarc.eventReceiver", "roles/workflows.invoker"])
-def test_without_a_role_nothing_is_delivered_until_it_is_granted(boxed: Boxed, role: str) -> None:
-    member, name = f"serviceAccount:trigger@{PROJECT}.iam.gserviceaccount.com", f"{role[-7:]}.txt"
+TRIGGER = f"trigger@{PROJECT}.iam.gserviceaccount.com"
+
+
+@pytest.mark.parametrize(("role", "account"), [
+    ("roles/eventarc.eventReceiver", TRIGGER),
+    ("roles/workflows.invoker", TRIGGER),
+    ("roles/eventarc.serviceAgent", EVENTARC),
+    ("roles/pubsub.publisher", STORAGE),
+])  # fmt: skip
+def test_without_a_role_nothing_is_delivered_until_it_is_granted(
+    boxed: Boxed, role: str, account: str
+) -> None:
+    member, name = f"serviceAccount:{account}", f"{role[-7:]}.txt"
 
     async def revoke() -> None:
         policy = boxed.cloud.iam.policy(P)

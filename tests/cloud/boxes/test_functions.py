@@ -111,7 +111,7 @@ def invoke(
 
 def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:
     refused = invoke(boxed)
-    assert (refused.status, b"roles/run.invoker" in refused.body) == (403, True)
+    assert (refused.status, b"does not have permission to get URL" in refused.body) == (403, True)
     boxed.grant(f"{L}/services/checks", "roles/run.invoker", f"serviceAccount:{email('caller')}")
     answer = invoke(boxed)
     assert (answer.status, json.loads(answer.body)) == (200, {"text": "one", "mode": "strict", "path": "/"})

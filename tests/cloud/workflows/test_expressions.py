@@ -47,6 +47,7 @@ from rehearsal.cloud.workflow_engine import Raised, SourceError
         ('text.replace_all("a.b.c", ".", "-")', "a-b-c"),
         ('text.replace_all_regex("a1b22", "[0-9]+", "#")', "a#b#"),
         ('text.match_regex("us-east5-a", "^us-")', True),
+        ('text.match_regex("a=", "(?i)(?:A|b)=")', True),
         ('text.url_encode("a/b c")', "a%2Fb%20c"),
         ('text.find_all("banana", "an")', [1, 3]),
         ('json.decode("{\\"a\\": [1]}").a[0]', 1),
@@ -86,6 +87,8 @@ def test_an_expression_has_its_value(expression: str, is_: Any) -> None:
         ("9223372036854775807 + 1", "ValueError", "64 bits"),
         ('sys.get_env("NONE")', "KeyError", "NONE not found"),
         ('hash.compute_checksum(text.encode("x"), "MD2")', "ValueError", "MD2"),
+        ('text.match_regex("ab", "(?=.*b)a")', "ValueError", "RE2 has no (?="),
+        (r'text.match_regex("aa", "(a)\\1")', "ValueError", r"RE2 has no \1"),
     ],
 )
 def test_what_has_no_value_is_an_error_with_its_tag(expression: str, tag: str, says: str) -> None:

@@ -1,0 +1,378 @@
+"""Every grant of the pipeline is needed: without it a run, an event, an update or a command fails with a
+sentence that names it, and with all of them the same run ends well.
+
+One lab (tests/proofs/pipeline_lab.py) with two sets of settings: Spark by the small role and a custom job of
+Vertex AI, then Spark by the worker's role and a slice of the fleet. A run that was refused is retried
+without the next grant: `tpu pipeline retry` continues from what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from infra.pipeline import access, places
+from infra.pipeline.access import Grant
+from infra.settings.sources import ROOT
+from tests.proofs.pipeline_lab import BUCKET, RAW, REGION, RUNNER, VIEWER, PipelineLab, named
+
+RESULTS = ROOT / "benchmarks/results/pipeline_grants.json"
+SMALL = {
+    "pipeline:existingRawBucket": True,
+    "pipeline:schedule": "0 3 1 1 *",
+    "pipeline:sparkRole": "roles/dataproc.serverlessNode",
+    "pipeline:train": "vertex",
+    "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}",
+    "pipeline:trainSlice": "v6e-1",
+    "pipeline:trainZone": f"{REGION}-b",
+}
+DELIVER = "eventarc.events.deliver"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of taking a grant away; `sentence` names it, `shown`: by which command."""
+
+    grant: str
+    outcome: str
+    shown: str
+    sentence: str
+    took_s: float
+    on: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+
+
+@dataclass
+class Proof:
+    """The rows so far; each is printed as it is found."""
+
+    lab: PipelineLab
+    say: Say
+    rows: list[Row] = field(default_factory=list)
+    run: str = ""
+
+    def grant(self, who: str, role: str, what: str = "", folder: str = "") -> Grant:
+        """The one of an account, by the last part of its id or in words, with this role or one of our own."""
+        name = f"{places.name(self.lab.settings)}-{who}" if who in places.ACCOUNTS else who
+        found = [
+            one
+            for one in self.lab.grants()
+            if one.who == name and (one.role or one.title).rpartition("/")[2] == role
+            and one.what.startswith(what) and one.folder == folder
+        ]  # fmt: skip
+        exact = [one for one in found if one.what == what] or found
+        assert len(exact) == 1, f"{who} {role} {what}: {found}"
+        return exact[0]
+
+    @contextmanager
+    def away(self, grant: Grant, outcome: str, shown: str) -> Iterator[list[str]]:
+        """It is away; what was printed is put into the list, and must name it."""
+        begun, printed = time.monotonic(), list[str]()
+        with self.lab.without(grant):
+            yield printed
+        text = "\n".join(printed)
+        (sentence,) = [line.strip() for line in text.splitlines() if self.names(line, grant)][:1] or [""]
+        assert sentence, f"nothing names {grant.named}:\n{text}"
+        whole = re.search(r"(?ms)^why +(.*?)^next +", text)  # a run's page has all of it, on several lines
+        sentence = " ".join((whole[1] if whole else re.sub(r"^(error|fix): +", "", sentence)).split())
+        assert self.names(sentence, grant), sentence
+        sentence = re.sub(r"r\d{16}", "RUN", sentence).replace(f"{BUCKET}", "BUCKET").replace(RAW, "RAW")
+        row = Row(named(grant), outcome, shown, sentence, round(time.monotonic() - begun, 1))
+        self.rows.append(row)
+        self.say(f"without {row.grant}: {row.outcome}; {row.sentence}")
+
+    @staticmethod
+    def names(line: str, grant: Grant) -> bool:
+        """Whether a line names the role, what it is on, and whose it is."""
+        role = grant.role or grant.role_id
+        who = "pipeline:" if grant.who in (access.RUNNER, access.VIEWER) else grant.who
+        return role in line and who in line and (grant.on != "bucket" or grant.what in line)
+
+    # Runs
+
+    def again(self, grant: Grant, stage: str) -> dict[str, Any]:
+        """The run is retried without a grant, and its page says so; the record."""
+        with self.away(grant, f"permission, at {stage}", "tpu pipeline status ENV RUN") as printed:
+            last = str(self.lab.record(self.run).get("execution", ""))
+            self.lab.tpu("pipeline", "retry", "dev", self.run)
+            record = self.lab.ended(self.run, last)
+            printed.append(self.lab.tpu("pipeline", "status", "dev", self.run))
+            assert (record["outcome"], record["stage"]) == ("permission", stage), record
+            assert record["next"].startswith("tpu pipeline retry"), record
+            assert "outcome  permission" in printed[0], printed[0]
+        return record
+
+    def training(self, limit_s: float = 400) -> None:
+        """Wait until the run trains."""
+        end = time.monotonic() + limit_s
+        while "training" not in (record := self.lab.record(self.run)):
+            assert record["outcome"] in ("running", "permission"), record  # the latter is of the try before
+            assert time.monotonic() < end, record
+            time.sleep(0.1)
+
+    def refused(self, grant: Grant, *words: str, who: str) -> None:
+        """A command fails without a grant of its user's, and not with it."""
+        places_ = {"dev": "ENV", "--yes": "", self.run: "RUN"}
+        shown = [places_.get(one, "FOLDER" if one.startswith("gs:") else one) for one in words]
+        shown = ["RUN" if re.fullmatch(r"r\d+", one) else one for one in shown if one]
+        with self.away(grant, "the command fails", f"tpu {' '.join(shown)}") as printed:
+            printed.append(self.lab.tpu(*words, who=who, fine=False))
+
+    def event(self, grant: Grant, folder: str) -> None:
+        """A submission by an object alone starts nothing without a grant, and is seen; then it does."""
+        with self.away(grant, "the submission waits", "tpu pipeline status ENV") as printed:
+            seen = len(self._deliveries())
+            run = self.submitted(folder)
+            while not (tried := self._deliveries()[seen:]):
+                time.sleep(0.05)
+            assert tried[0]["status"] == 403, tried
+            if grant.on == "project" and "workflows" in grant.role:
+                assert self.lab.sweep()["status"] == {"code": 7}, "the schedule can't either"
+            printed.append(self.lab.tpu("pipeline", "status", "dev"))
+            assert re.search(rf"{run} .* waiting ", printed[0]), printed[0]
+            assert not self.lab.record(run)
+        assert self.lab.ended(run)["outcome"] == "empty", "with the grant the event comes"
+        self.lab.settled()
+
+    def submitted(self, folder: str) -> str:
+        """An object `_SUBMIT` alone, by a program; its run."""
+        self.lab.upload(f"{folder}%2F_SUBMIT", b"", RAW)
+        found = self.lab.ask("GET", f"storage.googleapis.com/storage/v1/b/{RAW}/o/{folder}%2F_SUBMIT")
+        return f"r{found['generation']}"
+
+    def _deliveries(self) -> list[dict[str, Any]]:
+        every = self.lab.cloud.requests.since(0)["requests"]
+        return [one for one in every if one["method_id"] == DELIVER]
+
+
+def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
+    """A row for each grant of each setting, which goes to RESULTS as soon as its part is over.
+
+    `parts`: only these of PARTS, beside the first; other rows stay as they are.
+    """
+    begun = time.monotonic()
+    chosen = [one for one in PARTS if not parts or one in {"first", *parts}]
+    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
+        lab = PipelineLab(Path(folder), SMALL)
+        try:
+            lab.bucket(RAW)  # somebody else's
+            lab.bring_up()
+            say(f"the pipeline is up after {time.monotonic() - begun:.0f} s")
+            proof = Proof(lab, say)
+            unused: set[str] = set()
+            for name in chosen:
+                PARTS[name](proof)
+                _store(proof.rows, alone=len(chosen) == len(PARTS))
+                say(f"{name}: {time.monotonic() - begun:.0f} s")
+                if name in ("vertex", "builds") and len(chosen) == len(PARTS):  # the last of its settings
+                    unused |= _unused(lab)
+            assert not unused, unused
+        finally:
+            lab.close()
+    return {"rows": len(proof.rows), "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _store(rows: Sequence[Row], *, alone: bool) -> None:
+    """Rows take the place of those that are stored of the same grants, or of all."""
+    stored = [] if alone or not RESULTS.exists() else json.loads(RESULTS.read_text())["rows"]
+    found = {one["grant"]: one for one in stored} | {row.grant: vars(row) for row in rows}
+    RESULTS.write_text(json.dumps({"rows": list(found.values())}, indent=1, ensure_ascii=False) + "\n")
+
+
+def _events(proof: Proof) -> None:
+    """What carries events and schedules."""
+    lab = proof.lab
+    proof.event(proof.grant("trigger", "workflows.invoker"), "e1")
+    proof.event(proof.grant("trigger", "eventarc.eventReceiver"), "e2")
+    proof.event(proof.grant("Eventarc's service agent", "eventarc.serviceAgent"), "e3")
+    proof.event(proof.grant("Cloud Storage's service agent", "pubsub.publisher"), "e4")
+    with proof.away(
+        proof.grant("run", "workflows.invoker"), "the sweep fails", "tpu pipeline status ENV"
+    ) as printed:
+        lab.cloud.faults.add({"match": {"method": DELIVER}, "times": 1, "what": {"lost": True}})
+        run = proof.submitted("e5")
+        assert lab.sweep()["status"] == {}
+        while lab.executions()[0]["state"] == "ACTIVE":
+            time.sleep(0.1)
+        printed.append(lab.tpu("pipeline", "status", "dev"))
+        assert re.search(r"sweep .* permission ", printed[0]), printed[0]
+        assert not lab.record(run)
+    lab.sweep()
+    assert lab.ended(run)["outcome"] == "empty", "with the grant the schedule starts it"
+
+
+def _first(proof: Proof) -> None:
+    """A run that can't even begin its record, and what is asked for before Spark."""
+    lab = proof.lab
+    lab.text("corpus")
+    records = proof.grant("run", "storage.objectUser", BUCKET, places.RECORDS)
+    with proof.away(records, "permission, at begin", "tpu pipeline run ENV FOLDER") as printed:
+        printed.append(lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/corpus/", "--yes", fine=False))
+        proof.run = re.findall(r"submitted as (r\d+)", printed[0])[0]
+        assert f"{proof.run}: permission" in printed[0], printed[0]
+        listed = lab.tpu("pipeline", "status", "dev")
+        assert re.search(rf"{proof.run} .* permission ", listed), listed
+    assert not lab.record(proof.run)
+    proof.again(proof.grant("run", "logging.logWriter"), "preprocess")
+    proof.again(proof.grant("run", "storage.objectViewer", RAW), "preprocess")
+    assert not lab.ask("GET", f"dataproc.googleapis.com/v1/{_place()}/batches").get("batches")
+    proof.again(proof.grant("run", "batches"), "preprocess")
+    proof.again(
+        proof.grant("run", "iam.serviceAccountUser", f"{places.name(lab.settings)}-spark"), "preprocess"
+    )
+
+
+def _spark(proof: Proof) -> None:
+    """What batches do as their account, under the small role."""
+    lab = proof.lab
+    proof.again(proof.grant("spark", "dataproc.serverlessNode"), "preprocess")
+    proof.again(proof.grant("spark", "storage.objectUser", f"{RAW}-scratch"), "preprocess")
+    proof.again(proof.grant("spark", "storage.objectViewer", RAW), "preprocess")
+    proof.again(proof.grant("spark", "storage.objectUser", BUCKET, places.TOKENS), "preprocess")
+    lines = lab.tpu("pipeline", "logs", "dev", proof.run)
+    assert "Spark" in lines, f"with the grant it is logged what it printed: {lines}"
+    assert "Spark" in lab.tpu("pipeline", "logs", "dev", proof.run, who=VIEWER)
+
+
+def _people(proof: Proof) -> None:
+    """Runners and viewers; a second run has a batch that is cancelled."""
+    lab = proof.lab
+    lab.text("more")
+    begun = lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/more/", "--yes", "--detach")
+    (other,) = re.findall(r"submitted as (r\d+)", begun)
+    spark = places.account(lab.settings, places.SPARK)
+    refused = (spark, "logging.logEntries.create", ())
+    with proof.away(
+        proof.grant("spark", "logging.logWriter"), "nothing is logged", "tpu pipeline logs ENV RUN"
+    ) as printed:
+        while not lab.cloud.iam.access[refused]:
+            assert lab.record(other).get("outcome", "running") == "running", lab.record(other)
+            time.sleep(0.2)
+        printed.append(lab.tpu("pipeline", "logs", "dev", other, fine=False))
+    runner = access.RUNNER
+    editor = proof.grant(runner, "dataproc.serverlessEditor")
+    proof.refused(editor, "pipeline", "cancel", "dev", other, "--yes", who=RUNNER)
+    lab.tpu("pipeline", "cancel", "dev", other, "--yes")
+    assert lab.ended(other)["outcome"] == "cancelled"
+    invoker = proof.grant(runner, "workflows.invoker")
+    proof.refused(invoker, "pipeline", "retry", "dev", proof.run, who=RUNNER)
+    logs = ("pipeline", "logs", "dev", proof.run)
+    proof.refused(proof.grant(runner, "logging.viewer"), *logs, who=RUNNER)
+    records = ("pipeline", "status", "dev")
+    proof.refused(proof.grant(runner, "storage.objectUser", BUCKET, places.RECORDS), *records, who=RUNNER)
+    proof.refused(
+        proof.grant(runner, "storage.objectUser", f"{RAW}-scratch"), "pipeline", "publish", "dev", who=RUNNER
+    )
+    submit = ("pipeline", "run", "dev", f"gs://{RAW}/more/", "--yes")
+    proof.refused(proof.grant(runner, "storage.objectUser", RAW), *submit, who=RUNNER)
+    proof.refused(proof.grant(runner, "storage.legacyBucketReader", RAW), *submit, who=RUNNER)
+    viewer = access.VIEWER
+    proof.refused(proof.grant(viewer, "workflows.viewer"), *records, who=VIEWER)
+    proof.refused(proof.grant(viewer, "storage.objectViewer", BUCKET, places.RECORDS), *records, who=VIEWER)
+    proof.refused(proof.grant(viewer, "logging.viewer"), *logs, who=VIEWER)
+    assert proof.run in lab.tpu(*records, who=VIEWER)
+
+
+def _vertex(proof: Proof) -> None:
+    """The whole of Spark by the small role, the check, and a custom job."""
+    record = proof.again(proof.grant("run", "run.invoker"), "check")
+    assert record["folder"], "Spark has made the shards"
+    proof.again(proof.grant("check", "storage.objectViewer", BUCKET, places.TOKENS), "check")
+    proof.again(proof.grant("run", "iam.serviceAccountUser", "tpu-training"), "train")
+    proof.again(proof.grant("run", "training"), "train")
+    lab = proof.lab
+    lab.tpu("pipeline", "retry", "dev", proof.run)
+    proof.training()
+    lab.tpu("pipeline", "cancel", "dev", proof.run, "--yes")
+    assert lab.record(proof.run)["outcome"] == "cancelled"
+
+
+def _fleet(proof: Proof) -> None:
+    """The same run continues as a slice of the fleet, with all grants to its end."""
+    lab = proof.lab
+    _switch(lab)
+    proof.again(proof.grant("run", "storage.objectUser", f"{BUCKET}-fleet"), "train")
+    proof.again(proof.grant("run", "slices"), "train")
+    record = proof.again(proof.grant("run", "storage.objectViewer", BUCKET, "heartbeats"), "train")
+    lab.heartbeat(proof.run, "done")
+    lab.tpu("pipeline", "retry", "dev", proof.run)
+    whole = lab.ended(proof.run, record["execution"])
+    assert whole["outcome"] == "trained", whole
+
+
+def _switch(lab: PipelineLab) -> None:
+    """To the other settings, if that isn't done yet."""
+    if lab.values["pipeline:train"] != "fleet":
+        lab.write(pipeline__train="fleet", pipeline__sparkRole=access.WORKER)
+        lab.up("pipeline")
+
+
+def _worker(proof: Proof) -> None:
+    """The worker's role alone does what the small one does with grants on the buckets."""
+    lab = proof.lab
+    _switch(lab)
+    lab.text("third")
+    worker = proof.grant("spark", "dataproc.worker")
+    with proof.away(worker, "permission, at preprocess", "tpu pipeline run ENV FOLDER") as printed:
+        printed.append(lab.tpu("pipeline", "run", "dev", f"gs://{RAW}/third/", "--yes", fine=False))
+        (proof.run,) = re.findall(r"submitted as (r\d+)", printed[0])
+        assert "outcome  permission" in printed[0], printed[0]
+    failed = lab.record(proof.run)
+    with lab.without(proof.grant("spark", "storage.objectViewer", RAW)):  # of another project's bucket
+        lab.tpu("pipeline", "retry", "dev", proof.run)
+        proof.training()
+        while lab.cloud.nodes.all()[0].state != "READY":
+            time.sleep(0.1)
+        lab.heartbeat(proof.run, "done")
+        whole = lab.ended(proof.run, failed["execution"])
+    assert whole["outcome"] == "trained", whole
+
+
+def _builds(proof: Proof) -> None:
+    """The function is built when the layer is brought up with another source."""
+    lab = proof.lab
+    source = lab.folder / "tree/infra/pipeline/function/main.py"
+    for number, (role, what) in enumerate(
+        (
+            ("logging.logWriter", ""),
+            ("storage.objectViewer", f"{RAW}-scratch"),
+            ("artifactregistry.writer", ""),
+        )
+    ):
+        source.write_text(f"{source.read_text()}# {number}\n")
+        with proof.away(
+            proof.grant("build", role, what), "the update fails", "tpu up ENV pipeline"
+        ) as printed:
+            printed.append(lab.up("pipeline", fine=False))
+    lab.up("pipeline")
+
+
+def _unused(lab: PipelineLab) -> set[str]:
+    """Permissions that the table says are used, and that no request so far has used."""
+    used, unused = lab.used(), set()
+    now = lab.settings
+    for one in (*access.grants(now), *access.of_people(now)):
+        member = lab.member(one).partition(":")[2]
+        role = one.role or f"projects/{now.project}/roles/{one.role_id}"
+        there = used.get((member, f"{role} {lab.resource(one)}"), set())
+        if not one.unproved and set(one.permissions) - there:
+            unused.add(f"{named(one)}: {', '.join(sorted(set(one.permissions) - there))}")
+    return unused
+
+
+def _place() -> str:
+    return f"projects/grants-lab/locations/{REGION}"
+
+
+PARTS: dict[str, Callable[[Proof], None]] = {
+    "events": _events, "first": _first, "spark": _spark, "people": _people, "vertex": _vertex,
+    "fleet": _fleet, "worker": _worker, "builds": _builds,
+}  # fmt: skip

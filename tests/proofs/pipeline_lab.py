@@ -1,0 +1,303 @@
+"""A pipeline in a whole emulated cloud of its own, brought up and used by the real commands.
+
+Real are the Pulumi CLI, the program, `tpu`, the workflow's definition, Spark, the function and the cloud's
+IAM. Machines do nothing: what a host reports is written as the hosts' account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra import names
+from infra.pipeline import access, places
+from infra.pipeline.access import Grant
+from infra.settings import Settings, from_file
+from infra.tpu import startup
+from rehearsal.cloud.serviceusage import NEW_PROJECT
+from rehearsal.standin.install import install
+from rehearsal.world.layout import cache_dir
+from rehearsal.world.program import copy_program
+from rehearsal.world.runtimes import ensure
+from tests.cloud.boxes.boxed_front import OWNER, REGION, Boxed
+
+PROJECT, NUMBER = "grants-lab", "123456789012"
+RAW, BUCKET, BUNDLE = f"{PROJECT}-raw", f"{PROJECT}-checkpoints", "ab" * 32
+RUNNER, VIEWER = "ml-engineer@example.com", "viewer@example.com"
+RATE = 60.0  # of Google's clock
+SETTINGS: dict[str, Any] = {
+    "pulumi:disable-default-providers": ["*"],
+    "gcp:project": PROJECT,
+    "storage:bucketName": BUCKET,
+    "storage:location": REGION,
+    "policy:enforcement": "advisory",
+    "tpu:bundle": BUNDLE,
+    "tpu:slices": [],
+    "tpu:zones": [f"{REGION}-b"],
+    "pipeline:rawBucketName": RAW,
+    "pipeline:config": "text.toml",
+    "pipeline:changes": ["output.shards=2", "output.sequence_length=64"],
+    "pipeline:runners": [f"user:{RUNNER}"],
+    "pipeline:viewers": [f"user:{VIEWER}"],
+    "pipeline:accountUsers": [f"user:{OWNER}"],
+    "pipeline:pollS": 60,
+}
+_AGENTS = {
+    access.EVENTARC_AGENT_ROLE: f"service-{NUMBER}@gcp-sa-eventarc.iam.gserviceaccount.com",
+    access.STORAGE_AGENT_ROLE: f"service-{NUMBER}@gs-project-accounts.iam.gserviceaccount.com",
+}
+_PEOPLE = {access.RUNNER: RUNNER, access.VIEWER: VIEWER}
+
+
+class CommandError(AssertionError):
+    """A command's exit status isn't the one that was expected."""
+
+
+class PipelineLab(Boxed):
+    """`values` are settings beside SETTINGS."""
+
+    def __init__(self, folder: Path, values: Mapping[str, Any]) -> None:
+        self._tree, self._home = folder / "tree", folder / "home"
+        copy_program(self._tree)
+        self._home.mkdir()
+        self.values = {**SETTINGS, **values}
+        self.write()
+        accounts = [places.account(self.settings, one) for one in places.ACCOUNTS]
+        known = [RUNNER, VIEWER, *accounts, f"tpu-training@{PROJECT}.iam.gserviceaccount.com"]
+        super().__init__(
+            folder, PROJECT, clock_rate=RATE, enabled_apis=NEW_PROJECT,
+            people={who: {"refresh_token": who, "roles": []} for who in known},
+            spark_python=str(ensure("spark", cache_dir())),
+            function_python=str(ensure("functions", cache_dir())),
+        )  # fmt: skip
+        self.cloud.storage.limit.now = (
+            self.cloud.world.clock.now
+        )  # in which workflows wait before they try again
+        for who, token in ((OWNER, "1//refresh"), (RUNNER, RUNNER), (VIEWER, VIEWER)):
+            login = {
+                "type": "authorized_user",
+                "client_id": "lab",
+                "client_secret": "lab",
+                "refresh_token": token,
+            }
+            (self._home / f"{who}.json").write_text(json.dumps(login))
+        install(self._home / "pulumi")
+        (folder / "state").mkdir()
+
+    # Settings and commands
+
+    @property
+    def settings(self) -> Settings:
+        """As they are written now."""
+        return from_file("dev", self._tree)
+
+    def write(self, **values: Any) -> None:
+        """Change settings, whose keys have __ for a colon; None removes one."""
+        changed = {key.replace("__", ":"): value for key, value in values.items()}
+        path = self._tree / "Pulumi.dev.yaml"
+        there = yaml.safe_load(path.read_text())["config"] if changed else {}  # publish writes a setting
+        self.values = {**self.values, **there, **changed}
+        config = {key: value for key, value in self.values.items() if value is not None}
+        path.write_text(yaml.safe_dump({"config": config}))
+
+    def tpu(self, *words: str, who: str = RUNNER, fine: bool | None = True, limit_s: float = 300) -> str:
+        """What `tpu` prints, typed by somebody; its exit status must be as expected, None: whatever it is."""
+        status, output = self.call(self._command(who, words, limit_s), limit_s + 10)
+        if fine is not None and (status == 0) is not fine:
+            raise CommandError(f"tpu {' '.join(words)}: {status}\n{output}")
+        return str(output)
+
+    def up(self, layer: str, *, fine: bool = True) -> str:
+        """Bring a layer up as the project's owner."""
+        return self.tpu("infra", "up", "dev", layer, "--yes", "--skip-preview", who=OWNER, fine=fine)
+
+    def bring_up(self, *, publish: bool = True) -> None:
+        """All that the pipeline stands on, the pipeline and, unless it isn't to be published, the code."""
+        self.up("storage")
+        for name in (names.bundle_manifest(BUNDLE), names.bundle_blob(startup.script_sha256())):
+            self.upload(name.replace("/", "%2F"), b"", BUCKET)
+        for layer in ("network", "tpu", "pipeline"):
+            self.up(layer)
+        if publish:
+            self.tpu("pipeline", "publish", "dev")
+            self.up("pipeline")
+
+    async def _command(self, who: str, words: tuple[str, ...], limit_s: float) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cli", *words, cwd=self._tree, env=self._environment(who),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(limit_s):
+                output, _ = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            raise CommandError(f"tpu {' '.join(words)} doesn't end") from None
+        return process.returncode or 0, output.decode()
+
+    def _environment(self, who: str) -> dict[str, str]:
+        bundle = str(self.tls.bundle)
+        return {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(self._home),
+            "PYTHONPATH": str(self._tree),
+            "GOOGLE_APPLICATION_CREDENTIALS": str(self._home / f"{who}.json"),
+            "PULUMI_HOME": str(self._home / "pulumi"),
+            "PULUMI_BACKEND_URL": f"file://{self.folder / 'state'}",
+            "PULUMI_CONFIG_PASSPHRASE": "lab",
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            "TPU_CACHE": str(cache_dir()),
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
+            **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS"), bundle),
+        }
+
+    # Runs
+
+    def text(self, folder: str, documents: int = 40) -> None:
+        """Some text in a folder of the raw bucket."""
+        lines = [
+            json.dumps({"text": f"document {n} of {folder} has words of its own, {n * 7}"})
+            for n in range(documents)
+        ]
+        self.upload(f"{folder}%2Fa.jsonl", "\n".join(lines).encode(), RAW)
+
+    def runs(self, who: str = RUNNER) -> list[dict[str, Any]]:
+        """All that `tpu pipeline status` knows."""
+        found: list[dict[str, Any]] = json.loads(self.tpu("pipeline", "status", "dev", "--json", who=who))
+        return found
+
+    def record(self, run: str) -> dict[str, Any]:
+        """A run's record; empty where there is none."""
+        reply = self.send(
+            "GET", f"storage.googleapis.com/storage/v1/b/{BUCKET}/o/pipeline%2F{run}%2Frun.json?alt=media"
+        )
+        return dict(json.loads(reply.body)) if reply.status == 200 else {}
+
+    def ended(self, run: str, execution: str = "", limit_s: float = 400) -> dict[str, Any]:
+        """A run's record once it has ended, in another execution than this one."""
+        end = time.monotonic() + limit_s
+        while True:
+            record = self.record(run)
+            if (
+                record
+                and record["outcome"] != "running"
+                and record["execution"] != execution
+                and "ended" in record
+            ):
+                return record
+            assert time.monotonic() < end, f"{run} doesn't end: {record}\n{self.executions()}"
+            time.sleep(0.2)
+
+    def executions(self) -> list[dict[str, Any]]:
+        """Of the workflow, the newest first."""
+        at = f"workflowexecutions.googleapis.com/v1/{places.workflow_id(self.settings)}/executions?view=FULL"
+        found = self.ask("GET", at).get("executions", [])
+        return sorted(found, key=lambda one: str(one["startTime"]), reverse=True)
+
+    def sweep(self) -> dict[str, Any]:
+        """Let the schedule come now; the job with its last attempt."""
+        name = f"projects/{PROJECT}/locations/{REGION}/jobs/{places.name(self.settings)}"
+        before = self.ask("GET", f"cloudscheduler.googleapis.com/v1/{name}").get("lastAttemptTime")
+        self.ask("POST", f"cloudscheduler.googleapis.com/v1/{name}:run", {})
+        end = time.monotonic() + 30
+        while True:
+            job: dict[str, Any] = self.ask("GET", f"cloudscheduler.googleapis.com/v1/{name}")
+            if job.get("lastAttemptTime") != before:
+                return job
+            assert time.monotonic() < end, "the schedule makes no attempt"
+            time.sleep(0.1)
+
+    def settled(self) -> None:
+        """Wait until the schedule has retried an attempt that failed, and no run is active."""
+        name = f"projects/{PROJECT}/locations/{REGION}/jobs/{places.name(self.settings)}"
+        end = time.monotonic() + 60
+        while True:
+            job = self.ask("GET", f"cloudscheduler.googleapis.com/v1/{name}")
+            active = [one for one in self.executions() if one["state"] == "ACTIVE"]
+            if not job.get("status") and not active:
+                return
+            assert time.monotonic() < end, (job, active)
+            time.sleep(0.1)
+
+    def heartbeat(self, run: str, state: str) -> None:
+        """What a host of a run's slice reports."""
+        name = f"heartbeats%2F{run}%2Fworker-0"
+        url = f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}"
+        reply = self.send("POST", url, {"state": state}, f"tpu-training@{PROJECT}.iam.gserviceaccount.com")
+        assert reply.status == 200, reply.body
+
+    # Grants
+
+    def grants(self) -> list[Grant]:
+        """Every grant of the layer, as the settings are now."""
+        now = self.settings
+        return [*access.grants(now), *access.of_agents(now), *access.of_people(now)]
+
+    def member(self, grant: Grant) -> str:
+        """Whose it is, as policies name it."""
+        if grant.who in _PEOPLE:
+            return f"user:{_PEOPLE[grant.who]}"
+        agent = _AGENTS.get(grant.role) if " " in grant.who else None
+        return f"serviceAccount:{agent or f'{grant.who}@{PROJECT}.iam.gserviceaccount.com'}"
+
+    def resource(self, grant: Grant) -> str:
+        """What it is granted on, as the cloud names it."""
+        place = f"projects/{PROJECT}/locations/{REGION}"
+        return {
+            "project": f"projects/{PROJECT}",
+            "bucket": f"projects/_/buckets/{grant.what}",
+            "account": f"projects/{PROJECT}/serviceAccounts/{grant.what}@{PROJECT}.iam.gserviceaccount.com",
+            "repository": f"{place}/repositories/{grant.what}",
+            "function": f"{place}/services/{places.name(self.settings)}",
+        }[grant.on]
+
+    @contextmanager
+    def without(self, grant: Grant) -> Iterator[None]:
+        """It is taken away for a while, and nothing else is."""
+        resource, member = self.resource(grant), self.member(grant)
+        role = grant.role or f"projects/{PROJECT}/roles/{grant.role_id}"
+        before = self.call(self._policy(resource))
+        left, taken = [], 0
+        for one in before["bindings"]:
+            ours = one["role"] == role and one.get("condition", {}).get("expression", "") == grant.only
+            members = [who for who in one["members"] if not (ours and who == member)]
+            taken += len(one["members"]) - len(members)
+            left.append({**one, "members": members})
+        assert taken == 1, f"{grant.named}: {taken} bindings in {before}"
+        self.call(self._set(resource, {**before, "bindings": left}))
+        try:
+            yield
+        finally:
+            self.call(self._set(resource, before))
+
+    async def _policy(self, resource: str) -> dict[str, Any]:
+        return dict(self.cloud.iam.policy(resource))
+
+    async def _set(self, resource: str, policy: dict[str, Any]) -> None:
+        self.cloud.iam.set_policy(resource, {key: value for key, value in policy.items() if key != "etag"})
+
+    def used(self) -> dict[tuple[str, str], set[str]]:
+        """What was asked for and granted since the cloud began: (member, role and resource) → permissions."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for (who, permission, granting), _ in self.cloud.iam.access.items():
+            for role, resource in granting:
+                found.setdefault((who, f"{role} {resource}"), set()).add(permission)
+        return found
+
+
+def named(grant: Grant) -> str:
+    """A grant in a table: with the place-holders that the docs have for buckets."""
+    place = {RAW: "RAW", BUCKET: "BUCKET", f"{RAW}-scratch": "RAW-scratch", f"{BUCKET}-fleet": "BUCKET-fleet"}
+    return replace(grant, what=place.get(grant.what, grant.what)).named
