@@ -39,6 +39,8 @@ class Google:
     objects: dict[str, Any] = field(default_factory=dict)
     batches: dict[str, Any] = field(default_factory=dict)
     nodes: set[str] = field(default_factory=set)
+    asked_for: set[str] = field(default_factory=set)
+    unreachable: str = ""
     started: list[Any] = field(default_factory=list)
     lines: list[tuple[str, Any]] = field(default_factory=list)
     passed_s: float = 0.0
@@ -63,6 +65,8 @@ class Google:
         self.lines.append((severity, payload))
 
     async def send(self, request: Request) -> Reply:
+        if self.unreachable and self.unreachable in request.url:
+            raise ConnectionError("nobody answers")
         for part, answers in self.refusals.items():
             if part in f"{request.method} {request.url}" and answers:
                 code, text = answers.pop(0)
@@ -121,6 +125,7 @@ class Google:
             return 200, {"items": items} if items else {}
         key = f"{bucket}/{unquote(name[1:])}"
         if key.startswith(f"{BUCKET}/heartbeats/") and self.nodes:
+            self.asked_for.add(key.split("/")[2])
             if self.silent_looks:
                 self.silent_looks -= 1
                 return 404, {"error": {"message": "No such object"}}
@@ -282,6 +287,18 @@ def test_shards_that_are_not_complete_train_nothing() -> None:
     assert google.nodes == set()
 
 
+@pytest.mark.parametrize(("host", "stage"), [("dataproc.", "preprocess"), ("check.run.app", "check")])
+def test_who_does_not_answer_is_unavailable(host: str, stage: str) -> None:
+    google = Google(unreachable=host)
+    record = failed(google)
+    assert (record["stage"], record["outcome"]) == (stage, "unavailable")
+    assert record["next"] == "tpu pipeline retry dev r17"
+    assert "nobody answers" in record["why"]
+    google.unreachable = ""
+    assert run(google, {**EVENT, "retry": 1})["outcome"] == "trained"
+    assert len(google.batches) == 1
+
+
 def test_nothing_submitted_is_an_outcome() -> None:
     google = Google()
     google.raw = {"corpus/_SUBMIT": 0}
@@ -322,6 +339,21 @@ def test_training_that_fails_for_good_is_an_outcome() -> None:
     record = failed(google)
     assert (record["stage"], record["outcome"]) == ("train", "training_failed")
     assert google.nodes == {"r17"}, "it stays, to be looked at"
+
+
+def test_a_retry_of_training_that_failed_starts_a_slice_of_another_name() -> None:
+    """What the first one said of itself stays: nothing of the second may be read from it."""
+    google = Google(heartbeats=[{"state": "failed", "final": 1}])
+    failed(google)
+    google.heartbeats = [{"state": "failed", "final": 1}]
+    assert failed(google, {**EVENT, "retry": 1, "restart": 1})["training"].startswith("slice r17-1 (")
+    assert google.nodes == {"r17-1"}, "the first one is deleted, the second stays"
+    google.heartbeats = [{"state": "done"}]
+    assert run(google, {**EVENT, "retry": 2, "restart": 2})["outcome"] == "trained"
+    assert google.nodes == set()
+    assert google.asked_for == {"r17", "r17-1", "r17-2"}, "each heartbeat is that of its slice"
+    assert "--name r17 " in google.created["metadata"]["tpu-run"], "it continues from the run's checkpoints"
+    assert list(google.batches) == [BATCH]
 
 
 def test_training_that_takes_too_long_is_ended() -> None:
