@@ -1,7 +1,8 @@
 """The hand-off to training: requests that the workflow sends when the shards are complete.
 
-Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second one
-is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how training ends.
+Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second
+one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
+training ends.
 """
 
 from __future__ import annotations
@@ -135,7 +136,10 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
 def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     desired = settings[PipelineSettings]
     asked = Request(
-        str(desired.train_team), command(settings).split(), name=f"tokens-{TRAINING}", size=desired.train_slice
+        str(desired.train_team),
+        command(settings).split(),
+        name=f"tokens-{TRAINING}",
+        size=desired.train_slice,
     )
     made = jobset(submission(settings, asked).job)
     namespace = made["metadata"]["namespace"]

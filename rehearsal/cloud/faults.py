@@ -8,8 +8,8 @@ A rule is JSON, a line of a scenario or the body of `POST /faults`:
      "times": 1,                 # left out: without end
      "what": {"status": 429, "retry_after_s": 2}}
 
-`method`, `host` and `principal` are globs, `path` and `query` regular expressions that are searched for. `what` is one of
-`{"status": 429, "message"?, "retry_after_s"?}`, `{"reset": true}` (close without an answer),
+`method`, `host` and `principal` are globs, `path` and `query` regular expressions that are searched for.
+`what` is one of `{"status": 429, "message"?, "retry_after_s"?}`, `{"reset": true}` (close without an answer),
 `{"lost_answer": true}` (do it, then close), `{"delay_s": 1.5}` (real seconds), `{"truncated": true}` (close
 in the middle of the answer's body), `{"lost": true}` (of a delivery of an event, which is never made:
 rehearsal/cloud/deliveries.py), `{"operation_error": {"code": "RESOURCE_EXHAUSTED", "message"?}}` (of the
@@ -142,9 +142,7 @@ class Faults:
         """Take a rule out of force; how often it was observed."""
         return self._rules.pop(rule_id).observed
 
-    def inject(
-        self, method_id: str, host: str, path: str, principal: str, query: str = ""
-    ) -> Fault | None:
+    def inject(self, method_id: str, host: str, path: str, principal: str, query: str = "") -> Fault | None:
         """The fault for this request, if any."""
         now = self._clock.now()
         for rule in self._rules.values():

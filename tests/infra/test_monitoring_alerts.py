@@ -339,7 +339,8 @@ def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.Captur
     """Of `tpu`: its own parser takes it. Of gcloud: it reads, and names the project."""
     found = FIRST.search(documentation.page(alert))
     assert found
-    program, *words = shlex.split(found[1].replace("ENV", "dev").replace("PROJECT", PROJECT))
+    line = found[1].replace("ENV", "dev").replace("PROJECT", PROJECT).replace("REGION", REGION)
+    program, *words = shlex.split(line)
     if program == "gcloud":
         assert words[2:3] in (["list"], ["read"]) or words[1] == "list"
         assert f"--project={PROJECT}" in words

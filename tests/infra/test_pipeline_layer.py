@@ -92,7 +92,8 @@ def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
     assert described["body"]["stopWhenDone"] is True
     assert wrong("tpu", "v2", "Node", node["body"]) == []
     assert (
-        node["body"]["labels"] | {"fleet": TRAINING, "member": "0", "stack": "0123abc"} == node["body"]["labels"]
+        node["body"]["labels"] | {"fleet": TRAINING, "member": "0", "stack": "0123abc"}
+        == node["body"]["labels"]
     )
     run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/{places.FOLDER}"
     assert node["body"]["metadata"]["tpu-run"] == described["body"]["run"] == run_
