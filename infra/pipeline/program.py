@@ -21,6 +21,7 @@ from infra.network import NetworkOutputs
 from infra.pipeline import PipelineOutputs, access, places, price, spark
 from infra.pipeline.accounts import PipelineAccounts
 from infra.pipeline.buckets import RawBucket, ScratchBucket
+from infra.pipeline.patience import asked_again
 from infra.pipeline.settings import PipelineSettings
 from infra.pipeline.triggers import Triggers
 from infra.settings import Settings
@@ -72,7 +73,7 @@ class CheckFunction(pulumi.ComponentResource):
                 "ingress_settings": "ALLOW_INTERNAL_ONLY",
                 "all_traffic_on_latest_revision": True,
             },
-            opts=ours,
+            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=asked_again("function"))),
         )
         gcp.cloudrunv2.ServiceIamMember(
             "invoker",
@@ -131,7 +132,7 @@ class Orchestrator(pulumi.ComponentResource):
                 "BUCKET": settings[StorageSettings].bucket_name,
                 "SETTINGS": stored.name,
             },
-            opts=ours,
+            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=asked_again("workflow"))),
         )
         self.register_outputs({})
 
