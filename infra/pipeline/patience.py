@@ -1,7 +1,7 @@
 """Asks again where Google's refusal says that a grant doesn't count yet.
 
-A new project has no service agents, and roles take minutes to count. Google names that in its refusal, so what
-needs them is asked for again while it does, instead of a wait of fixed length that is often too short.
+A new project has no service agents, and roles take minutes to count. Google names that in its refusal, so
+what needs them is asked for again while it does, instead of a wait of fixed length that is often too short.
 https://cloud.google.com/eventarc/docs/troubleshooting,
 https://cloud.google.com/iam/docs/access-change-propagation
 """

@@ -247,9 +247,12 @@ def refused(error: str, operation: str = "create") -> pulumi.ErrorHookArgs:
     return pulumi.ErrorHookArgs("urn", "", "tpu-pipeline", "t", failed_operation=operation, errors=[error])
 
 
-def test_a_trigger_is_asked_for_again_while_the_service_agent_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("message", [
+    "Permission denied while using the Eventarc Service Agent. It may take a few minutes",
+    "Permission 'iam.serviceAccounts.actAs' denied on resource '…' (or it may not exist)",
+])  # fmt: skip
+def test_what_needs_a_new_grant_is_asked_for_again(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulumi.log, "info", lambda *_: None)
-    message = "Permission denied while using the Eventarc Service Agent. It may take a few minutes"
     patience = GrantPatience(patience_s=60, pause_s=0)
     assert patience(refused(message))
     assert not patience(refused("googleapi: Error 400: bucket is in another location"))
