@@ -21,7 +21,6 @@ from infra.network import NetworkOutputs
 from infra.pipeline import PipelineOutputs, access, places, price, spark
 from infra.pipeline.accounts import PipelineAccounts
 from infra.pipeline.buckets import RawBucket, ScratchBucket
-from infra.pipeline.patience import asked_again
 from infra.pipeline.settings import PipelineSettings
 from infra.pipeline.triggers import Triggers
 from infra.settings import Settings
@@ -73,7 +72,7 @@ class CheckFunction(pulumi.ComponentResource):
                 "ingress_settings": "ALLOW_INTERNAL_ONLY",
                 "all_traffic_on_latest_revision": True,
             },
-            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=asked_again("function"))),
+            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=accounts.acting)),
         )
         gcp.cloudrunv2.ServiceIamMember(
             "invoker",
@@ -132,7 +131,7 @@ class Orchestrator(pulumi.ComponentResource):
                 "BUCKET": settings[StorageSettings].bucket_name,
                 "SETTINGS": stored.name,
             },
-            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=asked_again("workflow"))),
+            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=accounts.acting)),
         )
         self.register_outputs({})
 

@@ -13,8 +13,8 @@ import yaml
 from infra.errors import SettingsError
 from infra.jobs import handoff
 from infra.pipeline import access, code, places, price, schedule, spark
-from infra.pipeline.patience import GrantPatience
 from infra.pipeline.places import RUN, TRAINING
+from infra.pipeline.triggers import AgentPatience
 from infra.settings import Settings
 from infra.settings.parser import parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
@@ -247,17 +247,14 @@ def refused(error: str, operation: str = "create") -> pulumi.ErrorHookArgs:
     return pulumi.ErrorHookArgs("urn", "", "tpu-pipeline", "t", failed_operation=operation, errors=[error])
 
 
-@pytest.mark.parametrize("message", [
-    "Permission denied while using the Eventarc Service Agent. It may take a few minutes",
-    "Permission 'iam.serviceAccounts.actAs' denied on resource '…' (or it may not exist)",
-])  # fmt: skip
-def test_what_needs_a_new_grant_is_asked_for_again(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trigger_is_asked_for_again_while_the_service_agent_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulumi.log, "info", lambda *_: None)
-    patience = GrantPatience(patience_s=60, pause_s=0)
+    message = "Permission denied while using the Eventarc Service Agent. It may take a few minutes"
+    patience = AgentPatience(patience_s=60, pause_s=0)
     assert patience(refused(message))
     assert not patience(refused("googleapi: Error 400: bucket is in another location"))
     assert not patience(refused(message, "delete"))
-    assert not GrantPatience(patience_s=0, pause_s=0)(refused(message))
+    assert not AgentPatience(patience_s=0, pause_s=0)(refused(message))
 
 
 def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
