@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rehearsal.scenario.matching import Matching
 from rehearsal.scenario.typed import Typed
 
 
@@ -49,7 +48,7 @@ class Retry(Typed):
 
 
 @dataclass(frozen=True)
-class Ends(Typed, Matching):
+class Ends(Typed):
     """Wait until a folder's run has this outcome at this stage; `tpu pipeline status` must print a match.
 
     `retry` starts it again before. An outcome `running` is waited for until the page matches.
@@ -64,6 +63,13 @@ class Ends(Typed, Matching):
 
     def __str__(self) -> str:
         return f"{'retry' if self.retry else 'wait'}: {self.folder} {self.outcome}, at {self.at}"
+
+    def check(self) -> Iterator[str]:
+        """A pattern that is a part of one: lines are those of the page, and it has no flags of its own."""
+        try:
+            re.compile(f".{self.prints}")
+        except re.error as broken:
+            yield f"prints: not a regular expression: {broken}"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from rehearsal.world.program import read_settings
 
 Run = dict[str, Any]
 _WORDS = ("a", "batch", "of", "text", "becomes", "tokens", "and", "tokens", "become", "a", "checkpoint")
+_PAGE = re.MULTILINE | re.DOTALL
 _RECORDS, _SUBMIT, _TWICE = "pipeline/", "_SUBMIT", 10
 
 
@@ -62,13 +63,13 @@ def ends(scene: Scene, step: steps.Ends) -> None:
             return None
         scene.note.text = f"{run['run']}: {run['outcome']}, at {run['stage']}: {run.get('why', '')}"
         if step.outcome == "running":
-            return run if re.search(step.prints, _page(scene, run)) else None
+            return run if re.search(step.prints, _page(scene, run), _PAGE) else None
         return run if run["outcome"] != "running" else None
 
     run = scene.wait_until(f"{step.folder} {step.outcome}", found, step.timeout_s)
-    expected = rf"(?s)^outcome +{step.outcome}, at {step.at}$.*?{step.prints}"
+    expected = rf"^outcome +{step.outcome}, at {step.at}$.*?{step.prints}"
     page = _page(scene, run)
-    if not re.search(expected, page, re.MULTILINE):
+    if not re.search(expected, page, _PAGE):
         raise ScenarioFailed(f"printed nothing that matches {expected!r}:\n{page}")
     scene.note.text = f"{run['run']}: {run.get('why') or run['outcome']}"
     if step.outcome != "running":
