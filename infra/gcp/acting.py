@@ -25,7 +25,7 @@ def wait_until_it_may_act(
 ) -> None:
     """Return once whoever is logged in may act as all of these addresses; at the latest after `patience_s`.
 
-    What then is still refused, the resource that needs it says better. Where nobody answers, it returns.
+    What then is still refused, the resource that needs it says better. Without an answer, it returns.
     """
     from infra.gcp.client import Client, RequestError  # here, so that no program waits for Google's libraries
 

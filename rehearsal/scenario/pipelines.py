@@ -78,7 +78,7 @@ def ends(scene: Scene, step: steps.Ends) -> None:
 
 
 def shard(scene: Scene, step: steps.Shard) -> None:
-    """As the project's owner: nobody else may delete shards."""
+    """As the project's owner, who alone may delete shards."""
     login = Credentials.from_authorized_user_file(person.credentials("owner"))  # type: ignore[no-untyped-call]
     bucket = Client(scene.bucket.project, credentials=login).bucket(scene.bucket.name)
     if step.back:

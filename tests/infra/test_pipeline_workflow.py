@@ -66,7 +66,7 @@ class Google:
 
     async def send(self, request: Request) -> Reply:
         if self.unreachable and self.unreachable in request.url:
-            raise ConnectionError("nobody answers")
+            raise ConnectionError("no answer")
         for part, answers in self.refusals.items():
             if part in f"{request.method} {request.url}" and answers:
                 code, text = answers.pop(0)
@@ -293,7 +293,7 @@ def test_who_does_not_answer_is_unavailable(host: str, stage: str) -> None:
     record = failed(google)
     assert (record["stage"], record["outcome"]) == (stage, "unavailable")
     assert record["next"] == "tpu pipeline retry dev r17"
-    assert "nobody answers" in record["why"]
+    assert "no answer" in record["why"]
     google.unreachable = ""
     assert run(google, {**EVENT, "retry": 1})["outcome"] == "trained"
     assert len(google.batches) == 1
@@ -342,7 +342,7 @@ def test_training_that_fails_for_good_is_an_outcome() -> None:
 
 
 def test_a_retry_of_training_that_failed_starts_a_slice_of_another_name() -> None:
-    """What the first one said of itself stays: nothing of the second may be read from it."""
+    """The heartbeat of the first one stays: nothing of the second may be read from it."""
     google = Google(heartbeats=[{"state": "failed", "final": 1}])
     failed(google)
     google.heartbeats = [{"state": "failed", "final": 1}]
