@@ -24,7 +24,9 @@ from infra.gcp.client import NOBODY, Client, RequestError, or_none
 from infra.gcp.failures import Kind, fix_of
 from infra.gcp.roles import ML, On, Role, roles
 from infra.grants import command
+from infra.jobs import handoff
 from infra.nodes import Node
+from infra.pipeline.settings import PipelineSettings
 from infra.settings import Settings
 from infra.settle import settle_command, unsettled
 from infra.storage.settings import StorageSettings
@@ -44,6 +46,13 @@ class Target:
     nodes: Sequence[Node]
     google: Client
 
+    @property
+    def needed(self) -> list[Node]:
+        """These slices, and the one that a run of the pipeline asks for."""
+        desired = self.settings.get(PipelineSettings)
+        trains = desired is not None and desired.train == "fleet"
+        return [*self.nodes, *([handoff.node(self.settings)] if trains else ())]
+
     def up(self, layer: str) -> str:
         """The command that brings a layer up."""
         return layers.up_command(layer, self.settings.environment)
@@ -54,7 +63,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
     project, email = target.google.project, names.service_account_email(target.settings)
     on = layers.on(target.settings)
     off = [layer for layer in layers.layers() if layer not in on]
-    zones = sorted({zone for one in target.nodes for zone in (*one.places, *one.spread)})
+    zones = sorted({zone for one in target.needed for zone in (*one.places, *one.spread)})
 
     def may(on: On, url: str, what: str) -> Check:
         asked = [one for one in roles(ML, target.settings) if one.on == on]
@@ -81,7 +90,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in off),
         *((f"unheld {layer.name}", partial(_unheld, target, layer)) for layer in on),
         *((f"zone {zone}", partial(_zone, target, zone)) for zone in zones),
-        ("quota", partial(quotas.check, target.google, target.nodes)),
+        ("quota", partial(quotas.check, target.google, target.needed)),
     ]  # fmt: skip
 
 
@@ -196,7 +205,7 @@ def _zone(target: Target, zone: str, what: str) -> Iterator[Finding]:
         listed = or_none(lambda: [*target.google.items(url, collection, {"pageSize": "1000"})])
         return {str(one.get(key)) for one in listed or ()}
 
-    here = [one for one in target.nodes if zone in one.places]
+    here = [one for one in target.needed if zone in one.places]
     kinds, images = {one.kind.name for one in here}, {one.runtime_version for one in here}
     elsewhere = f"other zones; known with v6e: {', '.join(CATALOG.zones)}"
     setting = f"tpu:runtimeVersion: {CATALOG.default_runtime}"

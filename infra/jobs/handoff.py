@@ -1,7 +1,8 @@
 """The hand-off to training: requests that the workflow sends when the shards are complete.
 
-Each request may be sent again: what it makes is named after the run, so that a second one is refused with
-409 or 412, which the workflow takes for success. `watch` is the object that says how training ends.
+Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second
+one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
+training ends.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from infra.jobs.jobset import API, jobset
 from infra.jobs.submission import Request, submission
 from infra.nodes import Node, nodes, zones
 from infra.pipeline import places
-from infra.pipeline.places import RUN
+from infra.pipeline.places import RUN, TRAINING
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.queue.settings import QueueSettings
 from infra.settings.schema import Settings
@@ -86,12 +87,12 @@ def node(settings: Settings) -> Node:
     """The slice of the fleet, as `tpu:slices` would have it."""
     desired = settings[PipelineSettings]
     one = SliceSettings(
-        name=RUN, accelerator_type=desired.train_slice, zones=(str(desired.train_zone),), count=1,
+        name=TRAINING, accelerator_type=desired.train_slice, zones=(str(desired.train_zone),), count=1,
         spot=desired.train_spot, run=command(settings),
     )  # fmt: skip
     alone = replace(settings[TpuSettings], slices=(one,))
     (found,) = nodes(replace(settings, sections={**settings.sections, TpuSettings: alone}))
-    return replace(found, name=RUN)
+    return replace(found, name=TRAINING)
 
 
 def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
@@ -99,16 +100,16 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
     desired, one = settings[PipelineSettings], node(settings)
     controllers, bucket = names.controller_bucket(settings), settings[StorageSettings].bucket_name
     described = {
-        "name": RUN, "acceleratorType": desired.train_slice, "zones": [one.zone], "count": 1,
+        "name": TRAINING, "acceleratorType": desired.train_slice, "zones": [one.zone], "count": 1,
         "spot": desired.train_spot, "run": one.run, "bundle": one.bundle, "stopWhenDone": True,
     }  # fmt: skip
-    ours = names.member_labels(settings.environment, RUN, 0, stack)
+    ours = names.member_labels(settings.environment, TRAINING, 0, stack)
     body = member_request(settings, one, {**one.labels, **ours, "bundle": one.bundle_label})
     nodes_ = f"{_TPU}/projects/{settings.project}/locations/{one.zone}/nodes"
-    heartbeat = f"heartbeats%2F{RUN}%2Fworker-0"
-    description = f"{stack}/fleets/{RUN}.json"
+    heartbeat = f"heartbeats%2F{TRAINING}%2Fworker-0"
+    description = f"{stack}/fleets/{TRAINING}.json"
     return {
-        "training": f"slice {RUN} ({desired.train_slice}, {one.zone})",
+        "training": f"slice {TRAINING} ({desired.train_slice}, {one.zone})",
         "start": [
             {
                 "method": "POST",
@@ -116,7 +117,7 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
                 f"&name={description.replace('/', '%2F')}",
                 "body": described,
             },
-            {"method": "POST", "url": f"{nodes_}?nodeId={RUN}", "body": body},
+            {"method": "POST", "url": f"{nodes_}?nodeId={TRAINING}", "body": body},
         ],
         "watch": {
             "url": f"{_STORAGE}/storage/v1/b/{bucket}/o/{heartbeat}?alt=media",
@@ -127,7 +128,7 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
         "stop": [
             {"method": "DELETE", "url": f"{_STORAGE}/storage/v1/b/{controllers}/o/"
              f"{description.replace('/', '%2F')}"},
-            {"method": "DELETE", "url": f"{nodes_}/{RUN}"},
+            {"method": "DELETE", "url": f"{nodes_}/{TRAINING}"},
         ],
     }  # fmt: skip
 
@@ -135,16 +136,19 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
 def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     desired = settings[PipelineSettings]
     asked = Request(
-        str(desired.train_team), command(settings).split(), name=f"tokens-{RUN}", size=desired.train_slice
+        str(desired.train_team),
+        command(settings).split(),
+        name=f"tokens-{TRAINING}",
+        size=desired.train_slice,
     )
     made = jobset(submission(settings, asked).job)
     namespace = made["metadata"]["namespace"]
     url = f"https://{endpoint}/apis/{API}/namespaces/{namespace}/jobsets"
     return {
-        "training": f"JobSet tokens-{RUN} of {desired.train_team}",
+        "training": f"JobSet tokens-{TRAINING} of {desired.train_team}",
         "start": [{"method": "POST", "url": url, "body": made}],
         "watch": {
-            "url": f"{url}/tokens-{RUN}",
+            "url": f"{url}/tokens-{TRAINING}",
             "path": ["status", "terminalState"],
             "done": ["Completed"],
             "failed": ["Failed"],
@@ -164,14 +168,14 @@ def _vertex(settings: Settings) -> dict[str, Any]:
     base = f"https://{region}-aiplatform.googleapis.com/v1/projects/{settings.project}/locations/{region}"
     kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
     return {
-        "training": f"custom job {RUN} ({desired.train_slice}, {region})",
-        "once": f'{base}/customJobs?filter=displayName%3D"{RUN}"',
+        "training": f"custom job {TRAINING} ({desired.train_slice}, {region})",
+        "once": f'{base}/customJobs?filter=displayName%3D"{TRAINING}"',
         "start": [
             {
                 "method": "POST",
                 "url": f"{base}/customJobs",
                 "body": {
-                    "displayName": RUN,
+                    "displayName": TRAINING,
                     "labels": {"environment": settings.environment, "layer": "pipeline"},
                     "jobSpec": {
                         "workerPoolSpecs": [
@@ -201,7 +205,7 @@ def _vertex(settings: Settings) -> dict[str, Any]:
             }
         ],
         "watch": {
-            "url": f'{base}/customJobs?filter=displayName%3D"{RUN}"',
+            "url": f'{base}/customJobs?filter=displayName%3D"{TRAINING}"',
             "list": "customJobs",
             "path": ["state"],
             "done": ["JOB_STATE_SUCCEEDED"],

@@ -7,6 +7,7 @@ from infra.monitoring.alerts import Alert
 from infra.monitoring.settings import MonitoringSettings
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT
+from infra.storage.settings import StorageSettings
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 MOST_BYTES, MOST_SUBJECT = 8192, 255
@@ -26,7 +27,12 @@ def page(alert: str) -> str:
 
 def of(alert: Alert, settings: Settings) -> Any:
     """The documentation, as the provider takes it."""
-    text = page(alert.name).replace("ENV", settings.environment).replace("PROJECT", settings.project)
+    text = page(alert.name)
+    for word, value in (
+        ("ENV", settings.environment), ("PROJECT", settings.project),
+        ("REGION", settings[StorageSettings].location),
+    ):  # fmt: skip
+        text = text.replace(word, value)
     base = settings[MonitoringSettings].runbooks
     links = {"links": [{"display_name": "runbook", "url": f"{base}/{alert.name}.md"}]} if base else {}
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pulumi
@@ -9,6 +10,7 @@ import pulumi_gcp as gcp
 
 from infra import names
 from infra.account import Account
+from infra.gcp.acting import wait_until_it_may_act
 from infra.pipeline import access, places
 from infra.pipeline.settings import PipelineSettings
 from infra.settings import Settings
@@ -24,12 +26,16 @@ _ABOUT = {
 # What the names of people's grants on buckets begin with.
 _VERBS = {"records of runs": "records", "publish code": "publishes", "submit text": "submits",
           "its region": "looks"}  # fmt: skip
+_ACTED_AS = (places.ORCHESTRATOR, places.TRIGGER, places.CHECK, places.BUILD)
 
 
 class PipelineAccounts(pulumi.ComponentResource):
-    """All of them; `all`: what has to be there before anything runs as one of them."""
+    """All of them; `all`: what has to be there before anything runs as one of them, `acting`: what such a
+    resource waits for.
+    """
 
     all: list[pulumi.Resource]
+    acting: pulumi.ResourceHookBinding
     repository: gcp.artifactregistry.Repository
 
     def __init__(self, settings: Settings, buckets: Sequence[pulumi.Resource], opts: pulumi.ResourceOptions):
@@ -55,11 +61,22 @@ class PipelineAccounts(pulumi.ComponentResource):
         self._deployers(found)
         self._people(ours, buckets)
         self.all = [self.repository, *buckets, *found.values()]
+        self.acting = pulumi.ResourceHookBinding(before_create=[pulumi.ResourceHook("may-act", self._wait)])
         self.register_outputs({})
 
     def id_of(self, account: str) -> str:
         """The full id of one of them."""
         return f"projects/{self.settings.project}/serviceAccounts/{places.account(self.settings, account)}"
+
+    async def _wait(self, _: pulumi.ResourceHookArgs) -> None:
+        emails = [places.account(self.settings, which) for which in _ACTED_AS]
+        if self._users():
+            await asyncio.to_thread(wait_until_it_may_act, self.settings.project, emails)
+
+    def _users(self) -> list[str]:
+        """Who makes the workflow, the trigger and the function acts as what these run as."""
+        named = [*self.settings[PipelineSettings].account_users, names.applying_member(self.settings)]
+        return list(dict.fromkeys(filter(None, named)))
 
     def _grants(self, accounts: dict[str, Account], buckets: Sequence[pulumi.Resource]) -> None:
         for one in access.grants(self.settings):
@@ -87,10 +104,8 @@ class PipelineAccounts(pulumi.ComponentResource):
                     )
 
     def _deployers(self, accounts: dict[str, Account]) -> None:
-        """Who makes the workflow, the trigger and the function acts as what these run as."""
-        named = [*self.settings[PipelineSettings].account_users, names.applying_member(self.settings)]
-        for user in dict.fromkeys(filter(None, named)):
-            for which in (places.ORCHESTRATOR, places.TRIGGER, places.CHECK, places.BUILD):
+        for user in self._users():
+            for which in _ACTED_AS:
                 accounts[places.account_id(self.settings, which)].user(user)
 
     def _people(self, opts: pulumi.ResourceOptions, buckets: Sequence[pulumi.Resource]) -> None:

@@ -8,9 +8,11 @@ TOKENS, RECORDS = "tokens", "pipeline"
 """Folders of the checkpoint bucket: shards, a folder for each run; and what is known of each run."""
 SUBMIT = "_SUBMIT"
 RUN = "run-of-pipeline"
+TRAINING = "name-of-training"
 FOLDER = "folder-of-shards"
-"""What stands for a run's name, and for the folder of its shards in the checkpoint bucket, until the workflow
-fills them in: themselves names that Google takes.
+"""What stands for a run's name, for that of its slice or job, and for the folder of its shards in the
+checkpoint bucket, until the workflow fills them in: themselves names that Google takes. Training that failed
+for good is started again under another name, since its last heartbeat stays.
 """
 CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""

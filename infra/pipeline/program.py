@@ -72,7 +72,7 @@ class CheckFunction(pulumi.ComponentResource):
                 "ingress_settings": "ALLOW_INTERNAL_ONLY",
                 "all_traffic_on_latest_revision": True,
             },
-            opts=ours,
+            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=accounts.acting)),
         )
         gcp.cloudrunv2.ServiceIamMember(
             "invoker",
@@ -131,7 +131,7 @@ class Orchestrator(pulumi.ComponentResource):
                 "BUCKET": settings[StorageSettings].bucket_name,
                 "SETTINGS": stored.name,
             },
-            opts=ours,
+            opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(hooks=accounts.acting)),
         )
         self.register_outputs({})
 

@@ -99,7 +99,9 @@ class Runs:
             raise CommandError(f"{run['run']} has ended well\n    fix: {fix}")
         folder = str(run["raw"]).partition(f"gs://{self._raw}/")[2]
         data = {"bucket": self._raw, "name": f"{folder}{places.SUBMIT}", "generation": str(run["run"])[1:]}
-        self._start({"data": data, "retry": int(run.get("retry", 0)) + 1})
+        # The last heartbeat of a job that failed for good stays, and so may its slice: another name.
+        restart = int(run.get("restart", 0)) + (run["outcome"] == "training_failed")
+        self._start({"data": data, "retry": int(run.get("retry", 0)) + 1, "restart": restart})
 
     def all(self) -> list[Run]:
         """Every run that has a record, the newest first."""

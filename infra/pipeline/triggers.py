@@ -2,7 +2,8 @@
 
 A new project has no service agents, and their roles take minutes to count. Google names that in its refusal,
 so the trigger is asked for again while it does, instead of a wait of fixed length that is often too short.
-https://cloud.google.com/eventarc/docs/troubleshooting
+https://cloud.google.com/eventarc/docs/troubleshooting. Pulumi's engine calls that hook in versions that have
+https://github.com/pulumi/pulumi/issues/23344 mended; with the others, `up` is typed again.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Triggers(pulumi.ComponentResource):
     ):
         name, desired = places.name(settings), settings[PipelineSettings]
         super().__init__("tpu:pipeline:Triggers", name, None, opts)
-        ours = pulumi.ResourceOptions(parent=self, depends_on=[*accounts.all, workflow])
+        ours = pulumi.ResourceOptions(
+            parent=self, depends_on=[*accounts.all, workflow], hooks=accounts.acting
+        )
         if desired.on_submit:
             agents = self._agents(settings, provider, pulumi.ResourceOptions(parent=self))
             asked_again = pulumi.ResourceHookBinding(

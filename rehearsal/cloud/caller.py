@@ -19,6 +19,8 @@ from rehearsal.cloud.service import ApiError
 from rehearsal.cloud.workflow_engine import Reply, Request
 
 OAUTH2, OIDC = "OAuth2", "OIDC"
+CLOCK = "X-Rehearsal-Clock"
+"""Header of these requests: who sends them waits by the virtual clock."""
 _HOST = re.compile(r"[a-z0-9.-]+\.(?:googleapis\.com|run\.app|cloudfunctions\.net)")
 
 
@@ -38,7 +40,7 @@ class Caller:
         url = URL(request.url)
         if url.host is None or not _HOST.fullmatch(url.host):
             raise ConnectionError(f"there is no host {url.host} in the emulated cloud")
-        headers = {**request.headers, "Host": url.host}
+        headers = {**request.headers, "Host": url.host, CLOCK: "virtual"}
         if request.auth:
             headers["Authorization"] = f"Bearer {self._token(request, account)}"
         host, port = self._address

@@ -2,8 +2,8 @@
 
 https://cloud.google.com/eventarc/docs/workflows/route-trigger-cloud-storage. Each is delivered at least once,
 a refused one again, after a pause that grows, for 24 hours. A fault rule matches a delivery as
-`eventarc.events.deliver`, with the trigger's name as path and its account as principal: with `lost` it is
-never made, with `lost_answer` it is made twice, with `status` or `reset` it comes late, after the pause.
+`eventarc.events.deliver`, with `TRIGGER/objects/OBJECT` as path and its account as principal: with `lost` it
+is never made, with `lost_answer` it is made twice, with `status` or `reset` it comes late, after the pause.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Deliveries:
         while name in self._world.triggers and clock.now() < end:
             trigger = self._world.directory[name]
             account = trigger["serviceAccount"].rpartition("/")[2]
-            passage = Passage(METHOD, "POST", "eventarc.googleapis.com", name, account, "")
+            path = f"{name}/{event['subject']}"
+            passage = Passage(METHOD, "POST", "eventarc.googleapis.com", path, account, "")
             try:
                 await self._doorway.answer(passage, partial(self._attempt, trigger, event), _cut)
                 return

@@ -119,7 +119,8 @@ class Doorway:
     async def _disturbed(
         self, passage: Passage, serve: Callable[[], Awaitable[T]], cut: Callable[[], ConnectionError]
     ) -> T:
-        fault = self._faults.inject(passage.method_id, passage.host, passage.path, passage.principal)
+        about = (passage.method_id, passage.host, passage.path, passage.principal, passage.query)
+        fault = self._faults.inject(*about)
         if fault is None:
             return await serve()
         passage.fault, passage.reason = fault, fault.rule_id

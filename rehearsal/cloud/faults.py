@@ -2,14 +2,14 @@
 
 A rule is JSON, a line of a scenario or the body of `POST /faults`:
 
-    {"match": {"method": "tpu.*.nodes.create", "host": "*", "path": "/nodes", "principal": "*"},
+    {"match": {"method": "tpu.*.nodes.create", "host": "*", "path": "/nodes", "query": "", "principal": "*"},
      "when": {"after": 2},       # or {"probability": 0.1, "seed": 7}; and/or {"at_s": 60, "for_s": 600}:
                                  # virtual seconds from the rule's making, and how long from then on
      "times": 1,                 # left out: without end
      "what": {"status": 429, "retry_after_s": 2}}
 
-`method`, `host` and `principal` are globs, `path` a regular expression that is searched for. `what` is one of
-`{"status": 429, "message"?, "retry_after_s"?}`, `{"reset": true}` (close without an answer),
+`method`, `host` and `principal` are globs, `path` and `query` regular expressions that are searched for.
+`what` is one of `{"status": 429, "message"?, "retry_after_s"?}`, `{"reset": true}` (close without an answer),
 `{"lost_answer": true}` (do it, then close), `{"delay_s": 1.5}` (real seconds), `{"truncated": true}` (close
 in the middle of the answer's body), `{"lost": true}` (of a delivery of an event, which is never made:
 rehearsal/cloud/deliveries.py), `{"operation_error": {"code": "RESOURCE_EXHAUSTED", "message"?}}` (of the
@@ -43,7 +43,7 @@ _CANONICAL = {
 }
 _KEYS = {
     "rule": {"match", "when", "times", "what"},
-    "match": {"method", "host", "path", "principal"},
+    "match": {"method", "host", "path", "query", "principal"},
     "when": {"after", "at_s", "for_s", "probability", "seed"},
     "what": {
         "status",
@@ -90,6 +90,7 @@ class _Rule:
     method: str
     host: str
     path: re.Pattern[str]
+    query: re.Pattern[str]
     principal: str
     times: int | None
     after: int = 0
@@ -100,13 +101,14 @@ class _Rule:
     matched: int = 0
     observed: int = 0
 
-    def hits(self, method_id: str, host: str, path: str, principal: str, now: float) -> bool:
+    def hits(self, method_id: str, host: str, path: str, query: str, principal: str, now: float) -> bool:
         """Count a matching request; whether the fault strikes it."""
         if not self.from_s <= now < self.until_s or not (
             fnmatchcase(method_id, self.method)
             and fnmatchcase(host, self.host)
             and fnmatchcase(principal, self.principal)
             and self.path.search(path)
+            and self.query.search(query)
         ):
             return False
         self.matched += 1
@@ -140,11 +142,11 @@ class Faults:
         """Take a rule out of force; how often it was observed."""
         return self._rules.pop(rule_id).observed
 
-    def inject(self, method_id: str, host: str, path: str, principal: str) -> Fault | None:
+    def inject(self, method_id: str, host: str, path: str, principal: str, query: str = "") -> Fault | None:
         """The fault for this request, if any."""
         now = self._clock.now()
         for rule in self._rules.values():
-            if rule.hits(method_id, host, path, principal, now):
+            if rule.hits(method_id, host, path, query, principal, now):
                 return rule.fault
         return None
 
@@ -171,10 +173,7 @@ def _parse(source: JsonObject, rule_id: str, now: float, seed: int) -> _Rule:
         raise FaultError(f"times: {times!r} must be a whole number of at least 1, or left out")
     if {"after", "probability"} <= when.keys():
         raise FaultError(f"when: {when!r} must have one of after and probability")
-    try:
-        path = re.compile(match.get("path", ""))
-    except re.error as error:
-        raise FaultError(f"match.path: {match['path']!r} is not a regular expression: {error}") from None
+    path, query = _pattern(match, "path"), _pattern(match, "query")
     if "lost" in what and not match.get("method", "").startswith(_DELIVERIES):
         raise FaultError(f"what.lost: only deliveries can be lost, with a match.method of {_DELIVERIES}…")
     from_s = now + float(when.get("at_s", 0))
@@ -184,6 +183,7 @@ def _parse(source: JsonObject, rule_id: str, now: float, seed: int) -> _Rule:
         method=match.get("method", "*"),
         host=match.get("host", "*"),
         path=path,
+        query=query,
         principal=match.get("principal", "*"),
         times=times,
         after=int(when.get("after", 0)),
@@ -192,6 +192,13 @@ def _parse(source: JsonObject, rule_id: str, now: float, seed: int) -> _Rule:
         probability=float(when.get("probability", 1.0)),
         random=random.Random(when.get("seed", seed)),
     )
+
+
+def _pattern(match: JsonObject, key: str) -> re.Pattern[str]:
+    try:
+        return re.compile(match.get(key, ""))
+    except re.error as error:
+        raise FaultError(f"match.{key}: {match[key]!r} is not a regular expression: {error}") from None
 
 
 def _parse_what(what: JsonObject, rule_id: str) -> Fault:

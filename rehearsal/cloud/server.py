@@ -15,6 +15,7 @@ from yarl import URL
 
 from rehearsal.cloud import audit, batch, discovery, enums, partial
 from rehearsal.cloud.breakage import break_stream
+from rehearsal.cloud.caller import CLOCK
 from rehearsal.cloud.discovery import Match
 from rehearsal.cloud.doorway import Doorway, Passage
 from rehearsal.cloud.faults import Fault
@@ -33,6 +34,7 @@ from rehearsal.cloud.service import (
     World,
 )
 from rehearsal.cloud.storage import xml
+from rehearsal.cloud.storage.limits import by_virtual_clock
 
 # The largest JSON body or batch that is read into memory; media is streamed by the storage service.
 _MAX_JSON_BYTES = 64 * 2**20
@@ -111,6 +113,7 @@ class FrontDoor:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
+        by_virtual_clock.set(CLOCK in request.headers)
         passage, match = self._begin(request)
         return await self._doorway.http(
             request, passage, lambda: self._serve(request, passage, match), _error_response

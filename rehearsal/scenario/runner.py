@@ -11,6 +11,7 @@ from typing import Any
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioFailed
 from rehearsal.scenario import (
+    alerting,
     building,
     disturbing,
     extracting,
@@ -19,6 +20,8 @@ from rehearsal.scenario import (
     jobs,
     jobsteps,
     killing,
+    pipeline_steps,
+    pipelines,
     steps,
     touring,
     watching,
@@ -73,6 +76,13 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     Request: touring.request,
     jobsteps.Logged: jobs.logged,
     jobsteps.Heartbeat: jobs.heartbeat,
+    pipeline_steps.Submit: pipelines.submit,
+    pipeline_steps.Retry: pipelines.retry,
+    pipeline_steps.Ends: pipelines.ends,
+    pipeline_steps.Shard: pipelines.shard,
+    pipeline_steps.Made: pipelines.made,
+    pipeline_steps.Quiet: alerting.quiet,
+    pipeline_steps.Fired: alerting.fired,
     steps.Kill: killing.kill,
     steps.Kills: killing.kills,
 }

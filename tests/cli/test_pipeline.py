@@ -118,6 +118,19 @@ def test_a_retry_is_the_same_submission_with_the_next_number() -> None:
     assert argument["data"]["name"] == "corpus/_SUBMIT"
 
 
+def test_only_training_that_failed_for_good_is_started_under_another_name() -> None:
+    google = Google()
+
+    def restart(**known: Any) -> int:
+        runs(google).retry({**RUN, **known})
+        return int(json.loads(google.asked[-1][2]["argument"])["restart"])
+
+    assert restart(outcome="quota") == 0
+    assert restart(outcome="training_failed") == 1
+    assert restart(outcome="training_failed", restart=1) == 2
+    assert restart(outcome="throttled", restart=2) == 2
+
+
 @pytest.mark.parametrize(("run", "message"), [
     (RUN, "r17 is running"),
     ({**RUN, "outcome": "trained"}, "r17 has ended well"),

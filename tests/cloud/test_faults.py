@@ -124,6 +124,8 @@ def test_the_log_names_the_rule(cloud: CloudFront) -> None:
         ({"host": "storage.googleapis.com"}, False),
         ({"path": "/nodes/n$"}, True),
         ({"path": "^nodes"}, False),
+        ({"query": "^prefix=a$"}, True),
+        ({"query": "prefix=b"}, False),
         ({"principal": "*@example.com"}, True),
         ({"principal": "bob@*"}, False),
         ({"method": "tpu.*", "principal": "bob@*"}, False),
@@ -134,8 +136,9 @@ def test_rules_match(match: dict[str, str], injected: bool) -> None:
     faults = Faults(VirtualClock())
     faults.add({"match": match, "what": {"reset": True}})
     fault = faults.inject(
-        "tpu.projects.locations.nodes.get", "tpu.googleapis.com", "/v2/p/nodes/n", "alice@example.com"
-    )
+        "tpu.projects.locations.nodes.get", "tpu.googleapis.com", "/v2/p/nodes/n", "alice@example.com",
+        "prefix=a",
+    )  # fmt: skip
     assert (fault is not None) is injected
 
 

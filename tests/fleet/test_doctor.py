@@ -225,6 +225,15 @@ def test_every_ill_is_found_at_once_and_has_a_fix(clinic: Clinic, monkeypatch: p
     assert f"{request} --preferred-value=16" in short.fix
 
 
+def test_the_slice_that_the_pipeline_trains_on_needs_its_quota_too(clinic: Clinic) -> None:
+    pipeline = {
+        "pipeline:rawBucketName": "my-project-raw", "pipeline:train": "fleet",
+        "pipeline:trainZone": "us-east5-a", "pipeline:trainSlice": "v6e-8",
+    }  # fmt: skip
+    quotas = [one.found for one in of(clinic.look(settings(**pipeline)), "quota us-east5-a")]
+    assert [one for one in quotas if "the settings ask for 24 spot chips" in one]
+
+
 @pytest.mark.parametrize("quota", [*ON_DEMAND, *REVOCABLE], ids=lambda quota: quota.name)
 def test_a_quota_has_the_name_by_which_google_refuses(clinic: Clinic, quota: Any) -> None:
     place = quota.place("us-east5-b")

@@ -53,6 +53,8 @@ PRODUCTS = {
     "PUBSUB": "pubsub.googleapis.com/v1/",
     "BILLING": "billingbudgets.googleapis.com/v1/",
     "DATAPROC": "dataproc.googleapis.com/v1/",
+    "WORKFLOWS": "workflows.googleapis.com/v1/",
+    "EXECUTIONS": "workflowexecutions.googleapis.com/v1/",
 }
 SETTINGS = f"""\
 # The settings of a test: what is written here stays as it is, down to the last space.
@@ -84,9 +86,10 @@ class Lab:
         lags: Mapping[str, Any] = NO_LAGS,
         tree: Path = ROOT,
         people: Mapping[str, Any] | None = None,
+        spark_python: str = "",
     ) -> None:
-        """`rate`: of Google's clock; `apis`: switched on from the start; `lags` and
-        `people`: as CloudConfig has them; `tree`: whose program runs.
+        """`rate`: of Google's clock; `apis`: switched on from the start; `lags`, `people` and `spark_python`:
+        as CloudConfig has them; `tree`: whose program runs.
         """
         self.tree = tree
         self.folder, self.root = folder, folder / "project"
@@ -98,6 +101,7 @@ class Lab:
         config = CloudConfig(
             PROJECT, folder / "cloud", folder / "control", OWNER, "1//refresh", front_door="127.0.0.1:0",
             metadata="", clock_rate=rate, enabled_apis=apis, people=dict(people or {}), **lags,
+            spark_python=spark_python, builder={"PATH": os.environ["PATH"]} if spark_python else {},
         )  # fmt: skip
         self._call(self._open(config))
         image = folder / "corpus.img"

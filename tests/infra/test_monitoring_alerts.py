@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -154,23 +155,44 @@ def granted(bucket: str, member: str) -> Callable[[Watched], None]:
 
 
 def batch_failed(lab: Watched) -> None:
+    """Its account lacks the role with which a node asks for work."""
     run = {"serviceAccount": ACCOUNT, "subnetworkUri": f"{P}/regions/{REGION}/subnetworks/watched"}
     body = {
         "pysparkBatch": {"mainPythonFileUri": "gs://wire-test-checkpoints/main.py"},
         "environmentConfig": {"executionConfig": run},
     }
-    lab.cloud.faults.add(
-        {"match": {"method": "dataproc.*.create"}, "times": 1,
-         "what": {"operation_error": {"code": "INTERNAL", "message": "The job failed"}}}
-    )  # fmt: skip
-    lab.posted(f"dataproc.googleapis.com/v1/{P}/locations/{REGION}/batches", body, batchId="batch-1")
+    batches = f"dataproc.googleapis.com/v1/{P}/locations/{REGION}/batches"
+    lab.posted(batches, body, batchId="batch-1")
     lab.minutes(2)
+    batch = lab.request("GET", f"{batches}/batch-1").json()
+    assert (batch["state"], "roles/dataproc.worker has them" in batch["stateMessage"]) == ("FAILED", True)
+
+
+ASKS = """\
+main:
+  steps:
+    - ask:
+        call: http.get
+        args:
+          url: https://storage.googleapis.com/storage/v1/b/wire-test-checkpoints/o
+          auth: {type: OAuth2}
+"""
 
 
 def workflow_failed(lab: Watched) -> None:
-    """An execution that has ended: what executes workflows writes its state."""
-    name = f"{P}/locations/{REGION}/workflows/prepare/executions/1"
-    lab.cloud.world.directory[name] = {"name": name, "state": "FAILED"}
+    """Its account may not read the bucket that it asks."""
+    place = f"{P}/locations/{REGION}"
+    workflow = {"serviceAccount": f"{P}/serviceAccounts/{ACCOUNT}", "sourceContents": ASKS}
+    lab.posted(f"workflows.googleapis.com/v1/{place}/workflows", workflow, workflowId="asks")
+    lab.minutes(2)
+    executions = f"workflowexecutions.googleapis.com/v1/{place}/workflows/asks/executions"
+    name = lab.posted(executions, {})["name"].rpartition("/")[2]
+    until = time.monotonic() + 20
+    while (found := lab.request("GET", f"{executions}/{name}").json())["state"] == "ACTIVE":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert "storage.objects.list" in found["error"]["payload"]
+    lab.minutes(1)
 
 
 FAULTS: dict[str, Callable[[Watched], None]] = {
@@ -339,7 +361,8 @@ def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.Captur
     """Of `tpu`: its own parser takes it. Of gcloud: it reads, and names the project."""
     found = FIRST.search(documentation.page(alert))
     assert found
-    program, *words = shlex.split(found[1].replace("ENV", "dev").replace("PROJECT", PROJECT))
+    line = found[1].replace("ENV", "dev").replace("PROJECT", PROJECT).replace("REGION", REGION)
+    program, *words = shlex.split(line)
     if program == "gcloud":
         assert words[2:3] in (["list"], ["read"]) or words[1] == "list"
         assert f"--project={PROJECT}" in words

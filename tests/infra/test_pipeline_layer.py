@@ -13,7 +13,7 @@ import yaml
 from infra.errors import SettingsError
 from infra.jobs import handoff
 from infra.pipeline import access, code, places, price, schedule, spark
-from infra.pipeline.places import RUN
+from infra.pipeline.places import RUN, TRAINING
 from infra.pipeline.runs import missing
 from infra.pipeline.triggers import AgentPatience
 from infra.settings import Settings
@@ -89,8 +89,8 @@ def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> No
     assert "@RUN" not in text
     assert "@DATA" not in text
     for request in found["start"]:
-        named = f"nodeId={RUN}" in request["url"] or "ifGenerationMatch=0" in request["url"]
-        named = named or request["body"].get("metadata", {}).get("name") == f"tokens-{RUN}"
+        named = f"nodeId={TRAINING}" in request["url"] or "ifGenerationMatch=0" in request["url"]
+        named = named or request["body"].get("metadata", {}).get("name") == f"tokens-{TRAINING}"
         assert named or "once" in found, "what no client names is asked for first"
 
 
@@ -98,11 +98,12 @@ def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
     found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in FLEET.items()}), "0123abc")
     assert found is not None
     described, node = found["start"]
-    assert described["url"].endswith(f"ifGenerationMatch=0&name=0123abc%2Ffleets%2F{RUN}.json")
+    assert described["url"].endswith(f"ifGenerationMatch=0&name=0123abc%2Ffleets%2F{TRAINING}.json")
     assert described["body"]["stopWhenDone"] is True
     assert wrong("tpu", "v2", "Node", node["body"]) == []
     assert (
-        node["body"]["labels"] | {"fleet": RUN, "member": "0", "stack": "0123abc"} == node["body"]["labels"]
+        node["body"]["labels"] | {"fleet": TRAINING, "member": "0", "stack": "0123abc"}
+        == node["body"]["labels"]
     )
     run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/{places.FOLDER}"
     assert node["body"]["metadata"]["tpu-run"] == described["body"]["run"] == run_

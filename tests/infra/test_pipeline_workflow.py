@@ -41,6 +41,8 @@ class Google:
     objects: dict[str, Any] = field(default_factory=dict)
     batches: dict[str, Any] = field(default_factory=dict)
     nodes: set[str] = field(default_factory=set)
+    asked_for: set[str] = field(default_factory=set)
+    unreachable: str = ""
     started: list[Any] = field(default_factory=list)
     lines: list[tuple[str, Any]] = field(default_factory=list)
     may_log: bool = True
@@ -72,6 +74,9 @@ class Google:
         if self.pages and request.url.startswith("https://check.run.app"):
             code, page = self.pages.pop(0)
             return Reply(code, {"Content-Type": "text/html"}, page)
+
+        if self.unreachable and self.unreachable in request.url:
+            raise ConnectionError("no answer")
         for part, answers in self.refusals.items():
             if part in f"{request.method} {request.url}" and answers:
                 code, text = answers.pop(0)
@@ -130,6 +135,7 @@ class Google:
             return 200, {"items": items} if items else {}
         key = f"{bucket}/{unquote(name[1:])}"
         if key.startswith(f"{BUCKET}/heartbeats/") and self.nodes:
+            self.asked_for.add(key.split("/")[2])
             if self.silent_looks:
                 self.silent_looks -= 1
                 return 404, {"error": {"message": "No such object"}}
@@ -338,6 +344,18 @@ def test_a_run_whose_lines_are_refused_starts_nothing_and_its_record_says_why() 
     )
 
 
+@pytest.mark.parametrize(("host", "stage"), [("dataproc.", "preprocess"), ("check.run.app", "check")])
+def test_who_does_not_answer_is_unavailable(host: str, stage: str) -> None:
+    google = Google(unreachable=host)
+    record = failed(google)
+    assert (record["stage"], record["outcome"]) == (stage, "unavailable")
+    assert record["next"] == "tpu pipeline retry dev r17"
+    assert "no answer" in record["why"]
+    google.unreachable = ""
+    assert run(google, {**EVENT, "retry": 1})["outcome"] == "trained"
+    assert len(google.batches) == 1
+
+
 def test_nothing_submitted_is_an_outcome() -> None:
     google = Google()
     google.raw = {"corpus/_SUBMIT": 0}
@@ -378,6 +396,21 @@ def test_training_that_fails_for_good_is_an_outcome() -> None:
     record = failed(google)
     assert (record["stage"], record["outcome"]) == ("train", "training_failed")
     assert google.nodes == {"r17"}, "it stays, to be looked at"
+
+
+def test_a_retry_of_training_that_failed_starts_a_slice_of_another_name() -> None:
+    """The heartbeat of the first one stays: nothing of the second may be read from it."""
+    google = Google(heartbeats=[{"state": "failed", "final": 1}])
+    failed(google)
+    google.heartbeats = [{"state": "failed", "final": 1}]
+    assert failed(google, {**EVENT, "retry": 1, "restart": 1})["training"].startswith("slice r17-1 (")
+    assert google.nodes == {"r17-1"}, "the first one is deleted, the second stays"
+    google.heartbeats = [{"state": "done"}]
+    assert run(google, {**EVENT, "retry": 2, "restart": 2})["outcome"] == "trained"
+    assert google.nodes == set()
+    assert google.asked_for == {"r17", "r17-1", "r17-2"}, "each heartbeat is that of its slice"
+    assert "--name r17 " in google.created["metadata"]["tpu-run"], "it continues from the run's checkpoints"
+    assert list(google.batches) == [BATCH]
 
 
 def test_training_that_takes_too_long_is_ended() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ class Watched(Lab):
     """A lab in which the layer is up."""
 
     def __init__(self, folder: Path, settings: str = CHANNELS) -> None:
-        super().__init__(folder, apis=APIS)
+        super().__init__(folder, apis=APIS, spark_python=sys.executable)
         self.settings.write_text(SETTINGS + settings)
         self.pulumi("monitoring", "stack", "init", "dev")
         self.pulumi("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")

@@ -20,7 +20,7 @@ def _sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
     guide = Guide(lambda: pytest.fail("no client is needed"), TOPICS, {"project": "p"})
     sent: list[tuple[str, str, Any]] = []
     monkeypatch.setattr(guide, "send", lambda *request: sent.append(request))
-    monkeypatch.setattr(touring, "_guide", lambda _: guide)
+    monkeypatch.setattr(touring, "guide", lambda _: guide)
     return sent
 
 

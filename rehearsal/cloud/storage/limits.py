@@ -10,25 +10,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 
 from rehearsal.cloud.service import ApiError
 
 BURST = 5
 _REMEMBERED = 10_000
+by_virtual_clock: ContextVar[bool] = ContextVar("by_virtual_clock", default=False)
+"""Of the request that is being handled: whether its client waits by the cloud's clock."""
 
 
 class MutationLimit:
-    """Counts creations, updates and deletions by object; real seconds, because clients back off in them."""
+    """Counts creations, updates and deletions by object, in the seconds in which a client backs off: real
+    ones, but virtual ones of a workflow, whose requests are counted by themselves.
+    """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.now = now
-        # When the object's mutations so far will have used up their second each.
-        self._paid: dict[str, float] = {}
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, virtual: Callable[[], float] | None = None
+    ) -> None:
+        self.now, self._virtual = now, virtual
+        # When the object's mutations so far will have used up their second each; of each clock.
+        self._paid: dict[bool, dict[str, float]] = {False: {}, True: {}}
 
     def spend(self, bucket: str, name: str) -> None:
         """ApiError 429 if this mutation comes too soon after others."""
-        resource, now = f"{bucket}/{name}", self.now()
-        paid = max(self._paid.get(resource, 0.0), now)
+        virtual = self._virtual if by_virtual_clock.get() else None
+        resource, now, spent = f"{bucket}/{name}", (virtual or self.now)(), self._paid[bool(virtual)]
+        paid = max(spent.get(resource, 0.0), now)
         if paid - now > BURST - 1:
             raise ApiError(
                 429,
@@ -38,6 +46,6 @@ class MutationLimit:
                 "https://cloud.google.com/storage/docs/gcs429.",
                 reason="rateLimitExceeded",
             )
-        self._paid[resource] = paid + 1
-        if len(self._paid) > _REMEMBERED:
-            self._paid = {resource: until for resource, until in self._paid.items() if until > now}
+        spent[resource] = paid + 1
+        if len(spent) > _REMEMBERED:
+            self._paid[bool(virtual)] = {one: until for one, until in spent.items() if until > now}

@@ -32,7 +32,7 @@ class Store:
         self.world = world
         self.iam = iam
         self.blobs = blobs
-        self.limit = MutationLimit()
+        self.limit = MutationLimit(virtual=world.clock.now)
         self._objects: dict[str, Objects] = {}
         self._generation = 0
 

@@ -9,7 +9,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from storage_front import PROJECT, Front, object_path
 
-from rehearsal.cloud.storage.limits import BURST
+from rehearsal.cloud.service import ApiError
+from rehearsal.cloud.storage.limits import BURST, MutationLimit, by_virtual_clock
 
 
 def test_more_than_a_burst_is_refused_until_a_second_has_passed(
@@ -61,3 +62,26 @@ def test_google_s_client_waits_and_loses_nothing(front: Front, bucket: str, limi
     assert front.read(bucket, "status.json").body == str(BURST + 1).encode()
     reasons = [entry["reason"] for entry in front.requests.since(begun)["requests"]]
     assert "rateLimitExceeded" in reasons
+
+
+def test_who_waits_by_the_virtual_clock_is_counted_by_it() -> None:
+    """A workflow that waits for a virtual second would come too soon by the real one, and give up."""
+    virtual = [5000.0]
+    limit = MutationLimit(lambda: 1000.0, lambda: virtual[0])
+
+    def is_taken() -> bool:
+        try:
+            limit.spend("b", "a")
+        except ApiError:
+            return False
+        return True
+
+    assert [is_taken() for _ in range(BURST + 1)] == [True] * BURST + [False]
+    token = by_virtual_clock.set(True)
+    try:
+        assert [is_taken() for _ in range(BURST + 1)] == [True] * BURST + [False]
+        virtual[0] += 1
+        assert is_taken()
+    finally:
+        by_virtual_clock.reset(token)
+    assert not is_taken(), "whoever waits by the real clock still has to"

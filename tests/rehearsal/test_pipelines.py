@@ -1,0 +1,214 @@
+"""What the steps about runs of the pipeline and about alerts take for proof."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from rehearsal.errors import ScenarioFailed
+from rehearsal.scenario import alerting, pipelines
+from rehearsal.scenario import pipeline_steps as steps
+from rehearsal.scenario.record import Record
+from rehearsal.scenario.scene import Scene
+
+RAW, RUN = "my-raw", "r17"
+CONTENT = "# batch-failed\n\n## First command\n\n    echo two batches\n\n## What next\n"
+
+
+class World:
+    """Records of runs, what Google's APIs list, and what the commands printed."""
+
+    def __init__(self) -> None:
+        self.record: dict[str, Any] = {
+            "run": RUN, "raw": f"gs://{RAW}/a/", "retry": 0, "stage": "check", "outcome": "invalid",
+            "why": "0.bin is missing", "ended": "2026-11-24T10:10:00Z",
+        }  # fmt: skip
+        self.page = "run      r17\noutcome  invalid, at check\nwhy      0.bin is missing\n"
+        self.batches = [{"name": f"p/batches/tpu-pipeline-{RUN}", "state": "SUCCEEDED", "createTime": "1"}]
+        self.slices, self.executions = [RUN], [("10:00", "trained")]
+        self.incidents: list[dict[str, Any]] = []
+        self.published: list[dict[str, Any]] = []
+        self.typed: list[str] = []
+        self.rates: list[float] = []
+
+    # The bucket
+
+    def names(self, prefix: str) -> list[str]:
+        return [f"pipeline/{RUN}/run.json"]
+
+    def json(self, name: str) -> dict[str, Any]:
+        return dict(self.record)
+
+    # The shell
+
+    def run(self, command: list[str], prints: str = "", **_: Any) -> str:
+        self.typed.append(" ".join(command))
+        if command[:3] == ["tpu", "pipeline", "retry"]:
+            self.record |= {"retry": self.record["retry"] + 1}
+        assert re.search(prints, "two batches")
+        return self.page
+
+    # Google, as the project's owner
+
+    values: ClassVar = {"region": "us-east5"}
+
+    def send(self, version: str, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if method.endswith("batches.list"):
+            return {"batches": self.batches}
+        if method.endswith("entries.list"):
+            entries = [{"protoPayload": {"resourceName": f"p/nodes/{one}"}} for one in self.slices]
+            return {"entries": entries}
+        if method.endswith("executions.list"):
+            argument = json.dumps({"data": {"name": "a/_SUBMIT"}})
+            return {
+                "executions": [
+                    {"argument": argument, "startTime": f"2026-11-24T{at}:00Z",
+                     "result": json.dumps({"outcome": outcome})}
+                    for at, outcome in self.executions
+                ]
+            }  # fmt: skip
+        if method.endswith("alerts.list"):
+            return {"alerts": self.incidents}
+        if method.endswith("pull"):
+            found, self.published = self.published, []
+            data = [base64.b64encode(json.dumps({"incident": one}).encode()).decode() for one in found]
+            return {"receivedMessages": [{"ackId": "1", "message": {"data": one}} for one in data]}
+        return {}
+
+    # Alerts
+
+    def opens(self, alert: str, id_: str) -> None:
+        policy = {"userLabels": {"alert": alert}}
+        self.incidents.append({"name": f"p/alerts/{id_}", "state": "OPEN", "policy": policy})
+        about = {"documentation": {"content": CONTENT}}
+        self.published.append({"incident_id": id_, "state": "open", **about})
+
+    def set_clock(self, rate: float) -> None:
+        """All that is open closes, as it does after a while."""
+        self.rates.append(rate)
+        for one in self.incidents:
+            if one["state"] == "OPEN":
+                one["state"] = "CLOSED"
+                self.published.append({"incident_id": one["name"].rpartition("/")[2], "state": "closed"})
+
+    def status(self) -> dict[str, Any]:
+        return {"clock": {"rate": 60.0}}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    settings = {"pipeline:rawBucketName": RAW}
+    monkeypatch.setattr(pipelines, "read_settings", lambda *_: settings)
+    for module in (pipelines, alerting):
+        monkeypatch.setattr(module, "guide", lambda _: made)
+    return made
+
+
+@pytest.fixture
+def scene(world: World) -> Scene:
+    def wait_until(what: str, found: Any, timeout_s: float, poll_s: float = 0.5) -> Any:
+        for _ in range(5):
+            if answer := found():
+                return answer
+        raise ScenarioFailed(f"{what}: {made.note.text}")
+
+    made = SimpleNamespace(
+        program=None,
+        environment="dev",
+        bucket=SimpleNamespace(project="p", name="b", names=world.names, json=world.json),
+        shell=world,
+        control=world,
+        note=SimpleNamespace(text=""),
+        record=Record("s", "t", "dev", 1, 0.0),
+        incidents=set(),
+        shards={},
+        wait_until=wait_until,
+    )
+    return cast("Scene", made)
+
+
+def test_an_outcome_is_what_the_page_shows(scene: Scene) -> None:
+    pipelines.ends(scene, steps.Ends("a/", "invalid", "check", "is missing"))
+    assert scene.record.checks[-1].claim == "a/ ends as invalid at check"
+    with pytest.raises(ScenarioFailed, match="printed nothing that matches"):
+        pipelines.ends(scene, steps.Ends("a/", "invalid", "check", "has changed"))
+    with pytest.raises(ScenarioFailed, match="printed nothing that matches"):
+        pipelines.ends(scene, steps.Ends("a/", "unavailable", "check"))
+
+
+def test_a_retry_is_typed_and_its_own_end_is_waited_for(scene: Scene, world: World) -> None:
+    pipelines.ends(scene, steps.Ends("a/", "invalid", "check", retry=True))
+    assert world.typed[0] == f"tpu pipeline retry dev {RUN}"
+    world.run = lambda *_, **__: world.page  # type: ignore[method-assign]  # nothing is started
+    with pytest.raises(ScenarioFailed, match="no run yet"):
+        pipelines.ends(scene, steps.Ends("a/", "invalid", "check", retry=True))
+
+
+def test_a_folder_without_a_run_has_no_outcome(scene: Scene) -> None:
+    with pytest.raises(ScenarioFailed, match="no run yet"):
+        pipelines.ends(scene, steps.Ends("b/", "invalid", "check"))
+    with pytest.raises(ScenarioFailed, match="has no run"):
+        pipelines.retry(scene, steps.Retry("b/"))
+
+
+def test_what_was_made_is_counted(scene: Scene, world: World) -> None:
+    pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=1, executions=("trained",)))
+    world.slices.append(f"{RUN}8")  # another run's
+    pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=1))
+    world.slices.append(f"{RUN}-1")
+    with pytest.raises(ScenarioFailed, match="2 slices r17, r17-1"):
+        pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=1))
+    world.batches.append({**world.batches[0], "name": f"p/batches/tpu-pipeline-{RUN}-1", "createTime": "0"})
+    with pytest.raises(ScenarioFailed, match="batches SUCCEEDED, SUCCEEDED"):
+        pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=2))
+
+
+def test_a_late_event_comes_when_its_run_has_ended(scene: Scene, world: World) -> None:
+    world.executions.append(("10:09", "duplicate"))
+    step = steps.Made("a/", ("SUCCEEDED",), 1, ("trained", "duplicate"), late=True)
+    with pytest.raises(ScenarioFailed):
+        pipelines.made(scene, step)
+    world.executions[-1] = ("10:11", "duplicate")
+    pipelines.made(scene, step)
+
+
+def test_an_alert_opens_once_is_looked_into_and_closes(scene: Scene, world: World) -> None:
+    world.opens("batch-failed", "1")
+    alerting.fired(scene, steps.Fired({"batch-failed": "two"}, "oncall", clock=600.0))
+    assert world.typed == ["bash -c echo two batches\necho exit status $?"]
+    assert world.rates == [600.0, 60.0], "fast until it closes"
+    with pytest.raises(ScenarioFailed, match=r"fired: \{\}"):
+        alerting.fired(scene, steps.Fired({"batch-failed": "two"}, "oncall"))
+
+
+def test_an_alert_that_nobody_expects_fails_the_step(scene: Scene, world: World) -> None:
+    world.opens("batch-failed", "1")
+    world.opens("workflow-failed", "2")
+    with pytest.raises(ScenarioFailed, match=r"and not \{'workflow-failed': 1\}"):
+        alerting.fired(scene, steps.Fired({"batch-failed": ""}, "oncall"))
+    world.opens("batch-failed", "3")
+    with pytest.raises(ScenarioFailed, match=r"and not \{'batch-failed': 1\}"):
+        alerting.fired(scene, steps.Fired({"batch-failed": "", "workflow-failed": ""}, "oncall"))
+
+
+def test_an_alert_that_is_not_published_fails_the_step(scene: Scene, world: World) -> None:
+    world.opens("batch-failed", "1")
+    world.published.clear()
+    with pytest.raises(ScenarioFailed, match="batch-failed, once each"):
+        alerting.fired(scene, steps.Fired({"batch-failed": ""}, "oncall"))
+
+
+def test_what_fired_before_quiet_is_not_counted(scene: Scene, world: World) -> None:
+    world.opens("workflow-failed", "1")
+    with pytest.raises(ScenarioFailed, match="open: workflow-failed"):
+        alerting.quiet(scene, steps.Quiet())
+    world.set_clock(1.0)
+    alerting.quiet(scene, steps.Quiet())
+    world.opens("batch-failed", "2")
+    alerting.fired(scene, steps.Fired({"batch-failed": ""}, "oncall"))
