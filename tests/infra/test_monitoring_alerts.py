@@ -191,7 +191,7 @@ def workflow_failed(lab: Watched) -> None:
     while (found := lab.request("GET", f"{executions}/{name}").json())["state"] == "ACTIVE":
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert "storage.objects.list" in found["error"]["payload"]
+    assert "storage.objects.list" in found["error"]["payload"], found
     lab.minutes(1)
 
 

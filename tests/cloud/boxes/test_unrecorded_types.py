@@ -50,7 +50,7 @@ class Driven:
 
 @pytest.fixture
 def driven(boxed: Boxed, monkeypatch: pytest.MonkeyPatch) -> Driven:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(boxed._folder / "tls" / "bundle.pem"))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(boxed.folder / "tls" / "bundle.pem"))
     return Driven(boxed)
 
 
