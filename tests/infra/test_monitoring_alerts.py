@@ -174,13 +174,13 @@ main:
     - ask:
         call: http.get
         args:
-          url: https://storage.googleapis.com/storage/v1/b/wire-test-checkpoints/o
+          url: https://storage.googleapis.com/storage/v1/b?project=wire-test
           auth: {type: OAuth2}
 """
 
 
 def workflow_failed(lab: Watched) -> None:
-    """Its account may not read the bucket that it asks."""
+    """Its account may not list the project's buckets."""
     place = f"{P}/locations/{REGION}"
     workflow = {"serviceAccount": f"{P}/serviceAccounts/{ACCOUNT}", "sourceContents": ASKS}
     lab.posted(f"workflows.googleapis.com/v1/{place}/workflows", workflow, workflowId="asks")
@@ -191,7 +191,7 @@ def workflow_failed(lab: Watched) -> None:
     while (found := lab.request("GET", f"{executions}/{name}").json())["state"] == "ACTIVE":
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert "storage.objects.list" in found["error"]["payload"], found
+    assert "storage.buckets.list" in found["error"]["payload"], found
     lab.minutes(1)
 
 
