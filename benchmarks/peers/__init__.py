@@ -19,7 +19,7 @@ PINS = {
     # With the torch and transformers of `tools/setup.sh parity`; 5.7 GB, which the two share by hard links.
     "transformer-lens": "transformer-lens==4.3.0 torch==2.15.0 transformers==5.23.0",
     "nnsight": "nnsight==0.8.1 torch==2.15.0 transformers==5.23.0",
-    "datatrove": "datatrove[processing]==0.10.1 tokenizers==0.23.3",  # 1 GB
+    "datatrove": "datatrove[processing]==0.10.1 tokenizers==0.23.3 orjson==3.13.0",  # 1 GB
     "dolma": "dolma==1.2.1",  # it allows tokenizers 0.19 alone; 0.6 GB
 }
 PYTHON312 = os.environ.get("PYTHON312", "python3.12")
