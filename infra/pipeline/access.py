@@ -88,7 +88,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
     bucket = settings[StorageSettings].bucket_name
     spark, run, trigger, check, build = (places.account_id(settings, which) for which in places.ACCOUNTS)
     tokens, records = (folder(one, bucket) for one in (places.TOKENS, places.RECORDS))
-    node = ("dataproc.agents.create", "dataproc.tasks.lease")
+    node: tuple[str, ...] = ("dataproc.agents.create", "dataproc.tasks.lease")
     if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
         node = (*node, *_OBJECT_CREATES, "logging.logEntries.create")
     yield Grant(spark, desired.spark_role, "project", "", node, "run as a batch's nodes")

@@ -123,7 +123,9 @@ class PipelineAccounts(pulumi.ComponentResource):
                         role=one.role, member=user, opts=opts,
                     )  # fmt: skip
                     continue
-                title = {"title": one.why, "expression": one.only} if one.only else None
+                title = None
+                if one.only:
+                    title = gcp.storage.BucketIAMMemberConditionArgs(title=one.why, expression=one.only)
                 gcp.storage.BucketIAMMember(
                     f"{_VERBS[one.why]}-{user}", bucket=one.what, role=one.role, member=user, condition=title,
                     opts=opts if one.what == bucket else after,

@@ -50,15 +50,8 @@ _ON_DEMAND = ("eventarc",)  # that whoever doesn't ask for it misses: the others
 _PERMISSION = re.compile(r"[a-z]\w*\.\w+\.\w+")
 _POD = re.compile(r"([^\[/]+\.svc\.id\.goog)\[([^/]+)/([^]]+)\]")
 _MEMBER_KINDS = (
-    *_CONVENIENCE,
-    "user",
-    "serviceAccount",
-    "group",
-    "domain",
-    "deleted",
-    "principal",
-    "principalSet",
-)
+    *_CONVENIENCE, "user", "serviceAccount", "group", "domain", "deleted", "principal", "principalSet",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -341,21 +334,17 @@ class Iam:
 
     def require(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> None:
         """ApiError 403, in the words of the permission's API, unless the principal has the permission."""
-        granting = self._granting(principal, permission, resource, list_prefix)
-        if principal in self._recorded:
-            found = tuple(sorted(set(granting)))
-            self.access[principal, permission, found] += 1
-            granting = iter(found)
-        if next(granting, None) is None:
+        if not self.holds(principal, permission, resource, list_prefix):
             raise denied(principal, permission, resource)
 
-    def holds(self, principal: str, permission: str, resource: str) -> bool:
-        """As `require`, on record, for services that refuse in words of their own."""
-        try:
-            self.require(principal, permission, resource)
-        except ApiError:
-            return False
-        return True
+    def holds(self, principal: str, permission: str, resource: str, list_prefix: str = "") -> bool:
+        """As `allowed`, for the record, of what a service asks for that has words of its own for a no."""
+        granting = self._granting(principal, permission, resource, list_prefix)
+        if principal not in self._recorded:
+            return next(granting, None) is not None
+        found = tuple(sorted(set(granting)))
+        self.access[principal, permission, found] += 1
+        return bool(found)
 
     def require_use(self, principal: str, project: str) -> None:
         """ApiError 403 unless the principal may have requests counted for a project.

@@ -7,7 +7,7 @@
     python -m tests.proofs matrix           every fault of every request of a fleet's: 4 min
     python -m tests.proofs settings         1,000 mutants of good settings, refused by name or gone up: 10 min
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
-    python -m tests.proofs grants           take each grant of the pipeline away: a sentence names it: 10 min
+    python -m tests.proofs grants           take each grant of the pipeline away: a sentence names it: 13 min
     python -m tests.proofs mutants          a check of the cloud or of a stack changed, 115 times: 20 min
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
