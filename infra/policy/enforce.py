@@ -20,6 +20,7 @@ from infra.settings.schema import PolicySettings, Settings
 
 _REFUSED = "breaks the policy:"
 _UNKNOWN = object()
+_TO_COME = "known after the update"  # in a list, which isn't empty for that
 
 
 def enforce(settings: Settings, today: date) -> None:
@@ -64,7 +65,7 @@ async def _known(value: Any) -> Any:
         return {key: item for key, item in items.items() if item is not _UNKNOWN}
     if isinstance(value, list):
         found = [await _known(item) for item in value]
-        return [item for item in found if item is not _UNKNOWN]
+        return [_TO_COME if item is _UNKNOWN else item for item in found]
     return value
 
 

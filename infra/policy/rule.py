@@ -16,8 +16,8 @@ from infra.settings.schema import PolicyException, PolicySettings, Settings
 class Resource:
     """One resource as the engine has it: inputs in Pulumi's spelling, without those that aren't known yet.
 
-    An input that is unknown counts as absent, so no rule is skipped for it. `depends`: the URNs that an input
-    was made of, by the input's name; no rule needs them.
+    An input that is unknown counts as absent, so no rule is skipped for it; an unknown item is in its list
+    all the same. `depends`: the URNs that an input was made of, by the input's name; no rule needs them.
     """
 
     type: str

@@ -281,10 +281,19 @@ def test_what_a_preview_cannot_know_counts_as_absent(
     declared: list[Resource], engine: Callable[..., list[str]]
 ) -> None:
     (one,) = [one for one in declared if (one.type, one.name) == (FIREWALL, "tpu-training-ssh")]
-    unknown = {"targetTags": [Unknown()], "sourceRanges": lambda: pulumi.Output.from_input(Unknown())}
+    whole = {key: lambda: pulumi.Output.from_input(Unknown()) for key in ("targetTags", "sourceRanges")}
     with pytest.raises(pulumi.RunError, match="breaks the policy: N06"):
-        engine(replace(one, inputs={**one.inputs, **unknown}))
+        engine(replace(one, inputs={**one.inputs, **whole}))
     assert len(engine()) == 1
+
+
+def test_a_list_of_what_a_preview_cannot_know_is_not_empty(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (ALERT, "run-stalled")]
+    assert engine(replace(one, inputs={**one.inputs, "notificationChannels": [Unknown()]})) == []
+    with pytest.raises(pulumi.RunError, match="breaks the policy: PL6"):
+        engine(replace(one, inputs={**one.inputs, "notificationChannels": []}))
 
 
 def test_what_the_engine_hands_over_as_a_secret_output_is_checked(

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import described
 from infra.pipeline import access, places
 from infra.pipeline.access import Grant
 from infra.settings.sources import ROOT
@@ -170,7 +171,7 @@ def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
             unused: set[str] = set()
             for name in chosen:
                 PARTS[name](proof)
-                _store(proof.rows, alone=len(chosen) == len(PARTS))
+                _store(proof.rows, time.monotonic() - begun, alone=len(chosen) == len(PARTS))
                 say(f"{name}: {time.monotonic() - begun:.0f} s")
                 if name in ("vertex", "builds") and len(chosen) == len(PARTS):  # the last of its settings
                     unused |= _unused(lab)
@@ -180,11 +181,12 @@ def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
     return {"rows": len(proof.rows), "seconds": round(time.monotonic() - begun, 1)}
 
 
-def _store(rows: Sequence[Row], *, alone: bool) -> None:
-    """Rows take the place of those that are stored of the same grants, or of all."""
+def _store(rows: Sequence[Row], took_s: float, *, alone: bool) -> None:
+    """Rows take the place of those that are stored of the same grants, or of all; `took_s`: of this call."""
     stored = [] if alone or not RESULTS.exists() else json.loads(RESULTS.read_text())["rows"]
     found = {one["grant"]: one for one in stored} | {row.grant: vars(row) for row in rows}
-    RESULTS.write_text(json.dumps({"rows": list(found.values())}, indent=1, ensure_ascii=False) + "\n")
+    result = {"rows": list(found.values()), "on": described(("pulumi-gcp",)), "took_s": round(took_s)}
+    RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def _events(proof: Proof) -> None:
