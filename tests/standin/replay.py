@@ -136,7 +136,9 @@ class Google:
 
     def settings(self, **others: Any) -> Settings:
         """Provider settings that lead here."""
-        endpoints = {s.setting: s.base.replace("https://", self.url) for s in _SERVICES}
+        # Of a product in two versions the earlier is recorded: of Service Usage, whose agents are not.
+        services = sorted(_SERVICES, key=lambda one: one.base, reverse=True)
+        endpoints = {one.setting: one.base.replace("https://", self.url) for one in services}
         return Settings(project="wire-test", access_token="token", endpoints=endpoints, **others)
 
 
