@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from rehearsal.cloud.telemetry import thresholds
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import touring
 from rehearsal.scenario.scene import Scene
-from rehearsal.scenario.tour import Guide
+from rehearsal.scenario.tour import Guide, lives
 from rehearsal.scenario.tour_steps import Request
 
 TOPICS = ("pubsub.projects.topics.create", "pubsub.projects.topics.delete")
@@ -41,3 +42,11 @@ def test_what_is_not_served_is_refused_with_the_nearest(sent: list[Any], method:
     with pytest.raises(ScenarioFailed, match=said.replace("?", r"\?")):
         touring.request(cast("Scene", None), Request(method))
     assert not sent
+
+
+def test_conditions_of_the_tours_alerts_can_be_evaluated_whenever_that_is_due() -> None:
+    policies = [life.create for life in lives() if life.collection.endswith("alertPolicies")]
+    conditions = [one["conditionThreshold"] for each in policies for one in each["conditions"]]
+    assert conditions
+    for one in conditions:
+        thresholds.check(one)
