@@ -70,7 +70,7 @@ def capture(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def preprocess(options: argparse.Namespace) -> dict[str, Any]:
-    """tokens a second and core from text to token files, beside datatrove and Dolma; 15 min."""
+    """tokens a second and core from text to token files, beside datatrove and Dolma; 10 min."""
     from benchmarks.preprocess import measure
 
     return measure(options.rounds)

@@ -29,7 +29,7 @@ from tests.spark import environment
 
 SCRIPT = Path(__file__).parent / "peers" / "datatrove_tokens.py"
 END, VOCABULARY, TRAINED_ON_BYTES = "<|endoftext|>", 32_000, 8_000_000
-BYTES = 64_000_000
+BYTES = 256_000_000
 GOAL = 1.5
 SAMPLED_EVERY_S = 0.2  # so much of a process's end isn't counted
 _TICKS = os.sysconf("SC_CLK_TCK")
