@@ -192,7 +192,7 @@ class Agent:
             if known:
                 known.kill()
             return
-        if pod["spec"].get("nodeName") not in self.nodes:
+        if known is None and pod["spec"].get("nodeName") not in self.nodes:
             return
         if known is None and pod.get("status", {}).get("phase", "Pending") == "Pending":
             known = self._pods[uid] = _Pod(self, self._api, pod, self._folder / "pods" / uid)
@@ -421,7 +421,9 @@ class _Pod:
     def _tell(self, status: Object) -> None:
         while not self._gone.is_set():
             try:
-                self._api.patch_status(self._path, status)
+                pod = self._api.patch_status(self._path, status)
+                # The watch may be behind: a pod that nobody here ends stays until its node's 40 s are over.
+                self._deleted |= bool(pod and "deletionTimestamp" in pod["metadata"])
                 return
             except ApiError as error:
                 if error.status != requests.codes.unavailable:

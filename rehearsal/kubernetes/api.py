@@ -140,16 +140,18 @@ class Api:
         path = self.place(one["apiVersion"], one["kind"], one["metadata"].get("namespace", "default"))
         return self.request("POST", path, one, **query)  # type: ignore[no-any-return]
 
-    def patch_status(self, path: str, status: Mapping[str, Any], *, custom: bool = False) -> None:
-        """Change fields of an object's status, conditions by their types; one that is gone is left alone.
+    def patch_status(self, path: str, status: Mapping[str, Any], *, custom: bool = False) -> Object | None:
+        """Change fields of an object's status, conditions by their types; the object, None if it is gone.
 
         Of a `custom` resource lists are replaced: the API server merges only those of its own kinds.
         """
+        content = _REPLACE if custom else _MERGE
         try:
-            self.request("PATCH", f"{path}/status", {"status": status}, _REPLACE if custom else _MERGE)
+            return self.request("PATCH", f"{path}/status", {"status": status}, content)  # type: ignore[no-any-return]
         except ApiError as error:
             if error.status != requests.codes.not_found:
                 raise
+            return None
 
     def delete(self, path: str, grace_s: int | None = None, propagation: str = "") -> bool:
         """Delete an object; False where there is none. `propagation`: Foreground, Background or Orphan."""
