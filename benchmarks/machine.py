@@ -2,7 +2,8 @@
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,19 @@ def described(packages: Iterable[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
     }
+
+
+def session(leader: int) -> Iterator[tuple[int, list[str]]]:
+    """Each process of a session, whoever its parent is: its id, and its `stat` from the state on (proc(5)).
+
+    Spark's tasks have groups of their own, and some of its processes lose their parent.
+    """
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == leader:
+                    yield int(entry.name), fields
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

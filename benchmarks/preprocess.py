@@ -13,7 +13,6 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,7 +22,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from benchmarks.machine import described, spread
+from benchmarks.machine import described, session, spread
 from benchmarks.peers import PINS, python
 from tests.spark import environment
 
@@ -134,16 +133,9 @@ def _timed(line: Sequence[str | Path], more: Mapping[str, str]) -> tuple[float, 
     return wall_s, sum(used_s.values())
 
 
-def _processor_s(session: int) -> dict[int, float]:
+def _processor_s(leader: int) -> dict[int, float]:
     """Of each process of a session, so far; Spark doesn't wait for its own, which a parent's sum lacks."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session:
-                    found[int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICKS
-    return found
+    return {pid: (int(fields[11]) + int(fields[12])) / _TICKS for pid, fields in session(leader)}
 
 
 def _ours(root: Path, out: Path, cores: int) -> Turn:

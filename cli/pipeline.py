@@ -88,8 +88,9 @@ def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
 def _logs(settings: Settings, runs: Runs, run: Run) -> int:
     """What its batch printed; 1 for nothing, with what that may need."""
     empty = True
-    for empty, line in ((False, line) for line in runs.logs(run)):  # noqa: B007
+    for line in runs.logs(run):
         print(line)
+        empty = False
     if empty:
         spark = places.account_id(settings, places.SPARK)
         needs = access.lacking(settings, f"{spark}@ lacks logging.logEntries.create")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import pulumi
 import pulumi_gcp as gcp
 
+from infra import names
 from infra.settings import Settings
 
 
@@ -38,7 +39,7 @@ class Account(pulumi.ComponentResource):
     ):
         super().__init__(token, id_, None, opts)
         self.id_, self.settings = id_, settings
-        self.email = f"{id_}@{settings.project}.iam.gserviceaccount.com"
+        self.email = names.account_email(settings, id_)
         self.member = f"serviceAccount:{self.email}"
         self.account = gcp.serviceaccount.Account(
             id_,

@@ -182,14 +182,12 @@ def _lacking(events: str, layer: str, environment: str, root: Path) -> Iterator[
     output = [json.loads(line).get("diagnosticEvent", {}) for line in events.splitlines()]
     errors = [str(one["message"]) for one in output if one.get("severity") == "error"]
     settings = from_file(environment, root) if errors else None
-    declared = next((one for one in layers.layers() if one.name == layer), None)
+    declared = layers.named(layer)
     found: dict[str, None] = {}
     for message in errors:
-        failure = classify(message)
-        theirs = declared.lacks(settings, message) if declared and settings else ""
-        if theirs:
+        if theirs := declared.lacks(settings, message) if declared and settings else "":
             found[f"grant {theirs}"] = None
-        elif failure.kind is Kind.PERMISSION:
+        elif (failure := classify(message)).kind is Kind.PERMISSION:
             found[failure.fix] = None
     return iter(found)
 

@@ -34,14 +34,14 @@ def resource(role: Role, settings: Settings) -> str:
 
 def _nodes_account(settings: Settings) -> str:
     gke = settings.get(GkeSettings)
-    email = f"{gke.node_account_id if gke else ''}@{settings.project}.iam.gserviceaccount.com"
+    email = names.account_email(settings, gke.node_account_id if gke else "")
     return f"projects/{settings.project}/serviceAccounts/{email}"
 
 
 def _runs_account(settings: Settings) -> str:
     """Of the workflow; the function's, its build's and the trigger's are called alike."""
     pipeline = settings.get(PipelineSettings)
-    email = f"{pipeline.name if pipeline else ''}-run@{settings.project}.iam.gserviceaccount.com"
+    email = names.account_email(settings, f"{pipeline.name if pipeline else ''}-run")
     return f"projects/{settings.project}/serviceAccounts/{email}"
 
 

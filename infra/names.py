@@ -52,9 +52,14 @@ DEFAULT_RANGES: Mapping[str, str] = MappingProxyType(
 )
 
 
+def account_email(settings: Settings, id_: str | None) -> str:
+    """Address of the project's account of this id."""
+    return f"{id_}@{settings.project}.iam.gserviceaccount.com"
+
+
 def service_account_email(settings: Settings) -> str:
     """Address of the account that the hosts run as."""
-    return f"{settings[StorageSettings].service_account_id}@{settings.project}.iam.gserviceaccount.com"
+    return account_email(settings, settings[StorageSettings].service_account_id)
 
 
 def service_account_id(settings: Settings) -> str:
@@ -64,7 +69,7 @@ def service_account_id(settings: Settings) -> str:
 
 def controller_account_email(settings: Settings) -> str:
     """Address of the account that the fleet controller runs as, where there is one."""
-    return f"{settings[StorageSettings].controller_account_id}@{settings.project}.iam.gserviceaccount.com"
+    return account_email(settings, settings[StorageSettings].controller_account_id)
 
 
 def controller_account_id(settings: Settings) -> str:
@@ -87,8 +92,7 @@ def state_key_id(settings: Settings) -> str:
 def applying_member(settings: Settings) -> str | None:
     """The account that Cloud Build applies as, as policies name it; None where no builds do."""
     builds = settings.get(BuildsSettings)
-    email = f"{builds.apply_account_id}@{settings.project}.iam.gserviceaccount.com" if builds else ""
-    return f"serviceAccount:{email}" if builds else None
+    return f"serviceAccount:{account_email(settings, builds.apply_account_id)}" if builds else None
 
 
 def queue_role_id(environment: str) -> str:

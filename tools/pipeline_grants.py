@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.pipeline import access
-from infra.pipeline.settings import TRAININGS, PipelineSettings
+from infra.pipeline.settings import SMALL_ROLE, TRAININGS, WORKER, PipelineSettings
 from infra.settings import Settings
 from infra.settings.schema import GcpSettings
 from infra.storage.settings import StorageSettings
@@ -20,7 +20,6 @@ from infra.storage.settings import StorageSettings
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks/results/pipeline_grants.json"
 """What `python -m tests.proofs grants` has found."""
 _SHOWN = 180
-SMALL_ROLE = "roles/dataproc.serverlessNode"
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class _Choice:
     existing: bool
 
 
-_CHOICES = [_Choice(*one) for one in product(TRAININGS, (access.WORKER, SMALL_ROLE), (False, True))]
+_CHOICES = [_Choice(*one) for one in product(TRAININGS, (WORKER, SMALL_ROLE), (False, True))]
 
 
 def table() -> str:

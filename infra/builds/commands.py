@@ -1,5 +1,6 @@
 """Where builds find what they use, and the commands that start them."""
 
+from infra import names
 from infra.builds.settings import BuildsSettings
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
@@ -18,7 +19,7 @@ def account_emails(settings: Settings) -> dict[str, str]:
         "preview": builds.preview_account_id, "apply": builds.apply_account_id,
         "image": builds.image_account_id,
     }  # fmt: skip
-    return {who: f"{id_}@{settings.project}.iam.gserviceaccount.com" for who, id_ in ids.items()}
+    return {who: names.account_email(settings, id_) for who, id_ in ids.items()}
 
 
 def repository_id(settings: Settings) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from infra import names
 from infra.gcp.roles import ACT_AS_NODES, Role
 from infra.gke import pools
 from infra.gke.one_pool import checked
@@ -54,7 +55,7 @@ def _planned(settings: Settings) -> dict[str, Any]:
         "kubernetes_account": desired.kubernetes_account,
         "pools": [pool.outputs() for pool in pools.pools(settings)],
         "multislice_group": desired.multislice_group,
-        "node_account_email": f"{desired.node_account_id}@{settings.project}.iam.gserviceaccount.com",
+        "node_account_email": names.account_email(settings, desired.node_account_id),
     }
 
 

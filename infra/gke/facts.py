@@ -1,11 +1,10 @@
 """Facts about GKE as typed values: `facts.toml`."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
+from infra import facts
 from infra.catalog import SliceType
 
 
@@ -30,15 +29,11 @@ class Channel:
     last: int
 
 
-def _facts() -> dict[str, Any]:
-    return tomllib.loads(resources.files("infra.gke").joinpath("facts.toml").read_text(encoding="utf-8"))
-
-
 def _entries(block: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {key: value for key, value in block.items() if isinstance(value, dict)}
 
 
-_FACTS = _facts()
+_FACTS = facts.of("infra.gke")
 MACHINES = tuple(Machine(name, **one) for name, one in _entries(_FACTS["machines"]).items())
 CHANNELS: Mapping[str, Channel] = {name: Channel(**one) for name, one in _entries(_FACTS["channels"]).items()}
 CHANNELS_READ: str = _FACTS["channels"]["read"]

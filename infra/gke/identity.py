@@ -29,7 +29,7 @@ class NodeIdentity(pulumi.ComponentResource):
             description="Pulls images and writes logs; pods never see its token",
             opts=pulumi.ResourceOptions(parent=self),
         )
-        email = f"{id_}@{settings.project}.iam.gserviceaccount.com"
+        email = names.account_email(settings, id_)
         after = pulumi.ResourceOptions(parent=self, depends_on=[self.account])
         for role in desired.node_roles:
             gcp.projects.IAMMember(
@@ -80,7 +80,7 @@ class WorkloadIdentity(pulumi.ComponentResource):
         members: dict[str, pulumi.Input[str]] = {}
         if id_ := desired.workload_account_id:
             self.account = self._impersonated(settings, id_, after)
-            members[id_] = f"serviceAccount:{id_}@{settings.project}.iam.gserviceaccount.com"
+            members[id_] = f"serviceAccount:{names.account_email(settings, id_)}"
             after = pulumi.ResourceOptions(parent=self, depends_on=[cluster, self.account])
         else:
             for namespace in desired.namespaces:

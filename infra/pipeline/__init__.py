@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from infra.catalog import region_of
 from infra.gcp.roles import Role
 from infra.layers import Layer, deferred
 from infra.outputs import Outputs, output
@@ -77,7 +78,7 @@ def _rates(settings: Settings) -> Iterable[Rate]:
     found = [prices.rate(id_, region) for id_ in used]
     if desired.train == "fleet" and desired.train_zone:
         chips = "tpu.spot" if desired.train_spot else "tpu.on-demand"
-        found.append(prices.rate(chips, desired.train_zone.rpartition("-")[0]))
+        found.append(prices.rate(chips, region_of(desired.train_zone)))
     return found
 
 

@@ -16,13 +16,12 @@ from typing import Literal
 from infra import names
 from infra.gcp.roles import only
 from infra.pipeline import places
-from infra.pipeline.settings import NO_TRAINING, PipelineSettings
+from infra.pipeline.settings import NO_TRAINING, WORKER, PipelineSettings
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
 
 EVENTARC_AGENT_ROLE, STORAGE_AGENT_ROLE = "roles/eventarc.serviceAgent", "roles/pubsub.publisher"
 """Of Google's own accounts, which carry the raw bucket's events."""
-WORKER = "roles/dataproc.worker"
 RUNNER, VIEWER = "a runner", "a viewer"
 """Who `pipeline:runners` and `pipeline:viewers` name, in the table."""
 On = Literal["project", "bucket", "account", "repository", "function"]
@@ -69,6 +68,10 @@ class Grant:
     def title(self) -> str:
         """Of the role of our own: what it is for, in one word."""
         return self.why.partition(" ")[0]
+
+    def full_role(self, project: str) -> str:
+        """Of a role of our own: as policies name it."""
+        return self.role or f"projects/{project}/roles/{self.role_id}"
 
     @property
     def folder(self) -> str:
@@ -268,16 +271,18 @@ def _permission(one: str) -> str:
 def _place(one: Grant) -> str:
     """What a URL or a name has of what the grant is on; empty: it is nowhere else."""
     if one.on == "bucket":
-        return rf"(?:/b/|gs://|buckets/){re.escape(one.what)}(?:[^\w.-]|$)"
+        return rf"{_bucket(one)}(?:[^\w.-]|$)"
     return f"{re.escape(one.what)}@" if one.on == "account" else ""
 
 
 def _folder(one: Grant) -> str:
     if not one.folder:
         return _place(one)
-    return (
-        rf"(?:/b/|gs://|buckets/){re.escape(one.what)}/(?:o/|objects/)?(?:o\?\S*name=)?{one.folder}(?:/|%2F)"
-    )
+    return rf"{_bucket(one)}/(?:o/|objects/)?(?:o\?\S*name=)?{one.folder}(?:/|%2F)"
+
+
+def _bucket(one: Grant) -> str:
+    return rf"(?:/b/|gs://|buckets/){re.escape(one.what)}"
 
 
 def folder(name: str, bucket: str) -> str:
@@ -288,7 +293,7 @@ def folder(name: str, bucket: str) -> str:
 def on_project(settings: Settings) -> set[str]:
     """The roles that the layer grants on the project."""
     return {
-        one.role or f"projects/{settings.project}/roles/{one.role_id}"
+        one.full_role(settings.project)
         for one in (*grants(settings), *of_people(settings), *of_agents(settings))
         if one.on == "project"
     }

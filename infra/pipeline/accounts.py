@@ -111,12 +111,10 @@ class PipelineAccounts(pulumi.ComponentResource):
     def _people(self, opts: pulumi.ResourceOptions, buckets: Sequence[pulumi.Resource]) -> None:
         desired, bucket = self.settings[PipelineSettings], self.settings[StorageSettings].bucket_name
         after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(buckets)))
+        runners, viewers = dict.fromkeys(desired.runners), dict.fromkeys(desired.viewers)
+        people = {access.RUNNER: [*runners], access.VIEWER: [one for one in viewers if one not in runners]}
         for one in access.of_people(self.settings):
-            runners = dict.fromkeys(desired.runners)
-            users = runners if one.who == access.RUNNER else dict.fromkeys(desired.viewers)
-            for user in users:
-                if one.who == access.VIEWER and user in runners:
-                    continue
+            for user in people[one.who]:
                 if one.on == "project":
                     gcp.projects.IAMMember(
                         f"{one.role.rpartition('/')[2]}-{user}", project=self.settings.project,

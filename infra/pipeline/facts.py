@@ -1,10 +1,9 @@
 """Facts about serverless Spark as typed values: `facts.toml`."""
 
-import tomllib
 from dataclasses import dataclass
 from datetime import date
-from importlib import resources
-from typing import Any
+
+from infra import facts
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,7 @@ class Runtime:
     python: str = ""
 
 
-_FACTS: dict[str, Any] = tomllib.loads(
-    resources.files("infra.pipeline").joinpath("facts.toml").read_text(encoding="utf-8")
-)
+_FACTS = facts.of("infra.pipeline")
 RUNTIMES = {
     name: Runtime(name, **known) for name, known in _FACTS["runtimes"].items() if isinstance(known, dict)
 }

@@ -1,5 +1,6 @@
 """Where the pipeline finds and leaves what it works on."""
 
+from infra import names
 from infra.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
@@ -47,7 +48,7 @@ def account_id(settings: Settings, which: str) -> str:
 
 def account(settings: Settings, which: str) -> str:
     """The address of one of its accounts."""
-    return f"{account_id(settings, which)}@{settings.project}.iam.gserviceaccount.com"
+    return names.account_email(settings, account_id(settings, which))
 
 
 def code_folder(settings: Settings) -> str:

@@ -112,7 +112,7 @@ class Runs:
 
     def unrecorded(self, known: Sequence[Run]) -> list[Run]:
         """Runs and sweeps that failed and aren't in the records, `known`; and submissions without a run."""
-        executions = [_run_of(one) for one in self._executions()]
+        executions = self._executions()
         there = {str(one["run"]) for one in (*known, *executions)}
         failed = [self._named(one) for one in _failed(executions, known)]
         return [*failed, *(one for one in self._submitted() if one["run"] not in there)]
@@ -140,8 +140,8 @@ class Runs:
         """A run by its name. Raises NoRunError where there is none."""
         found = self._read(places.record(run)) if _RUN.fullmatch(run) else None
         if found is None:  # it may not even have begun its record
-            executions = [_run_of(one) for one in self._executions()]
-            found = next((self._named(one) for one in _failed(executions, []) if one["run"] == run), None)
+            failed = _failed(self._executions(), [])
+            found = next((self._named(one) for one in failed if one["run"] == run), None)
         if found is None:
             raise NoRunError(f"no run {run}\n    fix: tpu pipeline status {self._settings.environment}")
         return found
@@ -220,13 +220,13 @@ class Runs:
         again = f"tpu pipeline retry {self._settings.environment} {run['run']}"
         return {**run, "outcome": outcome, "next": "" if run["run"] == SWEEP else again}
 
-    def _executions(self) -> list[dict[str, Any]]:
-        """The newest of the workflow, the newest first."""
+    def _executions(self) -> list[Run]:
+        """The newest of the workflow, the newest first, as runs of which nothing else is known."""
         url = f"{WORKFLOWS}/{places.workflow_id(self._settings)}/executions"
         query = {"view": "FULL", "pageSize": str(_LOOKED_AT)}
         with self._role():
             found = self._client.json("GET", url, query).get("executions") or []
-        return sorted(found, key=lambda one: str(one["startTime"]), reverse=True)
+        return sorted(map(_run_of, found), key=lambda one: str(one["began"]), reverse=True)
 
     def _read(self, name: str) -> Run | None:
         with self._role(self._bucket):

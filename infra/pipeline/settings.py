@@ -8,6 +8,8 @@ from infra.settings import rules
 from infra.settings.rules import Rule
 from infra.settings.schema import setting
 
+WORKER, SMALL_ROLE = "roles/dataproc.worker", "roles/dataproc.serverlessNode"
+"""Of Spark's account: of runtime 2, which holds all that it needs; of runtime 3, with grants beside it."""
 NO_TRAINING = "none"
 TRAININGS = (NO_TRAINING, "fleet", "jobset", "vertex")
 _NAME = rules.pattern(
@@ -150,8 +152,8 @@ class PipelineSettings:
     spark_role: str = setting(
         "role of Spark's account on the project; dataproc.worker, as documented for runtime 2, reads "
         "and writes every bucket of the project",
-        default="roles/dataproc.worker",
-        rule=rules.one_of(("roles/dataproc.worker", "roles/dataproc.serverlessNode")),
+        default=WORKER,
+        rule=rules.one_of((WORKER, SMALL_ROLE)),
     )
     poll_s: int = setting(
         "how often a run looks at its batch and its training", default=30, rule=rules.between(1, 3600, "s")

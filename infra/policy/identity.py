@@ -92,15 +92,17 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
     if gke := settings.get(GkeSettings):
         ids = {gke.node_account_id: _NODES, gke.workload_account_id: "pods"}
     if builds := settings.get(BuildsSettings):
-        ids |= {builds.preview_account_id: "builds", builds.apply_account_id: "builds",
-                builds.image_account_id: "builds"}  # fmt: skip
-    return found | {f"{id_}@{settings.project}.iam.gserviceaccount.com": who for id_, who in ids.items()}
+        ids |= dict.fromkeys(
+            (builds.preview_account_id, builds.apply_account_id, builds.image_account_id), "builds"
+        )
+    return found | {names.account_email(settings, id_): who for id_, who in ids.items()}
 
 
 def _its_own(one: Resource, settings: Settings) -> Iterator[str]:
-    for (kind, path), component in _RUNS_AS.items():
-        found = str(one.get(path) or "") if one.type == kind else ""
-        owner = _accounts(settings).get(found.rpartition("/")[2], component)
+    accounts = _accounts(settings)
+    for path, component in ((path, whose) for (kind, path), whose in _RUNS_AS.items() if kind == one.type):
+        found = str(one.get(path) or "")
+        owner = accounts.get(found.rpartition("/")[2], component)
         if owner != component:
             yield f"{path}: {found}, the account of {owner}"
 

@@ -133,7 +133,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     volumes = namespace.Volumes(storage.bucket_name, _disks(settings))
     account = settings[GkeSettings].kubernetes_account
     id_ = settings[GkeSettings].workload_account_id
-    google_account = f"{id_}@{settings.project}.iam.gserviceaccount.com" if id_ else None
+    google_account = names.account_email(settings, id_) if id_ else None
     for team, one in zip(teams(settings), desired.teams, strict=True):
         mine = namespace.objects(team, one.members, account, google_account, volumes)
         space = TeamSpace(team, mine, after)

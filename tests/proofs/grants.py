@@ -22,14 +22,14 @@ from typing import Any
 from benchmarks.machine import described
 from infra.pipeline import access, places
 from infra.pipeline.access import Grant
-from infra.settings.sources import ROOT
-from tests.proofs.pipeline_lab import BUCKET, RAW, REGION, RUNNER, VIEWER, PipelineLab, named
+from infra.pipeline.settings import SMALL_ROLE, WORKER
+from tests.proofs.pipeline_lab import BUCKET, PLACE, RAW, REGION, RUNNER, VIEWER, PipelineLab, named
+from tools.pipeline_grants import RESULTS, results
 
-RESULTS = ROOT / "benchmarks/results/pipeline_grants.json"
 SMALL = {
     "pipeline:existingRawBucket": True,
     "pipeline:schedule": "0 3 1 1 *",
-    "pipeline:sparkRole": "roles/dataproc.serverlessNode",
+    "pipeline:sparkRole": SMALL_ROLE,
     "pipeline:train": "vertex",
     "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}",
     "pipeline:trainSlice": "v6e-1",
@@ -183,7 +183,7 @@ def found(say: Say, parts: Sequence[str] = ()) -> dict[str, Any]:
 
 def _store(rows: Sequence[Row], took_s: float, *, alone: bool) -> None:
     """Rows take the place of those that are stored of the same grants, or of all; `took_s`: of this call."""
-    stored = [] if alone or not RESULTS.exists() else json.loads(RESULTS.read_text())["rows"]
+    stored = [] if alone or not RESULTS.exists() else results()["rows"]
     found = {one["grant"]: one for one in stored} | {row.grant: vars(row) for row in rows}
     result = {"rows": list(found.values()), "on": described(("pulumi-gcp",)), "took_s": round(took_s)}
     RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
@@ -225,7 +225,7 @@ def _first(proof: Proof) -> None:
     assert not lab.record(proof.run)
     proof.again(proof.grant("run", "logging.logWriter"), "preprocess")
     proof.again(proof.grant("run", "storage.objectViewer", RAW), "preprocess")
-    assert not lab.ask("GET", f"dataproc.googleapis.com/v1/{_place()}/batches").get("batches")
+    assert not lab.ask("GET", f"dataproc.googleapis.com/v1/{PLACE}/batches").get("batches")
     proof.again(proof.grant("run", "batches"), "preprocess")
     proof.again(
         proof.grant("run", "iam.serviceAccountUser", f"{places.name(lab.settings)}-spark"), "preprocess"
@@ -313,7 +313,7 @@ def _fleet(proof: Proof) -> None:
 def _switch(lab: PipelineLab) -> None:
     """To the other settings, if that isn't done yet."""
     if lab.values["pipeline:train"] != "fleet":
-        lab.write(pipeline__train="fleet", pipeline__sparkRole=access.WORKER)
+        lab.write(pipeline__train="fleet", pipeline__sparkRole=WORKER)
         lab.up("pipeline")
 
 
@@ -363,15 +363,11 @@ def _unused(lab: PipelineLab) -> set[str]:
     now = lab.settings
     for one in (*access.grants(now), *access.of_people(now)):
         member = lab.member(one).partition(":")[2]
-        role = one.role or f"projects/{now.project}/roles/{one.role_id}"
-        there = used.get((member, f"{role} {lab.resource(one)}"), set())
+        role = f"{one.full_role(now.project)} {lab.resource(one)}"
+        there = used.get((member, role), set())
         if not one.unproved and set(one.permissions) - there:
             unused.add(f"{named(one)}: {', '.join(sorted(set(one.permissions) - there))}")
     return unused
-
-
-def _place() -> str:
-    return f"projects/grants-lab/locations/{REGION}"
 
 
 PARTS: dict[str, Callable[[Proof], None]] = {

@@ -33,6 +33,7 @@ from tests.cloud.boxes.boxed_front import OWNER, REGION, Boxed
 
 PROJECT, NUMBER = "grants-lab", "123456789012"
 RAW, BUCKET, BUNDLE = f"{PROJECT}-raw", f"{PROJECT}-checkpoints", "ab" * 32
+PLACE = f"projects/{PROJECT}/locations/{REGION}"
 RUNNER, VIEWER = "ml-engineer@example.com", "viewer@example.com"
 RATE = 60.0  # of Google's clock
 SETTINGS: dict[str, Any] = {
@@ -208,12 +209,11 @@ class PipelineLab(Boxed):
 
     def sweep(self) -> dict[str, Any]:
         """Let the schedule come now; the job with its last attempt."""
-        name = f"projects/{PROJECT}/locations/{REGION}/jobs/{places.name(self.settings)}"
-        before = self.ask("GET", f"cloudscheduler.googleapis.com/v1/{name}").get("lastAttemptTime")
-        self.ask("POST", f"cloudscheduler.googleapis.com/v1/{name}:run", {})
+        before = self._job().get("lastAttemptTime")
+        self.ask("POST", f"{self._job_url()}:run", {})
         end = time.monotonic() + 30
         while True:
-            job: dict[str, Any] = self.ask("GET", f"cloudscheduler.googleapis.com/v1/{name}")
+            job = self._job()
             if job.get("lastAttemptTime") != before:
                 return job
             assert time.monotonic() < end, "the schedule makes no attempt"
@@ -221,15 +221,20 @@ class PipelineLab(Boxed):
 
     def settled(self) -> None:
         """Wait until the schedule has retried an attempt that failed, and no run is active."""
-        name = f"projects/{PROJECT}/locations/{REGION}/jobs/{places.name(self.settings)}"
         end = time.monotonic() + 60
         while True:
-            job = self.ask("GET", f"cloudscheduler.googleapis.com/v1/{name}")
+            job = self._job()
             active = [one for one in self.executions() if one["state"] == "ACTIVE"]
             if not job.get("status") and not active:
                 return
             assert time.monotonic() < end, (job, active)
             time.sleep(0.1)
+
+    def _job_url(self) -> str:
+        return f"cloudscheduler.googleapis.com/v1/{PLACE}/jobs/{places.name(self.settings)}"
+
+    def _job(self) -> dict[str, Any]:
+        return dict(self.ask("GET", self._job_url()))
 
     def heartbeat(self, run: str, state: str) -> None:
         """What a host of a run's slice reports."""
@@ -254,20 +259,19 @@ class PipelineLab(Boxed):
 
     def resource(self, grant: Grant) -> str:
         """What it is granted on, as the cloud names it."""
-        place = f"projects/{PROJECT}/locations/{REGION}"
         return {
             "project": f"projects/{PROJECT}",
             "bucket": f"projects/_/buckets/{grant.what}",
             "account": f"projects/{PROJECT}/serviceAccounts/{grant.what}@{PROJECT}.iam.gserviceaccount.com",
-            "repository": f"{place}/repositories/{grant.what}",
-            "function": f"{place}/services/{places.name(self.settings)}",
+            "repository": f"{PLACE}/repositories/{grant.what}",
+            "function": f"{PLACE}/services/{places.name(self.settings)}",
         }[grant.on]
 
     @contextmanager
     def without(self, grant: Grant) -> Iterator[None]:
         """It is taken away for a while, and nothing else is."""
         resource, member = self.resource(grant), self.member(grant)
-        role = grant.role or f"projects/{PROJECT}/roles/{grant.role_id}"
+        role = grant.full_role(PROJECT)
         before = self.call(self._policy(resource))
         left, taken = [], 0
         for one in before["bindings"]:

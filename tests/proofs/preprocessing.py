@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.machine import session
 from tests.spark import environment
 from tests.workload.preprocess import corpus
 
@@ -74,7 +75,7 @@ class Preprocessing:
                 kills += 1
                 self._finish(started)
                 break
-            for process in _session(started.pid):
+            for process, _ in session(started.pid):
                 _kill(process)
             started.wait()
             self.counts.machines += 1
@@ -118,21 +119,9 @@ class Preprocessing:
         return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def _session(leader: int) -> Iterator[int]:
-    """Processes of a session; Spark's tasks have groups of their own in it."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(fields[3]) == leader:
-                yield int(entry.name)
-
-
 def _tasks(leader: int) -> Iterator[int]:
     """Python processes of a session that compute: children of Spark's daemon, and the daemon."""
-    for process in _session(leader):
+    for process, _ in session(leader):
         try:
             line = Path(f"/proc/{process}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
