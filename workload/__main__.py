@@ -173,6 +173,8 @@ def _parser() -> argparse.ArgumentParser:
     text = "Keep what a model computes of a stream; see `workload extract --help`."
     add(commands, "extract", text)
     add(commands, "launch", "Start a program with its place in a job; see `workload launch --help`.")
+    text = "Copy a run's curves to Vertex AI TensorBoard; see `workload upload-curves --help`."
+    add(commands, "upload-curves", text)
     add(commands, "activations", "Look at what was stored; see `workload activations --help`.")
     text = "Turn raw text into token files by Spark; see `workload preprocess --help`."
     add(commands, "preprocess", text)
@@ -327,6 +329,12 @@ def _preprocess(arguments: Sequence[str]) -> int:
     return preprocess(arguments)
 
 
+def _upload_curves(arguments: Sequence[str]) -> int:
+    from workload.runs.curves import main as upload
+
+    return upload(arguments)
+
+
 def _preflight(arguments: Sequence[str]) -> int:
     from workload.preflight.command import main as preflight
 
@@ -350,6 +358,7 @@ _OTHERS = {
     "preflight": _preflight,
     "preprocess": _preprocess,
     "extract": _extract,
+    "upload-curves": _upload_curves,
     "activations": _activations,
     "launch": _launch,
 }

@@ -64,6 +64,10 @@ class StoreError(WorkloadError):
     """The bucket or folder couldn't be read or written."""
 
 
+class BoardError(WorkloadError):
+    """Vertex AI TensorBoard wasn't reached, or refused what was to be written."""
+
+
 class OutageError(StoreError):
     """Storage answers nobody for now; the same request may be served later."""
 

@@ -49,18 +49,6 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Uploader:
-    """Copies a run's curves to Vertex AI TensorBoard while it trains.
-
-    https://cloud.google.com/vertex-ai/docs/experiments/tensorboard-upload-existing-logs
-    """
-
-    image: str
-    tensorboard: str
-    log_folder: str
-
-
-@dataclass(frozen=True)
 class Job:
     """What a team submits.
 
@@ -72,7 +60,7 @@ class Job:
         claims: volume claims of the namespace, by the folders where they are.
         priority: low, medium or high.
         scales: its pools may have no nodes yet. Kueue places on nodes that are there, so JobSet does it.
-        uploader: runs beside the slices, on a CPU node, and doesn't decide how the job ends.
+        uploader: what a pod beside the slices runs, on a CPU node; it doesn't decide how the job ends.
         restarts: how often a failure that isn't the job's fault may recreate it; maintenance and preemption
             don't count.
         cluster: full name of the cluster that it is for; another one refuses it.
@@ -92,7 +80,7 @@ class Job:
     selector: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
     scales: bool = False
-    uploader: Uploader | None = None
+    uploader: Sequence[str] = ()
     restarts: int = _MOST_RESTARTS
     cluster: str = ""
 
@@ -104,9 +92,7 @@ def jobset(job: Job) -> Object:
         template["metadata"] = {"annotations": {_EXCLUSIVE: POOL_LABEL}}
     replicated: list[Object] = [{"name": SLICE, "replicas": job.slices, "template": template}]
     if job.uploader:
-        replicated.append(
-            {"name": "uploader", "replicas": 1, "template": {"spec": _upload(job, job.uploader)}}
-        )
+        replicated.append({"name": "uploader", "replicas": 1, "template": {"spec": _upload(job)}})
     return {
         "apiVersion": API,
         "kind": "JobSet",
@@ -198,15 +184,12 @@ def _pod(job: Job) -> Object:
     }
 
 
-def _upload(job: Job, uploader: Uploader) -> Object:
-    command = [
-        "tb-gcp-uploader", f"--tensorboard_resource_name={uploader.tensorboard}",
-        f"--logdir={uploader.log_folder}", f"--experiment_name={job.name}",
-    ]  # fmt: skip
+def _upload(job: Job) -> Object:
     container = {
         "name": "uploader",
-        "image": uploader.image,
-        "command": command,
+        "image": job.image,
+        "command": list(job.uploader),
+        "env": [{"name": k, "value": v} for k, v in job.environment.items()],
         "resources": {"requests": {"cpu": "500m", "memory": "2Gi"}},
     }
     pod = {

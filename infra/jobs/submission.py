@@ -16,7 +16,7 @@ from infra.errors import InfraError, Problem, listed
 from infra.gke import pools
 from infra.gke.pools import Pool
 from infra.gke.settings import GkeSettings
-from infra.jobs.jobset import Claim, Job, Uploader
+from infra.jobs.jobset import Claim, Job
 from infra.queue.kueue import PRIORITIES, Team, flavor
 from infra.queue.namespace import CHECKPOINTS, data_claim
 from infra.queue.settings import QueueSettings
@@ -106,7 +106,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         selector=selector,
         claims=claims,
         scales=first.scales,
-        uploader=_uploader(settings, asked.program),
+        uploader=_uploader(settings, team, asked.program),
         restarts=settings[QueueSettings].restarts,
         cluster=cluster(settings),
     )
@@ -290,13 +290,15 @@ def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]
     return found
 
 
-def _uploader(settings: Settings, program: Sequence[str]) -> Uploader | None:
-    """Of training in the bucket alone."""
-    desired = settings[QueueSettings]
-    run = run_of(program)
-    if not (run and desired.tensorboard and desired.tensorboard_image):
-        return None
-    return Uploader(desired.tensorboard_image, desired.tensorboard, curves(settings, run))
+def _uploader(settings: Settings, team: Team, program: Sequence[str]) -> Sequence[str]:
+    """Of training in the bucket alone. A team's runs are one experiment, so that they are shown together."""
+    board, run = settings[QueueSettings].tensorboard, run_of(program)
+    if not (run and board):
+        return ()
+    url = f"gs://{settings[StorageSettings].bucket_name}/runs/{run}"
+    return _command(
+        settings, ["workload", "upload-curves", url, "--to", board, "--experiment", team.namespace]
+    )
 
 
 def run_of(program: Sequence[str]) -> str:

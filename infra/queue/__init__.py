@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from infra import names
@@ -37,6 +37,12 @@ def _planned(settings: Settings) -> dict[str, Any]:
         "cluster_queue": CLUSTER_QUEUE,
         "namespaces": {team.name: team.namespace for team in teams(settings)},
     }
+
+
+def _services(settings: Settings) -> Iterator[str]:
+    yield "container.googleapis.com"
+    if settings[QueueSettings].tensorboard:
+        yield "aiplatform.googleapis.com"
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
@@ -74,7 +80,7 @@ LAYER = Layer(
     rules=RULES,
     roles=_ROLES,
     grants=lambda given: (f"projects/{given.project}/roles/{names.queue_role_id(given.environment)}",),
-    services=lambda _: ("container.googleapis.com",),
+    services=_services,
     providers=KUBERNETES,
     outputs=QueueOutputs,
     planned=_planned,

@@ -98,13 +98,7 @@ def _versions(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 def _tensorboard(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[QueueSettings]
-    if bool(desired.tensorboard) != bool(desired.tensorboard_image):
-        lacking = "tensorboardImage" if desired.tensorboard else "tensorboard"
-        yield Problem(
-            f"queue:{lacking}", "nothing", "curves are copied by an image to a TensorBoard",
-            f"add queue:{lacking}, or remove the other",
-        )  # fmt: skip
-    elif desired.tensorboard and _UPLOAD_ROLE not in settings[GkeSettings].workload_roles:
+    if desired.tensorboard and _UPLOAD_ROLE not in settings[GkeSettings].workload_roles:
         yield Problem(
             "queue:tensorboard", f'"{desired.tensorboard}"',
             f"the account of the pods writes there, which needs {_UPLOAD_ROLE} on the project",
@@ -118,6 +112,6 @@ RULES: tuple[Relation, ...] = (
     (("queue:teams[].members", "gke:securityGroup"), _members),
     (("queue:chips", *_POOLS), _chips),
     (("gke:tpuPools[].zone", "tpu:zones", "data:snapshot"), _data),
-    (("queue:tensorboard", "queue:tensorboardImage", "gke:workloadRoles"), _tensorboard),
+    (("queue:tensorboard", "gke:workloadRoles"), _tensorboard),
     (("queue:kueueImage", "queue:jobsetImage"), _versions),
 )

@@ -61,11 +61,6 @@ class QueueSettings:
             "copy it from `gcloud ai tensorboards list --region=L`",
         ),
     )
-    tensorboard_image: str | None = setting(
-        "image with `google-cloud-aiplatform[tensorboard]`, which copies them",
-        default=None,
-        rule=rules.DIGEST,
-    )
     queueing_strategy: str = setting(
         "BestEffortFIFO: a job that doesn't fit lets smaller ones and those for other pools pass; "
         "StrictFIFO: none passes it, so chips may stand idle, and the order is strict",

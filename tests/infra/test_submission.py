@@ -116,7 +116,6 @@ def test_a_program_of_ones_own_is_started_as_it_is() -> None:
 
 TENSORBOARD = {
     "queue:tensorboard": "projects/my-project/locations/us-east5/tensorboards/1",
-    "queue:tensorboardImage": IMAGE,
     "gke:workloadRoles": ["roles/logging.logWriter", "roles/aiplatform.user"],
 }
 
@@ -124,12 +123,16 @@ TENSORBOARD = {
 def test_curves_are_copied_to_vertex_only_where_the_settings_say_so() -> None:
     one = jobset(ask(**TENSORBOARD).job)["spec"]
     uploader = one["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]
-    assert uploader["command"] == [
-        "tb-gcp-uploader",
-        "--tensorboard_resource_name=projects/my-project/locations/us-east5/tensorboards/1",
-        "--logdir=gs://my-project-checkpoints/runs/tiny/tensorboard",
-        "--experiment_name=train-tiny",
+    assert uploader["command"][-6:] == [
+        "upload-curves",
+        "gs://my-project-checkpoints/runs/tiny",
+        "--to",
+        "projects/my-project/locations/us-east5/tensorboards/1",
+        "--experiment",
+        "vision",
     ]
+    assert uploader["image"] == IMAGE
+    assert {"name": "CHECKPOINT_BUCKET", "value": "my-project-checkpoints"} in uploader["env"]
     assert one["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["slice"]}
     for other in (
         ask(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.jobs.jobset import Job, Uploader, jobset
+from infra.jobs.jobset import Job, jobset
 from infra.queue import admission, namespace
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
@@ -73,6 +73,12 @@ def pod(one: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def beside(one: dict[str, Any]) -> dict[str, Any]:
+    spec = one["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]
+    found: dict[str, Any] = spec["containers"][0]
+    return found
+
+
 def only_at_the_start(one: dict[str, Any]) -> None:
     worker = pod(one)["containers"][0]
     chips = worker.pop("resources")
@@ -80,11 +86,10 @@ def only_at_the_start(one: dict[str, Any]) -> None:
 
 
 def test_what_this_project_writes_is_taken(cluster: Lab) -> None:
-    uploader = Uploader(IMAGE, "projects/p/locations/l/tensorboards/t", "gs://b/runs")
     for one in (
         manifest(),
         manifest(slices=2),
-        manifest(uploader=uploader),
+        manifest(uploader=["workload", "upload-curves"]),
         manifest(topology="16x16", hosts=64),
         manifest(cluster=""),
     ):
@@ -116,7 +121,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("an image without a digest", manifest(image="us-docker.pkg.dev/p/i/image:latest"),
      "slice has an image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by "
      "crane digest"),
-    ("an uploader without a digest", manifest(uploader=Uploader("uploader:1", "t", "gs://b/runs")),
+    ("an uploader without a digest",
+     manifest(lambda one: beside(one).update(image="debian"), uploader=["workload", "upload-curves"]),
      "uploader has an image without a digest"),
     ("an initial container without one",
      manifest(lambda one: pod(one).update(initContainers=[{"name": "i", "image": "debian"}])),

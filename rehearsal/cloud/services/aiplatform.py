@@ -1,15 +1,20 @@
-"""Vertex AI: custom jobs and TensorBoards. Nothing runs a job: it is PENDING until it is cancelled.
+"""Vertex AI: custom jobs, PENDING until they are cancelled as nothing runs them; TensorBoards with scalars.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards.experiments.runs/write
 """
 
 from __future__ import annotations
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference, Verb
 from rehearsal.cloud.collections.checks import acts_as, every, not_emulated, wrong_state
-from rehearsal.cloud.service import bad_request
+from rehearsal.cloud.collections.words import not_found
+from rehearsal.cloud.service import JsonObject, NotEmulatedError, bad_request
 
 _BOARDS, _ENDED = "aiplatform.projects.locations.tensorboards", "JOB_STATE_CANCELLED"
+_RUNS = f"{_BOARDS}.experiments.runs"
+_ID = "[a-z0-9][a-z0-9-]{0,127}"
+_MOST_POINTS, _SHOWN = 5000, 1000  # of a request to write; of an answer, unless it is asked for others
 
 
 def _pools(change: Change) -> None:
@@ -33,6 +38,62 @@ def _cancel(change: Change) -> None:
     change.body["error"] = {"code": 1, "message": "CANCELED"}
 
 
+def _one_of_its_name(change: Change) -> None:
+    """Display names are unique among the runs of an experiment, and the time series of a run."""
+    siblings = change.resources.below(change.name.rpartition("/")[0])
+    if any(
+        name != change.name and one["displayName"] == change.body["displayName"] for name, one in siblings
+    ):
+        raise bad_request(f"displayName {change.body['displayName']} is another's below the same parent.")
+
+
+def _write(change: Change) -> JsonObject:
+    """Points of several time series of a run; a step that is there is overwritten. All or none."""
+    sent = change.sent.get("timeSeriesData") or []
+    if not sent or sum(len(one.get("values", ())) for one in sent) > _MOST_POINTS:
+        raise bad_request(f"timeSeriesData must have 1 to {_MOST_POINTS} data points.")
+    points: dict[str, dict[int, JsonObject]] = {}
+    for one in sent:
+        name = f"{change.name}/timeSeries/{one.get('tensorboardTimeSeriesId')}"
+        series = change.world.find(name)
+        if series is None:
+            raise not_found(change.resources.shape(f"{_RUNS}.timeSeries"), name)
+        scalars = all("scalar" in value for value in one["values"])
+        if not scalars or one.get("valueType") != series["valueType"]:
+            raise bad_request(f"{name} has values of type {series['valueType']}.")
+        points.setdefault(name, {}).update({int(value.get("step", 0)): value for value in one["values"]})
+    for name, found in points.items():
+        change.resources.private.setdefault(name, {}).setdefault("points", {}).update(found)
+    return {}
+
+
+def _newest(change: Change) -> None:
+    if points := change.private.get("points"):
+        times = [value["wallTime"] for value in points.values() if "wallTime" in value]
+        change.body["metadata"] = {
+            "maxStep": str(max(points)), **({"maxWallTime": max(times)} if times else {})
+        }  # fmt: skip
+
+
+def _read(change: Change) -> JsonObject:
+    points = change.private.get("points", {})
+    most = int(change.call.query.get("maxDataPoints") or _SHOWN)
+    if change.call.query.get("filter") or 0 <= most < len(points):
+        raise NotEmulatedError("reading a sample of a time series, or a part by a filter")
+    return {
+        "timeSeriesData": {
+            "tensorboardTimeSeriesId": change.id,
+            "valueType": change.old["valueType"],
+            "values": [points[step] for step in sorted(points)],
+        }
+    }
+
+
+def _scalars_alone(change: Change) -> None:
+    if change.body.get("valueType") != "SCALAR":
+        raise NotEmulatedError("time series of tensors and blobs")
+
+
 ENTRY = Entry(
     "aiplatform",
     ("v1",),
@@ -54,6 +115,22 @@ ENTRY = Entry(
         Collection(
             _BOARDS,
             check=not_emulated("encryptionSpec", "isDefault"),
+        ),
+        Collection(f"{_BOARDS}.experiments", permission="aiplatform.tensorboardExperiments", pattern=_ID),
+        Collection(
+            _RUNS,
+            permission="aiplatform.tensorboardRuns",
+            pattern=_ID,
+            check=_one_of_its_name,
+            verbs={"write": Verb(_write)},
+        ),
+        Collection(
+            f"{_RUNS}.timeSeries",
+            permission="aiplatform.tensorboardTimeSeries",
+            pattern=_ID,
+            check=every(_scalars_alone, _one_of_its_name),
+            shown=_newest,
+            verbs={"read": Verb(_read)},
         ),
     ),
     package="google.cloud.aiplatform.v1",

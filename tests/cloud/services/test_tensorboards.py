@@ -1,0 +1,240 @@
+"""Vertex AI TensorBoard by its official client, and the workload's uploader, which writes there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from google.auth.transport.requests import AuthorizedSession
+from official import OWNER, Discovered, RefusedError
+from requests.adapters import HTTPAdapter
+from row import L
+from services_front import Services
+from tensorboardX import SummaryWriter
+
+from workload.errors import BoardError, ConfigError
+from workload.runs import vertex
+from workload.runs.curves import Curves, main, records, upload
+from workload.runs.store import FolderStore
+from workload.runs.vertex import Board, id_of
+
+BOARDS = "aiplatform.projects.locations.tensorboards"
+HOST = "us-east5-aiplatform"
+
+
+def client(services: Services, below: str = "", who: str = OWNER) -> Discovered:
+    return Discovered(f"{BOARDS}{below}", "v1", services, who, HOST)
+
+
+@pytest.fixture(name="board")
+def _board(services: Services) -> Iterator[str]:
+    boards = client(services)
+    name = boards.create(L, "", {"displayName": "curves"})
+    yield name
+    boards.delete(name)
+
+
+@pytest.fixture(autouse=True)
+def _doors(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the uploader sends to Google comes to the emulated cloud."""
+
+    class Door(HTTPAdapter):
+        def send(self, request: Any, *arguments: Any, **more: Any) -> requests.Response:
+            host, _, path = request.url.removeprefix("https://").partition("/")
+            request.url, request.headers["Host"] = f"http://127.0.0.1:{services.port}/{path}", host
+            return super().send(request, *arguments, **more)
+
+    monkeypatch.setattr(vertex, "HTTPAdapter", Door)
+    monkeypatch.setattr("google.auth.default", lambda scopes: (services.credentials(OWNER), "p"))
+
+
+def series(services: Services, run: str) -> dict[str, list[tuple[int, float]]]:
+    """What Vertex has of a run: steps and values by curve."""
+    curves = client(services, ".experiments.runs.timeSeries")
+    found = {}
+    for name in (one for page in curves.pages(run, 100) for one in page):
+        data = curves._run(curves._resource.read(tensorboardTimeSeries=name, maxDataPoints=-1))
+        values = data["timeSeriesData"].get("values", [])
+        found[curves.get(name)["displayName"]] = [
+            (int(one.get("step", 0)), float(one["scalar"]["value"])) for one in values
+        ]
+    return found
+
+
+def written(folder: Path, points: dict[str, list[tuple[int, float]]], purge: int = 0) -> None:
+    """One start's event file, by the trainer's writer."""
+    with SummaryWriter(str(folder / "tensorboard"), purge_step=purge, filename_suffix=f"-{purge}") as writer:
+        for tag, values in points.items():
+            for step, value in values:
+                writer.add_scalar(tag, value, step)
+
+
+def cut(folder: Path, left: int) -> bytes:
+    """The one event file there is, without its last records, as it was before; all of it is returned."""
+    (file,) = (folder / "tensorboard").iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[: [end for end, _ in records(whole)][-1 - left]])
+    return whole
+
+
+def test_a_time_series_lives_as_at_google(services: Services, board: str) -> None:
+    experiments, runs, curves = (
+        client(services, below)
+        for below in (".experiments", ".experiments.runs", ".experiments.runs.timeSeries")
+    )
+
+    def make(of: Discovered, parent: str, parameter: str, id_: str, body: Any) -> str:
+        made = of._run(of._resource.create(parent=parent, body=body, **{parameter: id_}))
+        return str(made["name"])
+
+    experiment = make(experiments, board, "tensorboardExperimentId", "e", {"displayName": "e"})
+    run = make(runs, experiment, "tensorboardRunId", "r", {"displayName": "r"})
+    assert run == f"{board}/experiments/e/runs/r"
+    with pytest.raises(RefusedError, match="displayName r is another's"):
+        make(runs, experiment, "tensorboardRunId", "other", {"displayName": "r"})
+    body = {"displayName": "loss", "valueType": "SCALAR"}
+    curve = make(curves, run, "tensorboardTimeSeriesId", "loss", body)
+    with pytest.raises(RefusedError) as caught:
+        make(curves, run, "tensorboardTimeSeriesId", "loss", {**body, "displayName": "again"})
+    assert caught.value.code == 409
+    with pytest.raises(RefusedError, match="not emulated"):
+        make(curves, run, "tensorboardTimeSeriesId", "t", {"displayName": "t", "valueType": "TENSOR"})
+
+    def write(id_: str, *values: tuple[int, float]) -> None:
+        data = {
+            "tensorboardTimeSeriesId": id_,
+            "valueType": "SCALAR",
+            "values": [
+                {"step": str(step), "wallTime": "2026-01-01T00:00:00Z", "scalar": {"value": value}}
+                for step, value in values
+            ],
+        }
+        body = {"tensorboardRun": run, "timeSeriesData": [data]}
+        runs._run(runs._resource.write(tensorboardRun=run, body=body))
+
+    write("loss", (1, 4.0), (2, 3.0))
+    write("loss", (2, 2.5), (3, 2.0))
+    assert series(services, run) == {"loss": [(1, 4.0), (2, 2.5), (3, 2.0)]}
+    assert curves.get(curve)["metadata"] == {"maxStep": "3", "maxWallTime": "2026-01-01T00:00:00Z"}
+    for id_, values, code in (("none", [(1, 1.0)], 404), ("loss", [(1, 1.0)] * 5001, 400)):
+        with pytest.raises(RefusedError) as caught:
+            write(id_, *values)
+        assert caught.value.code == code
+    stranger = client(services, ".experiments.runs", "stranger@example.com")
+    with pytest.raises(RefusedError, match=r"aiplatform\.tensorboardRuns\.get"):
+        stranger.get(run)
+
+
+def test_the_uploader_brings_every_point_once_and_the_newest_of_a_step(
+    services: Services, board: str, tmp_path: Path
+) -> None:
+    curves, to = Curves(FolderStore(tmp_path)), Board(board, "vision", "Run_1")
+    written(tmp_path, {"tokens_per_s": [(1, 10.0)], "loss": [(1, 4.0), (2, 3.0), (3, 2.75)]})
+    whole = cut(tmp_path, 1)
+    assert upload(curves, to) == 3
+    next((tmp_path / "tensorboard").iterdir()).write_bytes(whole)
+    assert upload(curves, to) == 1
+    assert upload(curves, to) == 0
+    written(tmp_path, {"loss": [(3, 2.5), (4, float("nan"))]}, purge=3)  # a later start
+    assert upload(curves, to) == 2
+    found = series(services, to.name)
+    assert found["loss"][:3] == [(1, 4.0), (2, 3.0), (3, 2.5)]
+    assert found["tokens_per_s"] == [(1, 10.0)]
+    step, value = found["loss"][3]
+    assert step == 4
+    assert value != value
+
+    again = Board(board, "vision", "Run_1")  # an uploader that was restarted
+    assert upload(Curves(FolderStore(tmp_path)), again) == 5
+    assert again.name == to.name
+    assert series(services, to.name)["loss"][:3] == found["loss"][:3]
+
+
+def test_a_long_run_takes_as_few_requests_as_the_limit_allows(
+    services: Services, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 2600
+    written(tmp_path, {tag: [(step, 1.0) for step in range(steps)] for tag in ("a", "b")})
+    to = Board(board, "e", "long")
+    posted: list[str] = []
+    post = AuthorizedSession.post
+    monkeypatch.setattr(
+        AuthorizedSession, "post", lambda self, url, **more: posted.append(url) or post(self, url, **more)
+    )
+    assert upload(Curves(FolderStore(tmp_path)), to) == 2 * steps
+    assert sum(url.endswith(":write") for url in posted) == 2
+    assert {tag: len(points) for tag, points in series(services, to.name).items()} == {"a": steps, "b": steps}
+
+
+def test_a_file_that_is_still_written_is_read_up_to_its_last_whole_record(tmp_path: Path) -> None:
+    written(tmp_path, {"loss": [(1, 1.0), (2, 2.0)]})
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    whole = file.read_bytes()
+    ends = [end for end, _ in records(whole)]
+    assert ends[-1] == len(whole)
+    for size in range(len(whole)):
+        assert [end for end, _ in records(whole[:size])] == [end for end in ends if end <= size]
+
+
+def test_what_is_refused_is_reported_with_what_to_do(
+    services: Services, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BoardError, match=r"tensorboards/9/experiments: 404: .*\n    fix: name a TensorBoard"):
+        Board(f"{L}/tensorboards/9", "e", "r")
+    stranger = services.credentials("stranger@example.com")
+    monkeypatch.setattr("google.auth.default", lambda scopes: (stranger, "p"))
+    with pytest.raises(BoardError, match=r"(?s)403: .*fix: grant roles/aiplatform.user on the project"):
+        Board(board, "e", "r")
+    with pytest.raises(ConfigError) as caught:
+        main(["runs/tiny", "--to", "tensorboards/1", "--experiment", "My Team", "--every-s", "0"])
+    assert [problem.key for problem in caught.value.problems] == ["--to", "--experiment", "--every-s"]
+
+
+@pytest.mark.parametrize("title", ["loss", "eval_loss", "Loss", "a/b", "ü", "x" * 300, "-"])
+def test_ids_are_ones_that_vertex_takes_and_differ_where_titles_do(title: str) -> None:
+    import re
+
+    assert re.fullmatch("[a-z0-9][a-z0-9-]{0,127}", id_of(title))
+    assert len({id_of(title), id_of(f"{title}_"), id_of(f"{title}-")}) == 3
+
+
+ENDED = """
+import sys, threading, time
+from types import SimpleNamespace
+from workload.runs import curves
+
+class Board:
+    name = "board"
+    def __init__(self, *names): print(*names, flush=True)
+    def write(self, batch): print({curve: sorted(points) for curve, points in batch.items()}, flush=True)
+
+curves.Board = Board
+sys.exit(curves.main(sys.argv[1:]))
+"""
+
+
+def test_what_came_before_sigterm_is_uploaded_before_the_end(tmp_path: Path) -> None:
+    written(tmp_path / "tiny", {"loss": [(1, 1.0), (2, 0.5)]})
+    whole = cut(tmp_path / "tiny", 1)
+    line = [sys.executable, "-c", ENDED, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment) as uploader:
+        assert uploader.stdout
+        lines = [uploader.stdout.readline().strip() for _ in range(4)]
+        assert lines == [
+            f"{L}/tensorboards/1 tiny tiny",
+            "uploading to board",
+            "{'loss': [1]}",
+            "1 points uploaded",
+        ]
+        next((tmp_path / "tiny" / "tensorboard").iterdir()).write_bytes(whole)
+        uploader.send_signal(signal.SIGTERM)
+        assert uploader.stdout.read().splitlines() == ["{'loss': [2]}", "1 points uploaded"]
+        assert uploader.wait(10) == 0

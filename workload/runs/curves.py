@@ -1,0 +1,126 @@
+"""The `workload upload-curves` command: a run's curves in Vertex AI TensorBoard, while it trains or after.
+
+It reads TensorBoard's event files, which the trainer writes into the run's folder (step_log.py), and sends
+each point once per start of this command; Vertex overwrites a step that it has.
+"""
+
+import argparse
+import re
+import signal
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+
+from tensorboardX.proto.event_pb2 import Event  # type: ignore[import-untyped]
+
+from workload.arguments import parser
+from workload.errors import ConfigError, Problem
+from workload.runs.store import Store, open_store
+from workload.runs.vertex import MOST_POINTS, Board, Point, id_of
+
+_FOLDER = "tensorboard/"
+_BOARD = re.compile(r"projects/[a-z0-9:.-]+/locations/[a-z0-9-]+/tensorboards/[\w-]+")
+_HEADER, _FOOTER_BYTES = struct.Struct("<QI"), 4  # length and its checksum; the data's checksum
+_EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
+    --to projects/my-project/locations/us-east5/tensorboards/1"""
+
+
+def records(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Records of a TFRecord file with where each ends; the last one may be cut off, and isn't there then.
+
+    Storage has checked the bytes already, so the checksums are passed over.
+    https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+    """
+    at = 0
+    while at + _HEADER.size <= len(content):
+        length, _ = _HEADER.unpack_from(content, at)
+        begin = at + _HEADER.size
+        at = begin + length + _FOOTER_BYTES
+        if at > len(content):
+            return
+        yield at, content[begin : begin + length]
+
+
+class Curves:
+    """The points of a run's event files."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._read_bytes: dict[str, int] = {}
+
+    def new(self) -> Iterator[tuple[str, Point]]:
+        """Points that came since the last call, with their curves, in the order of starts and of time."""
+        for name, size in sorted(self._store.sizes(_FOLDER).items()):
+            start = self._read_bytes.get(name, 0)
+            if size <= start:
+                continue
+            for end, record in records(self._store.read(name, start)):
+                event = Event.FromString(record)
+                for value in event.summary.value:
+                    if value.HasField("simple_value"):
+                        yield value.tag, Point(event.step, value.simple_value, event.wall_time)
+                self._read_bytes[name] = start + end
+
+
+def upload(curves: Curves, board: Board) -> int:
+    """Sends what is new; how many points that were.
+
+    Raises:
+        BoardError: some weren't written.
+    """
+    sent, count, batch = 0, 0, dict[str, dict[int, Point]]()
+    for curve, point in curves.new():
+        points = batch.setdefault(curve, {})
+        count += point.step not in points
+        points[point.step] = point  # a step done again, by a later start
+        if count == MOST_POINTS:
+            board.write(batch)
+            sent, count, batch = sent + count, 0, {}
+    if batch:
+        board.write(batch)
+    return sent + count
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Uploads every minute until SIGTERM or Ctrl-C, and what came before that; 0 then."""
+    options = _options(arguments)
+    run = options.run.rstrip("/").rpartition("/")[2]
+    curves = Curves(open_store(options.run.rstrip("/")))
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    board = Board(options.to, options.experiment or id_of(run), run)
+    print(f"uploading to {board.name}", flush=True)
+    while True:
+        last = options.once or ending.is_set()
+        if points := upload(curves, board):
+            print(f"{points} points uploaded", flush=True)
+        if last:
+            return 0
+        ending.wait(options.every_s)
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    about = "Copy a run's curves to Vertex AI TensorBoard, every minute until it is told to end."
+    options = parser("workload upload-curves", about, _EXAMPLES)
+    options.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
+    options.add_argument("--to", required=True, metavar="TENSORBOARD", help="its full name")
+    text = "runs of one experiment are shown together (default: the run's own)"
+    options.add_argument("--experiment", default="", metavar="NAME", help=text)
+    options.add_argument("--once", action="store_true", help="upload what is there, and end")
+    options.add_argument("--every-s", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
+    found = options.parse_args(list(arguments))
+    problems = []
+    if not _BOARD.fullmatch(found.to):
+        fix = "copy it from `gcloud ai tensorboards list --region=L`"
+        problems.append(Problem("--to", found.to, "must be projects/P/locations/L/tensorboards/T", fix))
+    if found.experiment and id_of(found.experiment) != found.experiment:
+        rule = "must be 1 to 128 lowercase letters, digits and '-', and begin with a letter or digit"
+        problems.append(
+            Problem("--experiment", repr(found.experiment), rule, f"e.g. {id_of(found.experiment)}")
+        )
+    if not found.every_s > 0:
+        problems.append(Problem("--every-s", str(found.every_s), "must be positive", "e.g. --every-s 60"))
+    if problems:
+        raise ConfigError("workload upload-curves", problems)
+    return found
