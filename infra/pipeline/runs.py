@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +28,7 @@ WORKFLOWS = "https://workflowexecutions.googleapis.com/v1"
 DATAPROC, LOGGING = "https://dataproc.googleapis.com/v1", "https://logging.googleapis.com/v2"
 RUNNING, WAITING, SWEEP = "running", "waiting", "sweep"
 GOOD = ("trained", "shards")
+_AT_ONCE = 32
 _LOOKED_AT = 100  # executions, the newest, for those that have no record
 _URL = re.compile(r"gs://([^/]+)/(?:(.*)/)?")
 _RUN = re.compile(r"r\d+")
@@ -107,7 +109,8 @@ class Runs:
         """Every run that has a record, the newest first."""
         with self._role(self._bucket):
             names = [str(one["name"]) for one in self._items(self._bucket, f"{places.RECORDS}/r")]
-        found = (self._read(name) for name in names if name.endswith("/run.json"))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # a run is a request
+            found = list(pool.map(self._read, (name for name in names if name.endswith("/run.json"))))
         return sorted((one for one in found if one), key=lambda one: str(one["began"]), reverse=True)
 
     def unrecorded(self, known: Sequence[Run]) -> list[Run]:

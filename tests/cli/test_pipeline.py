@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -74,6 +75,18 @@ class Google:
 
 def runs(google: Google) -> Runs:
     return Runs(settings(pipeline__existingRawBucket=True), google)  # type: ignore[arg-type]
+
+
+def test_many_records_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    google = Google(*({**RUN, "run": f"r{number}"} for number in range(64)))
+    together, content = threading.Barrier(8), google.content
+
+    def slow(url: str) -> bytes | None:
+        together.wait(10)  # until eight ask at the same time
+        return content(url)
+
+    monkeypatch.setattr(google, "content", slow)
+    assert {one["run"] for one in runs(google).all()} == {f"r{number}" for number in range(64)}
 
 
 def test_what_is_submitted_is_measured_and_the_marker_isnt_counted() -> None:
