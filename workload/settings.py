@@ -6,6 +6,7 @@ A field's rule stands beside it: `ruled(10, at_least(1))`.
 import difflib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
@@ -38,6 +39,11 @@ def below(high: float) -> Rule:
 def one_of(*choices: str) -> Rule:
     """Holds for the words given."""
     return f"must be one of {', '.join(choices)}", lambda value: value in choices
+
+
+def matching(pattern: re.Pattern[str], rule: str) -> Rule:
+    """Holds for a text of a pattern, which `rule` says in words, and for an empty one."""
+    return rule, lambda value: not value or pattern.fullmatch(value) is not None
 
 
 def above(low: float) -> Rule:

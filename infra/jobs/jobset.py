@@ -36,7 +36,6 @@ _POD_FAILURES: list[Object] = [
         for statuses in (DISRUPTED, _LOST_STATUSES)
     ),
 ]
-_UPLOADS = 1000  # it begins before there are curves, and its failures hold no job
 _KEEP_S = 7 * 24 * 3600  # an ended job, for who looks at it later
 
 
@@ -60,7 +59,6 @@ class Job:
         claims: volume claims of the namespace, by the folders where they are.
         priority: low, medium or high.
         scales: its pools may have no nodes yet. Kueue places on nodes that are there, so JobSet does it.
-        uploader: what a pod beside the slices runs, on a CPU node; it doesn't decide how the job ends.
         restarts: how often a failure that isn't the job's fault may recreate it; maintenance and preemption
             don't count.
         cluster: full name of the cluster that it is for; another one refuses it.
@@ -80,7 +78,6 @@ class Job:
     selector: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
     scales: bool = False
-    uploader: Sequence[str] = ()
     restarts: int = _MOST_RESTARTS
     cluster: str = ""
 
@@ -90,9 +87,6 @@ def jobset(job: Job) -> Object:
     template: Object = {"spec": _job(job)}
     if job.scales:
         template["metadata"] = {"annotations": {_EXCLUSIVE: POOL_LABEL}}
-    replicated: list[Object] = [{"name": SLICE, "replicas": job.slices, "template": template}]
-    if job.uploader:
-        replicated.append({"name": "uploader", "replicas": 1, "template": {"spec": _upload(job)}})
     return {
         "apiVersion": API,
         "kind": "JobSet",
@@ -125,7 +119,7 @@ def jobset(job: Job) -> Object:
                 ],
             },
             "successPolicy": {"operator": "All", "targetReplicatedJobs": [SLICE]},
-            "replicatedJobs": replicated,
+            "replicatedJobs": [{"name": SLICE, "replicas": job.slices, "template": template}],
         },
     }
 
@@ -182,23 +176,6 @@ def _pod(job: Job) -> Object:
             for claim in job.claims.values()
         ],
     }
-
-
-def _upload(job: Job) -> Object:
-    container = {
-        "name": "uploader",
-        "image": job.image,
-        "command": list(job.uploader),
-        "env": [{"name": k, "value": v} for k, v in job.environment.items()],
-        "resources": {"requests": {"cpu": "500m", "memory": "2Gi"}},
-    }
-    pod = {
-        "restartPolicy": "OnFailure",
-        "serviceAccountName": job.account,
-        "automountServiceAccountToken": False,
-        "containers": [container],
-    }
-    return {"parallelism": 1, "completions": 1, "backoffLimit": _UPLOADS, "template": {"spec": pod}}
 
 
 def _places(job: Job) -> list[Object]:

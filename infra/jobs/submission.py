@@ -95,7 +95,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         name=name,
         team=team,
         image=asked.image or str(settings[QueueSettings].image),
-        command=_command(settings, asked.program),
+        command=_command(settings, _observed(settings, team, asked.program)),
         topology=first.kind.topology,
         hosts=first.nodes,
         chips_per_host=first.machine.chips,
@@ -106,7 +106,6 @@ def submission(settings: Settings, asked: Request) -> Submission:
         selector=selector,
         claims=claims,
         scales=first.scales,
-        uploader=_uploader(settings, team, asked.program),
         restarts=settings[QueueSettings].restarts,
         cluster=cluster(settings),
     )
@@ -290,15 +289,18 @@ def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]
     return found
 
 
-def _uploader(settings: Settings, team: Team, program: Sequence[str]) -> Sequence[str]:
-    """Of training in the bucket alone. A team's runs are one experiment, so that they are shown together."""
-    board, run = settings[QueueSettings].tensorboard, run_of(program)
-    if not (run and board):
-        return ()
-    url = f"gs://{settings[StorageSettings].bucket_name}/runs/{run}"
-    return _command(
-        settings, ["workload", "upload-curves", url, "--to", board, "--experiment", team.namespace]
-    )
+def _observed(settings: Settings, team: Team, program: Sequence[str]) -> Sequence[str]:
+    """Training in the bucket uploads its curves where the settings say so, a team's runs as one experiment.
+
+    What the program itself says comes later, and counts.
+    """
+    board = settings[QueueSettings].tensorboard
+    if not (board and run_of(program)):
+        return program
+    first, *rest = program
+    chosen = {"tensorboard": board, "experiment": team.namespace}
+    options = [word for key, value in chosen.items() for word in ("--set", f"observe.{key}={value}")]
+    return [first, *options, *rest]
 
 
 def run_of(program: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ def test_the_examples_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     jobs = {name: one["spec"]["replicatedJobs"] for name, one in found.items()}
     assert {name: [(one["name"], one["replicas"]) for one in each] for name, each in jobs.items()} == {
         SINGLE: [("slice", 1)], MULTI: [("slice", 2)], EXTRACTION: [("slice", 2)],
-        UPLOADER: [("slice", 1), ("uploader", 1)],
+        UPLOADER: [("slice", 1)],
     }  # fmt: skip
     lines = {
         name: each[0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"]

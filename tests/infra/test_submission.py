@@ -121,25 +121,19 @@ TENSORBOARD = {
 
 
 def test_curves_are_copied_to_vertex_only_where_the_settings_say_so() -> None:
-    one = jobset(ask(**TENSORBOARD).job)["spec"]
-    uploader = one["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]
-    assert uploader["command"][-6:] == [
-        "upload-curves",
-        "gs://my-project-checkpoints/runs/tiny",
-        "--to",
-        "projects/my-project/locations/us-east5/tensorboards/1",
-        "--experiment",
-        "vision",
-    ]
-    assert uploader["image"] == IMAGE
-    assert {"name": "CHECKPOINT_BUCKET", "value": "my-project-checkpoints"} in uploader["env"]
-    assert one["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["slice"]}
+    own = "train tiny.toml --set observe.experiment=mine"
+    assert worker(ask(own, **TENSORBOARD))["command"][3:] == [
+        "job", "workload", "train",
+        "--set", "observe.tensorboard=projects/my-project/locations/us-east5/tensorboards/1",
+        "--set", "observe.experiment=vision",
+        "tiny.toml", "--set", "observe.experiment=mine",
+    ]  # fmt: skip
     for other in (
         ask(),
         ask("goodput gs://b/runs/tiny", **TENSORBOARD),
         ask("train tiny.toml --dir /tmp", **TENSORBOARD),
     ):
-        assert len(jobset(other.job)["spec"]["replicatedJobs"]) == 1
+        assert not [word for word in worker(other)["command"] if "observe" in word]
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -73,12 +73,6 @@ def pod(one: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def beside(one: dict[str, Any]) -> dict[str, Any]:
-    spec = one["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]
-    found: dict[str, Any] = spec["containers"][0]
-    return found
-
-
 def only_at_the_start(one: dict[str, Any]) -> None:
     worker = pod(one)["containers"][0]
     chips = worker.pop("resources")
@@ -89,7 +83,6 @@ def test_what_this_project_writes_is_taken(cluster: Lab) -> None:
     for one in (
         manifest(),
         manifest(slices=2),
-        manifest(uploader=["workload", "upload-curves"]),
         manifest(topology="16x16", hosts=64),
         manifest(cluster=""),
     ):
@@ -121,9 +114,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("an image without a digest", manifest(image="us-docker.pkg.dev/p/i/image:latest"),
      "slice has an image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by "
      "crane digest"),
-    ("an uploader without a digest",
-     manifest(lambda one: beside(one).update(image="debian"), uploader=["workload", "upload-curves"]),
-     "uploader has an image without a digest"),
     ("an initial container without one",
      manifest(lambda one: pod(one).update(initContainers=[{"name": "i", "image": "debian"}])),
      "slice has an image without a digest"),

@@ -190,24 +190,6 @@ def test_a_machine_that_comes_back_under_its_name_ends_what_ran_on_it(queue: Lab
     remove(queue, one)
 
 
-def test_an_uploader_runs_beside_the_slice_and_ends_with_it(queue: Lab) -> None:
-    """On a CPU node; that it fails again and again is nothing to the job."""
-    one = job("curves", VISION, ["sh", "-c", "sleep 5"], uploader=["sh", "-c", "exit 1"])
-    submit(queue, one)
-    queue.until(lambda: len(pods(queue, one)) >= HOSTS, "the slice")
-
-    def uploader() -> dict[str, Any]:
-        selector = "jobset.sigs.k8s.io/replicatedjob-name=uploader"
-        (found,) = queue.api.list("v1", "Pod", VISION.namespace, labelSelector=selector)
-        return found
-
-    assert "gke-tpu-cpu" in uploader()["spec"]["nodeName"]
-    queue.until(lambda: uploader()["status"]["containerStatuses"][0]["restartCount"] > 0, "its failure", 30)
-    queue.until(lambda: ended(queue, one) == "Completed", "the job's end")
-    assert status(queue, one).get("restarts", 0) == 0
-    remove(queue, one)
-
-
 def test_maintenance_spends_no_restart(queue: Lab) -> None:
     one = job("moved", VISION, WAIT, restarts=0)
     submit(queue, one)

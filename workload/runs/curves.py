@@ -5,21 +5,22 @@ each point once per start of this command; Vertex overwrites a step that it has.
 """
 
 import argparse
-import re
+import os
 import signal
 import struct
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[import-untyped]
 
 from workload.arguments import parser
-from workload.errors import ConfigError, Problem
+from workload.errors import BoardError, ConfigError, Problem, StoreError
 from workload.runs.store import Store, open_store
-from workload.runs.vertex import MOST_POINTS, Board, Point, id_of
+from workload.runs.vertex import MOST_POINTS, Board, Point
+from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD, id_of
 
 _FOLDER = "tensorboard/"
-_BOARD = re.compile(r"projects/[a-z0-9:.-]+/locations/[a-z0-9-]+/tensorboards/[\w-]+")
 _HEADER, _FOOTER_BYTES = struct.Struct("<QI"), 4  # length and its checksum; the data's checksum
 _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
     --to projects/my-project/locations/us-east5/tensorboards/1"""
@@ -82,22 +83,45 @@ def upload(curves: Curves, board: Board) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Uploads every minute until SIGTERM or Ctrl-C, and what came before that; 0 then."""
+    """Uploads every minute until SIGTERM or Ctrl-C, and what came before that; 0 then.
+
+    Raises:
+        BoardError, StoreError: the last points couldn't be read or written. Before, that is printed, and all
+            is uploaded anew.
+    """
     options = _options(arguments)
-    run = options.run.rstrip("/").rpartition("/")[2]
-    curves = Curves(open_store(options.run.rstrip("/")))
+    url, parent = options.run.rstrip("/"), os.getppid()
+    run, store = url.rpartition("/")[2], open_store(url)
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    board = Board(options.to, options.experiment or id_of(run), run)
-    print(f"uploading to {board.name}", flush=True)
+
+    def wait() -> None:
+        until = time.monotonic() + options.every_s
+        while not ending.is_set() and time.monotonic() < until:
+            ending.wait(min(1.0, options.every_s))
+            if options.with_parent and os.getppid() != parent:
+                ending.set()
+
+    curves, board, trouble = Curves(store), None, ""
     while True:
         last = options.once or ending.is_set()
-        if points := upload(curves, board):
-            print(f"{points} points uploaded", flush=True)
+        try:
+            if board is None:
+                board = Board(options.to, options.experiment or id_of(run), run)
+                print(f"curves: uploading to {board.name}", flush=True)
+            points = upload(curves, board)
+            if points or options.once:
+                print(f"curves: {points} points uploaded", flush=True)
+        except (BoardError, StoreError) as error:
+            if last:
+                raise
+            if str(error) != trouble:
+                print(f"curves: {error}", flush=True)
+            curves, board, trouble = Curves(store), None, str(error)
         if last:
             return 0
-        ending.wait(options.every_s)
+        wait()
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -108,16 +132,17 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     text = "runs of one experiment are shown together (default: the run's own)"
     options.add_argument("--experiment", default="", metavar="NAME", help=text)
     options.add_argument("--once", action="store_true", help="upload what is there, and end")
+    text = "end with the process that started this one"
+    options.add_argument("--with-parent", action="store_true", help=text)
     options.add_argument("--every-s", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
     found = options.parse_args(list(arguments))
     problems = []
-    if not _BOARD.fullmatch(found.to):
+    if not TENSORBOARD.fullmatch(found.to):
         fix = "copy it from `gcloud ai tensorboards list --region=L`"
-        problems.append(Problem("--to", found.to, "must be projects/P/locations/L/tensorboards/T", fix))
-    if found.experiment and id_of(found.experiment) != found.experiment:
-        rule = "must be 1 to 128 lowercase letters, digits and '-', and begin with a letter or digit"
+        problems.append(Problem("--to", found.to, IS_TENSORBOARD, fix))
+    if found.experiment and not ID.fullmatch(found.experiment):
         problems.append(
-            Problem("--experiment", repr(found.experiment), rule, f"e.g. {id_of(found.experiment)}")
+            Problem("--experiment", repr(found.experiment), IS_ID, f"e.g. {id_of(found.experiment)}")
         )
     if not found.every_s > 0:
         problems.append(Problem("--every-s", str(found.every_s), "must be positive", "e.g. --every-s 60"))

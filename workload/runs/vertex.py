@@ -3,9 +3,7 @@
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards
 """
 
-import hashlib
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +17,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 from workload.errors import BoardError
+from workload.runs.vertex_ids import id_of
 
 MOST_POINTS = 5000
 """Of one request (WriteTensorboardRunDataRequest)."""
@@ -101,14 +100,6 @@ class Board:
             raise BoardError(f"{name}: no answer: {error}") from error
         if not answer.ok and not (query and answer.status_code == requests.codes.conflict):
             raise BoardError(f"{name}: {answer.status_code}: {_message(answer)}{_fix(answer.status_code)}")
-
-
-def id_of(title: str) -> str:
-    """An id of Vertex (1 to 128 of a-z, 0-9 and '-'), the title itself where that is one."""
-    plain = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
-    if plain == title and len(title) <= 128:
-        return title
-    return f"{plain[:100] or 'x'}-{hashlib.sha256(title.encode()).hexdigest()[:8]}"
 
 
 def _value(point: Point) -> dict[str, Any]:

@@ -13,7 +13,20 @@ from typing import Any
 from workload.errors import ConfigError, Problem
 from workload.model import points
 from workload.model.architecture import Architecture
-from workload.settings import WORDS, above, at_least, below, between, build, one_of, override, read, ruled
+from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
+from workload.settings import (
+    WORDS,
+    above,
+    at_least,
+    below,
+    between,
+    build,
+    matching,
+    one_of,
+    override,
+    read,
+    ruled,
+)
 from workload.train import flags
 
 
@@ -109,6 +122,10 @@ class ObserveConfig:
     eval_every: int = ruled(100, at_least(1))  # steps between two losses on them
     eval_batches: int = ruled(8, at_least(1))  # of train.batch_size examples, the same ones each time
     strict: bool = False  # a step done again with another loss ends the run; else that is an event
+    # Vertex AI TensorBoard that the curves are uploaded to; empty: none
+    tensorboard: str = ruled("", matching(TENSORBOARD, IS_TENSORBOARD))
+    # where runs are shown together; empty: one of the run's name
+    experiment: str = ruled("", matching(ID, IS_ID))
 
 
 @dataclass(frozen=True)

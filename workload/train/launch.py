@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,7 @@ from workload.train.cluster import Cluster, Membership, first_line
 from workload.train.config import Config
 from workload.train.loop import Run, open_dataset, open_held_out
 from workload.train.preemption import taken, watch_metadata
+from workload.train.uploader import Uploader
 
 # Of sysexits.h, "try again later" and "unavailable": no success to systemd, which starts the job again. A
 # JobSet restarts for them, and for no failure of the job's own (infra/jobs/jobset.py).
@@ -73,21 +75,32 @@ def launch(
         goodput.seconds["init"] = time.time() - goodput.begun
         steps = open_store(location.of_steps(url, environment))
         durable = DurableCopies(store, steps, config.checkpoint.durable_every_h, config.checkpoint.keep)
-        outcome = Run(
-            config, cluster, dataset, store, lease, step_log, goodput, heartbeat, durable, held_out, extend
-        ).go()
+        with Uploader(url, config.observe) if cluster.leader else nullcontext():
+            outcome = Run(
+                config,
+                cluster,
+                dataset,
+                store,
+                lease,
+                step_log,
+                goodput,
+                heartbeat,
+                durable,
+                held_out,
+                extend,
+            ).go()
 
-        def end() -> None:
-            if step_log:
-                print(f"run: {url}\ncurves: tensorboard --logdir {url}/tensorboard", flush=True)
-                step_log.goodput(goodput)
-                step_log.end(outcome.state, outcome.step, outcome.loss)
-            lease.release()
+            def end() -> None:
+                if step_log:
+                    print(f"run: {url}\ncurves: tensorboard --logdir {url}/tensorboard", flush=True)
+                    step_log.goodput(goodput)
+                    step_log.end(outcome.state, outcome.step, outcome.loss)
+                lease.release()
 
-        cluster.agree(end)  # leaving has a time limit, what worker 0 still has to write has none
-        step_log = None
-        cluster.leave()
-        heartbeat.end("done" if outcome.state == "done" else None)
+            cluster.agree(end)  # leaving has a time limit, what worker 0 still has to write has none
+            step_log = None
+            cluster.leave()
+            heartbeat.end("done" if outcome.state == "done" else None)
         status = _exit_status(outcome.state, membership, environment)
     except WorkloadError as error:
         _record_failure(step_log, goodput, error)

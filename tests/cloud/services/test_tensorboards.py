@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -205,36 +205,57 @@ def test_ids_are_ones_that_vertex_takes_and_differ_where_titles_do(title: str) -
     assert len({id_of(title), id_of(f"{title}_"), id_of(f"{title}-")}) == 3
 
 
-ENDED = """
-import sys, threading, time
-from types import SimpleNamespace
+PROGRAM = """
+import os, subprocess, sys
+from pathlib import Path
+from workload.errors import BoardError
 from workload.runs import curves
+
+tries = Path(sys.argv[1]) / "tries"
 
 class Board:
     name = "board"
-    def __init__(self, *names): print(*names, flush=True)
+    def __init__(self, *names):
+        count = int(tries.read_text()) + 1 if tries.exists() else 1
+        tries.write_text(str(count))
+        if count <= 2:
+            raise BoardError("503: later")
+        print(*names, flush=True)
     def write(self, batch): print({curve: sorted(points) for curve, points in batch.items()}, flush=True)
 
 curves.Board = Board
 sys.exit(curves.main(sys.argv[1:]))
 """
+FIRST = [
+    "curves: 503: later", f"{L}/tensorboards/1 tiny tiny", "curves: uploading to board", "{'loss': [1]}",
+    "curves: 1 points uploaded",
+]  # fmt: skip
+LAST = ["{'loss': [2]}", "curves: 1 points uploaded"]
 
 
-def test_what_came_before_sigterm_is_uploaded_before_the_end(tmp_path: Path) -> None:
-    written(tmp_path / "tiny", {"loss": [(1, 1.0), (2, 0.5)]})
-    whole = cut(tmp_path / "tiny", 1)
-    line = [sys.executable, "-c", ENDED, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1"]
+@pytest.mark.parametrize("ended_by", ["SIGTERM", "parent"])
+def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothing(
+    ended_by: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tiny"
+    written(folder, {"loss": [(1, 1.0), (2, 0.5)]})
+    whole = cut(folder, 1)
+    line = [sys.executable, "-c", PROGRAM, str(folder), "--to", f"{L}/tensorboards/1", "--every-s", "0.2"]
+    begin = f"exec {shlex.join(line)}"
+    if ended_by == "parent":
+        begin = f"{shlex.join([*line, '--with-parent'])} & echo $!; read -r _; kill -9 $$"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment) as uploader:
-        assert uploader.stdout
-        lines = [uploader.stdout.readline().strip() for _ in range(4)]
-        assert lines == [
-            f"{L}/tensorboards/1 tiny tiny",
-            "uploading to board",
-            "{'loss': [1]}",
-            "1 points uploaded",
-        ]
-        next((tmp_path / "tiny" / "tensorboard").iterdir()).write_bytes(whole)
-        uploader.send_signal(signal.SIGTERM)
-        assert uploader.stdout.read().splitlines() == ["{'loss': [2]}", "1 points uploaded"]
-        assert uploader.wait(10) == 0
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["bash", "-c", begin], text=True, env=environment, **pipes) as parent:  # type: ignore[call-overload]
+        assert parent.stdin
+        assert parent.stdout
+        if ended_by == "parent":
+            assert parent.stdout.readline().strip().isdecimal()
+        assert [parent.stdout.readline().strip() for _ in FIRST] == FIRST
+        next((folder / "tensorboard").iterdir()).write_bytes(whole)
+        if ended_by == "parent":
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+        else:
+            parent.terminate()
+        assert parent.stdout.read().splitlines() == LAST

@@ -1,0 +1,85 @@
+"""The trainer's process that uploads curves: what it is started with, and how it ends."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from workload.errors import ConfigError
+from workload.train import config, uploader
+from workload.train.config import ObserveConfig
+from workload.train.uploader import Uploader
+
+BOARD = "projects/p/locations/us-east5/tensorboards/1"
+
+
+@pytest.fixture(name="log")
+def _log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the process was started with, and that it was asked to end; it takes `$TAKES` seconds for that."""
+    program, log = tmp_path / "python", tmp_path / "log"
+    log.touch()
+    program.write_text(
+        f"""#!/bin/bash
+trap 'sleep "${{TAKES:-0}}"; echo ended >> {shlex.quote(str(log))}; exit' TERM
+echo "$@" >> {shlex.quote(str(log))}
+while :; do sleep 0.05; done
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return log
+
+
+def started(log: Path) -> str:
+    while not log.read_text():
+        pass
+    return log.read_text().strip()
+
+
+def test_it_uploads_the_run_and_has_uploaded_the_last_points_when_training_ends(log: Path) -> None:
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD, experiment="vision")):
+        line = started(log)
+    assert line.split() == [
+        "-m", "workload", "upload-curves", "gs://b/runs/tiny",
+        "--to", BOARD, "--experiment", "vision", "--with-parent",
+    ]  # fmt: skip
+    assert log.read_text().splitlines()[1:] == ["ended"]
+
+
+def test_without_a_tensorboard_nothing_is_started(log: Path) -> None:
+    with Uploader("gs://b/runs/tiny", ObserveConfig()):
+        pass
+    assert not log.read_text()
+
+
+def test_one_that_takes_too_long_doesnt_hold_the_trainer_up(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(uploader, "_PATIENCE_S", 0.2)
+    monkeypatch.setitem(os.environ, "TAKES", "5")
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD)):
+        started(log)
+    assert "weren't uploaded within 0.2 s" in capsys.readouterr().out
+    assert "ended" not in log.read_text()
+
+
+def test_a_trainer_that_fails_doesnt_wait(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploader, "_PATIENCE_S", None)  # waiting would never end
+    monkeypatch.setitem(os.environ, "TAKES", "1")
+
+    def train() -> None:
+        with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD)):
+            started(log)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        train()
+    assert "ended" not in log.read_text()
+
+
+def test_names_that_vertex_doesnt_have_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load("tiny.toml", ["observe.tensorboard=boards/1", "observe.experiment=My Team"])
+    assert {problem.key for problem in caught.value.problems} == {"observe.tensorboard", "observe.experiment"}

@@ -1,0 +1,20 @@
+"""The names that Vertex AI TensorBoard takes.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards.experiments/create
+"""
+
+import hashlib
+import re
+
+TENSORBOARD = re.compile(r"projects/[a-z0-9:.-]+/locations/[a-z0-9-]+/tensorboards/[\w-]+")
+IS_TENSORBOARD = "must be projects/P/locations/L/tensorboards/T"
+ID = re.compile("[a-z0-9][a-z0-9-]{0,127}")
+IS_ID = "must be 1 to 128 lowercase letters, digits and '-', and begin with a letter or digit"
+
+
+def id_of(title: str) -> str:
+    """An id for a title: the title itself where that is one, else one that no other title has."""
+    if ID.fullmatch(title):
+        return title
+    plain = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
+    return f"{plain[:100] or 'x'}-{hashlib.sha256(title.encode()).hexdigest()[:8]}"
