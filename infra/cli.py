@@ -84,8 +84,8 @@ class Pulumi:
                 errors = _errors(events.read().decode())
                 lacking = _lacking(errors, layer, self.environment, self.root)
                 fixes = "".join(f"\n    fix: {fix}" for fix in lacking)
-                said = f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}"
-                raise UpdateError(said, errors)
+                failed = f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}"
+                raise UpdateError(failed, errors)
 
     def ask(self, layer: str, *arguments: str, given: str = "") -> str:
         """What a command prints that reads `given`, and asks nothing.

@@ -25,7 +25,7 @@ class CommandError(InfraError):
 
 
 class UpdateError(CommandError):
-    """An update by the Pulumi CLI failed; `errors`: what it said of each resource, by URN."""
+    """An update by the Pulumi CLI failed; `errors`: its messages of each resource, by URN."""
 
     def __init__(self, text: str, errors: Mapping[str, Sequence[str]]):
         self.errors = errors

@@ -59,12 +59,12 @@ def _slept(pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch) -> list[floa
     return slept
 
 
-def errors(pulumi: FakePulumi, *said: tuple[str, str]) -> None:
+def errors(pulumi: FakePulumi, *messages: tuple[str, str]) -> None:
     """What the update says of resources, and of the stack."""
     pulumi.log(
         *(
             {"diagnosticEvent": {"urn": urn, "severity": "error", "message": message}}
-            for urn, message in (*said, (STACK, "<{%reset%}>update failed<{%reset%}>\n"))
+            for urn, message in (*messages, (STACK, "<{%reset%}>update failed<{%reset%}>\n"))
         )
     )
 
@@ -84,7 +84,7 @@ def test_a_refusal_that_is_over_in_minutes_is_waited_for_and_said(
 
 
 @pytest.mark.parametrize(
-    ("layer", "said"),
+    ("layer", "messages"),
     [
         ("pipeline", [(URN, TOO_NEW), (OTHER, TAKEN)]),
         ("pipeline", [(URN, TAKEN)]),
@@ -94,9 +94,9 @@ def test_a_refusal_that_is_over_in_minutes_is_waited_for_and_said(
     ],
 )
 def test_what_is_not_over_by_itself_ends_the_update_at_once(
-    layer: str, said: list[tuple[str, str]], root: Path, pulumi_cli: FakePulumi, slept: list[float]
+    layer: str, messages: list[tuple[str, str]], root: Path, pulumi_cli: FakePulumi, slept: list[float]
 ) -> None:
-    errors(pulumi_cli, *said)
+    errors(pulumi_cli, *messages)
     with pytest.raises(CommandError, match=f"`pulumi up` of {layer} failed"):
         stacks.up("dev", [layer], root, ["--yes"])
     assert (ups(pulumi_cli), slept) == (1, [])
