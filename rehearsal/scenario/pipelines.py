@@ -35,7 +35,8 @@ def submit(scene: Scene, step: steps.Submit) -> None:
         _much(scene, bucket, step)
     if step.marker:
         bucket.blob(f"{step.folder}{_SUBMIT}").upload_from_string("")
-    scene.note.text = f"{len(text.splitlines())} documents, {step.gib} GiB beside them"
+    much = f", {step.gib} GiB beside them" if step.gib else ""
+    scene.note.text = f"{len(text.splitlines())} documents{much}"
 
 
 def _much(scene: Scene, bucket: Bucket, step: steps.Submit) -> None:

@@ -371,6 +371,7 @@ def test_more_than_allowed_is_refused_before_a_batch() -> None:
     google.raw["corpus/b.jsonl"] = 10 << 50
     record = failed(google)
     assert record["outcome"] == "too_dear"
+    assert record["next"] == "tpu pipeline retry dev r17"
     assert re.search(r"predicted: \$\d+.*allows \$100", record["why"])
     assert google.batches == {}
 
@@ -431,6 +432,7 @@ def test_training_that_takes_too_long_is_ended() -> None:
     google = Google(heartbeats=[{"state": "running"}])
     record = failed(google)
     assert record["outcome"] == "train_hours"
+    assert record["next"] == "tpu pipeline retry dev r17"
     assert google.passed_s >= 24 * 3600
     assert google.nodes == set()
 
