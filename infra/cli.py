@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from infra import layers
-from infra.errors import CommandError, InfraError
+from infra.errors import CommandError, InfraError, UpdateError
 from infra.gcp.failures import Kind, classify
 from infra.settings import from_file
 from infra.settings.sources import ROOT
@@ -68,7 +69,7 @@ class Pulumi:
         return [self.program, "-C", str(self.directory(layer)), *arguments]
 
     def show(self, layer: str, *arguments: str) -> None:
-        """Run a command with its output where ours goes. Raises CommandError if it fails.
+        """Run a command with its output where ours goes. Raises UpdateError if it fails.
 
         Ctrl+C, which the terminal sends to it as well, is its own to act on: it ends in order, then we do.
         """
@@ -80,9 +81,11 @@ class Pulumi:
                     with suppress(KeyboardInterrupt):
                         process.wait()
             if process.returncode != 0:
-                lacking = _lacking(events.read().decode(), layer, self.environment, self.root)
+                errors = _errors(events.read().decode())
+                lacking = _lacking(errors, layer, self.environment, self.root)
                 fixes = "".join(f"\n    fix: {fix}" for fix in lacking)
-                raise CommandError(f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}")
+                failed = f"`pulumi {arguments[0]}` of {layer} failed; see the output above{fixes}"
+                raise UpdateError(failed, errors)
 
     def ask(self, layer: str, *arguments: str, given: str = "") -> str:
         """What a command prints that reads `given`, and asks nothing.
@@ -174,17 +177,25 @@ def sentence(said: str) -> str:
     return _COLOUR.sub("", _FRAME.sub("", said)).strip("\n")
 
 
-def _lacking(events: str, layer: str, environment: str, root: Path) -> Iterator[str]:
-    """Which role to ask for, of the errors in an event log of Pulumi's that name a permission.
+def _errors(events: str) -> dict[str, list[str]]:
+    """The errors in an event log of Pulumi's, by the resource's URN."""
+    found: dict[str, list[str]] = {}
+    for line in events.splitlines():
+        one = json.loads(line).get("diagnosticEvent", {})
+        if one.get("severity") == "error":
+            found.setdefault(str(one.get("urn", "")), []).append(str(one["message"]))
+    return found
+
+
+def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, root: Path) -> Iterator[str]:
+    """Which role to ask for, of an update's errors that name a permission.
 
     An account that the layer makes may be what lacks one.
     """
-    output = [json.loads(line).get("diagnosticEvent", {}) for line in events.splitlines()]
-    errors = [str(one["message"]) for one in output if one.get("severity") == "error"]
     settings = from_file(environment, root) if errors else None
     declared = layers.named(layer)
     found: dict[str, None] = {}
-    for message in errors:
+    for message in chain(*errors.values()):
         if theirs := declared.lacks(settings, message) if declared and settings else "":
             found[f"grant {theirs}"] = None
         elif (failure := classify(message)).kind is Kind.PERMISSION:

@@ -4,7 +4,7 @@ Every error of this package is an `InfraError`. The program and the commands pri
 stop with a non-zero status; a traceback means a defect of ours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -22,6 +22,14 @@ class BundleError(InfraError):
 
 class CommandError(InfraError):
     """The Pulumi CLI is missing or failed."""
+
+
+class UpdateError(CommandError):
+    """An update by the Pulumi CLI failed; `errors`: its messages of each resource, by URN."""
+
+    def __init__(self, text: str, errors: Mapping[str, Sequence[str]]):
+        self.errors = errors
+        super().__init__(text)
 
 
 @dataclass(frozen=True, order=True)

@@ -56,6 +56,8 @@ class Layer:
         roles: what a platform engineer asks for to bring it up and down.
         grants: roles that it grants on the project; who brings it up may grant these and no others.
         lacks: the grant of an account that it makes which a refusal lacks, in words; empty for any other.
+        not_yet: refusals of an update that are over in minutes, so that `tpu up` asks again: a regular
+            expression that Google's message has, and what it means, in words.
         services: Google services that it calls, e.g. "compute.googleapis.com".
         planned: outputs that the settings foretell, by field: what a preview shows before it is up.
         providers: factories of its providers, by name.
@@ -82,6 +84,7 @@ class Layer:
     roles: tuple[Role, ...] = ()
     grants: Callable[[Settings], Iterable[str]] = lambda _: ()
     lacks: Callable[[Settings, str], str] = lambda *_: ""
+    not_yet: Mapping[str, str] = field(default_factory=dict)
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
     planned: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
     prices: Callable[[Settings], Iterable[Row]] = lambda _: ()

@@ -24,7 +24,7 @@ def run() -> None:
         checked = settings.from_pulumi(pulumi.get_stack())
         prices.within_budget(checked)
         layer = _of_the_project(checked)
-        enforce(checked, datetime.now(tz=UTC).date())
+        enforce(checked, layer.name, datetime.now(tz=UTC).date())
         stacks.refuse_interrupted(pulumi.get_stack(), layer.name)
         providers = {name: make(checked, layer.name) for name, make in layer.providers.items()}
         outputs = layer.program(checked, providers)

@@ -3,13 +3,15 @@
 A layer's stack is made where there is none. The settings' file keeps its text whatever Pulumi writes into it.
 """
 
+import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from infra import layers as declared
 from infra import prices
 from infra.cli import Pulumi
-from infra.errors import CommandError
+from infra.errors import CommandError, UpdateError
 from infra.interrupted import interrupted
 from infra.settings import from_file
 from infra.settings.record import formatting_kept
@@ -45,15 +47,52 @@ def up(
             _settle(environment, layer, root)
             if pulumi.export(layer) is None:
                 pulumi.create(layer)
+            if not plans:
+                _up(pulumi, layer, options)
+                continue
             try:
-                pulumi.show(layer, "up", "--stack", environment, *options, *saved.get(layer, ()))
+                pulumi.show(layer, "up", "--stack", environment, *options, *saved[layer])
             except CommandError as error:
-                if plans:  # Pulumi 3.272 says nothing where an output isn't as the plan has it
-                    raise CommandError(
-                        f"{error}\n    fix: {_AGAIN.format(environment, layer, plans)}"
-                    ) from None
-                raise
+                # Pulumi 3.272 says nothing where an output isn't as the plan has it.
+                fix = _AGAIN.format(environment, layer, plans)
+                raise CommandError(f"{error}\n    fix: {fix}") from None
     return 0
+
+
+def _up(pulumi: Pulumi, layer: str, options: Sequence[str]) -> None:
+    """Bring a layer up; again while all that Google refuses is what the layer expects to be over in minutes.
+
+    Raises CommandError if it fails otherwise, or after `ASKED_AGAIN_S`.
+    """
+    end = time.monotonic() + ASKED_AGAIN_S
+    while True:
+        try:
+            pulumi.show(layer, "up", "--stack", pulumi.environment, *options)
+            return
+        except UpdateError as error:
+            reason, left = _not_yet(layer, error), end - time.monotonic()
+            if not reason:
+                raise
+            if left <= 0:
+                again = f"tpu up {pulumi.environment} {layer}"
+                raise CommandError(f"{error}\n    fix: {reason}; once they do: {again}") from None
+        print(f"\n{layer}: {reason}; asking again, for {left / 60:.0f} min at most", flush=True)
+        time.sleep(PAUSE_S)
+
+
+def _not_yet(layer: str, error: UpdateError) -> str:
+    """What a failed update waits for; empty where anything failed that isn't over by itself."""
+    one = declared.named(layer)
+    assert one is not None
+    reasons: set[str] = set()
+    for messages in error.errors.values():
+        if all(_FAILED in message for message in messages):
+            continue  # the stack, since a resource of it did
+        found = [reason for text, reason in one.not_yet.items() if any(re.search(text, m) for m in messages)]
+        if not found:
+            return ""
+        reasons.update(found)
+    return "; ".join(sorted(reasons))
 
 
 def _saved(plans: Path, layer: str, environment: str) -> tuple[str, str]:
@@ -141,6 +180,8 @@ def in_order(layers: Sequence[str]) -> list[str]:
     return [name for name in known if name in layers]
 
 
+ASKED_AGAIN_S, PAUSE_S = 900.0, 15.0
+_FAILED = "update failed"
 _AGAIN = (
     "if nothing above says why, or it names the plan: what is there isn't what the plan was made of; "
     "make it again: tpu plan {} {} --save {}"

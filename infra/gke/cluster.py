@@ -5,7 +5,7 @@ import pulumi_gcp as gcp
 
 from infra import names
 from infra.gke import pools
-from infra.gke.settings import UNPROTECTED, GkeSettings
+from infra.gke.settings import GkeSettings
 from infra.network.settings import NetworkSettings
 from infra.settings import Settings
 
@@ -65,7 +65,7 @@ class TrainingCluster(pulumi.ComponentResource):
                 "enable_components": ["SYSTEM_COMPONENTS", "JOBSET"],
                 "managed_prometheus": {"enabled": True},
             },
-            deletion_protection=settings.environment != UNPROTECTED if protected is None else protected,
+            deletion_protection=settings.protected if protected is None else protected,
             # The first pool is only there because a cluster can't be made without one. It must not run as
             # the project's default account, which may be disabled.
             initial_node_count=1,

@@ -26,9 +26,6 @@ _NODE_ROLE = rules.Rule(
     "remove it",
 )
 
-UNPROTECTED = "dev"
-"""The environment whose cluster a destroy takes, unless the settings say otherwise."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:

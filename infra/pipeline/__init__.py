@@ -147,6 +147,13 @@ _ROLES = (
     ),
 )  # fmt: skip
 
+# https://cloud.google.com/eventarc/docs/troubleshooting
+_NOT_YET = {
+    r"(?i)service agent|service account for cloud storage|pubsub\.(topics\.)?publish": (
+        "Google's service agents are new, and their roles don't count yet"
+    )
+}
+
 LAYER = Layer(
     name="pipeline",
     reads=("storage", "network"),
@@ -156,6 +163,7 @@ LAYER = Layer(
     roles=_ROLES,
     grants=access.on_project,
     lacks=access.of_the_build,
+    not_yet=_NOT_YET,
     services=_services,
     providers=GOOGLE,
     outputs=PipelineOutputs,

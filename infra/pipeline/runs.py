@@ -101,8 +101,8 @@ class Runs:
             raise CommandError(f"{run['run']} has ended well\n    fix: {fix}")
         folder = str(run["raw"]).partition(f"gs://{self._raw}/")[2]
         data = {"bucket": self._raw, "name": f"{folder}{places.SUBMIT}", "generation": str(run["run"])[1:]}
-        # The last heartbeat of a job that failed for good stays, and so may its slice: another name.
-        restart = int(run.get("restart", 0)) + (run["outcome"] == "training_failed")
+        # The last heartbeat of a job that was ended stays, and so may its slice for a while: another name.
+        restart = int(run.get("restart", 0)) + (run["outcome"] in ("training_failed", "train_hours"))
         self._start({"data": data, "retry": int(run.get("retry", 0)) + 1, "restart": restart})
 
     def all(self) -> list[Run]:

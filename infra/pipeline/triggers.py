@@ -1,17 +1,14 @@
 """What starts runs: an object in the raw bucket, and a schedule for what no event came for.
 
 A new project has no service agents, and their roles take minutes to count. Google names that in its refusal,
-so the trigger is asked for again while it does, instead of a wait of fixed length that is often too short.
-https://cloud.google.com/eventarc/docs/troubleshooting. Pulumi's engine calls that hook in versions that have
-https://github.com/pulumi/pulumi/issues/23344 mended; with the others, `up` is typed again.
+and the layer names that to `tpu up`, which asks again: a wait of fixed length is often too short, and Pulumi
+3.220 calls no hook of a resource that wasn't created, https://github.com/pulumi/pulumi/issues/23344.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import re
-import time
 
 import pulumi
 import pulumi_gcp as gcp
@@ -20,29 +17,6 @@ from infra.pipeline import access, places
 from infra.pipeline.accounts import PipelineAccounts
 from infra.pipeline.settings import PipelineSettings
 from infra.settings import Settings
-
-PATIENCE_S, PAUSE_S = 900.0, 5.0
-_NOT_YET = re.compile(r"(?i)service agent|service account for cloud storage|pubsub\.(topics\.)?publish")
-
-
-class AgentPatience:
-    """Says whether to ask again: while the refusal speaks of a service agent, for a quarter of an hour."""
-
-    def __init__(self, patience_s: float = PATIENCE_S, pause_s: float = PAUSE_S):
-        self._end_s: float | None = None
-        self._patience_s, self._pause_s = patience_s, pause_s
-
-    def __call__(self, args: pulumi.ErrorHookArgs) -> bool:
-        """For `on_error` of a resource."""
-        if args.failed_operation != "create" or not args.errors or not _NOT_YET.search(args.errors[0]):
-            return False
-        now_s = time.monotonic()
-        self._end_s = self._end_s or now_s + self._patience_s
-        if now_s >= self._end_s:
-            return False
-        pulumi.log.info(f"{args.name}: the service agent's role doesn't count yet; asking again")
-        time.sleep(self._pause_s)
-        return True
 
 
 class Triggers(pulumi.ComponentResource):
@@ -66,9 +40,6 @@ class Triggers(pulumi.ComponentResource):
         )
         if desired.on_submit:
             agents = self._agents(settings, provider, pulumi.ResourceOptions(parent=self))
-            asked_again = pulumi.ResourceHookBinding(
-                on_error=[pulumi.ErrorHook("service-agent", AgentPatience())]
-            )
             self.event = gcp.eventarc.Trigger(
                 name,
                 name=name,
@@ -79,9 +50,7 @@ class Triggers(pulumi.ComponentResource):
                 ],
                 destination={"workflow": workflow.id},
                 service_account=places.account(settings, places.TRIGGER),
-                opts=pulumi.ResourceOptions.merge(
-                    ours, pulumi.ResourceOptions(depends_on=agents, hooks=asked_again)
-                ),
+                opts=pulumi.ResourceOptions.merge(ours, pulumi.ResourceOptions(depends_on=agents)),
             )
         if desired.schedule:
             url = f"https://workflowexecutions.googleapis.com/v1/{places.workflow_id(settings)}/executions"

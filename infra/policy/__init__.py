@@ -5,7 +5,15 @@ what is stored. A rule is one entry of RULES; docs/policy.md is made of them.
 """
 
 from infra.policy import buckets, cluster, filters, hosts, identity, network, pipeline
-from infra.policy.rule import Finding, Resource, Rule, findings, refuse_wrong_exceptions, wrong_exceptions
+from infra.policy.rule import (
+    STACK,
+    Finding,
+    Resource,
+    Rule,
+    findings,
+    refuse_wrong_exceptions,
+    wrong_exceptions,
+)
 
 RULES: tuple[Rule, ...] = (
     *buckets.RULES, *identity.RULES, *network.RULES, *hosts.RULES, *cluster.RULES, *pipeline.RULES,
@@ -13,4 +21,13 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 """All rules, in the order of the page."""
 
-__all__ = ["RULES", "Finding", "Resource", "Rule", "findings", "refuse_wrong_exceptions", "wrong_exceptions"]
+__all__ = [
+    "RULES",
+    "STACK",
+    "Finding",
+    "Resource",
+    "Rule",
+    "findings",
+    "refuse_wrong_exceptions",
+    "wrong_exceptions",
+]

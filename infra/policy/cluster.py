@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from infra.gke.settings import UNPROTECTED
 from infra.policy.rule import Resource, Rule, every, given, literal
 from infra.settings import Settings
 
@@ -44,7 +43,7 @@ def _repaired(one: Resource, _: Settings) -> Iterator[str]:
 
 
 def _protected(one: Resource, settings: Settings) -> Iterator[str]:
-    if settings.environment != UNPROTECTED and one.get("deletionProtection") is not True:
+    if settings.protected and one.get("deletionProtection") is not True:
         yield f"deletionProtection: {one.get('deletionProtection')}"
 
 

@@ -6,7 +6,7 @@ https://www.pulumi.com/docs/iac/concepts/resources/options/transforms/
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -15,7 +15,7 @@ from pulumi.output import Unknown
 from pulumi.runtime import rpc
 from pulumi.runtime import settings as settings_of_pulumi
 
-from infra.policy import RULES, Resource, findings, refuse_wrong_exceptions
+from infra.policy import RULES, STACK, Resource, findings, refuse_wrong_exceptions
 from infra.settings.schema import PolicySettings, Settings
 
 _REFUSED = "breaks the policy:"
@@ -23,29 +23,40 @@ _UNKNOWN = object()
 _TO_COME = "known after the update"  # in a list, which isn't empty for that
 
 
-def enforce(settings: Settings, today: date) -> None:
-    """Check every resource of this program. Raises InfraError for exceptions that are wrong."""
+def enforce(settings: Settings, layer: str, today: date) -> None:
+    """Check every resource of a layer's program, and first its stack, which transforms aren't called for.
+
+    Raises InfraError for exceptions that are wrong, and RunError for a stack that breaks a rule.
+    """
     refuse_wrong_exceptions(RULES, settings, today)
     settings_of_pulumi.grpc_error_to_exception = _as_message
+    _refuse(settings, [Resource(STACK, f"{layer}-{settings.environment}", {})])
     pulumi.runtime.register_resource_transform(_checking(settings))
 
 
 def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], Awaitable[None]]:
-    mandatory = settings[PolicySettings].mandatory
-    log = pulumi.log.error if mandatory else pulumi.log.warn
     declared: list[Resource] = []
 
     async def check(args: pulumi.ResourceTransformArgs) -> None:
         options, inputs = args.opts, await _known(args.props)
-        one = Resource(args.type_, args.name, inputs, bool(options.protect), bool(options.retain_on_delete))
-        declared.append(one)
-        found = [finding for finding in findings(RULES, [one], settings, declared) if not finding.exception]
-        for finding in found:
-            log(str(finding.problem))
-        if found and mandatory:
-            raise pulumi.RunError(f"{args.name} {_REFUSED} {', '.join(one.rule.id for one in found)}")
+        declared.append(
+            Resource(args.type_, args.name, inputs, bool(options.protect), bool(options.retain_on_delete))
+        )
+        _refuse(settings, declared)
 
     return check
+
+
+def _refuse(settings: Settings, declared: Sequence[Resource]) -> None:
+    """Says which rules the last of some resources breaks. Raises RunError where they are mandatory."""
+    one = declared[-1]
+    mandatory = settings[PolicySettings].mandatory
+    log = pulumi.log.error if mandatory else pulumi.log.warn
+    found = [finding for finding in findings(RULES, [one], settings, declared) if not finding.exception]
+    for finding in found:
+        log(str(finding.problem))
+    if found and mandatory:
+        raise pulumi.RunError(f"{one.name} {_REFUSED} {', '.join(each.rule.id for each in found)}")
 
 
 async def _known(value: Any) -> Any:

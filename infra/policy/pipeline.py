@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from infra.monitoring.settings import MonitoringSettings
 from infra.pipeline import facts, places
 from infra.pipeline.settings import PipelineSettings
-from infra.policy.rule import Resource, Rule, forbidden, nothing
+from infra.policy.rule import STACK, Resource, Rule, forbidden, nothing
 from infra.settings import Settings
 from infra.storage.settings import StorageSettings
 
@@ -154,10 +155,16 @@ def _in_time(one: Resource, _: Settings) -> Iterator[str]:
         for rule in one.inputs.get("thresholdRules") or ()
         if rule.get("spendBasis", "CURRENT_SPEND") == "CURRENT_SPEND"
     ]
-    if not any(share and share < 1 for share in spent) or 1 not in spent:
+    if not {0.5, 0.9, 1} <= {*spent}:
         yield f"thresholdRules: {', '.join(f'{share:g}' for share in spent if share) or 'nothing'}"
     if not one.get("budgetFilter.projects"):
         yield "budgetFilter.projects: nothing"
+
+
+def _budgeted(_: Resource, settings: Settings) -> Iterator[str]:
+    monitoring = settings.get(MonitoringSettings)
+    if settings.protected and (monitoring is None or monitoring.budget_dollars_per_month is None):
+        yield "monitoring:budgetDollarsPerMonth: nothing"
 
 
 def _without_secret(one: Resource, _: Settings) -> Iterator[str]:
@@ -198,8 +205,10 @@ RULES = (
          "a label of a metric has few values, since each is a time series of its own",
          "a label of the entry, or REGEXP_EXTRACT of a known word", "", _few_values),
     Rule("PL12", ("gcp:billing/budget:Budget",),
-         "a budget is of a project, and notifies before it is spent and when it is",
-         "budget_filter.projects, and thresholds below 1 and of 1", "", _in_time),
+         "a budget is of a project, and notifies at 50, 90 and 100 % of it",
+         "budget_filter.projects, and thresholds of 0.5, 0.9 and 1", "", _in_time),
+    Rule("PL22", (STACK,), "outside of dev an environment has a budget",
+         "monitoring:billingAccount and monitoring:budgetDollarsPerMonth", "", _budgeted),
     Rule("PL13", tuple(_WORKS_THERE), "what works on the checkpoint bucket is in its region",
          "storage:location", "", _beside),
     Rule("PL14", ("gcp:*",), "a bucket is given by its name where Google takes no URL", "without gs://", "",

@@ -47,6 +47,9 @@ class Resource:
         return found
 
 
+STACK = "pulumi:pulumi:Stack"
+"""The type of the resource that every stack has: on it rules about what the settings say are checked."""
+
 Check = Callable[[Resource, Settings], Iterable[str]]
 """Yields what was found where the rule is broken: `path: value`."""
 StackCheck = Callable[[Resource, Settings, Sequence[Resource]], Iterable[str]]

@@ -15,6 +15,8 @@ from infra.settings import rules
 from infra.settings.rules import Rule
 
 T = TypeVar("T")
+UNPROTECTED = "dev"
+"""The environment that a destroy takes whole, and that needs no budget."""
 # Labels that the program sets itself: on everything, and on nodes.
 STACK_LABELS = frozenset({"environment", "layer"})
 NODE_LABELS = STACK_LABELS | {"slice", "stack", "fleet", "member", "generation", "bundle", "spec"}
@@ -151,6 +153,11 @@ class Settings:
     def project(self) -> str:
         """The Google Cloud project that holds everything."""
         return self[GcpSettings].project
+
+    @property
+    def protected(self) -> bool:
+        """Whether it is more than a place to try things: every environment but `dev`."""
+        return self.environment != UNPROTECTED
 
     def __getitem__(self, kind: type[T]) -> T:
         """A section. Raises InfraError where its layer is off."""

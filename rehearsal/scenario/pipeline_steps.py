@@ -19,6 +19,7 @@ class Submit:
     """Write so many documents, ten of them twice, into a folder of the raw bucket, and then its `_SUBMIT`.
 
     `text` is written instead of documents; with `marker: false` there is no new `_SUBMIT`, and so no new run.
+    With `gib` there is so much beside them, in objects that share their bytes and whose events are lost.
     """
 
     scalar: ClassVar[str] = "folder"
@@ -26,9 +27,11 @@ class Submit:
     documents: int = 100
     text: str = ""
     marker: bool = True
+    gib: int = 0
 
     def __str__(self) -> str:
-        return f"{'submit' if self.marker else 'text into'} {self.folder}"
+        much = f", {self.gib} GiB" if self.gib else ""
+        return f"{'submit' if self.marker else 'text into'} {self.folder}{much}"
 
     def check(self) -> Iterator[str]:
         """A folder as `tpu pipeline run` takes it."""
@@ -45,6 +48,17 @@ class Retry(Typed):
 
     def __str__(self) -> str:
         return f"tpu pipeline retry: {self.folder}"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Create a batch of somebody else's, with the id that the next retry of a folder's run gives its own."""
+
+    scalar: ClassVar[str] = "folder"
+    folder: str
+
+    def __str__(self) -> str:
+        return f"the id of the next batch of {self.folder} is taken"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from google.cloud.storage import Client
+from google.cloud.storage import Bucket, Client
 from google.oauth2.credentials import Credentials
 
 from rehearsal.errors import ScenarioFailed
@@ -22,6 +22,7 @@ Run = dict[str, Any]
 _WORDS = ("a", "batch", "of", "text", "becomes", "tokens", "and", "tokens", "become", "a", "checkpoint")
 _PAGE = re.MULTILINE | re.DOTALL
 _RECORDS, _SUBMIT, _TWICE = "pipeline/", "_SUBMIT", 10
+_PIECE_BYTES, _PIECES = 8 << 20, 32  # 256 MiB an object, as compose takes 32 pieces
 
 
 def submit(scene: Scene, step: steps.Submit) -> None:
@@ -30,9 +31,44 @@ def submit(scene: Scene, step: steps.Submit) -> None:
     text = step.text or "\n".join(_documents(step.documents))
     if text.strip():
         bucket.blob(f"{step.folder}text.jsonl").upload_from_string(text)
+    if step.gib:
+        _much(scene, bucket, step)
     if step.marker:
         bucket.blob(f"{step.folder}{_SUBMIT}").upload_from_string("")
-    scene.note.text = f"{len(text.splitlines())} documents"
+    much = f", {step.gib} GiB beside them" if step.gib else ""
+    scene.note.text = f"{len(text.splitlines())} documents{much}"
+
+
+def _much(scene: Scene, bucket: Bucket, step: steps.Submit) -> None:
+    """Copies of one object, which take no room here; each of their events would only start an execution."""
+    match = {"method": "eventarc.events.deliver", "path": f"objects/{re.escape(step.folder)}part-"}
+    identity = scene.control.add_fault({"match": match, "what": {"lost": True}})
+    name = f"events of the text in {step.folder} are lost"
+    scene.record.faults.append({"id": identity, "name": name, "observed": 0})
+    piece = bucket.blob(f"{step.folder}part-piece")
+    piece.upload_from_string(bytes(_PIECE_BYTES))
+    whole = bucket.blob(f"{step.folder}part-0")
+    whole.compose([piece] * _PIECES)
+    for number in range(1, step.gib * 2**30 // (_PIECE_BYTES * _PIECES)):
+        bucket.copy_blob(whole, bucket, f"{step.folder}part-{number}")
+
+
+def taken(scene: Scene, step: steps.Taken) -> None:
+    """As the project's owner. It fails at once: this cloud runs no SQL."""
+    run = _latest(scene, step.folder)
+    ours = [one for one in _listed(scene) if run and one["name"].rpartition("/")[2] == run.get("batch")]
+    if run is None or not ours:
+        raise ScenarioFailed(f"{step.folder} has no batch")
+    owner, (last,) = guide(scene), ours
+    name = f"{last['name'].rpartition('/')[2].partition(run['run'])[0]}{run['run']}-{int(run['retry']) + 1}"
+    body = {
+        "sparkSqlBatch": {"queryFileUri": f"gs://{_setting(scene, 'pipeline:rawBucketName')}/query.sql"},
+        "environmentConfig": last["environmentConfig"],
+        "labels": {"team": "another"},
+    }
+    asked = {"parent": last["name"].partition("/batches/")[0], "batchId": name, "body": body}
+    owner.send("v1", "dataproc.projects.locations.batches.create", asked)
+    scene.note.text = name
 
 
 def _documents(count: int) -> Iterator[str]:
@@ -120,12 +156,17 @@ def made(scene: Scene, step: steps.Made) -> None:
 
 def _batches(scene: Scene, run: Run) -> list[str]:
     """The states of a run's batches, the oldest first."""
+    ours = re.compile(rf".*-{run['run']}(-\d+)?")
+    batches = [one for one in _listed(scene) if ours.fullmatch(one["name"])]
+    return [one["state"] for one in sorted(batches, key=lambda one: str(one["createTime"]))]
+
+
+def _listed(scene: Scene) -> list[dict[str, Any]]:
+    """All batches of the project."""
     owner = guide(scene)
     parent = f"projects/{scene.bucket.project}/locations/{owner.values['region']}"
-    listed = owner.send("v1", "dataproc.projects.locations.batches.list", {"parent": parent})
-    ours = re.compile(rf".*-{run['run']}(-\d+)?")
-    batches = [one for one in listed.get("batches", ()) if ours.fullmatch(one["name"])]
-    return [one["state"] for one in sorted(batches, key=lambda one: str(one["createTime"]))]
+    answer = owner.send("v1", "dataproc.projects.locations.batches.list", {"parent": parent})
+    return list(answer.get("batches", ()))
 
 
 def _slices(scene: Scene, run: Run) -> list[str]:

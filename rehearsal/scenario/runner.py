@@ -78,6 +78,7 @@ _ACTS: dict[type[steps.Step], Callable[[Scene, Any], None]] = {
     jobsteps.Heartbeat: jobs.heartbeat,
     pipeline_steps.Submit: pipelines.submit,
     pipeline_steps.Retry: pipelines.retry,
+    pipeline_steps.Taken: pipelines.taken,
     pipeline_steps.Ends: pipelines.ends,
     pipeline_steps.Shard: pipelines.shard,
     pipeline_steps.Made: pipelines.made,

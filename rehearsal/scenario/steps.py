@@ -16,7 +16,7 @@ from rehearsal.cloud.tpu.quotas import Quotas
 from rehearsal.scenario.impostor_steps import Impostor, Unharmed
 from rehearsal.scenario.jobsteps import Heartbeat, Logged, Page, Start, Stop
 from rehearsal.scenario.matching import Matching
-from rehearsal.scenario.pipeline_steps import Ends, Fired, Made, Quiet, Retry, Shard, Submit
+from rehearsal.scenario.pipeline_steps import Ends, Fired, Made, Quiet, Retry, Shard, Submit, Taken
 from rehearsal.scenario.tour_steps import Guide, Request, Tour
 from rehearsal.scenario.typed import Deployed, Typed
 from rehearsal.world.program import Layer
@@ -464,8 +464,8 @@ Step: TypeAlias = (
     Preview | Up | Unchanged | Destroy | Publish | Settings | Fleet | Recover | Ready | Reach | Done
     | Kill | Kills | Start | Stop | Shards | Preempt | Lose | Fill | Reboot | Stall | Wake | Extracted | Alike
     | Impostor | Unharmed | Same | Resumed | Remember | Survived | Ssh | Command | Fault | Clock | Quota
-    | Logged | Heartbeat | Page | Tour | Request | Guide | Submit | Retry | Ends | Shard | Made | Quiet
-    | Fired
+    | Logged | Heartbeat | Page | Tour | Request | Guide | Submit | Retry | Taken | Ends | Shard | Made
+    | Quiet | Fired
 )  # fmt: skip
 
 KINDS: dict[str, type[Step]] = {
@@ -475,6 +475,6 @@ KINDS: dict[str, type[Step]] = {
         *(Recover, Start, Stop, Shards, Preempt, Lose, Fill, Reboot, Stall, Wake, Extracted, Alike),
         *(Impostor, Unharmed, Same, Resumed, Remember, Survived, Ssh, Command, Fault, Clock, Quota),
         *(Logged, Heartbeat, Page, Tour, Request, Guide),
-        *(Submit, Retry, Ends, Shard, Made, Quiet, Fired),
+        *(Submit, Retry, Taken, Ends, Shard, Made, Quiet, Fired),
     )
 }

@@ -131,7 +131,7 @@ def test_a_retry_is_the_same_submission_with_the_next_number() -> None:
     assert argument["data"]["name"] == "corpus/_SUBMIT"
 
 
-def test_only_training_that_failed_for_good_is_started_under_another_name() -> None:
+def test_only_training_that_was_ended_is_started_under_another_name() -> None:
     google = Google()
 
     def restart(**known: Any) -> int:
@@ -141,6 +141,7 @@ def test_only_training_that_failed_for_good_is_started_under_another_name() -> N
     assert restart(outcome="quota") == 0
     assert restart(outcome="training_failed") == 1
     assert restart(outcome="training_failed", restart=1) == 2
+    assert restart(outcome="train_hours", restart=1) == 2
     assert restart(outcome="throttled", restart=2) == 2
 
 

@@ -55,6 +55,11 @@ PRODUCTS = {
     "DATAPROC": "dataproc.googleapis.com/v1/",
     "WORKFLOWS": "workflows.googleapis.com/v1/",
     "EXECUTIONS": "workflowexecutions.googleapis.com/v1/",
+    "ARTIFACT_REGISTRY": "artifactregistry.googleapis.com/v1/",
+    "CLOUDFUNCTIONS2": "cloudfunctions.googleapis.com/v2beta/",
+    "CLOUD_RUN_V2": "run.googleapis.com/v2/",
+    "CLOUD_SCHEDULER": "cloudscheduler.googleapis.com/v1/",
+    "EVENTARC": "eventarc.googleapis.com/v1/",
 }
 SETTINGS = f"""\
 # The settings of a test: what is written here stays as it is, down to the last space.

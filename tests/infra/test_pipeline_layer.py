@@ -6,7 +6,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pulumi
 import pytest
 import yaml
 
@@ -15,7 +14,6 @@ from infra.jobs import handoff
 from infra.pipeline import access, code, places, price, schedule, spark
 from infra.pipeline.places import RUN, TRAINING
 from infra.pipeline.runs import missing
-from infra.pipeline.triggers import AgentPatience
 from infra.settings import Settings
 from infra.settings.parser import parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
@@ -281,20 +279,6 @@ def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts
     assert settings(pipeline__maxRunCostUsd=1000)
     with pytest.raises(SettingsError, match="of unknown price"):
         settings(**{k.replace(":", "__"): v for k, v in VERTEX.items()}, pipeline__maxRunCostUsd=1000)
-
-
-def refused(error: str, operation: str = "create") -> pulumi.ErrorHookArgs:
-    return pulumi.ErrorHookArgs("urn", "", "tpu-pipeline", "t", failed_operation=operation, errors=[error])
-
-
-def test_a_trigger_is_asked_for_again_while_the_service_agent_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulumi.log, "info", lambda *_: None)
-    message = "Permission denied while using the Eventarc Service Agent. It may take a few minutes"
-    patience = AgentPatience(patience_s=60, pause_s=0)
-    assert patience(refused(message))
-    assert not patience(refused("googleapi: Error 400: bucket is in another location"))
-    assert not patience(refused(message, "delete"))
-    assert not AgentPatience(patience_s=0, pause_s=0)(refused(message))
 
 
 def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:

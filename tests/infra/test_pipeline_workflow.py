@@ -152,12 +152,13 @@ class Google:
             assert query["requestId"] == query["batchId"], "a second request is the same one"
             self.batches[query["batchId"]] = body
             return 200, {}
-        assert path.rpartition("/")[2] in self.batches
+        batch = self.batches[path.rpartition("/")[2]]
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if state == "SUCCEEDED":
             self.objects[f"{BUCKET}/tokens/r17/{CONTENT}/_READY"] = {}
         usage = {"milliDcuSeconds": "3600000", "shuffleStorageGbSeconds": "360000"}
-        return 200, {"state": state, "stateMessage": self.message, "runtimeInfo": {"approximateUsage": usage}}
+        answer = {"state": state, "stateMessage": self.message, "labels": batch["labels"]}
+        return 200, {**answer, "runtimeInfo": {"approximateUsage": usage}}
 
     @property
     def record(self) -> dict[str, Any]:
@@ -282,8 +283,10 @@ def test_why_no_batch_was_created(code: int, message: str, outcome: str) -> None
 
 def test_a_lost_answer_finds_its_own_batch() -> None:
     google = Google()
-    google.batches[BATCH] = {"pysparkBatch": {"args": []}}
+    labels = {"environment": "dev", "layer": "pipeline", "goog-dataproc-batch-id": BATCH}  # one is Google's
+    google.batches[BATCH] = {"pysparkBatch": {"args": []}, "labels": labels}
     assert run(google)["outcome"] == "trained"
+    assert list(google.batches) == [BATCH]
 
 
 def test_short_refusals_are_overcome() -> None:
@@ -368,8 +371,20 @@ def test_more_than_allowed_is_refused_before_a_batch() -> None:
     google.raw["corpus/b.jsonl"] = 10 << 50
     record = failed(google)
     assert record["outcome"] == "too_dear"
+    assert record["next"] == "tpu pipeline retry dev r17"
     assert re.search(r"predicted: \$\d+.*allows \$100", record["why"])
     assert google.batches == {}
+
+
+@pytest.mark.parametrize("labels", [{}, {"environment": "prod", "layer": "pipeline"}])
+def test_a_batch_of_somebody_elses_by_the_name_is_a_conflict_and_a_retry_has_another(labels: Any) -> None:
+    google = Google(train=False)
+    google.batches[BATCH] = {"labels": labels}
+    record = failed(google)
+    assert (record["stage"], record["outcome"]) == ("preprocess", "conflict")
+    assert record["why"] == f"a batch {BATCH} is there already, and isn't the pipeline's"
+    assert record["next"] == "tpu pipeline retry dev r17"
+    assert run(google, {**EVENT, "retry": 1})["batch"] == f"{BATCH}-1"
 
 
 def test_no_chips_is_an_outcome_and_a_retry_makes_no_second_batch() -> None:
@@ -417,6 +432,7 @@ def test_training_that_takes_too_long_is_ended() -> None:
     google = Google(heartbeats=[{"state": "running"}])
     record = failed(google)
     assert record["outcome"] == "train_hours"
+    assert record["next"] == "tpu pipeline retry dev r17"
     assert google.passed_s >= 24 * 3600
     assert google.nodes == set()
 

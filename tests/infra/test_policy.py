@@ -12,7 +12,7 @@ import pulumi
 import pytest
 from pulumi.output import Unknown
 
-from infra.policy import RULES, Resource, findings, wrong_exceptions
+from infra.policy import RULES, STACK, Resource, findings, wrong_exceptions
 from infra.policy.enforce import enforce
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -51,7 +51,7 @@ OF_ALL_KINDS = {
 
 
 def settings(environment: str = "dev", **more: Any) -> Settings:
-    values = {**BASE, **EVERYTHING, **more}
+    values = {key: value for key, value in {**BASE, **EVERYTHING, **more}.items() if value is not None}
     return parse(environment, as_pulumi_hands_it_over(values, "f"), "f")
 
 
@@ -118,6 +118,7 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("PL8", METRIC, "boot-failed", "labelExtractors.stage", "EXTRACT(textPayload)"),
     ("PL12", BUDGET, "budget", "thresholdRules", [SPENT]),
     ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 0.5}]),
+    ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 0.5}, SPENT]),
     ("PL12", BUDGET, "budget", "budgetFilter.projects", GONE),
     ("PL13", TRIGGER, "tpu-pipeline", "location", "us-central1"),
     ("PL13", WORKFLOW, "tpu-pipeline", "region", "us-central1"),
@@ -251,7 +252,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     monkeypatch.setattr(pulumi.log, "error", logged.append)
 
     def register(*resources: Resource) -> list[str]:
-        enforce(settings(), date(2026, 11, 24))
+        enforce(settings(), "network", date(2026, 11, 24))
 
         async def all_of_them() -> None:
             for one in resources:
@@ -377,11 +378,52 @@ def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None
     assert [f.rule.id for f in findings(RULES, [bare], settings("prod"))] == ["K09"]
 
 
+BUDGET_KEYS = ("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth")
+WITHOUT_BUDGET: dict[str, Any] = dict.fromkeys(BUDGET_KEYS)
+WITHOUT_MONITORING = dict.fromkeys(key for key in EVERYTHING if key.startswith("monitoring:"))
+
+
+@pytest.mark.parametrize(("environment", "gone", "refused"), [
+    ("prod", {}, False), ("dev", WITHOUT_BUDGET, False),
+    ("prod", WITHOUT_BUDGET, True), ("prod", WITHOUT_MONITORING, True),
+])  # fmt: skip
+def test_an_environment_outside_of_dev_has_a_budget(
+    environment: str, gone: dict[str, Any], refused: bool
+) -> None:
+    stack = Resource(STACK, f"tpu-{environment}", {})
+    found = [str(one.problem) for one in findings(RULES, [stack], settings(environment, **gone))]
+    assert len(found) == refused
+    assert all(
+        "monitoring:budgetDollarsPerMonth: nothing. Rule: PL22: outside of dev" in one for one in found
+    )
+
+
+def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transforms: list[Any] = []
+    logged: list[str] = []
+    monkeypatch.setattr(pulumi.runtime, "register_resource_transform", transforms.append)
+    for log in ("error", "warn"):
+        monkeypatch.setattr(pulumi.log, log, logged.append)
+    without, today = {**WITHOUT_BUDGET}, date(2026, 11, 24)
+    with pytest.raises(pulumi.RunError, match="storage-prod breaks the policy: PL22"):
+        enforce(settings("prod", **without), "storage", today)
+    assert (len(logged), transforms) == (1, [])
+    without["policy:enforcement"] = "advisory"
+    enforce(settings("prod", **without), "storage", today)
+    assert (len(logged), len(transforms)) == (2, 1)
+    without["policy:enforcement"] = None
+    one = {"rule": "PL22", "resource": "*-prod", "reason": "one for all projects", "until": "2027-03-31"}
+    enforce(settings("prod", **without, **{"policy:exceptions": [one]}), "storage", today)
+    assert (len(logged), len(transforms)) == (2, 2)
+
+
 def test_every_rule_has_a_change_that_breaks_it() -> None:
     tried = (
         {row[0] for row in (*MUTANTS, *BATCHES)}
         | {rule for rule, _ in OF_OTHER_TYPES}
-        | {"B04", "B06", "K09"}
+        | {"B04", "B06", "K09", "PL22"}
     )
     assert tried == {rule.id for rule in RULES}
     assert len({rule.id for rule in RULES}) == len(RULES)

@@ -35,6 +35,7 @@ class World:
         self.published: list[dict[str, Any]] = []
         self.typed: list[str] = []
         self.rates: list[float] = []
+        self.created: list[dict[str, Any]] = []
 
     # The bucket
 
@@ -58,6 +59,9 @@ class World:
     values: ClassVar = {"region": "us-east5"}
 
     def send(self, version: str, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if method.endswith("batches.create"):
+            self.created.append(arguments)
+            return {}
         if method.endswith("batches.list"):
             return {"batches": self.batches}
         if method.endswith("entries.list"):
@@ -167,6 +171,20 @@ def test_what_was_made_is_counted(scene: Scene, world: World) -> None:
     world.batches.append({**world.batches[0], "name": f"p/batches/tpu-pipeline-{RUN}-1", "createTime": "0"})
     with pytest.raises(ScenarioFailed, match="batches SUCCEEDED, SUCCEEDED"):
         pipelines.made(scene, steps.Made("a/", ("SUCCEEDED",), slices=2))
+
+
+def test_the_id_of_the_next_batch_is_taken_by_one_of_other_labels(scene: Scene, world: World) -> None:
+    with pytest.raises(ScenarioFailed, match="a/ has no batch"):
+        pipelines.taken(scene, steps.Taken("a/"))
+    world.record |= {"batch": f"tpu-pipeline-{RUN}-2", "retry": 4}
+    network = {"executionConfig": {"subnetworkUri": "s"}}
+    last = f"p/l/batches/tpu-pipeline-{RUN}-2"
+    world.batches.append({"name": last, "state": "FAILED", "createTime": "2", "environmentConfig": network})  # type: ignore[dict-item]
+    pipelines.taken(scene, steps.Taken("a/"))
+    (asked,) = world.created
+    assert (asked["parent"], asked["batchId"]) == ("p/l", f"tpu-pipeline-{RUN}-5")
+    assert asked["body"]["environmentConfig"] == network
+    assert asked["body"]["labels"].keys().isdisjoint({"environment", "layer"})
 
 
 def test_a_late_event_comes_when_its_run_has_ended(scene: Scene, world: World) -> None:
