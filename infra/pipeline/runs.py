@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from infra import layers
 from infra.errors import CommandError
-from infra.gcp.client import STORAGE, Client, RequestError, object_url
+from infra.gcp.client import STORAGE, Client, RequestError, object_url, or_none
 from infra.gcp.failures import Kind
 from infra.pipeline import access, places
 from infra.pipeline.settings import PipelineSettings
@@ -175,8 +175,21 @@ class Runs:
         place = f"{STORAGE}/upload/storage/v1/b/{self._bucket}/o"
         with self._role(self._bucket):
             self._client.json("POST", place, query, json.dumps(ended).encode())
+        if run.get("slice"):
+            return f"its workflow; {self._take_back(run)}"
         training = run.get("training")
         return "its workflow" + (f"; its training continues: {training}" if training else "")
+
+    def _take_back(self, run: Run) -> str:
+        """Whatever a slice was handed of a run, of any of its tries; what became of it, in words."""
+        url = object_url(self._bucket, places.handed(str(run["slice"])))
+        with self._role(self._bucket):
+            handed = or_none(lambda: self._client.ask("GET", url, {"alt": "media"}))
+            if handed is None or re.fullmatch(rf"{run['run']}(-\d+)?", str(handed.json().get("id"))) is None:
+                return f"slice {run['slice']} hadn't been handed it"
+            generation = {"ifGenerationMatch": handed.headers["x-goog-generation"]}
+            or_none(lambda: self._client.ask("DELETE", url, generation))
+        return f"slice {run['slice']} saves, and stands by"
 
     def logs(self, run: Run) -> Iterator[str]:
         """What its batch printed, the oldest first."""
