@@ -251,9 +251,9 @@ class Standby:
                 self._idle.end(None)
             self._idle = None
             return
-        if self._idle is None:
-            self._idle = Heartbeat.of_host(self._environment).__enter__()
-        self._idle.report(why=f"stands by{f': {why}' if why else ''}")
+        heartbeat = self._idle or Heartbeat.of_host(self._environment)
+        heartbeat.report(why=f"stands by{f': {why}' if why else ''}")
+        self._idle = self._idle or heartbeat.__enter__()
 
 
 def _taken_away() -> bool:
