@@ -1,9 +1,9 @@
 """Every grant of the pipeline is needed: without it a run, an event, an update or a command fails with a
 sentence that names it, and with all of them the same run ends well.
 
-One lab (tests/proofs/pipeline_lab.py) with three sets of settings: Spark by the small role and a custom job of
-Vertex AI, then a slice that stands by, then Spark by the worker's role and a slice of the fleet. A run that was refused is retried
-without the next grant: `tpu pipeline retry` continues from what is there.
+One lab (tests/proofs/pipeline_lab.py) with three sets of settings: Spark by the small role and a custom job
+of Vertex AI, then a slice that stands by, then Spark by the worker's role and a slice of the fleet. A run
+that was refused is retried without the next grant: `tpu pipeline retry` continues from what is there.
 """
 
 from __future__ import annotations
