@@ -177,12 +177,14 @@ def _of_status(
         if status.boot == RERUN_FAILED
         else ""
     )
+    # A slice that stands by, or has what it was handed, says so beside `running`.
+    working = "; ".join(filter(None, [full, rerun or status.why]))
     reports = status.worked_s > now_s - 2 * HEARTBEAT_S  # a slice whose job reports is never replaced
     if reports and status.work in ("running", "older"):
         if status.work == "older":
             why = "its hosts run an older command until they boot again, or their startup script is run"
             return _of(member, Action.LEAVE, Condition.STARTING, rerun or why)
-        return _of(member, Action.LEAVE, Condition.WORKING, "; ".join(filter(None, [full, rerun])))
+        return _of(member, Action.LEAVE, Condition.WORKING, working)
     if status.work == "done":
         return _of(member, Action.LEAVE, Condition.DONE, "its work is done")
     if status.work == "failed":
@@ -203,7 +205,7 @@ def _of_status(
     if status.work == "older":
         return _of(member, Action.LEAVE, Condition.STARTING, "its hosts run an older command")
     if status.work == "running":
-        return _of(member, Action.LEAVE, Condition.WORKING, "; ".join(filter(None, [full, rerun])))
+        return _of(member, Action.LEAVE, Condition.WORKING, working)
     if rerun:
         return _of(member, Action.LEAVE, Condition.FAILED, rerun)
     why = f"at {status.stage}{f': {status.why}' if status.why else ''}"

@@ -8,11 +8,13 @@ Imports wait until a command needs them: JAX takes seconds, and the host's comma
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
 import select
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -170,6 +172,9 @@ def _parser() -> argparse.ArgumentParser:
     goodput.add_argument("--json", action="store_true", help="for programs; times in seconds")
     goodput.set_defaults(command=_goodput)
 
+    text = "Wait on a slice's host for runs that are handed over, and train them."
+    add(commands, "standby", text).set_defaults(command=_standby)
+
     text = "Keep what a model computes of a stream; see `workload extract --help`."
     add(commands, "extract", text)
     add(commands, "launch", "Start a program with its place in a job; see `workload launch --help`.")
@@ -308,6 +313,15 @@ def _goodput(options: argparse.Namespace) -> int:
         print(f"  {seconds:10.1f} s  {share:6.1%}  {name:<8} {explained[name]}")
     print(f"goodput {total.goodput:.1%}: the share of the time that went into steps that count")
     return 0
+
+
+def _standby(_: argparse.Namespace) -> int:
+    from workload.host.standby import Standby
+
+    host = Standby.of_host(os.environ, functools.partial(print, flush=True))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: host.stop())
+    return host.serve()
 
 
 def _extract(arguments: Sequence[str]) -> int:

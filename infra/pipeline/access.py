@@ -147,6 +147,11 @@ def _training(settings: Settings) -> Iterator[Grant]:
         yield Grant(who, "", "project", "", ("container.clusters.connect",), "jobs on the cluster",
                     unproved="workflows reach no cluster in the emulated cloud")  # fmt: skip
         return
+    if desired.train == "slice":
+        yield Grant(who, "roles/storage.objectUser", "bucket", storage.bucket_name,
+                    ("storage.objects.get", "storage.objects.create", "storage.objects.delete"),
+                    "hand a slice its run", folder(places.HANDOFFS, storage.bucket_name))  # fmt: skip
+        return
     yield Grant(who, "roles/iam.serviceAccountUser", "account", storage.service_account_id,
                 ("iam.serviceAccounts.actAs",), "training runs as the hosts' account")  # fmt: skip
     if desired.train == "vertex":
@@ -187,6 +192,10 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
             Grant(RUNNER, "roles/storage.objectUser", "bucket", raw,
                   ("storage.objects.create", "storage.objects.list"), "submit text"),
         )  # fmt: skip
+        if desired.train == "slice":
+            yield Grant(RUNNER, "roles/storage.objectUser", "bucket", bucket,
+                        ("storage.objects.get", "storage.objects.delete"), "take a run back from its slice",
+                        folder(places.HANDOFFS, bucket))  # fmt: skip
         if desired.existing_raw_bucket:
             yield Grant(RUNNER, "roles/storage.legacyBucketReader", "bucket", raw, ("storage.buckets.get",),
                         "its region")  # fmt: skip

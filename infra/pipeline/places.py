@@ -5,8 +5,10 @@ from infra.pipeline.settings import PipelineSettings
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
 
-TOKENS, RECORDS = "tokens", "pipeline"
-"""Folders of the checkpoint bucket: shards, a folder for each run; and what is known of each run."""
+TOKENS, RECORDS, HANDOFFS = "tokens", "pipeline", "handoff"
+"""Folders of the checkpoint bucket: shards, a folder for each run; what is known of each run; and what slices
+that stand by are to train, a folder for each slice (workload/host/standby.py).
+"""
 SUBMIT = "_SUBMIT"
 RUN = "run-of-pipeline"
 TRAINING = "name-of-training"
@@ -15,6 +17,8 @@ FOLDER = "folder-of-shards"
 checkpoint bucket, until the workflow fills them in: themselves names that Google takes. Training that failed
 for good is started again under another name, since its last heartbeat stays.
 """
+GENERATION = "generation-of-handoff"
+"""What stands for the generation of the object by which a slice was handed a run."""
 CODE = "code"
 """Folder of the scratch bucket: the job's code and packages, by their sha256."""
 MOUNT = "/mnt/checkpoints"
@@ -64,3 +68,8 @@ def workflow_id(settings: Settings) -> str:
 def record(run: str) -> str:
     """The object of the checkpoint bucket with all that is known of a run."""
     return f"{RECORDS}/{run}/run.json"
+
+
+def handed(slice_: str) -> str:
+    """The object of the checkpoint bucket that says what a slice is to train."""
+    return f"{HANDOFFS}/{slice_}/run.json"

@@ -58,7 +58,7 @@ def usd_per_gib(settings: Settings) -> float | None:
 def training_hour_usd(settings: Settings) -> float | None:
     """What the slice costs an hour; None where its price isn't known, 0 without training."""
     desired = settings[PipelineSettings]
-    if desired.train == NO_TRAINING:
+    if desired.train in (NO_TRAINING, "slice"):  # which is paid for while it stands by, too
         return 0.0
     kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
     if desired.train != "fleet" or desired.train_zone is None:

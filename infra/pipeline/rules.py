@@ -101,8 +101,9 @@ _SPARK = tuple(
         "executorOverheadMib",
     )
 )  # fmt: skip
-_TRAIN = ("pipeline:train", "pipeline:trainRun", "pipeline:trainSlice", "pipeline:trainZone",
-          "pipeline:trainTeam", "pipeline:trainImage")  # fmt: skip
+_TRAIN = ("pipeline:train", "pipeline:trainRun", "pipeline:trainSlice", "pipeline:trainSliceName",
+          "pipeline:trainZone", "pipeline:trainTeam", "pipeline:trainImage")  # fmt: skip
+_TRAINS = ("storage:location", "tpu:slices", "tpu:slices[].run")
 RULES: tuple[Relation, ...] = (
     (("pipeline:runtimeVersion",), _runtime),
     (_SPARK, spark.memory_problems),
@@ -114,7 +115,7 @@ RULES: tuple[Relation, ...] = (
     ),
     (("pipeline:schedule",), _schedule),
     (
-        (*_TRAIN, "tpu:slices", "tpu:zones", "tpu:bundle", "gke:tpuPools", "queue:teams", "queue:image"),
+        (*_TRAIN, *_TRAINS, "tpu:zones", "tpu:bundle", "gke:tpuPools", "queue:teams", "queue:image"),
         _training,
     ),
     (

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
 
-COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
+COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "standby", "train")
+STANDBY = "standby"  # whose hosts are handed what to train
 PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
 TRAIN_OPTIONS = ("--dir", "--name", "--set")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -15,6 +17,7 @@ from infra.gcp.client import RequestError
 from infra.gcp.failures import classify
 from infra.pipeline.runs import Runs, missing
 from tests.infra.test_pipeline_layer import settings
+from tests.infra.test_pipeline_slice import SLICE
 
 RAW, BUCKET = "my-project-raw", "my-project-checkpoints"
 RUN = {
@@ -67,14 +70,26 @@ class Google:
             yield from ({"name": name} for name in [*self.records, "pipeline/r9/other.txt"])
 
     def content(self, url: str) -> bytes | None:
-        from urllib.parse import unquote
-
         found = self.records.get(unquote(url.rpartition("/o/")[2]))
         return None if found is None else json.dumps(found).encode()
 
+    def ask(self, method: str, url: str, query: Mapping[str, str] | None = None) -> Any:
+        """Of one object, in its fifth generation."""
+        if self.refused and self.refused in f"{method} {url}":
+            message = "tpu@p does not have storage.objects.get access"
+            raise RequestError(classify(f"{message}. Permission 'storage.objects.get' denied", 403))
+        name = unquote(url.rpartition("/o/")[2])
+        if name not in self.records:
+            raise RequestError(classify("No such object", 404))
+        found = self.records[name]
+        if method == "DELETE":
+            assert (query or {})["ifGenerationMatch"] == "5"
+            del self.records[name]
+        return SimpleNamespace(json=lambda: found, headers={"x-goog-generation": "5"})
 
-def runs(google: Google) -> Runs:
-    return Runs(settings(pipeline__existingRawBucket=True), google)  # type: ignore[arg-type]
+
+def runs(google: Google, **more: Any) -> Runs:
+    return Runs(settings(pipeline__existingRawBucket=True, **more), google)  # type: ignore[arg-type]
 
 
 def test_many_records_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +192,30 @@ def test_training_is_left_when_its_workflow_is_cancelled_and_is_named() -> None:
     (_, cancelled, _), (_, _, record) = google.asked
     assert cancelled.endswith("/executions/e-1:cancel")
     assert json.loads(record)["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize(("has", "said"), [
+    ("r17", "saves, and stands by"), ("r17-2", "saves, and stands by"),
+    ("r170", "hadn't been handed it"), (None, "hadn't been handed it"),
+])  # fmt: skip
+def test_what_a_slice_was_handed_is_taken_back_and_nothing_else(has: str | None, said: str) -> None:
+    google = Google()
+    if has:
+        google.records["handoff/idle/run.json"] = {"id": has, "run": "train tiny.toml"}
+    ended = runs(google).cancel({**RUN, "stage": "train", "slice": "idle", "training": "r17 on slice idle"})
+    assert ended == f"its workflow; slice idle {said}"
+    assert ("handoff/idle/run.json" in google.records) is (has == "r170")
+    assert json.loads(google.asked[-1][2])["outcome"] == "cancelled"
+
+
+def test_what_can_not_be_taken_back_leaves_the_workflow_alone() -> None:
+    google = Google()
+    google.refused = "GET https://storage.googleapis.com"
+    with pytest.raises(CommandError, match=r"roles/storage.objectUser \(pipeline:runners\)"):
+        runs(google, pipeline__runners=["user:a@example.com"], **SLICE).cancel(
+            {**RUN, "stage": "train", "slice": "idle"}
+        )
+    assert google.asked == []
 
 
 def test_what_has_ended_is_not_cancelled() -> None:

@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     waiting.add_argument(
         "--environment", type=Path, metavar="FILE", help="where the job finds its place among several slices"
     )
+    waiting.add_argument(
+        "--program", default="", metavar="TEXT", help="what is about to start; all hosts must say the same"
+    )
     commands.add_parser("place", help="print the variables of this host's place in its slice")
     units = commands.add_parser("unit", help="print the systemd unit for the run on standard input")
     units.add_argument(
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _barrier(chosen: argparse.Namespace) -> None:
-    _meet(chosen.phase, chosen.environment)
+    _meet(chosen.phase, chosen.environment, chosen.program)
 
 
 def _place(_: argparse.Namespace) -> None:
@@ -105,14 +108,15 @@ def _until_told() -> threading.Event:
     return stop
 
 
-def _meet(phase: barrier.Phase, environment: Path | None) -> None:
+def _meet(phase: barrier.Phase, environment: Path | None, program: str) -> None:
     node, say = Node.from_metadata(), functools.partial(print, flush=True)
     if phase == "boot":
         barrier.wait(node, phase, say=say)
         return
     address = os.environ.get("COORDINATOR_ADDRESS", "")
     places.environment(node, address)  # whose own address is none says so before the others come
-    coordinator = barrier.wait(node, phase, word=address, program=places.installed(node.slices), say=say)
+    program = f"{places.installed(node.slices)} {program}".strip()
+    coordinator = barrier.wait(node, phase, word=address, program=program, say=say)
     if environment:
         environment.write_text(places.environment(node, coordinator))
 

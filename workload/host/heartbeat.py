@@ -21,7 +21,10 @@ from workload.host.bucket import Bucket
 from workload.host.errors import HostError
 from workload.host.metadata import read, write_guest_attribute
 
-__all__ = ["Heartbeat"]
+__all__ = ["HANDOFF", "Heartbeat"]
+
+HANDOFF = "TPU_HANDOFF"
+"""Names what a slice that stands by was handed (standby.py), to the trainer that it starts."""
 
 _EVERY_S = 30.0  # at most
 _AT_LEAST_EVERY_S = 60.0
@@ -46,14 +49,20 @@ class Heartbeat:
         at_least_every_s: float = _AT_LEAST_EVERY_S,
         command: str = "",
         probe: Callable[[], dict[str, float]] = dict,
+        handoff: str = "",
     ) -> None:
-        """Writes nothing yet, and nothing at all without a bucket. `probe` is asked for numbers each time."""
+        """Writes nothing yet, and nothing at all without a bucket.
+
+        `probe` is asked for numbers each time; the end of a `handoff` isn't that of the slice's job, so it is
+        left to who handed it over.
+        """
         self._probe, self._numbers = probe, dict[str, float]()
         self._since: dict[str, float] = {}  # when `step` and `checkpoint` last advanced
         self._bucket, self._node, self._worker, self._command = bucket, node, worker, command
         self._every_s, self._at_least_every_s = every_s, at_least_every_s
         self._state: str | None = "running"  # None: stopped
-        self._facts: dict[str, str | int] = {}
+        self._handoff = handoff
+        self._facts: dict[str, str | int] = {"why": f"has {handoff}"} if handoff else {}
         self._changed = threading.Condition()
         self._new = self._refused = False
         self._attributes: bool | None = None  # whether there are any here; None: not tried yet
@@ -71,12 +80,13 @@ class Heartbeat:
         in_node = max(1, int(workers) // max(1, int(slices)))
         command = environment.get("TPU_COMMAND", "")
         place = Bucket(bucket, patience_s=_PATIENCE_S)
-        return cls(place, node, int(worker) % in_node, command=command, probe=probe)
+        handoff = environment.get(HANDOFF, "")
+        return cls(place, node, int(worker) % in_node, command=command, probe=probe, handoff=handoff)
 
     def report(self, **facts: str | int) -> None:
         """Updates some of these; doesn't wait.
 
-        `run`, `samples`, `of_samples`, `shards`, `size_bytes`, `loss`, `goodput`, `final`; the page
+        `run`, `samples`, `of_samples`, `shards`, `size_bytes`, `loss`, `goodput`, `final`, `why`; the page
         docs/architecture.md says what each is.
         """
         with self._changed:
@@ -102,6 +112,8 @@ class Heartbeat:
         On return it is in the bucket, if the bucket accepts it within 40 s. None stops without a
         report and without waiting: the job was preempted, or another attempt has it now.
         """
+        if self._handoff:
+            state = None
         with self._changed:
             if self._state != "running":
                 return

@@ -13,10 +13,10 @@ from pathlib import PurePosixPath
 
 from workload.host.errors import RunError
 
-__all__ = ["COMMANDS", "STOPPED", "command_id", "heartbeat_unit", "job_unit", "logs_unit"]
+__all__ = ["COMMANDS", "STOPPED", "command_id", "heartbeat_unit", "job_unit", "logs_unit", "words"]
 
 # The same rule as in infra/settings/commands.py: what no host can start is refused before it is paid for.
-COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
+COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "standby", "train")
 _PROGRAMS = {
     "bash": "/bin/bash",
     "python": "/opt/tpu/venv/bin/python",
@@ -26,7 +26,7 @@ _PROGRAMS = {
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 _MAX_CHARACTERS = 500
 # These say themselves how far they are; of all others a service of its own does (heartbeat.py).
-_SAY_THEMSELVES = ("extract", "train")
+_SAY_THEMSELVES = ("extract", "standby", "train")
 
 # Preemption gives 30 s of notice; two are left for the machine to unmount.
 STOP_TIMEOUT_S = 28
@@ -57,10 +57,7 @@ Environment=TPU_COMMAND={id}
 # What the barrier finds out, for a job of several slices; read after it, and over the former.
 RuntimeDirectory={place.parent.name}
 EnvironmentFile=-{place}
-# The barrier bounds its own wait and says who is missing.
-TimeoutStartSec=infinity
-ExecStartPre=/opt/tpu/venv/bin/python -m workload.host barrier --phase job --environment {place}
-ExecStart={command}
+{barrier}ExecStart={command}
 {own}# The trainer saves on SIGTERM; its children get theirs from it, or SIGKILL at the end.
 KillMode=mixed
 KillSignal=SIGTERM
@@ -74,6 +71,12 @@ LimitCORE=0
 # libtpu locks the memory that the chips read.
 LimitMEMLOCK=infinity
 LimitNOFILE=1048576
+"""
+
+_BARRIER = f"""\
+# The barrier bounds its own wait and says who is missing.
+TimeoutStartSec=infinity
+ExecStartPre=/opt/tpu/venv/bin/python -m workload.host barrier --phase job --environment {_PLACE}
 """
 
 # Of a program that isn't the workload's.
@@ -138,7 +141,7 @@ def job_unit(run: str) -> str:
     The first word is a subcommand of the workload, an interpreter, or the path of a program, where
     `./` is /opt/training. Raises `RunError` where it is none, or where a word can't stand in a unit.
     """
-    program, *arguments = _words(run)
+    program, *arguments = words(run)
     if program in COMMANDS:
         command = ["/opt/tpu/venv/bin/workload", _quoted(program)]
     elif program in _PROGRAMS:
@@ -157,6 +160,7 @@ def job_unit(run: str) -> str:
         id=command_id(run),
         place=_PLACE,
         command=" ".join(command),
+        barrier="" if program == "standby" else _BARRIER,  # its hosts meet before each run
         own="" if program in _SAY_THEMSELVES else _OWN,
         heartbeat="" if program in _SAY_THEMSELVES else " tpu-heartbeat.service",
         stop_timeout_s=STOP_TIMEOUT_S,
@@ -165,7 +169,7 @@ def job_unit(run: str) -> str:
 
 def heartbeat_unit(run: str) -> str:
     """Return the text of `tpu-heartbeat.service` for `run`; empty for what says itself how far it is."""
-    if _words(run)[0] in _SAY_THEMSELVES:
+    if words(run)[0] in _SAY_THEMSELVES:
         return ""
     return _HEARTBEAT.format(id=command_id(run))
 
@@ -175,21 +179,22 @@ def logs_unit() -> str:
     return _LOGS
 
 
-def _words(run: str) -> list[str]:
+def words(run: str) -> list[str]:
+    """The words of a command, as its program gets them. Raises RunError where a unit can't hold them."""
     run = run.strip()
     if len(run) > _MAX_CHARACTERS:
         raise RunError(f"tpu:slices run: has {len(run)} characters: {_MAX_CHARACTERS} at most")
     if not run.isprintable():
         raise RunError(f"tpu:slices run: {run!r} holds a control character: write it without line breaks")
     try:
-        words = shlex.split(run)
+        found = shlex.split(run)
     except ValueError as error:
         raise RunError(
             f"tpu:slices run: {run!r} can't be split into words ({error}): close the quote"
         ) from error
-    if not words:
+    if not found:
         raise RunError("tpu:slices run: is empty: name what to run, or leave it out")
-    return words
+    return found
 
 
 def command_id(run: str) -> str:

@@ -14,7 +14,7 @@ import jax
 
 from workload import processor
 from workload.errors import ConfigError, TakenError, WorkloadError
-from workload.host.heartbeat import Heartbeat
+from workload.host.heartbeat import HANDOFF, Heartbeat
 from workload.runs import location
 from workload.runs.durable import DurableCopies
 from workload.runs.goodput import GoodputRecorder
@@ -31,9 +31,9 @@ from workload.train.uploader import Uploader
 # Of sysexits.h, "try again later" and "unavailable": no success to systemd, which starts the job again. A
 # JobSet restarts for them, and for no failure of the job's own (infra/jobs/jobset.py).
 _ANOTHER_WORKER, _ANOTHER_LOST = 75, 69
-# In a JobSet, for the failure of the worker that failed to be reported before its consequences.
+# For the failure of the worker that failed to be reported before its consequences, to who starts it again.
 _FIRST_S = 5.0
-_IN_JOBSET = "JOB_WORKER"
+_STARTED_BY = ("JOB_WORKER", HANDOFF)  # a JobSet; a slice that stands by
 
 
 def launch(
@@ -127,7 +127,7 @@ def launch(
             )
             if "RESOURCE_EXHAUSTED" in str(error):
                 _end_now(1)
-            time.sleep(_FIRST_S if _IN_JOBSET in environment else 0)
+            time.sleep(_FIRST_S if any(name in environment for name in _STARTED_BY) else 0)
             _end_now(_ANOTHER_LOST)
         traceback.print_exc()
         _end_now(1)
@@ -137,7 +137,7 @@ def launch(
 def _exit_status(state: str, membership: Membership, environment: Mapping[str, str]) -> int:
     if state != "preempted":
         return 0
-    if _IN_JOBSET in environment:  # to which 0 says that the work is done
+    if any(name in environment for name in _STARTED_BY):  # to whom 0 says that the work is done
         print("workload: the job resumes when all workers are back", flush=True)
         return _ANOTHER_WORKER
     if membership.workers == 1 or taken(environment):
