@@ -16,7 +16,7 @@ from infra.catalog import CATALOG
 from infra.errors import InfraError, Problem
 from infra.gke.settings import GkeSettings
 from infra.jobs.jobset import API, jobset
-from infra.jobs.submission import Request, submission
+from infra.jobs.submission import Request, observed, submission
 from infra.nodes import Node, nodes, zones
 from infra.pipeline import places
 from infra.pipeline.places import RUN, TRAINING
@@ -57,7 +57,10 @@ def handoff(settings: Settings, stack: str = "", cluster_endpoint: str = "") -> 
 def command(settings: Settings, mount: str = places.MOUNT) -> str:
     """What trains, with the folder of the shards as the host has it."""
     given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
-    return given.replace("@DATA@", f"{mount}/{places.FOLDER}")
+    given = given.replace("@DATA@", f"{mount}/{places.FOLDER}")
+    if not given.startswith("train ") or settings[PipelineSettings].train == "jobset":  # whose queue adds it
+        return given
+    return " ".join(observed(settings, given.split(" "), places.name(settings)))
 
 
 def problems(settings: Settings) -> Iterator[Problem]:

@@ -294,13 +294,16 @@ def _observed(settings: Settings, team: Team, program: Sequence[str]) -> Sequenc
 
     What the program itself says comes later, and counts.
     """
-    board = settings[QueueSettings].tensorboard
-    if not (board and run_of(program)):
+    return observed(settings, program, team.namespace) if run_of(program) else program
+
+
+def observed(settings: Settings, program: Sequence[str], experiment: str) -> Sequence[str]:
+    """The words of `train …` with where its curves go, if the settings say so."""
+    board = settings[StorageSettings].tensorboard
+    if not board:
         return program
     first, *rest = program
-    chosen = {"tensorboard": board, "experiment": team.namespace}
-    options = [word for key, value in chosen.items() for word in ("--set", f"observe.{key}={value}")]
-    return [first, *options, *rest]
+    return [first, *f"--set observe.tensorboard={board} --set observe.experiment={experiment}".split(), *rest]
 
 
 def run_of(program: Sequence[str]) -> str:

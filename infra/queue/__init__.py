@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from infra import names
@@ -15,12 +14,9 @@ from infra.queue.rules import RULES
 from infra.queue.settings import QueueSettings
 from infra.queue.team import teams
 from infra.settings.schema import Settings
-from infra.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
     from pulumi import Output
-
-    from infra.prices import Rate
 
 
 class QueueOutputs(Outputs):
@@ -37,19 +33,6 @@ def _planned(settings: Settings) -> dict[str, Any]:
         "cluster_queue": CLUSTER_QUEUE,
         "namespaces": {team.name: team.namespace for team in teams(settings)},
     }
-
-
-def _services(settings: Settings) -> Iterator[str]:
-    yield "container.googleapis.com"
-    if settings[QueueSettings].tensorboard:
-        yield "aiplatform.googleapis.com"
-
-
-def _rates(settings: Settings) -> Iterable[Rate]:
-    from infra import prices  # here, because it imports the layers
-
-    used = ("tensorboard",) if settings[QueueSettings].tensorboard else ()
-    return [prices.rate(id_, settings[StorageSettings].location) for id_ in used]
 
 
 _ROLES = (
@@ -80,11 +63,10 @@ LAYER = Layer(
     rules=RULES,
     roles=_ROLES,
     grants=lambda given: (f"projects/{given.project}/roles/{names.queue_role_id(given.environment)}",),
-    services=_services,
+    services=lambda _: ("container.googleapis.com",),
     providers=KUBERNETES,
     outputs=QueueOutputs,
     planned=_planned,
-    rates=_rates,
     holds="jobs",
     held_by="gke",
     program=deferred(f"{__name__}.program"),

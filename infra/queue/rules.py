@@ -13,8 +13,8 @@ from infra.queue.settings import QueueSettings
 from infra.queue.team import planned_pools, teams
 from infra.queue.versions import IMAGES
 from infra.settings.schema import Relation, Settings
+from infra.storage.settings import BOARD_ROLE, StorageSettings
 
-_UPLOAD_ROLE = "roles/aiplatform.user"
 _TEAMS = ("queue:teams[].name", "queue:teams[].namespace")
 _POOLS = ("gke:tpuPools[].count", "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology")
 
@@ -97,12 +97,12 @@ def _versions(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _tensorboard(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    desired = settings[QueueSettings]
-    if desired.tensorboard and _UPLOAD_ROLE not in settings[GkeSettings].workload_roles:
+    board = settings[StorageSettings].tensorboard
+    if board and BOARD_ROLE not in settings[GkeSettings].workload_roles:
         yield Problem(
-            "queue:tensorboard", f'"{desired.tensorboard}"',
-            f"the account of the pods writes there, which needs {_UPLOAD_ROLE} on the project",
-            f"add {_UPLOAD_ROLE} to gke:workloadRoles",
+            "storage:tensorboard", f'"{board}"',
+            f"the account of the pods writes there, which needs {BOARD_ROLE} on the project",
+            f"add {BOARD_ROLE} to gke:workloadRoles",
         )  # fmt: skip
 
 
@@ -112,6 +112,6 @@ RULES: tuple[Relation, ...] = (
     (("queue:teams[].members", "gke:securityGroup"), _members),
     (("queue:chips", *_POOLS), _chips),
     (("gke:tpuPools[].zone", "tpu:zones", "data:snapshot"), _data),
-    (("queue:tensorboard", "gke:workloadRoles"), _tensorboard),
+    (("storage:tensorboard", "gke:workloadRoles"), _tensorboard),
     (("queue:kueueImage", "queue:jobsetImage"), _versions),
 )

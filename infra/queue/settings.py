@@ -51,16 +51,6 @@ class QueueSettings:
         default="bundle",
         rule=rules.one_of(("bundle", "image")),
     )
-    tensorboard: str | None = setting(
-        "Vertex AI TensorBoard that the curves of training jobs are copied to; without it, TensorBoard reads "
-        "the bucket",
-        default=None,
-        rule=rules.pattern(
-            rf"projects/({rules.PROJECT}|\d+)/locations/[a-z0-9-]+/tensorboards/[\w-]+",
-            "projects/P/locations/L/tensorboards/T",
-            "copy it from `gcloud ai tensorboards list --region=L`",
-        ),
-    )
     queueing_strategy: str = setting(
         "BestEffortFIFO: a job that doesn't fit lets smaller ones and those for other pools pass; "
         "StrictFIFO: none passes it, so chips may stand idle, and the order is strict",

@@ -53,6 +53,8 @@ def _services(settings: Settings) -> Iterator[str]:
         yield f"{one}.googleapis.com"
     if desired.kms_key or desired.state_key_ring:
         yield "cloudkms.googleapis.com"
+    if desired.tensorboard:
+        yield "aiplatform.googleapis.com"
     if desired.controller_account_id:
         yield "iamcredentials.googleapis.com"
 
@@ -85,6 +87,8 @@ def _rates(settings: Settings) -> Iterable[Rate]:
     if desired.storage_class != "STANDARD":
         kind = desired.storage_class.lower()
         used += [f"storage.{kind}", f"storage.retrieval.{kind}"]
+    if desired.tensorboard:
+        used.append("tensorboard")
     if desired.allow_cross_region:
         used.append("traffic.regions")
     if desired.kms_key or desired.state_key_ring:

@@ -8,7 +8,7 @@ import pulumi_gcp as gcp
 
 from infra import names
 from infra.settings import Settings
-from infra.storage.settings import StorageSettings
+from infra.storage.settings import BOARD_ROLE, StorageSettings
 
 # On the bucket. objectUser reads and writes objects and folders. It can't see the bucket itself,
 # which gcsfs asks for before it writes a first file (`storage.buckets.get`, "is it there?");
@@ -54,7 +54,7 @@ class TrainingIdentity(pulumi.ComponentResource):
                 member=member,
                 opts=granted,
             )
-        for role in PROJECT_ROLES:
+        for role in (*PROJECT_ROLES, *([BOARD_ROLE] if settings[StorageSettings].tensorboard else [])):
             gcp.projects.IAMMember(
                 f"{account_id}-{_short(role)}",
                 project=settings.project,

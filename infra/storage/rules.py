@@ -18,6 +18,17 @@ def _versioning(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )
 
 
+def _tensorboard_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    board, location = settings[StorageSettings].tensorboard, settings[StorageSettings].location
+    if board and board.split("/")[3] != location:
+        yield Problem(
+            "storage:tensorboard",
+            f'"{board}"',
+            f"curves stay in the bucket's location, {location}",
+            f"gcloud ai tensorboards create --region={location} --display-name=NAME, and that one's name",
+        )
+
+
 def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
     key = settings[StorageSettings].kms_key
     if key and key.split("/")[3] != settings[StorageSettings].location:
@@ -74,6 +85,7 @@ def _controller_account(settings: Settings, given: set[str]) -> Iterator[Problem
 RULES: tuple[Relation, ...] = (
     (("storage:versioning", "storage:hierarchicalNamespace"), _versioning),
     (("storage:location", "storage:kmsKey"), _kms_location),
+    (("storage:location", "storage:tensorboard"), _tensorboard_location),
     (("storage:bucketName", "storage:stateBucketName"), _state_bucket),
     (("storage:stateUsers", "storage:stateBucketName", "storage:stateKeyRing"), _state_users),
     (

@@ -7,6 +7,9 @@ from infra.settings import rules
 from infra.settings.rules import Rule
 from infra.settings.schema import labels_setting, setting
 
+BOARD_ROLE = "roles/aiplatform.user"
+"""What who uploads curves to Vertex AI TensorBoard needs on the project, which alone has it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSettings:
@@ -76,6 +79,16 @@ class StorageSettings:
         "who may run as that account: attach it to a machine, or impersonate it",
         default=(),
         rule=rules.MEMBER,
+    )
+    tensorboard: str | None = setting(
+        "Vertex AI TensorBoard that jobs on a cluster and the pipeline's training upload their curves to; "
+        "the hosts' account may write there",
+        default=None,
+        rule=rules.pattern(
+            rf"projects/({rules.PROJECT}|\d+)/locations/[a-z0-9-]+/tensorboards/[\w-]+",
+            "projects/P/locations/L/tensorboards/T",
+            "copy it from `gcloud ai tensorboards list --region=L`",
+        ),
     )
     state_bucket_name: str | None = setting(
         "a second bucket for Pulumi's state: `pulumi login gs://NAME`", default=None, rule=rules.BUCKET_NAME

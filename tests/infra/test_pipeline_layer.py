@@ -118,6 +118,20 @@ def test_a_custom_job_is_what_the_api_describes() -> None:
     assert pool["diskSpec"]["bootDiskType"] == "hyperdisk-balanced"
 
 
+@pytest.mark.parametrize("train", [FLEET, VERTEX, JOBSET])
+def test_whatever_trains_uploads_its_curves_to_the_tensorboard_of_the_settings(train: dict[str, Any]) -> None:
+    board = "projects/my-project/locations/us-east5/tensorboards/1"
+    may = {"gke:workloadRoles": ["roles/aiplatform.user"]} if train is JOBSET else {}
+    given = {k.replace(":", "__"): v for k, v in (train | may).items()}
+    known = settings(**given, storage__tensorboard=board)
+    text = json.dumps(handoff.handoff(known, "0123abc", "e"))
+    assert text.count(f"observe.tensorboard={board}") == (2 if train is FLEET else 1)
+    experiment = "vision" if train is JOBSET else "tpu-pipeline"
+    assert f"observe.experiment={experiment}" in text
+    own = settings(**given, storage__tensorboard=board, pipeline__trainRun="./train.py", tpu__code="training")
+    assert "observe" not in json.dumps(handoff.handoff(own, "0123abc", "e"))
+
+
 @pytest.mark.parametrize("more", [{}, FLEET, VERTEX, JOBSET, {"pipeline:schedule": "0 3 * * *"}])
 def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any]) -> None:
     known = settings(**{k.replace(":", "__"): v for k, v in more.items()})

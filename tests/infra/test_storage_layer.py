@@ -144,6 +144,15 @@ def test_the_account_is_granted_exactly_this(preview: bool) -> None:
     assert waits == [True] * 6
 
 
+def test_hosts_write_to_a_tensorboard_where_there_is_one() -> None:
+    board = "projects/my-project/locations/us-east5/tensorboards/1"
+    recording = run("storage", {"storage:tensorboard": board})
+    on_project = recording.of("gcp:projects/iAMMember:IAMMember")
+    assert {grant.inputs["role"] for grant in on_project} == {*PROJECT_ROLES, "roles/aiplatform.user"}
+    services = recording.of("gcp:projects/service:Service")
+    assert "aiplatform.googleapis.com" in {service.inputs["service"] for service in services}
+
+
 @pytest.mark.parametrize("preview", [True, False])
 def test_every_component_waits_for_the_services(preview: bool) -> None:
     """And what is in it for the component, which is registered only then."""

@@ -115,7 +115,7 @@ def test_a_program_of_ones_own_is_started_as_it_is() -> None:
 
 
 TENSORBOARD = {
-    "queue:tensorboard": "projects/my-project/locations/us-east5/tensorboards/1",
+    "storage:tensorboard": "projects/my-project/locations/us-east5/tensorboards/1",
     "gke:workloadRoles": ["roles/logging.logWriter", "roles/aiplatform.user"],
 }
 
