@@ -25,7 +25,7 @@ _ABOUT = {
 }
 # What the names of people's grants on buckets begin with.
 _VERBS = {"records of runs": "records", "publish code": "publishes", "submit text": "submits",
-          "its region": "looks"}  # fmt: skip
+          "take a run back from its slice": "takes-back", "its region": "looks"}  # fmt: skip
 _ACTED_AS = (places.ORCHESTRATOR, places.TRIGGER, places.CHECK, places.BUILD)
 
 

@@ -194,16 +194,16 @@ def test_training_is_left_when_its_workflow_is_cancelled_and_is_named() -> None:
     assert json.loads(record)["outcome"] == "cancelled"
 
 
-@pytest.mark.parametrize(("has", "said"), [
+@pytest.mark.parametrize(("has", "printed"), [
     ("r17", "saves, and stands by"), ("r17-2", "saves, and stands by"),
     ("r170", "hadn't been handed it"), (None, "hadn't been handed it"),
 ])  # fmt: skip
-def test_what_a_slice_was_handed_is_taken_back_and_nothing_else(has: str | None, said: str) -> None:
+def test_what_a_slice_was_handed_is_taken_back_and_nothing_else(has: str | None, printed: str) -> None:
     google = Google()
     if has:
         google.records["handoff/idle/run.json"] = {"id": has, "run": "train tiny.toml"}
     ended = runs(google).cancel({**RUN, "stage": "train", "slice": "idle", "training": "r17 on slice idle"})
-    assert ended == f"its workflow; slice idle {said}"
+    assert ended == f"its workflow; slice idle {printed}"
     assert ("handoff/idle/run.json" in google.records) is (has == "r170")
     assert json.loads(google.asked[-1][2])["outcome"] == "cancelled"
 

@@ -15,17 +15,14 @@ from infra.jobs import handoff
 from infra.pipeline import access, places, price
 from infra.pipeline.places import RUN, TRAINING
 from infra.settings import commands
+from tests.infra import test_pipeline_layer as layer
 from tests.infra.test_pipeline_layer import settings
 from tests.infra.test_pipeline_workflow import BUCKET, EVENT, RAW, Google, failed, run
 
 NAME, ZONE = "idle", "us-east5-b"
 HANDED, ENDED = f"{BUCKET}/handoff/{NAME}/run.json", f"{BUCKET}/handoff/{NAME}/ended/"
-IDLE: dict[str, Any] = {"name": NAME, "acceleratorType": "v6e-16", "zones": [ZONE], "run": "standby"}
-SLICE: dict[str, Any] = {
-    "tpu__slices": [IDLE],
-    "pipeline__train": "slice",
-    "pipeline__trainSliceName": NAME,
-}
+SLICE = {key.replace(":", "__"): value for key, value in layer.SLICE.items()}
+IDLE: dict[str, Any] = layer.SLICE["tpu:slices"][0]
 
 
 @dataclass

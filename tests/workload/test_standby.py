@@ -55,7 +55,7 @@ while True:
 
 
 class Flaky(Bucket):
-    """Out of reach when told so."""
+    """Out of reach while `down`."""
 
     down = False
 
@@ -71,7 +71,7 @@ class Slice:
     def __init__(self, folder: Path, storage: str, addresses: Sequence[str]) -> None:
         self.folder, self.storage, self.addresses = folder, storage, addresses
         self.bucket = client_of(storage).bucket("bucket")
-        self.said: list[str] = []
+        self.printed: list[str] = []
         self.hosts: dict[int, Standby] = {}
         self.threads: list[threading.Thread] = []
         self.places = Flaky("bucket", patience_s=5)
@@ -86,7 +86,7 @@ class Slice:
             }  # fmt: skip
             trainer = [sys.executable, str(self.folder / "trainer.py")]
             host = Standby(
-                environment, self.places, NODE, number, self.said.append, 0.1, 0.05, barrier, trainer
+                environment, self.places, NODE, number, self.printed.append, 0.1, 0.05, barrier, trainer
             )
             self.hosts[number] = host
             thread = threading.Thread(target=host.serve, name=f"host-{number}")
@@ -131,7 +131,7 @@ class Slice:
     def wait(self, happened: Callable[[], object]) -> None:
         give_up = time.monotonic() + WAIT_S
         while not happened():
-            assert time.monotonic() < give_up, "\n".join(self.said)
+            assert time.monotonic() < give_up, "\n".join(self.printed)
             time.sleep(0.02)
 
 
@@ -186,7 +186,7 @@ def test_every_host_trains_what_was_handed_over_once(hosts: Slice) -> None:
 def test_no_host_starts_before_all_know_of_it(hosts: Slice) -> None:
     hosts.boot(0)
     hosts.hand()
-    hosts.wait(lambda: any("takes r17" in line for line in hosts.said))
+    hosts.wait(lambda: any("takes r17" in line for line in hosts.printed))
     assert idle(hosts, 2) == []
     hosts.boot(1)
     hosts.wait(lambda: hosts.started() == [1, 1])
@@ -195,7 +195,7 @@ def test_no_host_starts_before_all_know_of_it(hosts: Slice) -> None:
 def test_a_host_that_waits_for_what_was_replaced_follows_the_others(hosts: Slice) -> None:
     hosts.boot(0)
     hosts.hand("r16")
-    hosts.wait(lambda: any("takes r16" in line for line in hosts.said))
+    hosts.wait(lambda: any("takes r16" in line for line in hosts.printed))
     hosts.hand("r17")
     hosts.boot(1)
     hosts.wait(lambda: hosts.started("r17") == [1, 1])
@@ -204,13 +204,13 @@ def test_a_host_that_waits_for_what_was_replaced_follows_the_others(hosts: Slice
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"run": "train tiny.toml"}', '{"id": 7}',
                                   '{"id": "../r1", "run": "train tiny.toml"}', '{"id": "R1"}'])  # fmt: skip
-def test_what_has_no_id_is_refused_and_said_once(hosts: Slice, text: str) -> None:
+def test_what_has_no_id_is_refused_and_reported_once(hosts: Slice, text: str) -> None:
     hosts.write(text)
     hosts.boot(0)
-    hosts.wait(lambda: hosts.said)
+    hosts.wait(lambda: hosts.printed)
     assert idle(hosts) == []
-    assert [line for line in hosts.said if "is no hand-off" in line] == hosts.said
-    assert len(hosts.said) == 1
+    assert [line for line in hosts.printed if "is no hand-off" in line] == hosts.printed
+    assert len(hosts.printed) == 1
 
 
 @pytest.mark.parametrize("run", [
@@ -237,7 +237,7 @@ def test_what_another_slice_was_handed_is_not_ours(hosts: Slice) -> None:
     hosts.hand(name=f"handoff/{NODE}-2/run.json")
     hosts.boot(0, barrier=["true"])
     assert idle(hosts) == []
-    assert hosts.said == []
+    assert hosts.printed == []
 
 
 def test_a_trainer_that_is_killed_is_started_again_on_every_host(hosts: Slice) -> None:
@@ -254,8 +254,8 @@ def test_settings_that_can_not_work_end_it_on_every_host_and_the_slice_takes_the
     hosts.hand()
     hosts.boot(0, 1)
     hosts.wait(lambda: hosts.started() == [1, 1])
-    hosts.exits(0, 69)  # before the other has said why
-    hosts.wait(lambda: any("ended with 69" in line for line in hosts.said))
+    hosts.exits(0, 69)  # before the other has printed why
+    hosts.wait(lambda: any("ended with 69" in line for line in hosts.printed))
     hosts.exits(1, 2)
     hosts.wait(hosts.ended)
     assert {
@@ -314,7 +314,7 @@ def test_storage_that_is_out_of_reach_ends_nothing(hosts: Slice) -> None:
     hosts.boot(0, barrier=["true"])
     hosts.wait(lambda: hosts.started()[0])
     hosts.places.down = True
-    hosts.wait(lambda: hosts.said.count("standby: no answer") > 2)
+    hosts.wait(lambda: hosts.printed.count("standby: no answer") > 2)
     hosts.places.down = False
     hosts.exits(0, 0)
     hosts.wait(hosts.ended)
