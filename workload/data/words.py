@@ -115,16 +115,31 @@ class _Known(dict[str, bytes]):
         from tokenizers import Tokenizer, pre_tokenizers
 
         super().__init__()
-        self._alone = Tokenizer(tokenizer.model)
+        self._model = tokenizer.model
+        self._alone = Tokenizer(self._model)
         self._alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        self._letters = _letters(self._alone.pre_tokenizer)
 
     def __missing__(self, word: str) -> bytes:
-        tokens = array("I", self._alone.encode(word, add_special_tokens=False).ids).tobytes()
-        if len(word) <= _LONGEST:
-            if len(self) >= _MOST:
-                self.clear()
-            self[word] = tokens
+        if len(word) > _LONGEST:
+            return array("I", self._alone.encode(word, add_special_tokens=False).ids).tobytes()
+        # A third of what `encode` takes, but with an object for each token.
+        spelled = word.encode().decode("latin-1").translate(self._letters)
+        tokens = array("I", [token.id for token in self._model.tokenize(spelled)]).tobytes()
+        if len(self) >= _MOST:
+            self.clear()
+        self[word] = tokens
         return tokens
+
+
+def _letters(byte_level: Any) -> dict[int, str]:
+    """The character that stands for each byte of UTF-8 in a byte-level vocabulary."""
+    found: dict[int, str] = {}
+    first = (*range(0xC0), *range(0xC0, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000))
+    for code in (*first, 0x10000, 0x40000, 0x80000, 0xC0000, 0x100000):  # all bytes that there are in UTF-8
+        ((spelled, _),) = byte_level.pre_tokenize_str(chr(code))
+        found.update(zip(chr(code).encode(), spelled, strict=True))
+    return found
 
 
 def translated(pattern: str, last: int) -> str | None:
