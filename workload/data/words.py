@@ -1,17 +1,18 @@
-"""A `tokenizer.json` on one core, which looks up what it has made of a word before.
+"""A `tokenizer.json` with a cache of words, for a process that has one core.
 
-Byte-level BPE (GPT-2's, Llama 3's, Qwen's) cuts a text into words by a regular expression and encodes each by
-itself. So the tokens of a text are those of its words, one after another, and most words have come before:
-a word costs 0.2 µs that way, 1.4 µs without. What decides a cut is asked of the tokenizer's own engine: the
-regular expression, and which characters are letters, digits and white space. A text that isn't sure to come
-to the same is encoded as a whole: one with a character beyond U+FFFF or with a token of the tokenizer's own
-spelled out; where the tokenizer has a normalizer, one that isn't ASCII.
+Byte-level BPE (GPT-2's, Llama 3's, Qwen's) cuts a text into words, its pre-tokens, by a regular expression
+and encodes each by itself. So the tokens of a text are those of its words, one after another, and most words
+have come before: of source text a word costs 0.2 µs that way, 1.4 µs without. What decides a cut is asked of
+the tokenizer's own engine: the regular expression, and which characters are letters, digits and white space.
+A text that isn't sure to come to the same is encoded as a whole: one with a character beyond U+FFFF or with a
+token of the tokenizer's own spelled out; where the tokenizer has a normalizer, one that isn't ASCII.
 """
 
 import json
 import re
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,11 @@ _TOKEN = re.compile(
 _ASCII, _PLANE_0 = 0x7F, 0xFFFF
 _BEYOND = "\U00010000"  # is in no text that is cut here
 _ASTRAL = re.compile(f"[{_BEYOND}-\U0010ffff]")
-_LONGEST, _MOST = 64, 2**18  # characters of a word, and words, that are remembered: some 40 MB
+_LONGEST, _MOST = 64, 2**18  # characters of a word in the cache, and words in it: some 40 MB
 
 
-class OneCore(HuggingFace):
-    """A `tokenizer.json`; encodes as `HuggingFace` does, on one core: each word once."""
+class CachedTokenizer(HuggingFace):
+    """A `tokenizer.json`; encodes as `HuggingFace` does, but on one core and each word once."""
 
     def __init__(self, path: Path, end: str = ""):
         """See `HuggingFace`."""
@@ -59,10 +60,10 @@ class OneCore(HuggingFace):
 
 
 class Words:
-    """What a tokenizer makes of words, each worked out once; made by `of`."""
+    """A tokenizer's words and their tokens; made by `of`."""
 
     def __init__(self, tokenizer: Any, pattern: str, own: Sequence[str], ascii_alone: bool):
-        """A tokenizer that cuts by a pattern.
+        """The words of a tokenizer that cuts by a pattern, none so far.
 
         Args:
             tokenizer: of the package tokenizers.
@@ -72,7 +73,7 @@ class Words:
         """
         self._pattern, self._own, self._ascii_alone = pattern, own, ascii_alone
         self._ascii = re.compile(str(translated(pattern, _ASCII)), re.ASCII)
-        self._known = _Known(tokenizer)
+        self._cache = _Cache(tokenizer)
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Words | None":
@@ -101,14 +102,14 @@ class Words:
             words = self._plane_0.findall(text)
         if "".join(words) != text:  # there was something between them
             return None
-        return b"".join(map(self._known.__getitem__, words))
+        return b"".join(map(self._cache.__getitem__, words))
 
     @cached_property
     def _plane_0(self) -> re.Pattern[str]:
         return re.compile(str(translated(self._pattern, _PLANE_0)))
 
 
-class _Known(dict[str, bytes]):
+class _Cache(dict[str, bytes]):
     """Words and their tokens."""
 
     def __init__(self, tokenizer: Any):
@@ -161,7 +162,9 @@ def translated(pattern: str, last: int) -> str | None:
             ranges = _ranges(token.lower() if token == r"\S" else token, last)
             token = ranges if inside else f"[^{ranges}]" if token == r"\S" else f"[{ranges}]"
         parts.append(token)
-    return "".join(parts)
+    with suppress(re.error):  # what one engine takes and the other doesn't: a repeat of a repeat
+        return re.compile("".join(parts)).pattern
+    return None
 
 
 def _ranges(kind: str, last: int) -> str:
