@@ -1,4 +1,4 @@
-"""python -m benchmarks: measures, a command each, and draws the page."""
+"""python -m benchmarks: a command measures, writes its result, and draws the page."""
 
 import argparse
 import json
@@ -106,7 +106,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], dict[str, Any] | None]] = {
 
 
 def main() -> None:
-    """Runs one command; a measurement's result becomes results/COMMAND.json."""
+    """Runs one command; a measurement's result becomes results/COMMAND.json, and the page shows it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, run in COMMANDS.items():
@@ -129,6 +129,7 @@ def main() -> None:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{_name(options)}.json"
         path.write_text(json.dumps(found | {"took_s": round(time.monotonic() - begun)}, indent=2) + "\n")
+        page(options)
         print(path, file=sys.stderr)
 
 

@@ -227,7 +227,7 @@ def _capture(result: Result) -> list[str]:
 
 def _preprocess(result: Result) -> list[str]:
     by_clock, of_processor = result["tokens_per_s_and_core"], result["tokens_per_processor_s"]
-    faster = result["ours_is_faster_by"]
+    faster, limit = result["ours_is_faster_by"], result["bytes_per_token_at_least"]
     return [
         f"| {result['bytes'] / 1e6:.0f} MB in {result['documents']:,} documents | tokens/s and core, median"
         " | range | ours is faster by | tokens a second of processor | range | ours is faster by |",
@@ -238,6 +238,17 @@ def _preprocess(result: Result) -> list[str]:
             f" | {of_processor[name]['min']:,.0f} to {of_processor[name]['max']:,.0f}"
             f" | {_times(faster['processor'].get(name))} |"
             for name, rate in by_clock.items()
+        ),
+        "",
+        f"Ours is {min(faster['clock'].values()):.2f} times as fast as the best of the others by the clock,"
+        f" {min(faster['processor'].values()):.2f} times by processor time;"
+        f" the goal is {result['ours_is_faster_by_at_least']:g}.",
+        "",
+        f"| bytes a token | of the tokens' files | above the limit of {limit} | of the index beside them |",
+        "| --- | ---: | ---: | ---: |",
+        *(
+            f"| {name} | {found['tokens']:.4f} | {found['tokens'] / limit - 1:.2%} | {found['index']:.4f} |"
+            for name, found in result["bytes_per_token"].items()
         ),
     ]
 

@@ -3,9 +3,12 @@
 All take the same JSON lines, in as many files as there are cores, and the same tokenizer, on all cores. Each
 is a command as users start it, from its start to its end; ours finds repeated documents, rereads what it
 wrote and starts Java along with it. The machine's other work falls on all of them: beside the time on the
-clock stands the processor's time of a command and all that it starts.
+clock stands the processor's time of a command and all that it starts. What a token takes of storage is the
+size of the files by the number of tokens that each tool's own index or manifest says.
 """
 
+import csv
+import gzip
 import json
 import os
 import sys
@@ -30,17 +33,20 @@ SCRIPT = Path(__file__).parent / "peers" / "datatrove_tokens.py"
 END, VOCABULARY, TRAINED_ON_BYTES = "<|endoftext|>", 32_000, 8_000_000
 BYTES = 256_000_000
 GOAL = 1.5
+LIMIT = 2  # bytes of a token whose number is below 65,536, unless tokens are compressed
 SAMPLED_EVERY_S = 0.2  # so much of a process's end isn't counted
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One command: by the clock, of all its processes, and the tokens that it wrote."""
+    """One command: by the clock, of all its processes, the tokens that it wrote, and in how many bytes."""
 
     wall_s: float
     processor_s: float
     tokens: int
+    token_bytes: int
+    index_bytes: int
 
 
 def measure(rounds: int) -> dict[str, Any]:
@@ -56,18 +62,23 @@ def measure(rounds: int) -> dict[str, Any]:
                 turn = way(root, root / f"{name}-{number}", cores)
                 turns[name].append(turn)
                 print(f"round {number + 1}: {name} {turn}", file=sys.stderr, flush=True)
-        ends = {name: found[-1].tokens for name, found in turns.items()}
+    ends = {name: found[-1] for name, found in turns.items()}
     by_clock = {name: [t.tokens / t.wall_s / cores for t in found] for name, found in turns.items()}
     of_processor = {name: [t.tokens / t.processor_s for t in found] for name, found in turns.items()}
     best = {kind: _ratio(rates) for kind, rates in (("clock", by_clock), ("processor", of_processor))}
     return {
         "documents": documents,
         "bytes": BYTES,
-        "tokens": ends,
+        "tokens": {name: end.tokens for name, end in ends.items()},
         "tokens_per_s_and_core": {name: spread(values) for name, values in by_clock.items()},
         "tokens_per_processor_s": {name: spread(values) for name, values in of_processor.items()},
         "ours_is_faster_by": best,
         "ours_is_faster_by_at_least": GOAL,
+        "bytes_per_token": {
+            name: {"tokens": end.token_bytes / end.tokens, "index": end.index_bytes / end.tokens}
+            for name, end in ends.items()
+        },
+        "bytes_per_token_at_least": LIMIT,
         "on": described(["tokenizers", "pyarrow"])
         | {"peers": {name: PINS[name] for name in ("datatrove", "dolma")}},
     }
@@ -146,7 +157,8 @@ def _ours(root: Path, out: Path, cores: int) -> Turn:
     line: list[str | Path] = [environment.python(), "-m", "workload", "preprocess", "text.toml", *master]
     wall_s, processor_s = _timed([*line, *given], {})
     (manifest,) = out.glob("*/manifest.json")
-    return Turn(wall_s, processor_s, json.loads(manifest.read_text())["tokens"])
+    tokens = json.loads(manifest.read_text())["tokens"]
+    return Turn(wall_s, processor_s, tokens, _size(out, "*/tokens-*.bin"), _size(out, "*/index-*.jsonl"))
 
 
 def _datatrove(root: Path, out: Path, cores: int) -> Turn:
@@ -160,7 +172,9 @@ def _datatrove(root: Path, out: Path, cores: int) -> Turn:
         str(cores),
     ]
     wall_s, processor_s = _timed(line, {"HF_HUB_OFFLINE": "1"})
-    return Turn(wall_s, processor_s, sum(path.stat().st_size for path in out.glob("tokens/*.ds")) // 2)
+    # Of each file: the tokenizer, how many tokens, the same for people.
+    tokens = sum(int(path.read_text().splitlines()[1]) for path in out.glob("tokens/*.ds.metadata"))
+    return Turn(wall_s, processor_s, tokens, _size(out, "tokens/*.ds"), _size(out, "tokens/*.ds.index"))
 
 
 def _dolma(root: Path, out: Path, cores: int) -> Turn:
@@ -175,4 +189,12 @@ def _dolma(root: Path, out: Path, cores: int) -> Turn:
     line += ["--tokenizer.name_or_path", root / "bpe" / "tokenizer.json"]
     line += ["--tokenizer.eos_token_id", "0", "--tokenizer.pad_token_id", "0"]
     wall_s, processor_s = _timed(line, {"HF_HUB_OFFLINE": "1"})
-    return Turn(wall_s, processor_s, sum(path.stat().st_size for path in out.rglob("*.npy")) // 2)
+    tokens = 0
+    for path in out.rglob("*.csv.gz"):  # of each document its first token, and the one after its last
+        with gzip.open(path, "rt") as file:
+            tokens += max(int(row[1]) for row in csv.reader(file))
+    return Turn(wall_s, processor_s, tokens, _size(out, "**/*.npy"), _size(out, "**/*.csv.gz"))
+
+
+def _size(folder: Path, pattern: str) -> int:
+    return sum(path.stat().st_size for path in folder.glob(pattern))

@@ -17,6 +17,7 @@ from typing import Any
 
 from workload.data.tokenizers import Tokenizer, open_tokenizer
 from workload.data.tokens import token_dtype
+from workload.data.words import CachedTokenizer
 from workload.preprocess.documents import ALIKE, REJECTED, Record, fingerprint
 from workload.runs.store import Store, create_same, open_store
 
@@ -105,7 +106,7 @@ def unpacked(shipped: Shipped) -> Tokenizer:
         inside.mkdir()
         for name, content in shipped.files:
             (inside / name).write_bytes(content)
-        return open_tokenizer(str(inside), shipped.end)
+        return CachedTokenizer(inside, shipped.end)
 
 
 def part_name(number: int) -> str:
