@@ -1,6 +1,7 @@
 """`up` asks again while all that Google refuses is what a layer names as not yet."""
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,8 +55,8 @@ def _slept(pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch) -> list[floa
         if len(slept) == 2:
             pulumi_cli.answer("up")
 
-    monkeypatch.setattr(stacks.time, "sleep", sleep)
-    monkeypatch.setattr(stacks.time, "monotonic", lambda: sum(slept))
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: sum(slept))
     return slept
 
 
@@ -106,7 +107,7 @@ def test_it_ends_after_a_quarter_of_an_hour_and_says_what_to_type(
     root: Path, pulumi_cli: FakePulumi, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors(pulumi_cli, (URN, TOO_NEW))
-    monkeypatch.setattr(stacks.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     with pytest.raises(CommandError, match=f"fix: {SAID}; once they do: tpu up dev pipeline"):
         stacks.up("dev", ["pipeline"], root, ["--yes"])
     assert sum(slept) == stacks.ASKED_AGAIN_S == 900
