@@ -11,14 +11,19 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 
+from google.protobuf.message import DecodeError
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[import-untyped]
 
 from workload.arguments import parser
-from workload.errors import ConfigError, Problem
+from workload.errors import ConfigError, Problem, RunError
+from workload.runs.location import of_scheme
 from workload.runs.store import Store, open_store
 from workload.runs.vertex import MOST_POINTS, Board, Point, id_of
 
 _FOLDER = "tensorboard/"
+_EVENTS = "tfevents"  # part of the names of event files; TensorBoard reads no others
+_LONGEST_S = 86400.0  # between two uploads
+_RUN_URL = re.compile(r"gs://[^/]+/.*[^/]/*|(?!gs:/).*[^/]/*")
 _BOARD = re.compile(r"projects/[a-z0-9:.-]+/locations/[a-z0-9-]+/tensorboards/[\w-]+")
 _HEADER, _FOOTER_BYTES = struct.Struct("<QI"), 4  # length and its checksum; the data's checksum
 _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
@@ -48,14 +53,28 @@ class Curves:
         self._store = store
         self._read_bytes: dict[str, int] = {}
 
+    def there(self) -> bool:
+        """Whether there is an event file."""
+        return any(_EVENTS in name for name in self._store.sizes(_FOLDER))
+
     def new(self) -> Iterator[tuple[str, Point]]:
-        """Points that came since the last call, with their curves, in the order of starts and of time."""
+        """Points that came since the last call, with their curves, in the order of starts and of time.
+
+        Raises:
+            RunError: a file is damaged.
+        """
         for name, size in sorted(self._store.sizes(_FOLDER).items()):
             start = self._read_bytes.get(name, 0)
-            if size <= start:
+            if size <= start or _EVENTS not in name:
                 continue
             for end, record in records(self._store.read(name, start)):
-                event = Event.FromString(record)
+                try:
+                    event = Event.FromString(record)
+                except DecodeError as error:
+                    fix = "delete it or restore an older version, then start this again"
+                    raise RunError(
+                        f"{self._store.url}/{name}: damaged at byte {start + end}: {error}\n    fix: {fix}"
+                    ) from error
                 for value in event.summary.value:
                     if value.HasField("simple_value"):
                         yield value.tag, Point(event.step, value.simple_value, event.wall_time)
@@ -67,6 +86,7 @@ def upload(curves: Curves, board: Board) -> int:
 
     Raises:
         BoardError: some weren't written.
+        RunError: a file is damaged.
     """
     sent, count, batch = 0, 0, dict[str, dict[int, Point]]()
     for curve, point in curves.new():
@@ -84,11 +104,17 @@ def upload(curves: Curves, board: Board) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Uploads every minute until SIGTERM or Ctrl-C, and what came before that; 0 then."""
     options = _options(arguments)
-    run = options.run.rstrip("/").rpartition("/")[2]
-    curves = Curves(open_store(options.run.rstrip("/")))
+    url = options.run.rstrip("/")
+    run = url.rpartition("/")[2]
+    curves = Curves(open_store(url))
+    if not curves.there():
+        if options.once:
+            fix = "name the folder of a run that trained, e.g. gs://BUCKET/runs/RUN"
+            raise RunError(f"{url}/{_FOLDER}: no event files here\n    fix: {fix}")
+        print(f"{url} has no curves yet", flush=True)
     ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+    if not options.once:
+        _end_at_signals(ending)
     board = Board(options.to, options.experiment or id_of(run), run)
     print(f"uploading to {board.name}", flush=True)
     while True:
@@ -98,6 +124,18 @@ def main(arguments: Sequence[str]) -> int:
         if last:
             return 0
         ending.wait(options.every_s)
+
+
+def _end_at_signals(ending: threading.Event) -> None:
+    """The first SIGTERM or Ctrl-C sets `ending`, a second one ends the process at once."""
+    at_once = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+
+    def end(number: int, _: object) -> None:
+        ending.set()
+        signal.signal(number, at_once[signal.Signals(number)])
+
+    for number in at_once:
+        signal.signal(number, end)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -110,7 +148,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options.add_argument("--once", action="store_true", help="upload what is there, and end")
     options.add_argument("--every-s", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
     found = options.parse_args(list(arguments))
-    problems = []
+    problems = of_scheme("RUN_URL", found.run)
+    if not problems and not _RUN_URL.fullmatch(found.run):
+        rule = "must be the folder of a run: gs://BUCKET/runs/RUN, or one of this machine"
+        problems.append(Problem("RUN_URL", repr(found.run), rule, "copy it from the trainer's first lines"))
     if not _BOARD.fullmatch(found.to):
         fix = "copy it from `gcloud ai tensorboards list --region=L`"
         problems.append(Problem("--to", found.to, "must be projects/P/locations/L/tensorboards/T", fix))
@@ -119,8 +160,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         problems.append(
             Problem("--experiment", repr(found.experiment), rule, f"e.g. {id_of(found.experiment)}")
         )
-    if not found.every_s > 0:
-        problems.append(Problem("--every-s", str(found.every_s), "must be positive", "e.g. --every-s 60"))
+    if not 0 < found.every_s <= _LONGEST_S:
+        rule = f"must be above 0, and {_LONGEST_S:.0f} (a day) at most"
+        problems.append(Problem("--every-s", str(found.every_s), rule, "e.g. --every-s 60"))
     if problems:
         raise ConfigError("workload upload-curves", problems)
     return found

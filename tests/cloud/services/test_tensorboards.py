@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from row import L
 from services_front import Services
 from tensorboardX import SummaryWriter
 
-from workload.errors import BoardError, ConfigError
+from workload.errors import BoardError, ConfigError, RunError
 from workload.runs import vertex
 from workload.runs.curves import Curves, main, records, upload
 from workload.runs.store import FolderStore
@@ -197,6 +198,40 @@ def test_what_is_refused_is_reported_with_what_to_do(
     assert [problem.key for problem in caught.value.problems] == ["--to", "--experiment", "--every-s"]
 
 
+@pytest.mark.parametrize(
+    "run", ["http://b/runs/tiny", "gs:/b/runs/tiny", "gs://", "gs://b", "gs://b/", "/", ""]
+)
+def test_a_url_that_is_no_runs_is_refused(run: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        main([run, "--to", f"{L}/tensorboards/1", "--every-s", "inf"])
+    assert [problem.key for problem in caught.value.problems] == ["RUN_URL", "--every-s"]
+
+
+@pytest.mark.parametrize("folder", ["none", "tiny/tensorboard"])
+def test_nothing_is_made_at_vertex_for_a_folder_without_curves(
+    services: Services, board: str, tmp_path: Path, folder: str
+) -> None:
+    written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
+    with pytest.raises(
+        RunError, match=rf"{folder}/tensorboard/: no event files here\n    fix: name the folder"
+    ):
+        main([str(tmp_path / folder), "--to", board, "--once"])
+    assert [*client(services, ".experiments").pages(board, 100)] == [[]]
+    assert main([str(tmp_path / "tiny"), "--to", board, "--once"]) == 0
+    assert series(services, f"{board}/experiments/tiny/runs/tiny") == {"loss": [(1, 1.0)]}
+
+
+def test_what_is_no_event_file_is_passed_over_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    written(tmp_path, {"loss": [(1, 1.0)]})
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    damaged = file.read_bytes()[:12] + b"\xff" * 200
+    (tmp_path / "tensorboard" / "notes.txt").write_bytes(damaged)
+    assert [curve for curve, _ in Curves(FolderStore(tmp_path)).new()] == ["loss"]
+    file.write_bytes(damaged)
+    with pytest.raises(RunError, match=r"tfevents.*: damaged at byte \d+: .*\n    fix: delete it"):
+        list(Curves(FolderStore(tmp_path)).new())
+
+
 @pytest.mark.parametrize("title", ["loss", "eval_loss", "Loss", "a/b", "ü", "x" * 300, "-"])
 def test_ids_are_ones_that_vertex_takes_and_differ_where_titles_do(title: str) -> None:
     import re
@@ -238,3 +273,20 @@ def test_what_came_before_sigterm_is_uploaded_before_the_end(tmp_path: Path) -> 
         uploader.send_signal(signal.SIGTERM)
         assert uploader.stdout.read().splitlines() == ["{'loss': [2]}", "1 points uploaded"]
         assert uploader.wait(10) == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--once",)])
+def test_ctrl_c_ends_an_uploader_that_waits_for_vertex(tmp_path: Path, options: tuple[str, ...]) -> None:
+    written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
+    waiting = ENDED.replace("def write(self, batch): print", "def write(self, batch): time.sleep(60); print")
+    line = [sys.executable, "-c", waiting, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *options]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as uploader:
+        assert uploader.stdout
+        for _ in range(2):
+            uploader.stdout.readline()
+        begun = time.monotonic()
+        while uploader.poll() is None and time.monotonic() < begun + 30:
+            uploader.send_signal(signal.SIGINT)  # the second one, of an uploader that finishes first
+            time.sleep(0.5)
+        assert b"KeyboardInterrupt" in uploader.communicate()[1]
