@@ -36,8 +36,9 @@ def manifest(settings: Settings, job: Job, out: str) -> int:
     try:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as error:
+        given = out or "''"
         raise CommandError(
-            f"--out {out}: {error.strerror}\n    fix: a file in a folder that is there, or -"
+            f"--out {given}: {error.strerror}\n    fix: a file in a folder that is there, or -"
         ) from None
     print(f"{out} is written\n  next: {way}\n        {apply}")
     return 0

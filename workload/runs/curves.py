@@ -128,13 +128,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _end_at_signals(ending: threading.Event) -> None:
     """The first SIGTERM or Ctrl-C sets `ending`, a second one ends the process at once."""
-    at_once = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 
     def end(number: int, _: object) -> None:
         ending.set()
-        signal.signal(number, at_once[signal.Signals(number)])
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-    for number in at_once:
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
 
 
