@@ -22,8 +22,8 @@ from infra.settings import Settings, from_file
 from infra.settings.sources import ROOT
 
 _NO_QUEUE = (
-    "warning: the builder image lacks what the layer queue needs: the rendered manifests of JobSet and Kueue, "
-    "and gke-gcloud-auth-plugin\n"
+    "warning: the builder image lacks what the layer queue needs: the rendered manifests of JobSet and "
+    "Kueue, and gke-gcloud-auth-plugin\n"
     "    fix: name the other layers in builds:layers, and bring queue up from a checkout"
 )
 

@@ -190,10 +190,19 @@ def test_rendering_names_the_first_build_that_was_rendered(
     lacking: tuple[str, ...], first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builds.main(["render", "dev"], checkout(tmp_path, lacking))
-    assert (
-        f"next: tpu builds submit dev {first}, or the gcloud command in {first}.yaml"
-        in capsys.readouterr().out
-    )
+    printed = capsys.readouterr()
+    assert f"next: tpu builds submit dev {first}, or the gcloud command in {first}.yaml" in printed.out
+    assert "warning: the builder image lacks what the layer queue needs" in printed.err
+
+
+def test_without_the_queue_the_builder_image_lacks_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = root / "Pulumi.dev.yaml"
+    given = yaml.safe_load(path.read_text())["config"]
+    path.write_text(yaml.safe_dump({"config": {**given, "builds:layers": ["network", "gke"]}}))
+    builds.main(["render", "dev"], root)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_folder_that_cant_be_written_is_named(root: Path) -> None:
