@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -19,6 +20,8 @@ from infra.queue.settings import QueueSettings
 from infra.settings import Settings, rules
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
+
+_RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def manifest(settings: Settings, job: Job, out: str) -> int:
@@ -69,6 +72,11 @@ def image(settings: Settings, options: argparse.Namespace) -> int:
 
 def tensorboard(settings: Settings, options: argparse.Namespace) -> int:
     """Become TensorBoard, which reads the bucket as whoever is logged in."""
+    if options.run and not _RUN.fullmatch(options.run):
+        raise CommandError(
+            f"RUN: {options.run} is no name of a run: a-z, 0-9, '-', '_' and '.', first a letter or digit\n"
+            f"    fix: the RUN of gs://{settings[StorageSettings].bucket_name}/runs/RUN, as train's --name"
+        )
     line = ["tensorboard", "--logdir", curves(settings, options.run), "--port", str(options.port)]
     print(shlex.join(line), flush=True)
     if shutil.which(line[0]) is None:

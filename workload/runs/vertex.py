@@ -28,6 +28,7 @@ _LATER = (429, 500, 502, 503, 504)
 _RETRY = Retry(
     total=6, backoff_factor=1, status_forcelist=_LATER, allowed_methods=None, raise_on_status=False
 )
+_ID = re.compile("[a-z0-9][a-z0-9-]{0,127}")
 _ROLE = "roles/aiplatform.user"
 
 
@@ -105,9 +106,9 @@ class Board:
 
 def id_of(title: str) -> str:
     """An id of Vertex (1 to 128 of a-z, 0-9 and '-'), the title itself where that is one."""
-    plain = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
-    if plain == title and len(title) <= 128:
+    if _ID.fullmatch(title):
         return title
+    plain = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
     return f"{plain[:100] or 'x'}-{hashlib.sha256(title.encode()).hexdigest()[:8]}"
 
 

@@ -232,6 +232,11 @@ def test_what_is_no_event_file_is_passed_over_and_a_damaged_one_is_named(tmp_pat
         list(Curves(FolderStore(tmp_path)).new())
 
 
+@pytest.mark.parametrize("title", ["loss", "my--team", "0-", "x" * 128])
+def test_an_id_of_vertex_stays_as_it_is(title: str) -> None:
+    assert id_of(title) == title
+
+
 @pytest.mark.parametrize("title", ["loss", "eval_loss", "Loss", "a/b", "ü", "x" * 300, "-"])
 def test_ids_are_ones_that_vertex_takes_and_differ_where_titles_do(title: str) -> None:
     import re
