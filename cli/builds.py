@@ -21,6 +21,12 @@ from infra.gcp.client import Client, RequestError
 from infra.settings import Settings, from_file
 from infra.settings.sources import ROOT
 
+_NO_QUEUE = (
+    "warning: the builder image lacks what the layer queue needs: the rendered manifests of JobSet and "
+    "Kueue, and gke-gcloud-auth-plugin\n"
+    "    fix: name the other layers in builds:layers, and bring queue up from a checkout"
+)
+
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     """Render, submit, plan."""
@@ -30,10 +36,18 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         raise CommandError(layers.off("builds", options.environment))
     if options.command == "render":
         folder = options.out or root / commands.FOLDER / options.environment
-        for path in render.write(settings, folder):
-            print(path)
+        try:
+            paths = render.write(settings, folder)
+        except OSError as error:
+            raise CommandError(
+                f"--out {folder}: {error.strerror}\n    fix: a folder that you may write to"
+            ) from None
+        print(*paths, sep="\n")
+        if "queue" in (layer.name for layer in applied(settings)):
+            print(_NO_QUEUE, file=sys.stderr)
+        first = "preview" if settings[BuildsSettings].image else "image"
         print(
-            f"\nnext: tpu builds submit {options.environment} preview, or gcloud builds submit --config=FILE"
+            f"\nnext: tpu builds submit {options.environment} {first}, or the gcloud command in {first}.yaml"
         )
         return 0
     if options.command == "submit":
@@ -87,8 +101,12 @@ def _submit(settings: Settings, options: argparse.Namespace, root: Path) -> int:
         return 0
     done = running.follow(project, id_, client, lambda line: print(f"  {line}", flush=True))
     if done["status"] == running.SUCCESS:
-        apply = f"tpu builds submit {settings.environment} provision --plan {id_}"
-        print(f"{done['status']}\nnext: {apply}" if options.build == "preview" else done["status"])
+        print(done["status"])
+        for image in (done.get("results") or {}).get("images") or ():
+            name = image["name"].rpartition(":")[0]  # its tag is the build's id
+            print(f"next: write builds:image: {name}@{image['digest']}")
+        if options.build == "preview":
+            print(f"next: tpu builds submit {settings.environment} provision --plan {id_}")
         return 0
     try:
         for line in running.log(project, id_, client):

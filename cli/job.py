@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -46,7 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     """Submit, list, read, cancel."""
     line = list(arguments)
     mine, words = (line[: line.index("--")], line[line.index("--") + 1 :]) if "--" in line else (line, [])
-    options = _parser().parse_args(mine)
+    parser = _parser()
+    options, others = parser.parse_known_args(mine)
+    if others:
+        hint = "" if words or options.command != "submit" else "; the program stands behind --"
+        parser.error(f"unrecognized arguments: {shlex.join(others)}{hint}")
     settings = from_file(options.environment)
     if settings.get(QueueSettings) is None:
         raise CommandError(layers.off("queue", options.environment))
@@ -87,10 +92,10 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
         options.priority, options.image,
     )  # fmt: skip
     one = submission(settings, asked)
-    if options.out:
-        return offline.manifest(settings, one.job, options.out)
     predicted = run_price.of_hours(one.hourly, options.hours)
     run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
+    if options.out is not None:
+        return offline.manifest(settings, one.job, options.out)
     price = dollars(one.hourly)
     print(f"job {one.job.name} of {one.job.team.name}: {one.reason}")
     print(
@@ -174,6 +179,11 @@ def _words(status: Status) -> str:
 
 def _list(settings: Settings, options: argparse.Namespace) -> int:
     chosen = [team_of(settings, options.team)] if options.team else list(teams(settings))
+    if not chosen:
+        raise CommandError(
+            "queue:teams has no team, so there are no jobs\n"
+            f"    fix: add one, then pulumi -C infra/queue up -s {settings.environment}"
+        )
     every: list[tuple[str, Status]] = []
     refused = {}
     for team in chosen:

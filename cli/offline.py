@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -20,6 +21,8 @@ from infra.settings import Settings, rules
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
 
+_RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
 
 def manifest(settings: Settings, job: Job, out: str) -> int:
     """The manifest, with the way to the cluster that it is for."""
@@ -36,8 +39,9 @@ def manifest(settings: Settings, job: Job, out: str) -> int:
     try:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as error:
+        given = out or "''"
         raise CommandError(
-            f"--out {out}: {error.strerror}\n    fix: a file in a folder that is there, or -"
+            f"--out {given}: {error.strerror}\n    fix: a file in a folder that is there, or -"
         ) from None
     print(f"{out} is written\n  next: {way}\n        {apply}")
     return 0
@@ -68,6 +72,11 @@ def image(settings: Settings, options: argparse.Namespace) -> int:
 
 def tensorboard(settings: Settings, options: argparse.Namespace) -> int:
     """Become TensorBoard, which reads the bucket as whoever is logged in."""
+    if options.run and not _RUN.fullmatch(options.run):
+        raise CommandError(
+            f"RUN: {options.run} is no name of a run: a-z, 0-9, '-', '_' and '.', first a letter or digit\n"
+            f"    fix: the RUN of gs://{settings[StorageSettings].bucket_name}/runs/RUN, as train's --name"
+        )
     line = ["tensorboard", "--logdir", curves(settings, options.run), "--port", str(options.port)]
     print(shlex.join(line), flush=True)
     if shutil.which(line[0]) is None:

@@ -158,7 +158,8 @@ def within_budget(settings: Settings) -> float | None:
     """
     found = rows([at_dearest(one) for one in nodes(settings)])
     # Slices of other layers stay where they are, at their dearest: with all nodes that may come.
-    found += [row for row in of(settings) if row.chips and row.what not in {one.what for one in found}]
+    others = (layer for layer in layers.on(settings) if layer.name != "tpu")
+    found += [row for layer in others for row in layer.prices(settings) if row.chips]
     hourly = [row.hourly for row in found]
     if settings[FleetSettings].dollars_per_hour is not None and None in hourly:
         unknown = ", ".join(sorted({f"{row.what} in {row.zone}" for row in found if row.hourly is None}))

@@ -40,8 +40,8 @@ class BuildsSettings:
         rule=rules.DIGEST,
     )
     base_image: str | None = setting(
-        "what the builder image is built on: Debian with Python 3.11 to 3.13, such as python:3.12-slim; "
-        "without it the build `image` isn't rendered",
+        "what the builder image is built on: Debian with Python 3.11 to 3.13, such as "
+        "docker.io/library/python; without it the build `image` isn't rendered",
         default=None,
         rule=rules.DIGEST,
     )

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from infra import nodes
+from infra.catalog import region_of
 from infra.data.settings import DataSettings
 from infra.errors import Problem
+from infra.gke.pools import region
 from infra.gke.settings import GkeSettings
 from infra.queue.settings import QueueSettings
 from infra.queue.team import planned_pools, teams
@@ -75,10 +77,14 @@ def _data(settings: Settings, given: set[str]) -> Iterator[Problem]:
     data = settings.get(DataSettings)
     if data is None or data.snapshot is None:
         return
-    lacking = sorted({pool["zone"] for pool in planned_pools(settings)} - set(nodes.zones(settings)))
-    for zone in lacking:
+    has, known, home = nodes.zones(settings), nodes.known_zones(settings), region(settings)
+    for number, pool in enumerate(settings[GkeSettings].tpu_pools):
+        zone = pool.zone
+        if not pool.count or zone in has or zone not in known or region_of(zone) != home:
+            continue  # gke's own rule names a zone that the cluster can't have
         yield Problem(
-            "gke:tpuPools", f'"{zone}"', "jobs read the data from a disk in their zone, and there is none",
+            f"gke:tpuPools[{number}].zone", f'"{zone}"',
+            "jobs read the data from a disk in their zone, and there is none",
             f"add {zone} to tpu:zones",
         )  # fmt: skip
 

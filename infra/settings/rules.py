@@ -146,7 +146,8 @@ KMS_KEY = pattern(
 DIGEST = pattern(
     r"[a-z0-9][a-z0-9.-]*(:\d+)?(/[a-z0-9._-]+)+(:[\w][\w.-]{0,127})?@sha256:[0-9a-f]{64}",
     "an image with its digest, which names its bytes: HOST/PATH[:TAG]@sha256:…",
-    "write the digest: `crane digest IMAGE`, or `docker buildx imagetools inspect IMAGE`",
+    "write its host (Docker Hub: docker.io/library/…) and digest: `crane digest IMAGE`, or `docker buildx "
+    "imagetools inspect IMAGE`",
 )
 KEY_RING = pattern(KEY, "1 to 63 letters of a to z, digits, hyphens and underscores", "rename it")
 NETWORK_ID = pattern(

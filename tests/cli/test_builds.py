@@ -15,6 +15,7 @@ from infra.builds import running
 from infra.errors import CommandError
 from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
+from infra.settings import rules
 from tests.infra.engine import BASE
 from tests.infra.test_builds_layer import GIVEN
 
@@ -171,6 +172,42 @@ def test_the_image_is_built_of_what_was_rendered_from_these_settings(google: Goo
     (root / "cloudbuild/dev/Dockerfile").write_text("FROM another")
     with pytest.raises(CommandError, match="isn't what the settings say\n    fix: tpu builds render dev"):
         builds.main(["submit", "dev", "image"], root)
+
+
+def test_the_image_that_was_built_is_printed_by_its_digest(
+    google: Google, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, digest = "us-east5-docker.pkg.dev/my-project/tpu-builds/builder", f"sha256:{'1' * 64}"
+    google.ended = {"results": {"images": [{"name": f"{path}:b-1", "digest": digest}]}}
+    builds.main(["render", "dev"], root)
+    assert builds.main(["submit", "dev", "image"], root) == 0
+    assert capsys.readouterr().out.endswith(f"SUCCESS\nnext: write builds:image: {path}@{digest}\n")
+    assert rules.DIGEST.ok(f"{path}@{digest}")
+
+
+@pytest.mark.parametrize(("lacking", "first"), [((), "preview"), (RUNS, "image")])
+def test_rendering_names_the_first_build_that_was_rendered(
+    lacking: tuple[str, ...], first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builds.main(["render", "dev"], checkout(tmp_path, lacking))
+    printed = capsys.readouterr()
+    assert f"next: tpu builds submit dev {first}, or the gcloud command in {first}.yaml" in printed.out
+    assert "warning: the builder image lacks what the layer queue needs" in printed.err
+
+
+def test_without_the_queue_the_builder_image_lacks_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = root / "Pulumi.dev.yaml"
+    given = yaml.safe_load(path.read_text())["config"]
+    path.write_text(yaml.safe_dump({"config": {**given, "builds:layers": ["network", "gke"]}}))
+    builds.main(["render", "dev"], root)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_that_cant_be_written_is_named(root: Path) -> None:
+    with pytest.raises(CommandError, match=r"--out .*Pulumi\.dev\.yaml: File exists\n    fix: a folder"):
+        builds.main(["render", "dev", "--out", str(root / "Pulumi.dev.yaml")], root)
 
 
 def test_a_rendered_file_is_started_as_it_is(google: Google, root: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,7 +163,7 @@ def test_submitting_names_pools_price_and_the_next_commands(
 
 
 def test_a_price_is_predicted_by_the_hours_and_refused_above_the_limit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     cluster = on(monkeypatch, Cluster())
     timed = [*SUBMIT[:4], "--hours", "2", *SUBMIT[4:]]
@@ -174,6 +175,9 @@ def test_a_price_is_predicted_by_the_hours_and_refused_above_the_limit(
         "this run would cost $44.91 ($22.45 an hour, 2 h), fleet:dollarsPerRun allows $40"
         in capsys.readouterr().err
     )
+    assert main([*timed[:4], "--out", str(tmp_path / "job.yaml"), *timed[4:]]) == 1
+    assert "this run would cost $44.91" in capsys.readouterr().err
+    assert not (tmp_path / "job.yaml").exists()
     assert main(SUBMIT) == 1
     assert "fix: --hours N" in capsys.readouterr().err
     assert len(cluster.submitted) == 1
@@ -193,10 +197,20 @@ def test_stopping_to_look_leaves_the_job_and_says_how_to_go_on(
     assert (len(cluster.submitted), cluster.cancelled) == (1, [])
 
 
-@pytest.mark.parametrize("out", ["/nonexistent/job.yaml", "/"])
-def test_a_manifest_that_cant_be_written_is_named(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("out", ["/nonexistent/job.yaml", "/", ""])
+def test_a_manifest_that_cant_be_written_is_named_and_nothing_submitted(
+    out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = on(monkeypatch, Cluster())
     assert main(["job", "submit", "dev", "vision", "--out", out, "--", "train", "tiny.toml"]) == 1
-    assert capsys.readouterr().err.startswith(f"error: --out {out}: ")
+    assert capsys.readouterr().err.startswith(f"error: --out {out or repr(out)}: ")
+    assert not cluster.submitted
+
+
+def test_a_program_without_the_dashes_is_refused_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["job", "submit", "dev", "vision", "train", "tiny.toml"])
+    assert "unrecognized arguments: train tiny.toml; the program stands behind --" in capsys.readouterr().err
 
 
 REFUSED = RequestError(Failure(Kind.PERMISSION, "may not list jobsets"))
@@ -334,6 +348,14 @@ def test_a_cluster_that_isnt_yours_to_see_names_who_can_change_that(
     shown = capsys.readouterr().err
     assert "the cluster tpu isn't yours to see: may not list jobsets" in shown
     assert "adds your account to the members of a team in queue:teams" in shown
+
+
+def test_without_a_team_there_are_no_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "from_file", lambda _: settings(**{"queue:teams": []}))
+    assert main(["job", "list", "dev"]) == 1
+    assert "queue:teams has no team, so there are no jobs\n    fix: add one" in capsys.readouterr().err
 
 
 def test_without_the_layer_there_are_no_jobs(

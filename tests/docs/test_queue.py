@@ -77,6 +77,18 @@ def test_curves_are_looked_for_where_the_trainer_writes_them(monkeypatch: pytest
     assert url.startswith(f"{curves(configured())}/")
 
 
+@pytest.mark.parametrize("run", ["gs://my-project-checkpoints/runs/tiny", "../tiny", "Tiny"])
+def test_what_is_no_name_of_a_run_is_refused(
+    run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cli.job.from_file", lambda _: configured())
+    assert main(["job", "tensorboard", "dev", run]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert f"RUN: {run} is no name of a run" in shown.err
+    assert "fix: the RUN of gs://my-project-checkpoints/runs/RUN" in shown.err
+
+
 def test_the_command_starts_tensorboard_on_the_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

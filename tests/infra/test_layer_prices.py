@@ -9,6 +9,7 @@ import pytest
 from infra import layers, prices
 from infra.__main__ import main
 from infra.catalog.book import BOOK
+from infra.errors import InfraError
 from infra.monitoring.alerts import ALERTS
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -81,6 +82,16 @@ def test_only_a_pool_that_scales_costs_nothing_when_idle() -> None:
     assert not scaling["train"].idle
     together = prices.cost(list(scaling.values()))
     assert together.idle_hourly == pytest.approx((together.hourly or 0) - 16 * 2.70)
+
+
+@pytest.mark.parametrize("name", ["train", "another"])
+def test_a_budget_holds_node_pools_too_whatever_slices_are_called(name: str) -> None:
+    pool = {"name": name, "acceleratorType": "v6e-8", "zone": "us-east5-b", "spot": True, "count": 2}
+    slice_ = {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "spot": True}
+    given = {"tpu:slices": [slice_], "gke:tpuPools": [{**pool, "autoscaling": True}]}
+    assert prices.within_budget(settings(given)) == pytest.approx(32 * 1.4033)
+    with pytest.raises(InfraError, match=r"^\$44\.91 an hour, fleet:dollarsPerHour allows \$44\n"):
+        prices.within_budget(settings({**given, "fleet:dollarsPerHour": 44}))
 
 
 def test_slices_cost_nothing_when_idle() -> None:

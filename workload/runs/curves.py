@@ -6,21 +6,27 @@ each point once per start of this command; Vertex overwrites a step that it has.
 
 import argparse
 import os
+import re
 import signal
 import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
 
+from google.protobuf.message import DecodeError
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[import-untyped]
 
 from workload.arguments import parser
-from workload.errors import BoardError, ConfigError, Problem, StoreError
+from workload.errors import BoardError, ConfigError, Problem, RunError, StoreError
+from workload.runs.location import of_scheme
 from workload.runs.store import Store, open_store
 from workload.runs.vertex import MOST_POINTS, Board, Point
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD, id_of
 
 _FOLDER = "tensorboard/"
+_EVENTS = "tfevents"  # part of the names of event files; TensorBoard reads no others
+_LONGEST_S = 86400.0  # between two uploads
+_RUN_URL = re.compile(r"gs://[^/]+/.*[^/]/*|(?!gs:/).*[^/]/*")
 _HEADER, _FOOTER_BYTES = struct.Struct("<QI"), 4  # length and its checksum; the data's checksum
 _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
     --to projects/my-project/locations/us-east5/tensorboards/1"""
@@ -49,14 +55,28 @@ class Curves:
         self._store = store
         self._read_bytes: dict[str, int] = {}
 
+    def there(self) -> bool:
+        """Whether there is an event file."""
+        return any(_EVENTS in name for name in self._store.sizes(_FOLDER))
+
     def new(self) -> Iterator[tuple[str, Point]]:
-        """Points that came since the last call, with their curves, in the order of starts and of time."""
+        """Points that came since the last call, with their curves, in the order of starts and of time.
+
+        Raises:
+            RunError: a file is damaged.
+        """
         for name, size in sorted(self._store.sizes(_FOLDER).items()):
             start = self._read_bytes.get(name, 0)
-            if size <= start:
+            if size <= start or _EVENTS not in name:
                 continue
             for end, record in records(self._store.read(name, start)):
-                event = Event.FromString(record)
+                try:
+                    event = Event.FromString(record)
+                except DecodeError as error:
+                    fix = "delete it or restore an older version, then start this again"
+                    raise RunError(
+                        f"{self._store.url}/{name}: damaged at byte {start + end}: {error}\n    fix: {fix}"
+                    ) from error
                 for value in event.summary.value:
                     if value.HasField("simple_value"):
                         yield value.tag, Point(event.step, value.simple_value, event.wall_time)
@@ -68,6 +88,7 @@ def upload(curves: Curves, board: Board) -> int:
 
     Raises:
         BoardError: some weren't written.
+        RunError: a file is damaged.
     """
     sent, count, batch = 0, 0, dict[str, dict[int, Point]]()
     for curve, point in curves.new():
@@ -86,15 +107,19 @@ def main(arguments: Sequence[str]) -> int:
     """Uploads every minute until SIGTERM or Ctrl-C, and what came before that; 0 then.
 
     Raises:
-        BoardError, StoreError: the last points couldn't be read or written. Before, that is printed, and all
-            is uploaded anew.
+        BoardError, RunError, StoreError: the last points couldn't be read or written. Before, that is printed,
+            and all is uploaded anew.
     """
     options = _options(arguments)
     url, parent = options.run.rstrip("/"), os.getppid()
     run, store = url.rpartition("/")[2], open_store(url)
+    curves, board, trouble = Curves(store), None, ""
+    if options.once and not curves.there():
+        fix = "name the folder of a run that trained, e.g. gs://BUCKET/runs/RUN"
+        raise RunError(f"{url}/{_FOLDER}: no event files here\n    fix: {fix}")
     ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+    if not options.once:
+        _end_at_signals(ending)
 
     def wait() -> None:
         until = time.monotonic() + options.every_s
@@ -103,7 +128,6 @@ def main(arguments: Sequence[str]) -> int:
             if options.with_parent and os.getppid() != parent:
                 ending.set()
 
-    curves, board, trouble = Curves(store), None, ""
     while True:
         last = options.once or ending.is_set()
         try:
@@ -113,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
             points = upload(curves, board)
             if points or options.once:
                 print(f"curves: {points} points uploaded", flush=True)
-        except (BoardError, StoreError) as error:
+        except (BoardError, RunError, StoreError) as error:
             if last:
                 raise
             if str(error) != trouble:
@@ -122,6 +146,17 @@ def main(arguments: Sequence[str]) -> int:
         if last:
             return 0
         wait()
+
+
+def _end_at_signals(ending: threading.Event) -> None:
+    """The first SIGTERM or Ctrl-C sets `ending`, a second one ends the process at once."""
+
+    def end(number: int, _: object) -> None:
+        ending.set()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -136,7 +171,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options.add_argument("--with-parent", action="store_true", help=text)
     options.add_argument("--every-s", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
     found = options.parse_args(list(arguments))
-    problems = []
+    problems = of_scheme("RUN_URL", found.run)
+    if not problems and not _RUN_URL.fullmatch(found.run):
+        rule = "must be the folder of a run: gs://BUCKET/runs/RUN, or one of this machine"
+        problems.append(Problem("RUN_URL", repr(found.run), rule, "copy it from the trainer's first lines"))
     if not TENSORBOARD.fullmatch(found.to):
         fix = "copy it from `gcloud ai tensorboards list --region=L`"
         problems.append(Problem("--to", found.to, IS_TENSORBOARD, fix))
@@ -144,8 +182,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         problems.append(
             Problem("--experiment", repr(found.experiment), IS_ID, f"e.g. {id_of(found.experiment)}")
         )
-    if not found.every_s > 0:
-        problems.append(Problem("--every-s", str(found.every_s), "must be positive", "e.g. --every-s 60"))
+    if not 0 < found.every_s <= _LONGEST_S:
+        rule = f"must be above 0, and {_LONGEST_S:.0f} (a day) at most"
+        problems.append(Problem("--every-s", str(found.every_s), rule, "e.g. --every-s 60"))
     if problems:
         raise ConfigError("workload upload-curves", problems)
     return found

@@ -28,12 +28,18 @@ def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]
     if not _RUN.fullmatch(run):
         rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
         problems.append(Problem("--name", repr(run), rule, "e.g. --name first"))
-    if (scheme := _SCHEME.match(root)) and not root.startswith("gs://"):
-        rule = f"{scheme[0]} isn't read or written: a run is kept at gs://BUCKET/… or in a folder"
-        problems.append(Problem("--dir", root, rule, "gs://BUCKET/…, or ./… for a folder of that name"))
+    problems += of_scheme("--dir", root)
     if not root.startswith("gs://"):
         root = str(Path(root).absolute())
     return f"{root.rstrip('/')}/{folder}/{run}", problems
+
+
+def of_scheme(key: str, url: str) -> list[Problem]:
+    """What is wrong with a URL's scheme, where `url` is one."""
+    if url.startswith("gs://") or not (scheme := _SCHEME.match(url)):
+        return []
+    rule = f"{scheme[0]} isn't read or written: a run is kept at gs://BUCKET/… or in a folder"
+    return [Problem(key, url, rule, "gs://BUCKET/…, or ./… for a folder of that name")]
 
 
 def of_steps(url: str, environment: Mapping[str, str]) -> str:

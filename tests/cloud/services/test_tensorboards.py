@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from row import L
 from services_front import Services
 from tensorboardX import SummaryWriter
 
-from workload.errors import BoardError, ConfigError
+from workload.errors import BoardError, ConfigError, RunError
 from workload.runs import vertex
 from workload.runs.curves import Curves, main, records, upload
 from workload.runs.store import FolderStore
@@ -197,6 +199,45 @@ def test_what_is_refused_is_reported_with_what_to_do(
     assert [problem.key for problem in caught.value.problems] == ["--to", "--experiment", "--every-s"]
 
 
+@pytest.mark.parametrize(
+    "run", ["http://b/runs/tiny", "gs:/b/runs/tiny", "gs://", "gs://b", "gs://b/", "/", ""]
+)
+def test_a_url_that_is_no_runs_is_refused(run: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        main([run, "--to", f"{L}/tensorboards/1", "--every-s", "inf"])
+    assert [problem.key for problem in caught.value.problems] == ["RUN_URL", "--every-s"]
+
+
+@pytest.mark.parametrize("folder", ["none", "tiny/tensorboard"])
+def test_nothing_is_made_at_vertex_for_a_folder_without_curves(
+    services: Services, board: str, tmp_path: Path, folder: str
+) -> None:
+    written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
+    with pytest.raises(
+        RunError, match=rf"{folder}/tensorboard/: no event files here\n    fix: name the folder"
+    ):
+        main([str(tmp_path / folder), "--to", board, "--once"])
+    assert [*client(services, ".experiments").pages(board, 100)] == [[]]
+    assert main([str(tmp_path / "tiny"), "--to", board, "--once"]) == 0
+    assert series(services, f"{board}/experiments/tiny/runs/tiny") == {"loss": [(1, 1.0)]}
+
+
+def test_what_is_no_event_file_is_passed_over_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    written(tmp_path, {"loss": [(1, 1.0)]})
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    damaged = file.read_bytes()[:12] + b"\xff" * 200
+    (tmp_path / "tensorboard" / "notes.txt").write_bytes(damaged)
+    assert [curve for curve, _ in Curves(FolderStore(tmp_path)).new()] == ["loss"]
+    file.write_bytes(damaged)
+    with pytest.raises(RunError, match=r"tfevents.*: damaged at byte \d+: .*\n    fix: delete it"):
+        list(Curves(FolderStore(tmp_path)).new())
+
+
+@pytest.mark.parametrize("title", ["loss", "my--team", "0-", "x" * 128])
+def test_an_id_of_vertex_stays_as_it_is(title: str) -> None:
+    assert id_of(title) == title
+
+
 @pytest.mark.parametrize("title", ["loss", "eval_loss", "Loss", "a/b", "ü", "x" * 300, "-"])
 def test_ids_are_ones_that_vertex_takes_and_differ_where_titles_do(title: str) -> None:
     import re
@@ -259,3 +300,24 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
         else:
             parent.terminate()
         assert parent.stdout.read().splitlines() == LAST
+
+
+@pytest.mark.parametrize("options", [(), ("--once",)])
+def test_ctrl_c_ends_an_uploader_that_waits_for_vertex(tmp_path: Path, options: tuple[str, ...]) -> None:
+    written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
+    (tmp_path / "tiny" / "tries").write_text("2")  # Vertex answers
+    slow = "def write(self, batch): time.sleep(60); print"
+    waiting = PROGRAM.replace("def write(self, batch): print", slow).replace("import os,", "import os, time,")
+        "def write(self, batch): print", "def write(self, batch): time.sleep(60); print", 1
+    ).replace("import os,", "import os, time,")
+    line = [sys.executable, "-c", waiting, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *options]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as uploader:
+        assert uploader.stdout
+        for _ in range(2):
+            uploader.stdout.readline()
+        begun = time.monotonic()
+        while uploader.poll() is None and time.monotonic() < begun + 30:
+            uploader.send_signal(signal.SIGINT)  # the second one, of an uploader that finishes first
+            time.sleep(0.5)
+        assert b"KeyboardInterrupt" in uploader.communicate()[1]
