@@ -107,8 +107,8 @@ def main(arguments: Sequence[str]) -> int:
     """Uploads every minute until SIGTERM or Ctrl-C, and what came before that; 0 then.
 
     Raises:
-        BoardError, RunError, StoreError: the last points couldn't be read or written. Before, that is printed,
-            and all is uploaded anew.
+        BoardError, RunError, StoreError: the last points couldn't be read or written. Before, that is
+            printed, and all is uploaded anew.
     """
     options = _options(arguments)
     url, parent = options.run.rstrip("/"), os.getppid()

@@ -308,8 +308,6 @@ def test_ctrl_c_ends_an_uploader_that_waits_for_vertex(tmp_path: Path, options: 
     (tmp_path / "tiny" / "tries").write_text("2")  # Vertex answers
     slow = "def write(self, batch): time.sleep(60); print"
     waiting = PROGRAM.replace("def write(self, batch): print", slow).replace("import os,", "import os, time,")
-        "def write(self, batch): print", "def write(self, batch): time.sleep(60); print", 1
-    ).replace("import os,", "import os, time,")
     line = [sys.executable, "-c", waiting, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *options]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as uploader:
