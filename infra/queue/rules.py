@@ -17,6 +17,7 @@ from infra.queue.versions import IMAGES
 from infra.settings.schema import Relation, Settings
 
 _UPLOAD_ROLE = "roles/aiplatform.user"
+_CONTROLLERS = ("kueue-system", "jobset-system")
 _TEAMS = ("queue:teams[].name", "queue:teams[].namespace")
 _POOLS = ("gke:tpuPools[].count", "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology")
 
@@ -40,7 +41,12 @@ def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
     known = settings[GkeSettings].namespaces
     for team in teams(settings):
-        if team.namespace not in known:
+        if team.namespace in _CONTROLLERS:
+            yield Problem(
+                "queue:teams", f'namespace "{team.namespace}" of {team.name}',
+                "this namespace is a controller's, and has its rights", "write one of the team's own",
+            )  # fmt: skip
+        elif team.namespace not in known:
             yield Problem(
                 "queue:teams", f'namespace "{team.namespace}" of {team.name}',
                 f"pods may use the buckets in gke:namespaces alone: {', '.join(known) or 'none'}",
