@@ -222,6 +222,8 @@ def test_people_reach_the_cluster_by_a_role_with_three_permissions() -> None:
         (member, "projects/my-project/roles/tpuQueue_dev")
         for member in ("serviceAccount:ci@p.iam.gserviceaccount.com", "user:ada@example.com")
     ]
+    for one in recording.of("gcp:projects/iAMMember:IAMMember"):
+        assert any(urn.endswith("IAMCustomRole::members") for urn in one.options["dependencies"])
 
 
 def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
