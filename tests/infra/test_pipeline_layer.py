@@ -89,6 +89,7 @@ def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> No
     assert "@RUN" not in text
     assert "@DATA" not in text
     for request in found["start"]:
+        assert request["method"] == "POST"
         named = f"nodeId={TRAINING}" in request["url"] or "ifGenerationMatch=0" in request["url"]
         named = named or request["body"].get("metadata", {}).get("name") == f"tokens-{TRAINING}"
         assert named or "once" in found, "what no client names is asked for first"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from infra.errors import SettingsError
 from infra.jobs.jobset import jobset
 from infra.jobs.submission import Request, Submission, SubmissionError, submission
 from infra.settings import Settings, parse
@@ -191,3 +192,13 @@ def test_extraction_has_slices_of_one_host() -> None:
         ask("extract qwen2.5-0.5b.toml --stream gs://b/streams")
     single = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
     assert ask("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=single, slices=2).job.hosts == 1
+
+
+def test_without_data_a_pool_is_in_any_zone_of_the_cluster() -> None:
+    elsewhere = [{"name": "far", "acceleratorType": "v6e-16", "zone": "us-east5-a"}]
+    with pytest.raises(SettingsError, match="jobs read the data from a disk in their zone"):
+        ask(pools=elsewhere)
+    one = worker(ask(pools=elsewhere, **{"data:snapshot": None}))
+    assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-a"
+    assert [mount["mountPath"] for mount in one["volumeMounts"]] == ["/mnt/checkpoints"]
+    assert "DATA_DIR" not in {each["name"] for each in one["env"]}

@@ -220,21 +220,26 @@ sys.exit(curves.main(sys.argv[1:]))
 """
 
 
-def test_what_came_before_sigterm_is_uploaded_before_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "more", "experiment"), [
+    (signal.SIGTERM, [], "tiny"), (signal.SIGINT, ["--experiment", "vision"], "vision"),
+])  # fmt: skip
+def test_what_came_before_a_signal_is_uploaded_before_the_end(
+    number: signal.Signals, more: list[str], experiment: str, tmp_path: Path
+) -> None:
     written(tmp_path / "tiny", {"loss": [(1, 1.0), (2, 0.5)]})
     whole = cut(tmp_path / "tiny", 1)
-    line = [sys.executable, "-c", ENDED, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1"]
+    line = [sys.executable, "-c", ENDED, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *more]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment) as uploader:
         assert uploader.stdout
         lines = [uploader.stdout.readline().strip() for _ in range(4)]
         assert lines == [
-            f"{L}/tensorboards/1 tiny tiny",
+            f"{L}/tensorboards/1 {experiment} tiny",
             "uploading to board",
             "{'loss': [1]}",
             "1 points uploaded",
         ]
         next((tmp_path / "tiny" / "tensorboard").iterdir()).write_bytes(whole)
-        uploader.send_signal(signal.SIGTERM)
+        uploader.send_signal(number)
         assert uploader.stdout.read().splitlines() == ["{'loss': [2]}", "1 points uploaded"]
         assert uploader.wait(10) == 0
