@@ -23,7 +23,7 @@ from workload.errors import BoardError, ConfigError
 from workload.runs import vertex
 from workload.runs.curves import Curves, main, records, upload
 from workload.runs.store import FolderStore
-from workload.runs.vertex import Board, id_of
+from workload.runs.vertex import Board, Point, id_of
 
 BOARDS = "aiplatform.projects.locations.tensorboards"
 HOST = "us-east5-aiplatform"
@@ -197,6 +197,18 @@ def test_what_is_refused_is_reported_with_what_to_do(
     assert [problem.key for problem in caught.value.problems] == ["--to", "--experiment", "--every-s"]
 
 
+@pytest.mark.parametrize(("value", "written_as"), [
+    (0.0, 0.0), (float("inf"), "Infinity"), (float("-inf"), "-Infinity"), (float("nan"), "NaN"),
+])  # fmt: skip
+def test_what_json_has_no_number_for_is_written_as_protocol_buffers_do(
+    value: float, written_as: float | str
+) -> None:
+    found = vertex._value(Point(7, value, 1_767_225_600.5))
+    assert found == {
+        "step": "7", "wallTime": "2026-01-01T00:00:00.500000Z", "scalar": {"value": written_as},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("title", ["loss", "eval_loss", "Loss", "a/b", "ü", "x" * 300, "-"])
 def test_ids_are_ones_that_vertex_takes_and_differ_where_titles_do(title: str) -> None:
     import re
@@ -221,7 +233,7 @@ sys.exit(curves.main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(("number", "more", "experiment"), [
-    (signal.SIGTERM, [], "tiny"), (signal.SIGINT, ["--experiment", "vision"], "vision"),
+    (signal.SIGTERM, [], "tiny"), (signal.SIGINT, ["--experiment", "vision", "--every-s", "0.5"], "vision"),
 ])  # fmt: skip
 def test_what_came_before_a_signal_is_uploaded_before_the_end(
     number: signal.Signals, more: list[str], experiment: str, tmp_path: Path
