@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,12 @@ def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
         "stopWhenDone": True,
     }  # fmt: skip
     assert node["body"]["labels"]["bundle"]
+
+
+def test_a_slice_that_would_have_nothing_to_install_is_refused_with_the_update() -> None:
+    for train, refused in ((FLEET, True), (VERTEX, False)):
+        with pytest.raises(pulumi.RunError, match="tpu publish") if refused else nullcontext():
+            run("pipeline", {**OFF["pipeline"], **train}, up=UP, published=False)
 
 
 OBJECTS = "storage.googleapis.com/storage/v1/b/my-project-checkpoints/o"

@@ -237,12 +237,21 @@ def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
     disk = manifest(recording, "PersistentVolume", "PersistentVolume-speech-data-training-data-us-east5-b")[
         "spec"
     ]
-    assert disk["csi"]["volumeHandle"] == "projects/my-project/zones/us-east5-b/disks/up"
-    assert disk["csi"]["readOnly"] is True
+    assert disk["csi"] == {
+        "driver": "pd.csi.storage.gke.io", "volumeHandle": "projects/my-project/zones/us-east5-b/disks/up",
+        "fsType": "ext4", "readOnly": True,
+    }  # fmt: skip
+    zone = {"key": "topology.gke.io/zone", "operator": "In", "values": ["us-east5-b"]}
+    assert disk["nodeAffinity"] == {"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
+    for one, mode in ((bucket, "ReadWriteMany"), (disk, "ReadOnlyMany")):
+        assert (one["accessModes"], one["storageClassName"]) == ([mode], ""), "no class makes another"
+    assert disk["claimRef"] == {"namespace": "speech", "name": "data-training-data-us-east5-b"}
+    assert bucket["mountOptions"] == ["implicit-dirs"]
     claim = manifest(
         recording, "PersistentVolumeClaim", "PersistentVolumeClaim-speech-data-training-data-us-east5-b"
     )["spec"]
     assert claim["volumeName"] == "speech-data-training-data-us-east5-b"
+    assert (claim["accessModes"], claim["storageClassName"]) == (["ReadOnlyMany"], "")
     assert not [one for one in up(**{"data:snapshot": None}).resources if "data-us-east5" in one.name]
 
 

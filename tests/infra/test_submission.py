@@ -38,6 +38,12 @@ def worker(one: Submission) -> dict[str, Any]:
     return dict(pod["containers"][0], volumes=pod["volumes"], selector=pod["nodeSelector"])
 
 
+def notes(one: Submission) -> dict[str, str]:
+    """Annotations of the workers' pods."""
+    template = jobset(one.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    return dict(template["metadata"]["annotations"])
+
+
 def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
     one = ask()
     assert (one.job.name, one.job.hosts, one.job.chips_per_host, one.job.slices) == ("train-tiny", 4, 4, 1)
@@ -47,6 +53,11 @@ def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
 
 def test_a_multislice_job_pays_for_all_of_its_slices() -> None:
     assert ask(pools=TWO, size="v6e-16", slices=2).hourly == pytest.approx(2 * (ask().hourly or 0))
+
+
+@pytest.mark.parametrize(("given", "restarts"), [({}, 4), ({"queue:restarts": 0}, 0)])
+def test_how_often_a_job_is_restarted_is_a_setting(given: dict[str, int], restarts: int) -> None:
+    assert jobset(ask(**given).job)["spec"]["failurePolicy"]["maxRestarts"] == restarts
 
 
 @pytest.mark.parametrize("words", [{"size": "v6e-256"}, {"size": "16x16"}, {"pool": "big"}])
@@ -93,6 +104,7 @@ def test_a_pod_finds_what_a_host_finds() -> None:
         "data-training-data-us-east5-b",
     ]
     assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-b"
+    assert notes(ask())["gke-gcsfuse/volumes"] == "true", "GKE puts the bucket's sidecar into such pods alone"
 
 
 @pytest.mark.parametrize(("install", "command"), [
