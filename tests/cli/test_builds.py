@@ -243,3 +243,6 @@ def test_a_checkout_is_packed_the_same_each_time_and_without_what_git_ignores(tm
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     (tmp_path / ".gitignore").write_text("__pycache__\n")
     assert names() == [".gitignore", ".hidden", "a.py"]
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    (tmp_path / "a.py").unlink()
+    assert names() == [".gitignore", ".hidden"], "git lists what is deleted until that is committed"

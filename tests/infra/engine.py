@@ -94,6 +94,7 @@ class Recording(pulumi.runtime.Mocks):
     stacks: Mapping[str, Mapping[str, Any]]
     objects: frozenset[str] = frozenset()
     network_mtu: int = 8896
+    environment: str = "dev"
     secret: tuple[str, ...] = ()
     resources: list[Registration] = field(default_factory=list)
     reads: list[tuple[str, str]] = field(default_factory=list)
@@ -132,7 +133,7 @@ class Recording(pulumi.runtime.Mocks):
         self.calls.append((args.token, args.args, args.provider))
         if args.token == "pulumi:pulumi:readStackOutputs":
             organization, layer, stack = args.args["name"].split("/")
-            assert (organization, stack) == ("organization", "dev")
+            assert (organization, stack) == ("organization", self.environment)
             if layer not in self.stacks:
                 raise EngineError(f'unknown stack "{args.args["name"]}"')
             outputs, secret = dict(self.stacks[layer]), list(self.secret)
@@ -194,6 +195,7 @@ def run(
     published: bool = True,
     missing: str | None = None,
     network_mtu: int = 8896,
+    environment: str = "dev",
 ) -> Recording:
     """Run a layer's program and wait for all that it started. A change to None removes a key; `missing` is
     the URL of one object that isn't there though a bundle is published.
@@ -203,7 +205,7 @@ def run(
     bucket = stacks.get("storage", {}).get("bucketName", "")
     objects = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
     there = {f"gs://{bucket}/bundles/{name}" for name in objects if published}
-    recording = Recording(preview, stacks, frozenset(there - {missing}), network_mtu)
+    recording = Recording(preview, stacks, frozenset(there - {missing}), network_mtu, environment)
     execute(layer, values, recording)
     return recording
 
@@ -225,7 +227,7 @@ def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
         pulumi.runtime.set_mocks(
             recording,
             project=layer,
-            stack="dev",
+            stack=recording.environment,
             preview=recording.preview,
             logger=logger,
             monitor=Monitor(recording),

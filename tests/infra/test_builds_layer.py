@@ -142,6 +142,23 @@ def test_steps_ask_no_question_and_apply_the_plan_of_their_preview() -> None:
     } == {"tpu"}
 
 
+def test_the_command_of_a_build_names_its_file_where_the_checkout_goes_and_the_plan() -> None:
+    begin = (
+        "gcloud builds submit --project=my-project --gcs-source-staging-dir=gs://my-project-pulumi/sources"
+    )
+    plan = " --substitutions=_PLAN=ID_OF_THE_PREVIEW"
+    assert up().exports["submit"] == {
+        kind: f"{begin} --config=cloudbuild/dev/{kind}.yaml{plan if kind == 'provision' else ''}"
+        for kind in ("image", "preview", "provision", "destroy")
+    }
+
+
+def test_the_image_of_a_tag_stays_the_one_that_was_pushed_first() -> None:
+    repository = up().only("gcp:artifactregistry/repository:Repository").inputs
+    assert repository["dockerConfig"] == {"immutableTags": True}
+    assert (repository["format"], repository["location"]) == ("DOCKER", "us-east5")
+
+
 def test_who_starts_builds_may_start_them_read_their_logs_and_upload_a_checkout() -> None:
     user = "user:ann@example.com"
     recording = up(previewUsers=[user], applyUsers=[user])

@@ -20,9 +20,10 @@ TRAIN: dict[str, Any] = {"name": "train", "acceleratorType": "v6e-16", "zone": "
 NODES = "tpu-gke-nodes@my-project.iam.gserviceaccount.com"
 
 
-def up(*pools: dict[str, Any], preview: bool = False, **changes: Any) -> Recording:
+def up(*pools: dict[str, Any], preview: bool = False, environment: str = "dev", **changes: Any) -> Recording:
     settings = {f"gke:{key}": value for key, value in changes.items()}
-    return run("gke", {"gke:tpuPools": list(pools or [TRAIN]), **settings}, preview=preview)
+    given = {"gke:tpuPools": list(pools or [TRAIN]), **settings}
+    return run("gke", given, preview=preview, environment=environment)
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -125,11 +126,25 @@ def test_a_node_pool_is_a_slice(preview: bool) -> None:
             "shieldedInstanceConfig": {"enableSecureBoot": True, "enableIntegrityMonitoring": True},
         },
     }
-    cpu = recording.named(POOL, "cpu").inputs
-    assert (cpu["nodeCount"], cpu["nodeConfig"]["machineType"], cpu["nodeConfig"]["diskSizeGb"]) == (
-        3, "n2-standard-4", 200,
-    )  # fmt: skip
-    assert "taints" not in cpu["nodeConfig"]
+    assert recording.named(POOL, "cpu").inputs == {
+        "name": "cpu",
+        "cluster": "tpu",
+        "location": "us-east5",
+        "nodeLocations": ["us-east5-b"],
+        "nodeCount": 3,
+        "maxPodsPerNode": 110,
+        "management": {"autoRepair": True, "autoUpgrade": True},
+        "networkConfig": {"enablePrivateNodes": True},
+        "nodeConfig": {
+            "machineType": "n2-standard-4",
+            "diskType": "pd-balanced",
+            "diskSizeGb": 200,
+            "serviceAccount": UNKNOWN if preview else NODES,
+            "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
+            "workloadMetadataConfig": {"mode": "GKE_METADATA"},
+            "shieldedInstanceConfig": {"enableSecureBoot": True, "enableIntegrityMonitoring": True},
+        },
+    }
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -192,8 +207,11 @@ def test_flex_start_begins_with_no_node_and_ends_after_a_week() -> None:
 def test_queued_pools_wait_for_provisioning_requests() -> None:
     inputs, node = config(queued=True)
     assert inputs["queuedProvisioning"] == {"enabled": True}
-    assert inputs["autoscaling"]["maxNodeCount"] == 4
-    assert "flexStart" not in node
+    assert inputs["initialNodeCount"] == 0
+    assert inputs["autoscaling"] == {"minNodeCount": 0, "maxNodeCount": 4, "locationPolicy": "ANY"}
+    assert inputs["management"] == {"autoRepair": False, "autoUpgrade": True}
+    assert node["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+    assert not {"flexStart", "maxRunDuration"} & set(node)
 
 
 def test_a_reservation_is_named() -> None:
@@ -358,10 +376,23 @@ def test_what_just_fits_is_taken(given: dict[str, Any]) -> None:
     parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
 
 
-@pytest.mark.parametrize(("given", "protected"), [(None, False), (True, True), (False, False)])
-def test_deletion_protection_in_dev(given: bool | None, protected: bool) -> None:
-    changes = {} if given is None else {"deletionProtection": given}
-    assert up(**changes).only(CLUSTER).inputs["deletionProtection"] is protected
+@pytest.mark.parametrize(("environment", "given", "protected"), [
+    ("dev", None, False), ("dev", True, True), ("dev", False, False), ("prod", None, True),
+    ("prod", False, False),
+])  # fmt: skip
+def test_every_cluster_but_that_of_dev_is_protected_unless_the_settings_say_otherwise(
+    environment: str, given: bool | None, protected: bool
+) -> None:
+    asked = {} if given is None else {"gke:deletionProtection": given}
+    asked |= {"gke:tpuPools": [TRAIN], "policy:enforcement": "advisory"}  # of a budget, and of this itself
+    cluster = run("gke", asked, environment=environment).only(CLUSTER)
+    assert cluster.inputs["deletionProtection"] is protected
+
+
+def test_groups_are_known_by_the_one_that_the_settings_name() -> None:
+    group = "gke-security-groups@example.com"
+    inputs = up(securityGroup=group).only(CLUSTER).inputs
+    assert inputs["authenticatorGroupsConfig"] == {"securityGroup": group}
 
 
 def test_upgrades_may_come() -> None:

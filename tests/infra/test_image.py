@@ -107,6 +107,7 @@ def test_the_build_is_one_that_cloud_build_knows(tmp_path: Path) -> None:
             check(wrong)
     tag = f"{REPOSITORY}:{bucket.id[:12]}"
     assert build["images"] == [tag]
+    assert (build["timeout"], build["options"]) == ("1800s", {"logging": "CLOUD_LOGGING_ONLY"})
     assert "serviceAccount" not in build, "Cloud Build's own"
     account = "projects/p/serviceAccounts/b@p.iam.gserviceaccount.com"
     assert image.cloud_build(REPOSITORY, bucket.id, account)["serviceAccount"] == account

@@ -112,6 +112,7 @@ def test_a_job_in_the_queue_has_its_place_and_what_holds_it() -> None:
         QUEUED, 3, "couldn't assign flavors: 16 more needed",
     )  # fmt: skip
     assert (found.priority, found.hosts, found.running) == ("high", 4, 0)
+    assert (found.restarts, found.counted) == (0, 0)
 
 
 def test_a_job_of_which_the_queue_has_heard_nothing_is_queued_without_a_place() -> None:

@@ -2,10 +2,12 @@
 
 import json
 import zipfile
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
 import yaml
 
@@ -91,6 +93,7 @@ def test_a_handoff_can_be_repeated_and_names_the_run(more: dict[str, Any]) -> No
     assert "@RUN" not in text
     assert "@DATA" not in text
     for request in found["start"]:
+        assert request["method"] == "POST"
         named = f"nodeId={TRAINING}" in request["url"] or "ifGenerationMatch=0" in request["url"]
         named = named or request["body"].get("metadata", {}).get("name") == f"tokens-{TRAINING}"
         assert named or "once" in found, "what no client names is asked for first"
@@ -109,7 +112,46 @@ def test_a_slice_is_a_fleet_of_one_that_every_fleet_command_knows() -> None:
     )
     run_ = f"train tiny.toml --name {RUN} --set data.path=/mnt/checkpoints/{places.FOLDER}"
     assert node["body"]["metadata"]["tpu-run"] == described["body"]["run"] == run_
-    assert [request["method"] for request in found["stop"]] == ["DELETE", "DELETE"]
+    assert [
+        (request["method"], request["url"].partition("googleapis.com/")[2]) for request in found["stop"]
+    ] == [
+        ("DELETE", f"storage/v1/b/my-project-checkpoints-fleet/o/0123abc%2Ffleets%2F{TRAINING}.json"),
+        ("DELETE", f"v2/projects/my-project/locations/us-east5-b/nodes/{TRAINING}"),
+    ]
+    given = {key: value for key, value in described["body"].items() if key not in ("run", "bundle")}
+    assert given == {
+        "name": TRAINING, "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "count": 1, "spot": True,
+        "stopWhenDone": True,
+    }  # fmt: skip
+    assert node["body"]["labels"]["bundle"]
+
+
+def test_a_slice_that_would_have_nothing_to_install_is_refused_with_the_update() -> None:
+    for train, refused in ((FLEET, True), (VERTEX, False)):
+        with pytest.raises(pulumi.RunError, match="tpu publish") if refused else nullcontext():
+            run("pipeline", {**OFF["pipeline"], **train}, up=UP, published=False)
+
+
+OBJECTS = "storage.googleapis.com/storage/v1/b/my-project-checkpoints/o"
+CUSTOM_JOBS = "us-east5-aiplatform.googleapis.com/v1/projects/my-project/locations/us-east5/customJobs"
+WATCHED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    (FLEET, f"{OBJECTS}/heartbeats%2F{TRAINING}%2Fworker-0?alt=media",
+     {"path": ["state"], "done": ["done"], "failed": []}),
+    (JOBSET, f"e/apis/jobset.x-k8s.io/v1alpha2/namespaces/vision/jobsets/tokens-{TRAINING}",
+     {"path": ["status", "terminalState"], "done": ["Completed"], "failed": ["Failed"]}),
+    (VERTEX, f'{CUSTOM_JOBS}?filter=displayName%3D"{TRAINING}"',
+     {"list": "customJobs", "path": ["state"], "done": ["JOB_STATE_SUCCEEDED"],
+      "failed": ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "url", "states"), WATCHED)
+def test_the_workflow_knows_every_state_in_which_training_ends(
+    more: dict[str, Any], url: str, states: dict[str, Any]
+) -> None:
+    found = handoff.handoff(settings(**{k.replace(":", "__"): v for k, v in more.items()}), "0123abc", "e")
+    assert found is not None
+    assert found["watch"] == {"url": f"https://{url}", **states}
 
 
 def test_a_custom_job_is_what_the_api_describes() -> None:
@@ -119,7 +161,23 @@ def test_a_custom_job_is_what_the_api_describes() -> None:
     assert wrong("aiplatform", "v1", "GoogleCloudAiplatformV1CustomJob", request["body"]) == []
     (pool,) = request["body"]["jobSpec"]["workerPoolSpecs"]
     assert "acceleratorType" not in pool["machineSpec"], "the API's list of accelerators has no v6e"
-    assert pool["diskSpec"]["bootDiskType"] == "hyperdisk-balanced"
+    assert pool == {
+        "machineSpec": {"machineType": "ct6e-standard-8t", "tpuTopology": "2x4"},
+        "replicaCount": "1",
+        "diskSpec": {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 100},
+        "containerSpec": {
+            "imageUri": VERTEX["pipeline:trainImage"],
+            "command": [
+                "workload", "train", "tiny.toml", "--name", RUN, "--set",
+                f"data.path=/gcs/my-project-checkpoints/{places.FOLDER}",
+            ],
+            "env": [{"name": "CHECKPOINT_BUCKET", "value": "my-project-checkpoints"}],
+        },
+    }  # fmt: skip
+    spec = request["body"]["jobSpec"]
+    assert spec["scheduling"] == {"timeout": "86400s", "restartJobOnWorkerRestart": False}
+    assert spec["serviceAccount"] == "tpu-training@my-project.iam.gserviceaccount.com"
+    assert found["once"] == found["watch"]["url"]
 
 
 @pytest.mark.parametrize("train", [FLEET, VERTEX, JOBSET])

@@ -80,7 +80,10 @@ def test_what_runs_waits_for_its_kinds_and_they_for_what_is_small(name: str) -> 
     assert all(needs[one] >= {*space} for one in roles)
     assert all(needs[one] >= {*space, *roles} for one in kinds)
     assert all(needs[one] >= {*space, *roles, *kinds} for one in running)
-    assert any(one.startswith("Deployment-") for one in running)
+    # Asked about objects before it runs, a controller would refuse all of them.
+    asked = {"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "Deployment"}
+    assert not asked & {one.partition("-")[0] for one in (*space, *roles, *kinds)}
+    assert asked - {"APIService"} <= {one.partition("-")[0] for one in running}
 
 
 def test_schemas_lose_their_descriptions_and_nothing_else() -> None:
@@ -222,6 +225,8 @@ def test_people_reach_the_cluster_by_a_role_with_three_permissions() -> None:
         (member, "projects/my-project/roles/tpuQueue_dev")
         for member in ("serviceAccount:ci@p.iam.gserviceaccount.com", "user:ada@example.com")
     ]
+    for one in recording.of("gcp:projects/iAMMember:IAMMember"):
+        assert any(urn.endswith("IAMCustomRole::members") for urn in one.options["dependencies"])
 
 
 def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
@@ -232,12 +237,21 @@ def test_jobs_find_the_bucket_and_the_data_of_each_zone() -> None:
     disk = manifest(recording, "PersistentVolume", "PersistentVolume-speech-data-training-data-us-east5-b")[
         "spec"
     ]
-    assert disk["csi"]["volumeHandle"] == "projects/my-project/zones/us-east5-b/disks/up"
-    assert disk["csi"]["readOnly"] is True
+    assert disk["csi"] == {
+        "driver": "pd.csi.storage.gke.io", "volumeHandle": "projects/my-project/zones/us-east5-b/disks/up",
+        "fsType": "ext4", "readOnly": True,
+    }  # fmt: skip
+    zone = {"key": "topology.gke.io/zone", "operator": "In", "values": ["us-east5-b"]}
+    assert disk["nodeAffinity"] == {"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
+    for one, mode in ((bucket, "ReadWriteMany"), (disk, "ReadOnlyMany")):
+        assert (one["accessModes"], one["storageClassName"]) == ([mode], ""), "no class makes another"
+    assert disk["claimRef"] == {"namespace": "speech", "name": "data-training-data-us-east5-b"}
+    assert bucket["mountOptions"] == ["implicit-dirs"]
     claim = manifest(
         recording, "PersistentVolumeClaim", "PersistentVolumeClaim-speech-data-training-data-us-east5-b"
     )["spec"]
     assert claim["volumeName"] == "speech-data-training-data-us-east5-b"
+    assert (claim["accessModes"], claim["storageClassName"]) == (["ReadOnlyMany"], "")
     assert not [one for one in up(**{"data:snapshot": None}).resources if "data-us-east5" in one.name]
 
 

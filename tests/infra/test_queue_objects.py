@@ -53,6 +53,23 @@ def test_quota_is_written_as_kueue_writes_it_back() -> None:
     assert amounts(chips=4096, hosts=1024) == {TPU: "4096", "cpu": "183296", "memory": "680Ti"}
 
 
+@pytest.mark.parametrize(("machine", "chips", "cpu", "memory"), [
+    ("ct6e-standard-1t", 1, "43", "160Gi"), ("ct6e-standard-4t", 4, "179", "680Gi"),
+    ("ct6e-standard-8t", 8, "179", "1380Gi"),
+])  # fmt: skip
+def test_a_nodes_cpus_and_memory_are_less_than_its_machine_has(
+    machine: str, chips: int, cpu: str, memory: str
+) -> None:
+    one = pool("a-0", machineType=machine, chips=chips, hosts=1)
+    (queue,) = of_kind("ClusterQueue", one)
+    (group,) = queue["spec"]["resourceGroups"]
+    found = {each["name"]: each["nominalQuota"] for each in group["flavors"][1]["resources"]}
+    assert found == {TPU: str(chips), "cpu": cpu, "memory": memory}
+    assert group["coveredResources"] == [TPU, "cpu", "memory"]
+    # What copies curves waits for a CPU node by itself: it is not rationed.
+    assert [each["nominalQuota"] for each in group["flavors"][0]["resources"]] == ["0", "100k", "400000Gi"]
+
+
 def test_pools_that_are_alike_share_a_flavor() -> None:
     known = flavors([pool("a-0"), pool("a-1"), pool("c-0", topology="4x8", chips=32, hosts=8)])
     assert [[one["name"] for one in same] for same in known.values()] == [["a-0", "a-1"], ["c-0"]]

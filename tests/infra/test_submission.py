@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from infra.errors import SettingsError
 from infra.jobs.jobset import jobset
 from infra.jobs.submission import Request, Submission, SubmissionError, submission
 from infra.settings import Settings, parse
@@ -37,6 +38,12 @@ def worker(one: Submission) -> dict[str, Any]:
     return dict(pod["containers"][0], volumes=pod["volumes"], selector=pod["nodeSelector"])
 
 
+def notes(one: Submission) -> dict[str, str]:
+    """Annotations of the workers' pods."""
+    template = jobset(one.job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    return dict(template["metadata"]["annotations"])
+
+
 def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
     one = ask()
     assert (one.job.name, one.job.hosts, one.job.chips_per_host, one.job.slices) == ("train-tiny", 4, 4, 1)
@@ -46,6 +53,11 @@ def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
 
 def test_a_multislice_job_pays_for_all_of_its_slices() -> None:
     assert ask(pools=TWO, size="v6e-16", slices=2).hourly == pytest.approx(2 * (ask().hourly or 0))
+
+
+@pytest.mark.parametrize(("given", "restarts"), [({}, 4), ({"queue:restarts": 0}, 0)])
+def test_how_often_a_job_is_restarted_is_a_setting(given: dict[str, int], restarts: int) -> None:
+    assert jobset(ask(**given).job)["spec"]["failurePolicy"]["maxRestarts"] == restarts
 
 
 @pytest.mark.parametrize("words", [{"size": "v6e-256"}, {"size": "16x16"}, {"pool": "big"}])
@@ -92,6 +104,7 @@ def test_a_pod_finds_what_a_host_finds() -> None:
         "data-training-data-us-east5-b",
     ]
     assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-b"
+    assert notes(ask())["gke-gcsfuse/volumes"] == "true", "GKE puts the bucket's sidecar into such pods alone"
 
 
 @pytest.mark.parametrize(("install", "command"), [
@@ -185,3 +198,13 @@ def test_extraction_has_slices_of_one_host() -> None:
         ask("extract qwen2.5-0.5b.toml --stream gs://b/streams")
     single = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
     assert ask("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=single, slices=2).job.hosts == 1
+
+
+def test_without_data_a_pool_is_in_any_zone_of_the_cluster() -> None:
+    elsewhere = [{"name": "far", "acceleratorType": "v6e-16", "zone": "us-east5-a"}]
+    with pytest.raises(SettingsError, match="jobs read the data from a disk in their zone"):
+        ask(pools=elsewhere)
+    one = worker(ask(pools=elsewhere, **{"data:snapshot": None}))
+    assert one["selector"]["topology.kubernetes.io/zone"] == "us-east5-a"
+    assert [mount["mountPath"] for mount in one["volumeMounts"]] == ["/mnt/checkpoints"]
+    assert "DATA_DIR" not in {each["name"] for each in one["env"]}

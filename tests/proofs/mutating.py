@@ -65,7 +65,7 @@ class Tree:
         self._server = subprocess.Popen(
             [sys.executable, "tests/proofs/forked.py"],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": "", "TPU_CACHE": str(cache_dir().parent)},
+            env={**os.environ, "PYTHONPATH": "", "TPU_CACHE": str(cache_dir())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

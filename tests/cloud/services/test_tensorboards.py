@@ -25,7 +25,7 @@ from workload.errors import BoardError, ConfigError, RunError
 from workload.runs import vertex
 from workload.runs.curves import Curves, main, records, upload
 from workload.runs.store import FolderStore
-from workload.runs.vertex import Board, id_of
+from workload.runs.vertex import Board, Point, id_of
 
 BOARDS = "aiplatform.projects.locations.tensorboards"
 HOST = "us-east5-aiplatform"
@@ -238,6 +238,18 @@ def test_an_id_of_vertex_stays_as_it_is(title: str) -> None:
     assert id_of(title) == title
 
 
+@pytest.mark.parametrize(("value", "written_as"), [
+    (0.0, 0.0), (float("inf"), "Infinity"), (float("-inf"), "-Infinity"), (float("nan"), "NaN"),
+])  # fmt: skip
+def test_what_json_has_no_number_for_is_written_as_protocol_buffers_do(
+    value: float, written_as: float | str
+) -> None:
+    found = vertex._value(Point(7, value, 1_767_225_600.5))
+    assert found == {
+        "step": "7", "wallTime": "2026-01-01T00:00:00.500000Z", "scalar": {"value": written_as},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("title", ["loss", "eval_loss", "Loss", "a/b", "ü", "x" * 300, "-"])
 def test_ids_are_ones_that_vertex_takes_and_differ_where_titles_do(title: str) -> None:
     import re
@@ -274,7 +286,7 @@ FIRST = [
 LAST = ["{'loss': [2]}", "curves: 1 points uploaded"]
 
 
-@pytest.mark.parametrize("ended_by", ["SIGTERM", "parent"])
+@pytest.mark.parametrize("ended_by", ["SIGTERM", "SIGINT", "parent"])
 def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothing(
     ended_by: str, tmp_path: Path
 ) -> None:
@@ -282,6 +294,10 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
     written(folder, {"loss": [(1, 1.0), (2, 0.5)]})
     whole = cut(folder, 1)
     line = [sys.executable, "-c", PROGRAM, str(folder), "--to", f"{L}/tensorboards/1", "--every-s", "0.2"]
+    first = FIRST
+    if ended_by == "SIGINT":
+        line += ["--experiment", "vision"]
+        first = [one.replace("tiny tiny", "vision tiny") for one in FIRST]
     begin = f"exec {shlex.join(line)}"
     if ended_by == "parent":
         begin = f"{shlex.join([*line, '--with-parent'])} & echo $!; read -r _; kill -9 $$"
@@ -292,13 +308,13 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
         assert parent.stdout
         if ended_by == "parent":
             assert parent.stdout.readline().strip().isdecimal()
-        assert [parent.stdout.readline().strip() for _ in FIRST] == FIRST
+        assert [parent.stdout.readline().strip() for _ in first] == first
         next((folder / "tensorboard").iterdir()).write_bytes(whole)
         if ended_by == "parent":
             parent.stdin.write("\n")
             parent.stdin.flush()
         else:
-            parent.terminate()
+            parent.send_signal(getattr(signal, ended_by))
         assert parent.stdout.read().splitlines() == LAST
 
 
