@@ -4,7 +4,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.gke.cluster import TrainingCluster, node_defaults
-from infra.gke.pools import FLEX_START, QUEUED, RESERVED, SPOT, Pool, region
+from infra.gke.pools import FLEX_START, QUEUED, SPOT, Pool, region
 from infra.gke.settings import GkeSettings
 from infra.settings import Settings
 
@@ -78,7 +78,7 @@ def _node_config(
         config["max_run_duration"] = f"{pool.max_run_duration_s}s"
     if pool.provisioning in (FLEX_START, QUEUED):
         config["reservation_affinity"] = {"consume_reservation_type": "NO_RESERVATION"}
-    if pool.provisioning == RESERVED and pool.reservation:
+    if pool.reservation:
         config["reservation_affinity"] = {
             "consume_reservation_type": "SPECIFIC_RESERVATION",
             "key": "compute.googleapis.com/reservation-name",
