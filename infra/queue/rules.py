@@ -9,7 +9,6 @@ from infra import nodes
 from infra.catalog import region_of
 from infra.data.settings import DataSettings
 from infra.errors import Problem
-from infra.gke.pools import region
 from infra.gke.settings import GkeSettings
 from infra.queue.settings import QueueSettings
 from infra.queue.team import planned_pools, teams
@@ -83,8 +82,9 @@ def _data(settings: Settings, given: set[str]) -> Iterator[Problem]:
     data = settings.get(DataSettings)
     if data is None or data.snapshot is None:
         return
-    has, known, home = nodes.zones(settings), nodes.known_zones(settings), region(settings)
-    for number, pool in enumerate(settings[GkeSettings].tpu_pools):
+    has, known, gke = nodes.zones(settings), nodes.known_zones(settings), settings[GkeSettings]
+    home = gke.region or settings[StorageSettings].location
+    for number, pool in enumerate(gke.tpu_pools):
         zone = pool.zone
         if not pool.count or zone in has or zone not in known or region_of(zone) != home:
             continue  # gke's own rule names a zone that the cluster can't have

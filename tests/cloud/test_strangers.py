@@ -112,7 +112,13 @@ _SERVICES = {
     "billingbudgets": "billing",
     "workflowexecutions": "workflows",
 }
-_COLLECTIONS = {"logging.metrics": "logMetrics", "tpu.queuedResources": "nodes"}
+_COLLECTIONS = {
+    "aiplatform.experiments": "tensorboardExperiments",
+    "aiplatform.runs": "tensorboardRuns",
+    "aiplatform.timeSeries": "tensorboardTimeSeries",
+    "logging.metrics": "logMetrics",
+    "tpu.queuedResources": "nodes",
+}
 
 
 @cache
