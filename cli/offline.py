@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -20,8 +19,7 @@ from infra.queue.settings import QueueSettings
 from infra.settings import Settings, rules
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
-
-_RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
+from workload.runs.location import RUN
 
 
 def manifest(settings: Settings, job: Job, out: str) -> int:
@@ -72,7 +70,7 @@ def image(settings: Settings, options: argparse.Namespace) -> int:
 
 def tensorboard(settings: Settings, options: argparse.Namespace) -> int:
     """Become TensorBoard, which reads the bucket as whoever is logged in."""
-    if options.run and not _RUN.fullmatch(options.run):
+    if options.run and not RUN.fullmatch(options.run):
         raise CommandError(
             f"RUN: {options.run} is no name of a run: a-z, 0-9, '-', '_' and '.', first a letter or digit\n"
             f"    fix: the RUN of gs://{settings[StorageSettings].bucket_name}/runs/RUN, as train's --name"

@@ -44,6 +44,15 @@ def _cut(pattern: str) -> Any:
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
+def _cutting(name: str) -> tuple[tokenizers.Tokenizer, Words]:
+    """A tokenizer that cuts by a pattern, without tokens, and its words."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = _cut(PATTERNS[name])
+    found = Words.of(made)
+    assert found
+    return made, found
+
+
 def _trained(pre_tokenizer: Any) -> tokenizers.Tokenizer:
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizer
@@ -71,10 +80,7 @@ def _same(folder: Path, made: tokenizers.Tokenizer, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_every_character_of_plane_0_is_cut_as_the_tokenizer_does(name: str) -> None:
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = _cut(PATTERNS[name])
-    found = Words.of(made)
-    assert found
+    made, found = _cutting(name)
     letters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
     for some in (letters[:128], *(letters[at : at + 4096] for at in range(0, len(letters), 4096))):
         text = "".join(f"a{c}b {c}{c} 1{c}'{c}\n{c}?{c} \n" for c in some)
@@ -86,10 +92,7 @@ def test_every_character_of_plane_0_is_cut_as_the_tokenizer_does(name: str) -> N
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_short_texts_of_ascii_are_cut_as_the_tokenizer_does(name: str) -> None:
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = _cut(PATTERNS[name])
-    found = Words.of(made)
-    assert found
+    made, found = _cutting(name)
     for some in product("aS1 \n\r\x1c'_/", repeat=4):
         text = "".join(some)
         expected = [text[begin:end] for _, (begin, end) in made.pre_tokenizer.pre_tokenize_str(text)]

@@ -37,8 +37,6 @@ __all__ = ["HandOff", "Standby"]
 _ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _POLL_S = 5.0
 _LOOK_S = 0.2  # at a child, and whether to stop it
-_AGAIN_S = 5.0  # as RestartSec of a job's unit
-_MOST_STARTS, _WITHIN_S = 20, 3600.0
 _STOP_S = 300.0  # for the last checkpoint of a run that was taken back; systemd allows less
 _NOTICE_S = 60.0
 _BARRIER = (sys.executable, "-m", "workload.host", "barrier", "--phase", "job", "--program")
@@ -87,7 +85,7 @@ class Standby:
         worker: int,
         say: Callable[[str], None],
         poll_s: float = _POLL_S,
-        again_s: float = _AGAIN_S,
+        again_s: float = unit.AGAIN_S,
         barrier: Sequence[str] = _BARRIER,
         workload: Sequence[str] = _WORKLOAD,
     ) -> None:
@@ -157,7 +155,7 @@ class Standby:
         if not handoff.words:
             return self._end(handoff, "failed", "what was handed over is no `train …` that a host can start")
         if not self._may_start(handoff):
-            return self._end(handoff, "failed", f"started {_MOST_STARTS} times in an hour; see tpu logs")
+            return self._end(handoff, "failed", f"started {unit.MOST_STARTS} times in an hour; see tpu logs")
         self._say(f"standby: takes {handoff.id}: {' '.join(handoff.words)}")
         self._stands_by(f"{handoff.id} waits for the other hosts")
         status = self._child([*self._barrier, handoff.program], handoff, lambda: self._has_ended(handoff))
@@ -211,9 +209,9 @@ class Standby:
             self._starts.clear()
             self._started = handoff.id
         now = time.monotonic()
-        while self._starts and now - self._starts[0] > _WITHIN_S:
+        while self._starts and now - self._starts[0] > unit.WITHIN_S:
             self._starts.popleft()
-        if len(self._starts) >= _MOST_STARTS:
+        if len(self._starts) >= unit.MOST_STARTS:
             return False
         self._starts.append(now)
         return True

@@ -28,6 +28,9 @@ _MAX_CHARACTERS = 500
 # These say themselves how far they are; of all others a service of its own does (heartbeat.py).
 _SAY_THEMSELVES = ("extract", "standby", "train")
 
+# A job that fails is started again after so long, and so often within a time.
+AGAIN_S, MOST_STARTS, WITHIN_S = 5, 20, 3600
+
 # Preemption gives 30 s of notice; two are left for the machine to unmount.
 STOP_TIMEOUT_S = 28
 
@@ -42,8 +45,8 @@ _UNIT = """\
 Description=TPU job: {program}
 Wants=network-online.target tpu-checkpoints.service{heartbeat}
 After=network-online.target tpu-checkpoints.service
-StartLimitIntervalSec=3600
-StartLimitBurst=20
+StartLimitIntervalSec={within_s}
+StartLimitBurst={most_starts}
 
 [Service]
 Type=exec
@@ -63,7 +66,7 @@ KillMode=mixed
 KillSignal=SIGTERM
 TimeoutStopSec={stop_timeout_s}
 Restart=on-failure
-RestartSec=5
+RestartSec={again_s}
 # 2 is what the workload says of settings that can't work: starting again changes nothing.
 RestartPreventExitStatus=2
 # JAX aborts where a peer is lost; the dump of a host's memory would fill its disk.
@@ -164,6 +167,9 @@ def job_unit(run: str) -> str:
         own="" if program in _SAY_THEMSELVES else _OWN,
         heartbeat="" if program in _SAY_THEMSELVES else " tpu-heartbeat.service",
         stop_timeout_s=STOP_TIMEOUT_S,
+        again_s=AGAIN_S,
+        most_starts=MOST_STARTS,
+        within_s=WITHIN_S,
     )
 
 

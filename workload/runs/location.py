@@ -8,7 +8,7 @@ from pathlib import Path
 from workload.errors import Problem
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
-_RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
+RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]:
@@ -25,7 +25,7 @@ def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]
     if not root:
         fix = "set it, or give --dir DIR to keep the run in a folder"
         problems.append(Problem("$CHECKPOINT_BUCKET", "(not set)", "must name the bucket for the run", fix))
-    if not _RUN.fullmatch(run):
+    if not RUN.fullmatch(run):
         rule = "must be made of a-z, 0-9, '-', '_' and '.', and begin with a letter or digit"
         problems.append(Problem("--name", repr(run), rule, "e.g. --name first"))
     problems += of_scheme("--dir", root)
