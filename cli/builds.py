@@ -21,12 +21,6 @@ from infra.gcp.client import Client, RequestError
 from infra.settings import Settings, from_file
 from infra.settings.sources import ROOT
 
-_NO_QUEUE = (
-    "warning: the builder image lacks what the layer queue needs: the rendered manifests of JobSet and "
-    "Kueue, and gke-gcloud-auth-plugin\n"
-    "    fix: name the other layers in builds:layers, and bring queue up from a checkout"
-)
-
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     """Render, submit, plan."""
@@ -35,16 +29,12 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     if settings.get(BuildsSettings) is None:
         raise CommandError(layers.off("builds", options.environment))
     if options.command == "render":
-        folder = options.out or root / commands.FOLDER / options.environment
+        folder = root / commands.FOLDER / options.environment
         try:
             paths = render.write(settings, folder)
         except OSError as error:
-            raise CommandError(
-                f"--out {folder}: {error.strerror}\n    fix: a folder that you may write to"
-            ) from None
-        print(*paths, sep="\n")
-        if "queue" in (layer.name for layer in applied(settings)):
-            print(_NO_QUEUE, file=sys.stderr)
+            raise CommandError(f"{folder}: {error.strerror}\n    fix: let it be written to") from None
+        print(*(path.relative_to(root) for path in paths), sep="\n")
         first = "preview" if settings[BuildsSettings].image else "image"
         print(
             f"\nnext: tpu builds submit {options.environment} {first}, or the gcloud command in {first}.yaml"
@@ -68,10 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("environment", metavar="ENV", help="dev, prod, …: the settings in Pulumi.ENV.yaml")
         return one
 
-    rendering = command("render", "write the build files, for gcloud and triggers")
-    rendering.add_argument(
-        "--out", metavar="DIR", type=Path, help=f"folder for them (default: {commands.FOLDER}/ENV)"
-    )
+    command("render", f"write the build files into {commands.FOLDER}/ENV, for gcloud and triggers")
     submitting = command("submit", "start a build on this checkout, and follow it")
     submitting.add_argument("build", metavar="BUILD", help=f"{', '.join(commands.KINDS)}, or a file with one")
     submitting.add_argument("--plan", metavar="ID", help="of provision: apply what that preview has saved")
@@ -90,7 +77,7 @@ def _submit(settings: Settings, options: argparse.Namespace, root: Path) -> int:
             raise CommandError(f"{options.build} applies no plan\n    fix: --plan is for provision alone")
         build["substitutions"] = {**build["substitutions"], "_PLAN": options.plan}
     if options.build == "image":
-        _require_dockerfile(settings, root)
+        _require_files(settings, root)
     if question := _question(settings, build):
         confirm(question, options.yes)
     client, project = Client(settings.project), settings.project
@@ -163,14 +150,15 @@ def _lacking(settings: Settings, which: str) -> str:
     )
 
 
-def _require_dockerfile(settings: Settings, root: Path) -> None:
-    """Raises CommandError where the build of the image would find none in the checkout, or an old one."""
-    path = root / commands.FOLDER / settings.environment / render.DOCKERFILE
-    if not path.is_file() or path.read_text(encoding="utf-8") != render.dockerfile(settings):
-        raise CommandError(
-            f"{path.relative_to(root)} isn't there, or isn't what the settings say\n"
-            f"    fix: tpu builds render {settings.environment}"
-        )
+def _require_files(settings: Settings, root: Path) -> None:
+    """Raises CommandError where the image's build would lack a file of the checkout, or find an old one."""
+    for name, content in render.image_files(settings).items():
+        path = root / commands.FOLDER / settings.environment / name
+        if not path.is_file() or path.read_bytes() != content:
+            raise CommandError(
+                f"{path.relative_to(root)} isn't there, or isn't what the settings say\n"
+                f"    fix: tpu builds render {settings.environment}"
+            )
 
 
 def _plan(settings: Settings, options: argparse.Namespace, root: Path) -> int:

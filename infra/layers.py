@@ -39,6 +39,21 @@ its text, and the paths that are broken, to which it adds.
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """Files that a layer's program reads, and that neither a checkout nor a package has.
+
+    Attributes:
+        read: their contents by name, checked. Raises InfraError where they aren't on this machine.
+        hashes: file of the checkout that pins them, as sha256sum writes it.
+        variable: of the environment, with the folder that has them where a program runs from an image.
+    """
+
+    read: Callable[[], Mapping[str, bytes]]
+    hashes: str
+    variable: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer:
     """What a folder declares.
 
@@ -69,6 +84,7 @@ class Layer:
         holds: what lives on it and is in no stack, "members" of fleets or "jobs" (infra/guard.py): while one
             does, no destroy of it or of what it reads.
         held_by: the layer whose label the nodes or clusters carry that these are found on.
+        rendered: files that its program reads besides the checkout: the builder image takes them along.
     """
 
     name: str
@@ -94,6 +110,7 @@ class Layer:
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     holds: str = ""
     held_by: str = ""
+    rendered: Rendered | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -72,23 +72,27 @@ setup_python() {
   fi
   make_venv requirements.txt "about 2 min"
   ln -sfn "$venv" .venv
-  launcher tpu cli.__main__
-  launcher workload workload.__main__
+  launcher bin/tpu cli.__main__
+  launcher bin/workload workload.__main__
+  # Not on people's PATH: they have Google's own.
+  launcher libexec/gke-gcloud-auth-plugin infra.gcp.exec_credential
 }
 
 # A program of the project: of the checkout around the working directory, else of the one whose .venv it is
 # called through; several checkouts share one environment.
-launcher() { # name, module
-  cat >".venv/bin/.$1.$$" <<END
+launcher() { # path, module
+  local draft=".venv/$1.$$"
+  mkdir -p "${draft%/*}"
+  cat >"$draft" <<END
 #!/bin/sh
 root=\$PWD
 while [ -n "\$root" ] && ! [ -f "\$root/cli/__main__.py" ]; do root=\${root%/*}; done
 [ -n "\$root" ] || root=\$(cd "\$(dirname "\$0")/../.." && pwd -L) || exit
 code='import sys; sys.path[0] = sys.argv.pop(1); from $2 import entry; entry()'
-exec "\$(dirname "\$0")/python" -c "\$code" "\$root" "\$@"
+exec "\$(dirname "\$0")/../bin/python" -c "\$code" "\$root" "\$@"
 END
-  chmod 0755 ".venv/bin/.$1.$$"
-  mv -f ".venv/bin/.$1.$$" ".venv/bin/$1"
+  chmod 0755 "$draft"
+  mv -f "$draft" ".venv/$1"
 }
 
 # torch and transformers: what the decoder is compared with. Prints the interpreter, last of all.

@@ -12,7 +12,7 @@ BOOTSTRAP = ("storage", "builds")
 MOST_GRANTED = 10
 """Roles in one condition, of which there may be several: https://cloud.google.com/iam/docs/setting-limits-on-granting-roles"""
 STORAGE_ADMIN, PROJECT_IAM_ADMIN = "roles/storage.admin", "roles/resourcemanager.projectIamAdmin"
-_READS = ("get", "getIamPolicy", "list")
+_READS = ("connect", "get", "getIamPolicy", "list")
 # Asked for by a lookup of gke's program, whose permission roles for people hold anyway.
 _ALWAYS_READ = ("resourcemanager.projects.get",)
 

@@ -7,7 +7,7 @@ from infra.storage.settings import StorageSettings
 
 KINDS = ("image", "preview", "provision", "destroy")
 FOLDER = "cloudbuild"
-"""Where `tpu builds render` writes by default."""
+"""Where `tpu builds render` writes, by environment."""
 PLANS, SOURCES = "plans/", "sources/"
 """In the state's bucket: saved plans by the build that made them, and what `gcloud builds submit` uploads."""
 

@@ -5,6 +5,7 @@ https://cloud.google.com/build/docs/api/reference/rest/v1/projects.builds
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from infra.builds import commands
 from infra.builds.access import applied
 from infra.builds.settings import BuildsSettings
 from infra.errors import CommandError
+from infra.layers import Rendered
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT
 from infra.storage.settings import StorageSettings
@@ -26,6 +28,7 @@ PLANS = "plans"
 """In the workspace, which all steps of a build share: the saved plan of each layer."""
 DOCKERFILE = "Dockerfile"
 _NAME = "builder"
+_HOME = "/opt/tpu"
 _HEADERS = {
     "image": "Builds the image that the other builds run in, and puts it into the repository.",
     "preview": "Previews the layers as an account that can't change it, and saves the plans in the bucket.",
@@ -56,6 +59,7 @@ def write(settings: Settings, folder: Path) -> list[Path]:
             "builds:dockerImage what that is built of\n"
             "    fix: write the last two, with digests, then `tpu builds render` again (docs/builds.md)"
         )
+    of_image = image_files(settings) if "image" in found else {}
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for kind, build in found.items():
@@ -64,33 +68,56 @@ def write(settings: Settings, folder: Path) -> list[Path]:
         start = f"#   {commands.submit(settings)[kind]}\n"
         path.write_text(head + start + yaml.safe_dump(build, sort_keys=False, width=110), encoding="utf-8")
         paths.append(path)
-    if "image" in found:
-        paths.append(folder / DOCKERFILE)
-        paths[-1].write_text(dockerfile(settings), encoding="utf-8")
+    for name, content in of_image.items():
+        paths.append(folder / name)
+        paths[-1].parent.mkdir(exist_ok=True)
+        paths[-1].write_bytes(content)
     return paths
 
 
-def dockerfile(settings: Settings, root: Path = ROOT) -> str:
-    """What the builder image is made of: the locked packages, Pulumi's CLI as set-up pins it, its plugins."""
+def image_files(settings: Settings, root: Path = ROOT) -> dict[str, bytes]:
+    """What the image's build finds in the folder: a Dockerfile, and what layers read besides the checkout.
+
+    Raises InfraError where that isn't on this machine.
+    """
+    found = {DOCKERFILE: _dockerfile(settings, root).encode()}
+    for layer, rendered in _rendered(settings):
+        found |= {f"{layer}/{name}": content for name, content in rendered.read().items()}
+    return found
+
+
+def _dockerfile(settings: Settings, root: Path) -> str:
+    """The locked packages, Pulumi's CLI as set-up pins it, and its plugins."""
     locked = (root / "requirements.txt").read_text(encoding="utf-8")
     plugins = [
         f"pulumi plugin install resource {name} {found[1]}"
         for name in ("gcp", "kubernetes")
         if (found := re.search(rf"(?m)^pulumi-{name}==(\S+)", locked))
     ]
+    taken = ""
+    for layer, one in _rendered(settings):
+        pins = hashlib.sha256((root / one.hashes).read_bytes()).hexdigest()[:16]  # others: another file
+        place = f"{_HOME}/{commands.FOLDER}/{settings.environment}/{layer}"
+        taken += f"# What the layer {layer} reads besides the checkout: pins {pins}.\n"
+        taken += f"ENV {one.variable}={place}\nRUN cd {place} && sha256sum --check {_HOME}/{one.hashes}\n"
     return f"""\
 # Written by `tpu builds render {settings.environment}`.
 FROM {settings[BuildsSettings].base_image}
 RUN apt-get update \\
  && apt-get install -y --no-install-recommends ca-certificates curl git \\
  && rm -rf /var/lib/apt/lists/*
-WORKDIR /opt/tpu
-ENV TPU_CACHE=/opt/tpu-cache PULUMI_HOME=/opt/pulumi PATH=/opt/tpu/.venv/bin:$PATH
+WORKDIR {_HOME}
+ENV TPU_CACHE=/opt/tpu-cache PULUMI_HOME=/opt/pulumi PATH={_HOME}/.venv/bin:{_HOME}/.venv/libexec:$PATH
 COPY . .
 RUN tools/setup.sh python \\
  && dir=$(tools/official-pulumi.sh "$TPU_CACHE") && ln -s "$dir"/pulumi* .venv/bin/ \\
  && {" && ".join(plugins)}
-"""
+{taken}"""
+
+
+def _rendered(settings: Settings) -> list[tuple[str, Rendered]]:
+    """What layers read besides the checkout, by the layer's name."""
+    return [(layer.name, layer.rendered) for layer in applied(settings) if layer.rendered]
 
 
 def _build(settings: Settings, kind: str, who: str, steps: list[Step], **more: Any) -> Build:

@@ -75,12 +75,14 @@ def _dns_name(
 def kubeconfig(settings: Settings, host: str) -> str:
     """A kubeconfig whose token is asked for at each call, by the plug-in of the Google Cloud CLI.
 
+    By the application default credentials, with which Pulumi asks Google too: one login, one account.
     https://cloud.google.com/kubernetes-engine/docs/how-to/cluster-access-for-kubectl
     """
     name = f"gke_{settings.project}_{pools.region(settings)}_{settings[GkeSettings].cluster_name}"
     execute = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",
         "command": "gke-gcloud-auth-plugin",
+        "args": ["--use_application_default_credentials"],
         "installHint": "gcloud components install gke-gcloud-auth-plugin",
         "interactiveMode": "Never",
         "provideClusterInfo": True,

@@ -14,6 +14,11 @@ NAMESPACE = rules.pattern(
     "a Kubernetes namespace: 1 to 63 lowercase letters, digits and hyphens, first and last no hyphen",
     "rename it",
 )
+_KUBERNETES_ACCOUNT = rules.pattern(
+    "(?!default$)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+    "1 to 63 lowercase letters, digits and hyphens, and not default: every pod that names none has that one",
+    "give it a name of its own, such as trainer",
+)
 _POOL_NAME = rules.pattern(
     "[a-z]([-a-z0-9]{0,34}[a-z0-9])?",
     "1 to 36 lowercase letters, digits and hyphens (a number is added to it), first a letter, last no hyphen",
@@ -183,7 +188,7 @@ class GkeSettings:
     kubernetes_account: str = setting(
         "Kubernetes service account in each of these namespaces that pods run as",
         default="trainer",
-        rule=NAMESPACE,
+        rule=_KUBERNETES_ACCOUNT,
     )
     workload_account_id: str | None = setting(
         "Google account that pods impersonate; without it the Kubernetes accounts are granted their roles "

@@ -58,7 +58,7 @@ def command(settings: Settings, mount: str = places.MOUNT) -> str:
     """What trains, with the folder of the shards as the host has it."""
     given = settings[PipelineSettings].train_run.replace("@RUN@", RUN)
     given = given.replace("@DATA@", f"{mount}/{places.FOLDER}")
-    if not given.startswith("train ") or settings[PipelineSettings].train == "jobset":  # whose queue adds it
+    if settings[PipelineSettings].train == "jobset":  # whose queue adds what observes it
         return given
     return " ".join(observed(settings, given.split(" "), places.name(settings)))
 

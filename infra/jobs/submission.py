@@ -95,7 +95,7 @@ def submission(settings: Settings, asked: Request) -> Submission:
         name=name,
         team=team,
         image=asked.image or str(settings[QueueSettings].image),
-        command=_command(settings, _observed(settings, team, asked.program)),
+        command=_command(settings, observed(settings, asked.program, team.namespace)),
         topology=first.kind.topology,
         hosts=first.nodes,
         chips_per_host=first.machine.chips,
@@ -289,18 +289,13 @@ def _environment(settings: Settings, name: str, pool: Pool) -> Mapping[str, str]
     return found
 
 
-def _observed(settings: Settings, team: Team, program: Sequence[str]) -> Sequence[str]:
-    """Training in the bucket uploads its curves where the settings say so, a team's runs as one experiment.
+def observed(settings: Settings, program: Sequence[str], experiment: str) -> Sequence[str]:
+    """A program; one that trains in the bucket uploads its curves, if the settings say so.
 
     What the program itself says comes later, and counts.
     """
-    return observed(settings, program, team.namespace) if run_of(program) else program
-
-
-def observed(settings: Settings, program: Sequence[str], experiment: str) -> Sequence[str]:
-    """The words of `train …` with where its curves go, if the settings say so."""
     board = settings[StorageSettings].tensorboard
-    if not board:
+    if not (board and run_of(program)):
         return program
     first, *rest = program
     return [first, *f"--set observe.tensorboard={board} --set observe.experiment={experiment}".split(), *rest]

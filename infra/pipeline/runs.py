@@ -210,8 +210,6 @@ class Runs:
             with self._role():
                 answer = self._client.json("POST", f"{LOGGING}/entries:list", body=query)
             for entry in answer.get("entries") or ():
-                if "protoPayload" in entry:  # of the audit log: who created it
-                    continue
                 payload = entry.get("jsonPayload") or {}
                 yield str(entry.get("textPayload") or payload.get("message") or json.dumps(payload))
             if not answer.get("nextPageToken"):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from infra import names
 from infra.gcp.roles import Role
-from infra.layers import Layer, deferred
+from infra.layers import Layer, Rendered, deferred
 from infra.outputs import Outputs, output
+from infra.queue import manifests
 from infra.queue.cluster import KUBERNETES
 from infra.queue.kueue import CLUSTER_QUEUE
 from infra.queue.rules import RULES
@@ -69,5 +70,6 @@ LAYER = Layer(
     planned=_planned,
     holds="jobs",
     held_by="gke",
+    rendered=Rendered(read=manifests.files, hashes=manifests.HASHES, variable=manifests.FOLDER_VARIABLE),
     program=deferred(f"{__name__}.program"),
 )

@@ -1,11 +1,14 @@
 """The released manifests of JobSet and Kueue, with images by digest.
 
-tools/install.sh renders them with kustomize from the modules that tools/queue/go.mod names, and refuses
-others than tools/queue/manifests.sha256 has. Their images are a test registry's, so the settings' stand in.
+tools/install.sh renders them with kustomize from the modules that tools/queue/go.mod names; the builder image
+(infra/builds) brings them along. Others than tools/queue/manifests.sha256 has are refused. Their images are a
+test registry's, so the settings' stand in.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -23,8 +26,37 @@ _KINDS = "CustomResourceDefinition"
 _LAST = ("Deployment", "APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
-@cache
-def _folder() -> Path:
+FOLDER_VARIABLE = "TPU_QUEUE_MANIFESTS"
+"""The folder that they are in, where tools/install.sh has none: in the builder image."""
+HASHES = "tools/queue/manifests.sha256"
+
+
+def files() -> dict[str, bytes]:
+    """Every rendered file, by its name.
+
+    Raises:
+        InfraError: they aren't rendered yet, or are of other versions.
+    """
+    folder, fix = _folder()
+    found = {}
+    for line in (ROOT / HASHES).read_text(encoding="utf-8").splitlines():
+        expected, name = line.split()
+        try:
+            found[name] = (folder / name).read_bytes()
+        except OSError:
+            found[name] = b""
+        if hashlib.sha256(found[name]).hexdigest() != expected:
+            raise InfraError(
+                f"{name} isn't what {HASHES} has: the manifests of JobSet and Kueue are of other versions\n"
+                f"    fix: {fix}"
+            )
+    return found
+
+
+def _folder() -> tuple[Path, str]:
+    """Where they are, and what helps where they are wrong."""
+    if given := os.environ.get(FOLDER_VARIABLE):
+        return Path(given), "tpu builds render, build the image again, and write it as builds:image"
     line = [str(ROOT / "tools" / "install.sh"), "--cached", "queue"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -32,13 +64,14 @@ def _folder() -> Path:
             "the manifests of JobSet and Kueue aren't here yet\n"
             "    fix: tools/setup.sh kubernetes (about 10 minutes, once)"
         )
-    return Path(done.stdout.strip())
+    folder = Path(done.stdout.strip())
+    return folder, f"remove {folder}, then tools/setup.sh kubernetes"
 
 
 @cache
 def _documents(name: str) -> Sequence[Object]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(one for one in yaml.load_all((_folder() / f"{name}.yaml").read_text(), loader) if one)
+    return tuple(one for one in yaml.load_all(files()[f"{name}.yaml"], loader) if one)
 
 
 def stages(name: str, image: str) -> tuple[list[Object], ...]:

@@ -29,6 +29,19 @@ def _tensorboard_location(settings: Settings, given: set[str]) -> Iterator[Probl
         )
 
 
+def _tensorboard_project(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    board = settings[StorageSettings].tensorboard
+    project = board.split("/")[1] if board else ""
+    if project and not project.isdecimal() and project != settings.project:
+        yield Problem(
+            "storage:tensorboard",
+            f'"{board}"',
+            f"roles are granted on {settings.project} alone, so that nothing may write into another project",
+            f"gcloud ai tensorboards create --project={settings.project} --region=… --display-name=NAME, and "
+            "that one's name",
+        )
+
+
 def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
     key = settings[StorageSettings].kms_key
     if key and key.split("/")[3] != settings[StorageSettings].location:
@@ -86,6 +99,7 @@ RULES: tuple[Relation, ...] = (
     (("storage:versioning", "storage:hierarchicalNamespace"), _versioning),
     (("storage:location", "storage:kmsKey"), _kms_location),
     (("storage:location", "storage:tensorboard"), _tensorboard_location),
+    (("gcp:project", "storage:tensorboard"), _tensorboard_project),
     (("storage:bucketName", "storage:stateBucketName"), _state_bucket),
     (("storage:stateUsers", "storage:stateBucketName", "storage:stateKeyRing"), _state_users),
     (

@@ -93,14 +93,8 @@ def write_ssh(home: Path) -> Path:
 
 
 def write_programs(layout: Layout, kubernetes: Path | None) -> None:
-    """What a world brings along: the plug-in that kubeconfigs name, and the kubectl of the control planes."""
+    """What a world brings along: the kubectl of the control planes."""
     layout.bin.mkdir(exist_ok=True)
-    plugin = layout.bin / "gke-gcloud-auth-plugin"
-    plugin.write_text(f"""#!/bin/sh
-# Imitates Google's plug-in of this name: see rehearsal/world/gke_plugin.py.
-exec {sys.executable} -m rehearsal.world.gke_plugin "$@"
-""")
-    plugin.chmod(0o755)
     if kubernetes:
         (layout.bin / "kubectl").symlink_to(kubernetes / "kubectl")
 
@@ -117,11 +111,13 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     bundle = str(SYSTEM_BUNDLE)
     venv = Path(sys.prefix)
+    # libexec: the plug-in that kubeconfigs name, as the builder image has it.
+    programs = f"{layout.bin}:{venv / 'bin'}:{venv / 'libexec'}"
     return {
         **inherited,
         "HOME": str(layout.home),
         "SHELL": "/bin/bash",
-        "PATH": f"{layout.bin}:{venv / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "VIRTUAL_ENV": str(venv),
         "PYTHONPATH": str(layout.program),
         "REHEARSAL_WORLD": str(layout.root),

@@ -164,14 +164,23 @@ def test_what_cant_be_built_is_refused_with_the_next_command(
 
 def test_the_image_is_built_of_what_was_rendered_from_these_settings(google: Google, root: Path) -> None:
     builds.main(["render", "dev"], root)
-    assert {path.name for path in (root / "cloudbuild/dev").iterdir()} == {
+    folder = root / "cloudbuild/dev"
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
         "Dockerfile", "image.yaml", "preview.yaml", "provision.yaml", "destroy.yaml",
+        "queue/jobset.yaml", "queue/kueue.yaml", "queue/provisioningrequests.yaml",
     }  # fmt: skip
     builds.main(["submit", "dev", "image", "--detach"], root)
     assert "cloudbuild/dev/Dockerfile" in started(google)["steps"][0]["args"]
-    (root / "cloudbuild/dev/Dockerfile").write_text("FROM another")
-    with pytest.raises(CommandError, match="isn't what the settings say\n    fix: tpu builds render dev"):
-        builds.main(["submit", "dev", "image"], root)
+    with tarfile.open(fileobj=io.BytesIO(google.asked[0][3])) as tar:
+        assert "cloudbuild/dev/queue/kueue.yaml" in tar.getnames(), "the build takes it along"
+    for name in ("Dockerfile", "queue/kueue.yaml"):
+        builds.main(["render", "dev"], root)
+        (folder / name).write_text("another")
+        with pytest.raises(CommandError, match=f"{name} .*isn't what .* say\n    fix: tpu builds render"):
+            builds.main(["submit", "dev", "image"], root)
+        (folder / name).unlink()
+        with pytest.raises(CommandError, match=f"{name} isn't there"):
+            builds.main(["submit", "dev", "image"], root)
 
 
 def test_the_image_that_was_built_is_printed_by_its_digest(
@@ -192,27 +201,18 @@ def test_rendering_names_the_first_build_that_was_rendered(
     builds.main(["render", "dev"], checkout(tmp_path, lacking))
     printed = capsys.readouterr()
     assert f"next: tpu builds submit dev {first}, or the gcloud command in {first}.yaml" in printed.out
-    assert "warning: the builder image lacks what the layer queue needs" in printed.err
-
-
-def test_without_the_queue_the_builder_image_lacks_nothing(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = root / "Pulumi.dev.yaml"
-    given = yaml.safe_load(path.read_text())["config"]
-    path.write_text(yaml.safe_dump({"config": {**given, "builds:layers": ["network", "gke"]}}))
-    builds.main(["render", "dev"], root)
-    assert capsys.readouterr().err == ""
+    assert printed.err == ""
 
 
 def test_a_folder_that_cant_be_written_is_named(root: Path) -> None:
-    with pytest.raises(CommandError, match=r"--out .*Pulumi\.dev\.yaml: File exists\n    fix: a folder"):
-        builds.main(["render", "dev", "--out", str(root / "Pulumi.dev.yaml")], root)
+    (root / "cloudbuild").write_text("")
+    with pytest.raises(CommandError, match=r"cloudbuild/dev: Not a directory\n    fix: let it be written to"):
+        builds.main(["render", "dev"], root)
 
 
 def test_a_rendered_file_is_started_as_it_is(google: Google, root: Path) -> None:
-    builds.main(["render", "dev", "--out", str(root / "mine")], root)
-    path = root / "mine" / "destroy.yaml"
+    builds.main(["render", "dev"], root)
+    path = root / "cloudbuild/dev/destroy.yaml"
     builds.main(["submit", "dev", str(path), "--detach", "--yes"], root)
     build = started(google)
     del build["source"]

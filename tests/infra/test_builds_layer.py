@@ -1,15 +1,20 @@
 """What the builds layer declares, and the builds that are rendered of its settings."""
 
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.builds import access, render
+from infra.errors import InfraError
 from infra.layers import layers
+from infra.queue import manifests
 from infra.refusals import against
 from infra.settings import Settings
 from infra.settings.parser import parse
-from infra.settings.sources import as_pulumi_hands_it_over
+from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from rehearsal.cloud import discovery
 from tests.infra.engine import BASE, UPSTREAM, Recording, run
 from tests.infra.test_all_layers import OFF, UP
@@ -53,7 +58,7 @@ def test_the_previewing_account_has_no_permission_that_changes_anything() -> Non
         if one.inputs["roleId"] == "tpu_preview_reads"
     )
     verbs = {one.rpartition(".")[2] for one in role["permissions"]}
-    assert verbs <= {"get", "list", "getIamPolicy"}
+    assert verbs <= {"connect", "get", "list", "getIamPolicy"}
     assert "compute.networks.get" in role["permissions"]
     on_project = granted(recording, PREVIEW)
     assert set(on_project) == {"projects/my-project/roles/tpu_preview_reads", "roles/logging.logWriter"}
@@ -210,3 +215,40 @@ def test_all_that_stands_against_a_destroy_is_found() -> None:
     free = {"urn": "urn:pulumi:dev::gke::x::y", "inputs": {"deletionProtection": False}}
     found = [(one.path, one.found) for one in against("dev", "gke", [bucket, cluster, free])]
     assert found == [("gke", "protected: artifacts"), ("gke", "deletion protection of tpu")]
+
+
+def test_the_builder_image_takes_along_what_the_queue_reads_besides_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = render.write(settings(), tmp_path / "cloudbuild" / "dev")
+    assert tmp_path / "cloudbuild/dev/queue/kueue.yaml" in paths
+    text = (tmp_path / "cloudbuild/dev/Dockerfile").read_text()
+    given = dict(re.findall(r"(TPU_QUEUE_MANIFESTS)=(\S+)", text))
+    (check,) = re.findall(r"(?m)^RUN (cd .* && sha256sum .*)$", text)
+    for place, here in (("/opt/tpu/tools", ROOT / "tools"), ("/opt/tpu", tmp_path)):
+        check = check.replace(place, str(here))
+    folder = given["TPU_QUEUE_MANIFESTS"].replace("/opt/tpu", str(tmp_path))
+    subprocess.run(["bash", "-c", check], check=True, capture_output=True)
+    expected = manifests.files()
+    monkeypatch.setenv("TPU_QUEUE_MANIFESTS", folder)
+    monkeypatch.setenv("TPU_CACHE", str(tmp_path / "none"))
+    assert manifests.files() == expected
+    (Path(folder) / "jobset.yaml").write_text("kind: Secret")
+    assert subprocess.run(["bash", "-c", check], check=False, capture_output=True).returncode != 0
+    with pytest.raises(InfraError, match=r"jobset\.yaml isn't what .*\n    fix: tpu builds render, "):
+        manifests.files()
+
+
+def test_without_the_queue_the_builder_image_takes_nothing_along() -> None:
+    (name,) = render.image_files(settings(layers=["gke", "network"]))
+    assert name == "Dockerfile"
+
+
+def test_a_dockerfile_of_other_manifests_is_another_one(tmp_path: Path) -> None:
+    for name in ("requirements.txt", "tools/queue/manifests.sha256"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    before = render.image_files(settings())["Dockerfile"]
+    assert render.image_files(settings(), tmp_path)["Dockerfile"] == before
+    (tmp_path / "tools/queue/manifests.sha256").write_text("others")
+    assert render.image_files(settings(), tmp_path)["Dockerfile"] != before

@@ -329,6 +329,7 @@ def test_outputs() -> None:
     name = "gke_my-project_us-east5_tpu"
     plugin = {
         "apiVersion": "client.authentication.k8s.io/v1beta1", "command": "gke-gcloud-auth-plugin",
+        "args": ["--use_application_default_credentials"],
         "installHint": "gcloud components install gke-gcloud-auth-plugin", "interactiveMode": "Never",
         "provideClusterInfo": True,
     }  # fmt: skip

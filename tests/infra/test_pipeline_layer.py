@@ -190,8 +190,9 @@ def test_whatever_trains_uploads_its_curves_to_the_tensorboard_of_the_settings(t
     assert text.count(f"observe.tensorboard={board}") == (2 if train is FLEET else 1)
     experiment = "vision" if train is JOBSET else "tpu-pipeline"
     assert f"observe.experiment={experiment}" in text
-    own = settings(**given, storage__tensorboard=board, pipeline__trainRun="./train.py", tpu__code="training")
-    assert "observe" not in json.dumps(handoff.handoff(own, "0123abc", "e"))
+    for other in ("./train.py", "train tiny.toml --dir /mine"):  # a program of one's own, and no bucket
+        own = settings(**given, storage__tensorboard=board, pipeline__trainRun=other, tpu__code="training")
+        assert "observe" not in json.dumps(handoff.handoff(own, "0123abc", "e"))
 
 
 @pytest.mark.parametrize("more", [{}, FLEET, SLICE, VERTEX, JOBSET, {"pipeline:schedule": "0 3 * * *"}])

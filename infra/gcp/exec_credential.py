@@ -1,0 +1,44 @@
+"""What a kubeconfig asks for a token, where Google's `gke-gcloud-auth-plugin` isn't: in the builder image.
+
+The token is that of the application default credentials, as `--use_application_default_credentials` says of
+Google's plug-in; without that it asks gcloud, which the image hasn't.
+https://kubernetes.io/docs/reference/config-api/client-authentication.v1beta1/
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+
+import google.auth
+import google.auth.exceptions
+import google.auth.transport.requests
+
+# With the second, a service account is called by its address in a cluster's roles, and not by a number.
+_SCOPES = (
+    "https://www.googleapis.com/auth/cloud-platform",
+    "https://www.googleapis.com/auth/userinfo.email",
+)
+
+
+def main() -> int:
+    """Print an ExecCredential; where nobody is logged in, one line on standard error."""
+    try:
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+        credentials.refresh(google.auth.transport.requests.Request())  # type: ignore[no-untyped-call]
+    except google.auth.exceptions.GoogleAuthError as error:
+        print(f"gke-gcloud-auth-plugin: {error}", file=sys.stderr)
+        return 1
+    status = {"token": credentials.token}
+    if credentials.expiry:
+        ends = credentials.expiry.replace(tzinfo=datetime.UTC)
+        status["expirationTimestamp"] = ends.strftime("%Y-%m-%dT%H:%M:%SZ")
+    kind = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}
+    print(json.dumps({**kind, "spec": {"interactive": False}, "status": status}))
+    return 0
+
+
+def entry() -> None:
+    """The program's: its exit status is `main`'s."""
+    sys.exit(main())
