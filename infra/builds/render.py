@@ -141,6 +141,7 @@ def _environment(settings: Settings) -> list[str]:
         f"PULUMI_BACKEND_URL=gs://{settings[StorageSettings].state_bucket_name}",
         "PULUMI_SKIP_UPDATE_CHECK=true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION=true",
+        "PULUMI_DIY_BACKEND_GZIP=true",  # a state is written several times for each resource
     ]
 
 

@@ -23,18 +23,19 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """The cluster, its pools, and who may do what."""
     desired, provider = settings[GkeSettings], providers["gcp"]
     opts = pulumi.ResourceOptions(provider=provider)
+    # All that it reads, first: what isn't up is said before anything is made.
+    network_id = upstream.read(NetworkOutputs, settings).network_id
     storage = upstream.read(StorageOutputs, settings)
-    network = upstream.read(NetworkOutputs, settings)
-    nodes = NodeIdentity(settings, opts)
-    after = pulumi.ResourceOptions(provider=provider, depends_on=[nodes])
-    cluster = TrainingCluster(settings, network.network_id, nodes.account, after)
-    slices = pools.pools(settings)
-    for pool in slices:
-        TpuPool(settings, pool, cluster, nodes.account, after)
     buckets: dict[str, pulumi.Input[str]] = {
         "checkpoints": storage.bucket_name,
         "steps": storage.steps_bucket_name,
     }
+    nodes = NodeIdentity(settings, opts)
+    after = pulumi.ResourceOptions(provider=provider, depends_on=[nodes])
+    cluster = TrainingCluster(settings, network_id, nodes.account, after)
+    slices = pools.pools(settings)
+    for pool in slices:
+        TpuPool(settings, pool, cluster, nodes.account, after)
     name = desired.artifact_bucket
     artifacts = ArtifactBucket(settings, name, opts).bucket if name else None
     if artifacts:

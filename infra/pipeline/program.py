@@ -141,20 +141,21 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     provider, desired = providers["gcp"], settings[PipelineSettings]
     opts = pulumi.ResourceOptions(provider=provider)
     handoff.require_bundle(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
-    network = upstream.read(NetworkOutputs, settings)
-    made: list[pulumi.Resource] = []
-    if not desired.existing_raw_bucket:
-        made.append(RawBucket(settings, opts).bucket)
-    made.append(ScratchBucket(settings, opts).bucket)
-    accounts = PipelineAccounts(settings, made, opts)
-    SparkFirewall(settings, network.network_id, opts)
-    function = CheckFunction(settings, accounts, opts).function
+    # All that it reads, first: what isn't up is said before anything is made.
+    network_id = upstream.read(NetworkOutputs, settings).network_id
     stack: pulumi.Input[str] = ""
     endpoint: pulumi.Input[str] = ""
     if desired.train == "fleet":
         stack = upstream.read(TpuOutputs, settings).stack_id
     elif desired.train == "jobset":
         endpoint = upstream.read(GkeOutputs, settings).endpoint
+    made: list[pulumi.Resource] = []
+    if not desired.existing_raw_bucket:
+        made.append(RawBucket(settings, opts).bucket)
+    made.append(ScratchBucket(settings, opts).bucket)
+    accounts = PipelineAccounts(settings, made, opts)
+    SparkFirewall(settings, network_id, opts)
+    function = CheckFunction(settings, accounts, opts).function
     known = pulumi.Output.all(stack, endpoint).apply(lambda both: settings_of_runs(settings, *both))
     workflow = Orchestrator(settings, accounts, function, known, opts).workflow
     triggers = Triggers(settings, accounts, workflow, provider, opts)

@@ -117,8 +117,9 @@ class Members(pulumi.ComponentResource):
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> QueueOutputs:
     """The controllers, the queue and the teams."""
     desired, cluster = settings[QueueSettings], providers["kubernetes"]
+    # All that it reads, first: what isn't up is said before anything is made.
     gke = upstream.read(GkeOutputs, settings)
-    storage = upstream.read(StorageOutputs, settings)
+    volumes = namespace.Volumes(upstream.read(StorageOutputs, settings).bucket_name, _disks(settings))
     opts = pulumi.ResourceOptions(provider=cluster)
     jobset = Controller("jobset", desired.jobset_image, opts)
     # JobSet's webhooks are asked about every Deployment outside of its own namespace.
@@ -130,7 +131,6 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     queue = ClusterQueue(pools, desired.queueing_strategy, after)
     rules = Admission(admission.objects(pools, teams(settings), cluster_name(settings)), after)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[*queue.objects, *rules.objects])
-    volumes = namespace.Volumes(storage.bucket_name, _disks(settings))
     account = settings[GkeSettings].kubernetes_account
     id_ = settings[GkeSettings].workload_account_id
     google_account = names.account_email(settings, id_) if id_ else None

@@ -196,9 +196,11 @@ def run(
     missing: str | None = None,
     network_mtu: int = 8896,
     environment: str = "dev",
+    into: list[Recording] | None = None,
 ) -> Recording:
     """Run a layer's program and wait for all that it started. A change to None removes a key; `missing` is
-    the URL of one object that isn't there though a bundle is published.
+    the URL of one object that isn't there though a bundle is published; `into` gets what is recorded of a
+    program that fails, too.
     """
     values = {key: value for key, value in {**BASE, **(changes or {})}.items() if value is not None}
     stacks = UPSTREAM if up is None else up
@@ -206,6 +208,8 @@ def run(
     objects = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
     there = {f"gs://{bucket}/bundles/{name}" for name in objects if published}
     recording = Recording(preview, stacks, frozenset(there - {missing}), network_mtu, environment)
+    if into is not None:
+        into.append(recording)
     execute(layer, values, recording)
     return recording
 

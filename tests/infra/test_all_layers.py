@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 
+import pulumi
 import pytest
 
 from infra.layers import layers
@@ -88,6 +89,22 @@ def recording(request: pytest.FixtureRequest) -> tuple[str, Recording]:
 @pytest.mark.parametrize("preview", [True, False])
 def test_how_much_a_layer_declares(layer: str, count: int, preview: bool) -> None:
     assert len(run(layer, OFF.get(layer), preview=preview, up=UP).resources) == count
+
+
+@pytest.mark.parametrize(
+    ("layer", "lacks"),
+    [*((layer.name, each) for layer in layers() for each in layer.reads), ("queue", "data"), ("tpu", "data")],
+)
+def test_an_update_names_the_layer_that_isnt_up_before_it_makes_anything(layer: str, lacks: str) -> None:
+    found: list[Recording] = []
+    try:
+        run(layer, EVERYTHING, up={**UP, lacks: {}}, into=found)
+    except pulumi.RunError as error:
+        assert str(error).startswith(f"{lacks} is not up; run this first: pulumi -C infra/{lacks} up -s dev")
+    else:
+        assert lacks == "storage", "whose services it needs, and none of its outputs"
+        return
+    assert [one.type for one in found[0].resources if not one.type.startswith("pulumi:")] == []
 
 
 def test_only_known_types_are_used(recording: tuple[str, Recording]) -> None:
