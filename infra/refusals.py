@@ -14,7 +14,7 @@ from infra.layers import directory, up_command
 from infra.settings.sources import ROOT
 
 _SHOWN = 3
-_GUARD = "pulumi-python:dynamic:Resource"
+_DYNAMIC = "pulumi-python:dynamic:Resource"  # guards, and others
 
 
 def refuse(environment: str, layers: Sequence[str], root: Path = ROOT) -> None:
@@ -47,12 +47,13 @@ def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]
             rule = "Google deletes nothing that has deletion protection"
             fix = f"{layer}:deletionProtection: false, then {up_command(layer, environment)} (or the build)"
             yield Problem(layer, f"deletion protection of {name}", rule, fix)
-        if one.get("type") == _GUARD:
-            held = one.get("outputs") or {}
+        held = one.get("outputs") or {}
+        if one.get("type") == _DYNAMIC and held.get("what") in (guard.MEMBERS, guard.JOBS):
             try:
                 guard.refuse(
-                    held["what"], held["project"], held["environment"], held["labels"], held["namespace"]
-                )
+                    held["what"], held["project"], held["environment"], held["labels"],
+                    held.get("namespace", ""),
+                )  # fmt: skip
             except guard.LivingError as error:
                 what, _, fix = str(error).partition("\n    fix: ")
                 yield Problem(str(held["what"]), what, "nothing is taken from under what lives", fix)

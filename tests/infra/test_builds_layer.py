@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from infra import guard
 from infra.builds import access, render
 from infra.errors import InfraError
 from infra.layers import layers
@@ -17,7 +18,7 @@ from infra.settings.parser import parse
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from rehearsal.cloud import discovery
 from tests.infra.engine import BASE, UPSTREAM, Recording, run
-from tests.infra.test_all_layers import OFF, UP
+from tests.infra.test_all_layers import EVERYTHING, OFF, UP
 from tests.infra.test_queue_layer import CLUSTER
 
 DIGEST = f"@sha256:{'0' * 64}"
@@ -215,6 +216,19 @@ def test_all_that_stands_against_a_destroy_is_found() -> None:
     free = {"urn": "urn:pulumi:dev::gke::x::y", "inputs": {"deletionProtection": False}}
     found = [(one.path, one.found) for one in against("dev", "gke", [bucket, cluster, free])]
     assert found == [("gke", "protected: artifacts"), ("gke", "deletion protection of tpu")]
+
+
+@pytest.mark.parametrize("layer", [one.name for one in layers()])
+def test_whatever_a_layer_makes_beside_its_guards_is_no_guard(
+    layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(guard, "refuse", lambda *held: asked.append(held))
+    made = run(layer, EVERYTHING, preview=False, up=UP).resources
+    state = [{"urn": f"urn:pulumi:dev::{layer}::{one.type}::{one.name}", "type": one.type,
+              "outputs": {**one.inputs, "labels": {}}} for one in made]  # fmt: skip
+    assert not list(against("dev", layer, state))
+    assert len(asked) == sum("what" in one.inputs for one in made if one.type.startswith("pulumi-python:"))
 
 
 def test_the_builder_image_takes_along_what_the_queue_reads_besides_the_checkout(
