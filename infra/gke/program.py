@@ -23,7 +23,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """The cluster, its pools, and who may do what."""
     desired, provider = settings[GkeSettings], providers["gcp"]
     opts = pulumi.ResourceOptions(provider=provider)
-    # All that it reads, first: what isn't up is said before anything is made.
+    # All that it reads, first: what isn't up is reported before anything is made.
     network_id = upstream.read(NetworkOutputs, settings).network_id
     storage = upstream.read(StorageOutputs, settings)
     buckets: dict[str, pulumi.Input[str]] = {

@@ -141,7 +141,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     provider, desired = providers["gcp"], settings[PipelineSettings]
     opts = pulumi.ResourceOptions(provider=provider)
     handoff.require_bundle(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
-    # All that it reads, first: what isn't up is said before anything is made.
+    # All that it reads, first: what isn't up is reported before anything is made.
     network_id = upstream.read(NetworkOutputs, settings).network_id
     stack: pulumi.Input[str] = ""
     endpoint: pulumi.Input[str] = ""

@@ -117,7 +117,7 @@ class Members(pulumi.ComponentResource):
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> QueueOutputs:
     """The controllers, the queue and the teams."""
     desired, cluster = settings[QueueSettings], providers["kubernetes"]
-    # All that it reads, first: what isn't up is said before anything is made.
+    # All that it reads, first: what isn't up is reported before anything is made.
     gke = upstream.read(GkeOutputs, settings)
     volumes = namespace.Volumes(upstream.read(StorageOutputs, settings).bucket_name, _disks(settings))
     opts = pulumi.ResourceOptions(provider=cluster)

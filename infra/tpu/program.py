@@ -29,7 +29,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if desired:
         bundle.require(settings, desired, upstream.known(StorageOutputs, "bucket_name"), provider)
-    # All that it reads, first: what isn't up is said before anything is made.
+    # All that it reads, first: what isn't up is reported before anything is made.
     place_of = _places(settings, storage)
     placed = [(node, place_of(node)) for node in desired if node.member is None]
     mark = StackMark()
