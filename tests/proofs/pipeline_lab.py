@@ -220,10 +220,14 @@ class PipelineLab(Boxed):
             time.sleep(0.1)
 
     def settled(self) -> None:
-        """Wait until the schedule has retried an attempt that failed, and no run is active."""
+        """Wait until the schedule has tried again what failed, and no run is active."""
         end = time.monotonic() + 60
         while True:
             job = self._job()
+            if job.get("status"):  # on a busy machine its retries were over before the grant was back
+                time.sleep(1)
+                later = self._job()
+                job = self.sweep() if later["lastAttemptTime"] == job["lastAttemptTime"] else later
             active = [one for one in self.executions() if one["state"] == "ACTIVE"]
             if not job.get("status") and not active:
                 return
