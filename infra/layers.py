@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import LayersError, Problem
+from infra.gcp.quotas import Use
 from infra.gcp.roles import Role
 from infra.outputs import Outputs, camel_case
 from infra.settings.schema import SHARED, Relation, Settings
@@ -73,6 +74,7 @@ class Layer:
         lacks: the grant of an account that it makes which a refusal lacks, in words; empty for any other.
         not_yet: refusals of an update that are over in minutes, so that `tpu up` asks again: a regular
             expression that Google's message has, and what it means, in words.
+        quotas: what it may use of Google's limits at once: `tpu doctor ENV` compares.
         services: Google services that it calls, e.g. "compute.googleapis.com".
         planned: outputs that the settings foretell, by field: what a preview shows before it is up.
         providers: factories of its providers, by name.
@@ -101,6 +103,7 @@ class Layer:
     grants: Callable[[Settings], Iterable[str]] = lambda _: ()
     lacks: Callable[[Settings, str], str] = lambda *_: ""
     not_yet: Mapping[str, str] = field(default_factory=dict)
+    quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()
     services: Callable[[Settings], Iterable[str]] = lambda _: ()
     planned: Callable[[Settings], Mapping[str, Any]] = lambda _: {}
     prices: Callable[[Settings], Iterable[Row]] = lambda _: ()

@@ -90,7 +90,10 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in off),
         *((f"unheld {layer.name}", partial(_unheld, target, layer)) for layer in on),
         *((f"zone {zone}", partial(_zone, target, zone)) for zone in zones),
-        ("quota", partial(quotas.check, target.google, target.needed)),
+        ("quota", partial(
+            quotas.check, target.google, target.needed,
+            [use for layer in on for use in layer.quotas(target.settings)],
+        )),
     ]  # fmt: skip
 
 

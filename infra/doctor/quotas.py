@@ -1,53 +1,25 @@
-"""Chips that slices need, against what the project may have of Cloud TPU.
+"""What slices and layers need, against what the project may have.
 
 https://cloud.google.com/service-usage/docs/reference/rest/v1beta1/services.consumerQuotaMetrics/list
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from infra.catalog import region_of
 from infra.doctor.report import UNKNOWN
 from infra.gcp.client import Client
 from infra.gcp.failures import Kind, fix_of
+from infra.gcp.quotas import Quota, Use, chips
 from infra.nodes import Node
 from tools.doctor import MISSING, OK, OPTIONAL, Finding
 
 UNLIMITED = -1
-_METRICS = (
-    "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/tpu.googleapis.com/consumerQuotaMetrics"
-)
-
-
-@dataclass(frozen=True, order=True)
-class Quota:
-    """One of the limits that a v6e node counts for: all of them are enforced.
-
-    Names are those of refusals and of `gcloud quotas`, as users have met them (marin-community/marin#1612);
-    metrics those of Service Usage. A reservation counts for on demand
-    (https://cloud.google.com/tpu/docs/consumption-options).
-    """
-
-    spot: bool
-    dimension: str  # "region" or "zone"
-    place: str
-
-    @property
-    def name(self) -> str:
-        """As Google calls it when it refuses."""
-        kind = "Preemptible" if self.spot else ""
-        return f"TPUV6E{kind}PerProjectPer{self.dimension.capitalize()}ForTPUAPI"
-
-    @property
-    def metric(self) -> str:
-        """As Service Usage lists it."""
-        return f"tpu.googleapis.com/tpu-v6e{'-preemptible' if self.spot else ''}"
-
+_METRICS = "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/{}/consumerQuotaMetrics"
 
 Limits = dict[tuple[str, str, str], int]
-"""Chips, by metric, dimension and place, which is empty where a limit is that of all others."""
+"""By metric, dimension and place, which is empty where a limit is that of all others."""
 
 
 def listed(metrics: Iterable[Mapping[str, Any]]) -> Limits:
@@ -64,14 +36,15 @@ def listed(metrics: Iterable[Mapping[str, Any]]) -> Limits:
 
 
 def limit_of(quota: Quota, limits: Limits) -> int | None:
-    """Chips; UNLIMITED; None where Google lists no such quota."""
+    """A number; UNLIMITED; None where Google lists no such quota."""
     everywhere = limits.get((quota.metric, quota.dimension, ""))
     return limits.get((quota.metric, quota.dimension, quota.place), everywhere)
 
 
-def check(google: Client, nodes: Sequence[Node], what: str) -> Iterator[Finding]:
-    """A finding for each quota that some nodes count for, where they are and where they may be moved."""
-    limits = listed(google.items(_METRICS.format(google.project), "metrics", {"view": "FULL"}))
+def check(google: Client, nodes: Sequence[Node], uses: Sequence[Use], what: str) -> Iterator[Finding]:
+    """A finding for each quota that some nodes count for, where they are and where they may be moved, and for
+    each of the layers'.
+    """
     here: dict[Quota, int] = {}
     for node in nodes:
         for quota in _quotas(node, node.zone):
@@ -81,26 +54,33 @@ def check(google: Client, nodes: Sequence[Node], what: str) -> Iterator[Finding]
     for node in nodes:
         for quota in {quota for zone in node.places for quota in _quotas(node, zone)} - here.keys():
             there[quota] = max(there.get(quota, 0), node.kind.chips)
-    for some, why, short in (
-        (here, "the settings ask for", MISSING),
-        (there, "a slice that is moved here needs", OPTIONAL),
-    ):
-        for quota, chips in sorted(some.items()):
-            limit, name = limit_of(quota, limits), f"{what} {quota.place}"
-            asked = f"{quota.name}: {why} {chips} {'spot' if quota.spot else 'on-demand'} chips"
-            if limit is None:
-                yield Finding(name, UNKNOWN, f"{asked}, Google lists no such quota", fix_of(Kind.QUOTA))
-            elif limit == UNLIMITED or chips <= limit:
-                yield Finding(name, OK, f"{asked}, allowed are {'all' if limit == UNLIMITED else limit}")
-            else:
-                request = (
-                    f"gcloud beta quotas preferences create --project={google.project} "
-                    f"--service=tpu.googleapis.com --quota-id={quota.name} "
-                    f"--dimensions={quota.dimension}={quota.place} --preferred-value={chips}"
-                )
-                fix = f"{fix_of(Kind.QUOTA)}; or: {request}"
-                yield Finding(name, short, f"{asked}, allowed are {limit}", fix)
+    needed = [
+        *((Use(quota, count, "the settings ask for"), MISSING) for quota, count in sorted(here.items())),
+        *((Use(quota, count, "a slice that is moved here needs"), OPTIONAL)
+          for quota, count in sorted(there.items())),
+        *((use, MISSING) for use in uses),
+    ]  # fmt: skip
+    limits: Limits = {}
+    for service in sorted({use.quota.service for use, _ in needed}):
+        limits |= listed(google.items(_METRICS.format(google.project, service), "metrics", {"view": "FULL"}))
+    for use, short in needed:
+        yield _compared(use, limit_of(use.quota, limits), short, google.project, what)
+
+
+def _compared(use: Use, limit: int | None, short: str, project: str, what: str) -> Finding:
+    quota, name = use.quota, f"{what} {use.quota.place}"
+    asked = f"{quota.name}: {use.why} {use.amount} {quota.unit}"
+    if limit is None:
+        return Finding(name, UNKNOWN, f"{asked}, Google lists no such quota", fix_of(Kind.QUOTA))
+    if limit == UNLIMITED or use.amount <= limit:
+        return Finding(name, OK, f"{asked}, allowed are {'all' if limit == UNLIMITED else limit}")
+    request = (
+        f"gcloud beta quotas preferences create --project={project} "
+        f"--service={quota.service} --quota-id={quota.name} "
+        f"--dimensions={quota.dimension}={quota.place} --preferred-value={use.amount}"
+    )
+    return Finding(name, short, f"{asked}, allowed are {limit}", f"{fix_of(Kind.QUOTA)}; or: {request}")
 
 
 def _quotas(node: Node, zone: str) -> tuple[Quota, Quota]:
-    return Quota(node.spot, "region", region_of(zone)), Quota(node.spot, "zone", zone)
+    return chips("region", region_of(zone), spot=node.spot), chips("zone", zone, spot=node.spot)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from infra.catalog import region_of
+from infra.gcp.quotas import Use, cpus
 from infra.gcp.roles import Role
 from infra.layers import Layer, deferred
 from infra.outputs import Outputs, output
@@ -43,6 +44,12 @@ def _services(settings: Settings) -> Iterable[str]:
     found += ["cloudscheduler"] if desired.schedule else []
     found += ["aiplatform"] if desired.train == "vertex" else []
     return (f"{one}.googleapis.com" for one in found)
+
+
+def _quotas(settings: Settings) -> Iterable[Use]:
+    one = settings[PipelineSettings]
+    cores = one.driver_cores + one.max_executors * one.executor_cores
+    yield Use(cpus(places.region(settings)), cores, "a batch of the pipeline uses at most")
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
@@ -165,6 +172,7 @@ LAYER = Layer(
     lacks=access.of_the_build,
     not_yet=_NOT_YET,
     services=_services,
+    quotas=_quotas,
     providers=GOOGLE,
     outputs=PipelineOutputs,
     prices=_prices,

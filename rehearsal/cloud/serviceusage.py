@@ -11,7 +11,7 @@ from rehearsal.cloud.iam import Iam, agent
 from rehearsal.cloud.oauth import account_id
 from rehearsal.cloud.operations import Operations
 from rehearsal.cloud.service import ApiError, Call, JsonObject, Method, NotEmulatedError, World, bad_request
-from rehearsal.cloud.tpu.quotas import SERVICE, Quotas
+from rehearsal.cloud.tpu.quotas import OF_SERVICES, Quotas
 
 # Of what is emulated, what a new project has on
 # (https://cloud.google.com/service-usage/docs/enabled-service).
@@ -131,9 +131,9 @@ class ServiceUsage:
     async def _quota_metrics(self, call: Call) -> JsonObject:
         """The limits are shown for each place, whether the view is BASIC or FULL: each was granted."""
         name = self._named(call.path["parent"])
-        if name != SERVICE:
+        if name not in OF_SERVICES:
             raise NotEmulatedError(f"A quota of {name}")
-        return _page(call, "metrics", self._quotas.metrics(f"projects/{self._world.number}"))
+        return _page(call, "metrics", self._quotas.metrics(f"projects/{self._world.number}", name))
 
     async def _get(self, call: Call) -> JsonObject:
         return self._service(self._named(call.path["name"]))

@@ -48,8 +48,11 @@ async def test_limits_are_listed_by_page_and_for_those_who_may(lab: Lab) -> None
     assert "nextPageToken" not in rest
     status, body = await lab.request("GET", METRICS, principal="somebody@example.com")
     assert (status, "serviceusage.quotas.get" in body["error"]["message"]) == (403, True)
-    compute = METRICS.replace("tpu.googleapis.com", "compute.googleapis.com")
-    assert (await lab.request("GET", compute))[0] == 501
+    other = METRICS.replace("services/tpu.googleapis.com", "services/dataproc.googleapis.com")
+    assert (await lab.request("GET", other))[0] == 501
+    compute = METRICS.replace("services/tpu.googleapis.com", "services/compute.googleapis.com")
+    _, cpus = await lab.request("GET", compute)
+    assert [each["metric"] for each in cpus["metrics"]] == ["compute.googleapis.com/cpus"]
 
 
 async def test_a_node_beyond_a_limit_is_refused_in_googles_words(lab: Lab) -> None:
@@ -83,7 +86,7 @@ async def test_a_preempted_node_holds_its_chips_until_it_is_deleted(lab: Lab) ->
 
 def test_an_unknown_quota_is_said() -> None:
     quotas = Quotas()
-    with pytest.raises(ValueError, match="no quota 'TPUV7' in 'us-east5-b'; the names are TPUV6E"):
+    with pytest.raises(ValueError, match="no quota 'TPUV7' in 'us-east5-b'; the names are CPUS-per-project-region, TPUV6E"):
         quotas.set("TPUV7", ZONE, 8)
     with pytest.raises(ValueError, match="-1 must be 0 or more"):
         quotas.set(REVOCABLE.format("Zone"), ZONE, -1)

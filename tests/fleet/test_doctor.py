@@ -24,12 +24,13 @@ from fleet.model import ObservedNode
 from fleet.store import BucketStore
 from infra import names
 from infra.doctor import checks
-from infra.doctor.quotas import UNLIMITED, Quota, limit_of, listed
+from infra.doctor.quotas import UNLIMITED, limit_of, listed
 from infra.doctor.report import UNKNOWN, healthy, run_checks, told
 from infra.errors import CommandError
 from infra.gcp import client as asking
 from infra.gcp.client import RequestError
 from infra.gcp.failures import Failure, Kind
+from infra.gcp.quotas import Quota, chips
 from infra.layers import layers, services
 from infra.named import StackState
 from infra.nodes import nodes
@@ -455,9 +456,29 @@ def test_limits_that_google_leaves_out_or_does_not_know() -> None:
         limit = {"unit": "1/{project}/{zone}", "quotaBuckets": [*buckets]}
         return limit_of(quota, listed([{"metric": here.metric, "consumerQuotaLimits": [limit]}]))
 
-    here = Quota(False, "zone", "us-east5-b")
+    here = chips("zone", "us-east5-b", spot=False)
     assert of(here) is None
     assert of(here, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-b"}}) == 0
     assert of(here, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}) == 8
     assert of(here, {"effectiveLimit": "-1"}) == UNLIMITED
-    assert of(Quota(True, "zone", "us-east5-b"), {"effectiveLimit": "8"}) is None
+    assert of(chips("zone", "us-east5-b", spot=True), {"effectiveLimit": "8"}) is None
+
+
+def test_the_cpus_that_a_batch_of_the_pipeline_may_use(clinic: Clinic) -> None:
+    code = {"pipeline:rawBucketName": "my-project-raw", "pipeline:code": "0" * 64}
+    on = settings(**code, **{"pipeline:maxExecutors": "10", "pipeline:minExecutors": "2"})
+
+    def cpus() -> Finding:
+        (found,) = [one for one in of(clinic.look(on), "quota us-east5") if "CPUS" in one.found]
+        return found
+
+    used = 4 + 10 * 4
+    assert (cpus().state, cpus().found) == (
+        OK, f"CPUS-per-project-region: a batch of the pipeline uses at most {used} CPUs, allowed are 8192"
+    )  # fmt: skip
+    clinic.cloud._quotas.set("CPUS-per-project-region", "us-east5", used)
+    assert cpus().state == OK
+    clinic.cloud._quotas.set("CPUS-per-project-region", "us-east5", used - 1)
+    assert cpus().state == MISSING
+    assert "--service=compute.googleapis.com --quota-id=CPUS-per-project-region" in cpus().fix
+    assert f"--preferred-value={used}" in cpus().fix

@@ -1,4 +1,4 @@
-"""Quotas of Cloud TPU: how many v6e chips the project may have, and the refusal of more.
+"""Quotas: how many v6e chips the project may have, and the refusal of more; CPUs are listed alone.
 
 Kinds and names: https://cloud.google.com/tpu/docs/quota. The region's and the zone's are both enforced, and a
 reservation counts against on demand (https://cloud.google.com/tpu/docs/consumption-options). Google keeps
@@ -16,7 +16,8 @@ from rehearsal.cloud.tpu.catalog import ZONES
 from rehearsal.cloud.tpu.node import Node
 
 SERVICE = "tpu.googleapis.com"
-# Chips of each kind in each place, unless a scenario says otherwise: this project's choice.
+COMPUTE = "compute.googleapis.com"
+# Chips of each kind, or CPUs, in each place, unless a scenario says otherwise: this project's choice.
 GRANTED = 8192
 
 
@@ -46,6 +47,8 @@ REVOCABLE = (
     Quota("TPUV6EPreemptiblePerProjectPerRegionForTPUAPI", f"{SERVICE}/tpu-v6e-preemptible", "region"),
     Quota("TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", f"{SERVICE}/tpu-v6e-preemptible", "zone"),
 )
+CPUS = (Quota("CPUS-per-project-region", f"{COMPUTE}/cpus", "region"),)
+OF_SERVICES = {SERVICE: (ON_DEMAND, REVOCABLE), COMPUTE: (CPUS,)}
 
 
 class Quotas:
@@ -54,7 +57,7 @@ class Quotas:
     def __init__(self) -> None:
         self._limits = {
             (quota.name, quota.place(zone)): GRANTED
-            for quota in (*ON_DEMAND, *REVOCABLE)
+            for quota in (*ON_DEMAND, *REVOCABLE, *CPUS)
             for zone in sorted(ZONES)
         }
 
@@ -84,12 +87,12 @@ class Quotas:
             text = f"Quota limit '{names}' has been exceeded. Limit: {limits} in {places}."
             raise ApiError(429, "RESOURCE_EXHAUSTED", text)
 
-    def metrics(self, consumer: str) -> list[JsonObject]:
-        """Every ConsumerQuotaMetric; `consumer` is `projects/NUMBER`."""
+    def metrics(self, consumer: str, service: str = SERVICE) -> list[JsonObject]:
+        """Every ConsumerQuotaMetric of one of OF_SERVICES; `consumer` is `projects/NUMBER`."""
         found = []
-        for quotas in (ON_DEMAND, REVOCABLE):
+        for quotas in OF_SERVICES[service]:
             metric = quotas[0].metric
-            name = f"{consumer}/services/{SERVICE}/consumerQuotaMetrics/{quote(metric, safe='')}"
+            name = f"{consumer}/services/{service}/consumerQuotaMetrics/{quote(metric, safe='')}"
             limits = [
                 {
                     "name": f"{name}/limits/{quote(f'/project/{quota.dimension}', safe='')}",

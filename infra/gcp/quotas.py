@@ -1,0 +1,70 @@
+"""Google's limits that what is declared counts for.
+
+https://cloud.google.com/docs/quotas/overview
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Quota:
+    """One limit: in a region or a zone.
+
+    Attributes:
+        service: whose it is, e.g. "compute.googleapis.com".
+        name: as Google calls it when it refuses, and as `gcloud quotas` does.
+        metric: as Service Usage lists it.
+        dimension: "region" or "zone".
+        place: which.
+        unit: what it counts, in words.
+    """
+
+    service: str
+    name: str
+    metric: str
+    dimension: str
+    place: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a layer may use of a quota at once, and why."""
+
+    quota: Quota
+    amount: int
+    why: str
+
+
+def chips(dimension: str, place: str, *, spot: bool) -> Quota:
+    """Of v6e's chips, one of the two that a node counts for: both are enforced.
+
+    Names are those of refusals, as users have met them (marin-community/marin#1612). A reservation counts for
+    on demand (https://cloud.google.com/tpu/docs/consumption-options).
+    """
+    kind = "Preemptible" if spot else ""
+    return Quota(
+        service="tpu.googleapis.com",
+        name=f"TPUV6E{kind}PerProjectPer{dimension.capitalize()}ForTPUAPI",
+        metric=f"tpu.googleapis.com/tpu-v6e{'-preemptible' if spot else ''}",
+        dimension=dimension,
+        place=place,
+        unit=f"{'spot' if spot else 'on-demand'} chips",
+    )
+
+
+def cpus(region: str) -> Quota:
+    """Of CPUs in a region, which batches of Dataproc count for.
+
+    https://cloud.google.com/dataproc-serverless/quotas
+    """
+    return Quota(
+        service="compute.googleapis.com",
+        name="CPUS-per-project-region",
+        metric="compute.googleapis.com/cpus",
+        dimension="region",
+        place=region,
+        unit="CPUs",
+    )
