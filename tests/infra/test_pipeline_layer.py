@@ -23,6 +23,7 @@ from rehearsal.cloud import discovery
 from tests.infra.engine import BASE, Recording, run
 from tests.infra.test_all_layers import OFF, UP
 from tests.infra.test_queue_layer import CLUSTER
+from workload.preprocess.config import load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
 RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
@@ -66,6 +67,13 @@ def test_a_batch_is_what_the_api_describes() -> None:
     assert all(key.startswith("spark.") and isinstance(value, str) for key, value in properties.items())
     assert properties["spark.sql.shuffle.partitions"] == "160", "Dataproc's default is 1000"
     assert properties["spark.dynamicAllocation.maxExecutors"] == "20"
+
+
+def test_what_a_batch_is_told_unless_the_settings_say_otherwise_is_there() -> None:
+    config = spark.batch(settings())["pysparkBatch"]["args"][0]
+    assert load(config, ["input.sources=gs://my-project-raw", "output.url=gs://my-project-checkpoints/tokens"])
+    own = settings(pipeline__config="gs://my-project-raw/books.toml")
+    assert spark.batch(own)["pysparkBatch"]["args"][0] == "gs://my-project-raw/books.toml"
 
 
 def test_sparks_nodes_are_reached_by_one_another_alone() -> None:
