@@ -41,8 +41,7 @@ def region(settings: Settings) -> str:
 
 def scratch_bucket(settings: Settings) -> str:
     """Of code, and of what Spark leaves behind."""
-    desired = settings[PipelineSettings]
-    return desired.scratch_bucket_name or f"{desired.raw_bucket_name}-scratch"[:63].rstrip("-_")
+    return names.scratch_bucket(settings)
 
 
 def account_id(settings: Settings, which: str) -> str:

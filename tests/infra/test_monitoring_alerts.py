@@ -364,7 +364,7 @@ def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.Captur
     line = found[1].replace("ENV", "dev").replace("PROJECT", PROJECT).replace("REGION", REGION)
     program, *words = shlex.split(line)
     if program == "gcloud":
-        assert words[2:3] in (["list"], ["read"]) or words[1] == "list"
+        assert words[2:3] in (["list"], ["read"]) or words[1] in ("list", "read")
         assert f"--project={PROJECT}" in words
         return
     assert program == "tpu"
