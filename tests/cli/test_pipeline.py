@@ -319,7 +319,7 @@ def _google(monkeypatch: pytest.MonkeyPatch) -> Google:
     google = Google(
         {**RUN, "outcome": "trained", "stage": "train", "predicted_usd": 1.0, "actual_usd": 1.25,
          "objects": 1, "bytes": 5, "training": "slice r17", "ended": "2026-11-24T11:00:00Z",
-         "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd" * 32}},
+         "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd" * 32, "inputs": "ef" * 32}},
     )  # fmt: skip
     monkeypatch.setattr(pipeline, "Client", lambda _: google)
     monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
@@ -332,9 +332,9 @@ def test_a_runs_page_has_text_code_shards_training_and_price(
     assert pipeline.main(["status", "dev", "r17"]) == 0
     page = capsys.readouterr().out
     for part in (
-        f"gs://{RAW}/corpus/: 1 objects, 5 bytes", "ab" * 32,
+        f"gs://{RAW}/corpus/: 1 objects, 5 bytes, inputs sha256 {'ef' * 32}", "ab" * 32,
         "2 of 1000 tokens, manifest sha256 " + "cd" * 32,
-        "slice r17", "$1.00 predicted, $1.25 actual, $12.50 at most", "trained, at train",
+        "slice r17", "$1.00 predicted for Spark, $1.25 actual, $12.50 at most", "trained, at train",
     ):  # fmt: skip
         assert part in page
     assert pipeline.main(["status", "dev", "r17", "--json"]) == 0
@@ -343,7 +343,7 @@ def test_a_runs_page_has_text_code_shards_training_and_price(
 
 def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline.main(["cost", "dev"]) == 0
-    head, row, _ = capsys.readouterr().out.splitlines()
+    head, row, *_ = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "predicted", "spark", "training", "actual", "most"]
     assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
 
