@@ -2,7 +2,8 @@
 
 Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second
 one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
-training ends.
+training ends. `stop` is sent when it has, and where it takes too long; there `end` instead, if it is given.
+`ends` says how it ends then, if no request of ours does it.
 """
 
 from __future__ import annotations
@@ -192,7 +193,8 @@ def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
             "done": ["Completed"],
             "failed": ["Failed"],
         },
-        "stop": [],
+        "stop": [],  # the queue keeps it for a while, and then deletes it
+        "end": [{"method": "DELETE", "url": f"{url}/tokens-{TRAINING}"}],
     }
 
 
@@ -251,6 +253,7 @@ def _vertex(settings: Settings) -> dict[str, Any]:
             "failed": ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"],
         },
         "stop": [],
+        "ends": "Vertex AI ends it itself, that long after it began to run",
     }  # fmt: skip
 
 
