@@ -217,7 +217,7 @@ def _vertex(settings: Settings) -> dict[str, Any]:
                 "url": f"{base}/customJobs",
                 "body": {
                     "displayName": TRAINING,
-                    "labels": {"environment": settings.environment, "layer": "pipeline"},
+                    "labels": places.labels(settings),
                     "jobSpec": {
                         "workerPoolSpecs": [
                             {

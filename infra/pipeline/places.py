@@ -2,7 +2,7 @@
 
 from infra import names
 from infra.pipeline.settings import PipelineSettings
-from infra.settings.schema import Settings
+from infra.settings.schema import GcpSettings, Settings
 from infra.storage.settings import StorageSettings
 
 TOKENS, RECORDS, HANDOFFS = "tokens", "pipeline", "handoff"
@@ -42,6 +42,11 @@ def region(settings: Settings) -> str:
 def scratch_bucket(settings: Settings) -> str:
     """Of code, and of what Spark leaves behind."""
     return names.scratch_bucket(settings)
+
+
+def labels(settings: Settings) -> dict[str, str]:
+    """What each batch and custom job carries, and its line of the bill: as all that the stacks make."""
+    return {**settings[GcpSettings].default_labels, **names.labels(settings.environment, "pipeline")}
 
 
 def account_id(settings: Settings, which: str) -> str:

@@ -46,7 +46,7 @@ def batch(settings: Settings) -> dict[str, Any]:
                 "stagingBucket": places.scratch_bucket(settings),
             }
         },
-        "labels": {"environment": settings.environment, "layer": "pipeline"},
+        "labels": places.labels(settings),
     }  # fmt: skip
 
 

@@ -70,6 +70,17 @@ def test_a_batch_is_what_the_api_describes() -> None:
     assert properties["spark.dynamicAllocation.maxExecutors"] == "20"
 
 
+def test_what_a_run_makes_has_the_labels_of_the_bill() -> None:
+    ours = {"team": "ml", "environment": "dev", "layer": "pipeline"}
+    known = settings(
+        **{k.replace(":", "__"): v for k, v in VERTEX.items()}, gcp__defaultLabels={"team": "ml"}
+    )
+    assert spark.batch(known)["labels"] == ours
+    found = handoff.handoff(known)
+    assert found is not None
+    assert found["start"][0]["body"]["labels"] == ours
+
+
 def test_what_a_batch_is_told_unless_the_settings_say_otherwise_is_there() -> None:
     config = spark.batch(settings())["pysparkBatch"]["args"][0]
     assert load(
