@@ -64,6 +64,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
     desired = settings[PipelineSettings]
+    if desired.code is None:
+        up = layers.up_command("pipeline", settings.environment)
+        fix = f"tpu pipeline publish {settings.environment}, then {up}"
+        raise CommandError(f"pipeline:code isn't set: a batch would find no code\n    fix: {fix}")
     folder, objects, size = runs.measure(options.folder)
     predicted = price.run_usd(settings, size / _GIB)
     most = price.most_usd(settings)

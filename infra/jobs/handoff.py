@@ -2,7 +2,7 @@
 
 Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second
 one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
-training ends. `stop` is sent when it has, and where it takes too long; there `end` instead, if it is given.
+training ends, `logs` the command that shows why. `stop` is sent when it has, and where it takes too long; there `end` instead, if it is given.
 `ends` says how it ends then, if no request of ours does it.
 """
 
@@ -119,6 +119,7 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
     description = f"{stack}/fleets/{TRAINING}.json"
     return {
         "training": f"slice {TRAINING} ({desired.train_slice}, {one.zone})",
+        "logs": f"tpu logs {settings.environment} {TRAINING}",
         "start": [
             {
                 "method": "POST",
@@ -153,6 +154,7 @@ def _slice(settings: Settings) -> dict[str, Any]:
     ended = f"{objects}/{places.HANDOFFS}%2F{name}%2Fended%2F"
     return {
         "training": f"{TRAINING} on slice {name} ({one.kind.name}, {one.zone}), which is paid for anyway",
+        "logs": f"tpu logs {settings.environment} {name}",
         "start": [],
         "claim": {
             "slice": name,
@@ -186,6 +188,7 @@ def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     url = f"https://{endpoint}/apis/{API}/namespaces/{namespace}/jobsets"
     return {
         "training": f"JobSet tokens-{TRAINING} of {desired.train_team}",
+        "logs": f"tpu job logs {settings.environment} {desired.train_team} tokens-{TRAINING}",
         "start": [{"method": "POST", "url": url, "body": made}],
         "watch": {
             "url": f"{url}/tokens-{TRAINING}",
@@ -210,6 +213,8 @@ def _vertex(settings: Settings) -> dict[str, Any]:
     kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
     return {
         "training": f"custom job {TRAINING} ({desired.train_slice}, {region})",
+        "logs": f"gcloud ai custom-jobs list --project={settings.project} --region={region} "
+        f"--filter=displayName={TRAINING}",
         "once": f'{base}/customJobs?filter=displayName%3D"{TRAINING}"',
         "start": [
             {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
@@ -16,6 +17,7 @@ from infra.errors import CommandError
 from infra.gcp.client import RequestError
 from infra.gcp.failures import classify
 from infra.pipeline.runs import Runs, missing
+from infra.pipeline.settings import PipelineSettings
 from tests.infra.test_pipeline_layer import settings
 from tests.infra.test_pipeline_slice import SLICE
 
@@ -370,6 +372,18 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
     assert "1 objects, 1.00 GiB" in shown
     assert "submitted as r17" in shown
     assert "r17: trained" in shown
+
+
+def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = settings()
+    uncoded = replace(known[PipelineSettings], code=None)
+    without = replace(known, sections={**known.sections, PipelineSettings: uncoded})
+    monkeypatch.setattr(pipeline, "from_file", lambda _: without)
+    with pytest.raises(
+        CommandError, match="a batch would find no code\n    fix: tpu pipeline publish dev, then"
+    ):
+        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
+    assert not [method for method, _, _ in google.asked if method == "POST"]
 
 
 def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(
