@@ -2,8 +2,8 @@
 
 Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second
 one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
-training ends, `logs` the command that shows why. `stop` is sent when it has, and where it takes too long; there
-`end` instead, if it is given. `ends` says how it ends then, if no request of ours does it.
+training ends, `logs` the command that shows why. `stop` is sent when it has, and where it takes too long;
+there `end` instead, if it is given. `ends` says how it ends then, if no request of ours does it.
 """
 
 from __future__ import annotations
