@@ -379,7 +379,7 @@ def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.Captur
 def test_every_command_of_a_runbook_is_taken_as_it_stands(
     alert: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With all its arguments: what each then says is that there is no such environment."""
+    """With all its arguments: what each then reports is that there is no such environment."""
     lines = re.findall(r"(?:^    |`)(tpu [^`\n]*\bENV\b[^`\n]*)", documentation.page(alert), re.MULTILINE)
     for line in lines:
         words = shlex.split(line.replace("ENV", "nowhere").replace("--worker N", "--worker 0"))
@@ -387,9 +387,9 @@ def test_every_command_of_a_runbook_is_taken_as_it_stands(
             status = cli(words[1:])
         except SystemExit as ended:
             status = int(ended.code or 0)
-        said = capsys.readouterr().err
+        shown = capsys.readouterr().err
         assert status, line
-        assert "Pulumi.nowhere.yaml" in said, f"{line}: {said}"
+        assert "Pulumi.nowhere.yaml" in shown, f"{line}: {shown}"
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_what_a_run_makes_has_the_labels_of_the_bill() -> None:
     assert found["start"][0]["body"]["labels"] == ours
 
 
-def test_what_a_batch_is_told_unless_the_settings_say_otherwise_is_there() -> None:
+def test_the_config_of_a_batch_is_there_without_a_setting() -> None:
     config = spark.batch(settings())["pysparkBatch"]["args"][0]
     assert load(
         config, ["input.sources=gs://my-project-raw", "output.url=gs://my-project-checkpoints/tokens"]

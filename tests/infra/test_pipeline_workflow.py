@@ -12,12 +12,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from infra.jobs import handoff
 from infra.pipeline.program import settings_of_runs
 from infra.settings.sources import ROOT
 from rehearsal.cloud.workflow_engine import Interpreter, Raised, Reply, Request, parse
 from rehearsal.cloud.workflow_engine.values import error
-from tests.infra.test_pipeline_layer import FLEET, JOBSET, VERTEX, settings
+from tests.infra.test_pipeline_layer import FLEET, settings
 
 PROGRAM = parse((ROOT / "infra/pipeline/workflow.yaml").read_text())
 RAW, BUCKET, SETTINGS = "my-project-raw", "my-project-checkpoints", "pipeline/settings/0.json"
@@ -447,50 +446,6 @@ def test_training_that_takes_too_long_is_ended() -> None:
     assert record["next"] == "tpu pipeline retry dev r17"
     assert google.passed_s >= 24 * 3600
     assert google.nodes == set()
-
-
-@dataclass
-class Cluster(Google):
-    """With a cluster, where a JobSet runs on and on."""
-
-    jobsets: list[str] = field(default_factory=list)
-
-    def _answer(self, request: Request, body: Any) -> tuple[int, Any]:
-        if urlsplit(request.url).hostname != "cluster.example":
-            return super()._answer(request, body)
-        if request.method == "POST":
-            self.jobsets.append(body["metadata"]["name"])
-        elif request.method == "DELETE":
-            self.jobsets.remove(request.url.rpartition("/")[2])
-        return 200, {}
-
-
-def test_a_jobset_that_takes_too_long_is_deleted() -> None:
-    google = Cluster(train=False)
-    known = settings(**{key.replace(":", "__"): value for key, value in JOBSET.items()})
-    google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"] = handoff.handoff(known, "", "cluster.example")
-    record = failed(google)
-    assert (record["outcome"], google.jobsets) == ("train_hours", [])
-    assert "was ended" in record["why"]
-
-
-def test_a_jobset_that_is_done_is_left_to_the_queue() -> None:
-    google = Cluster(train=False)
-    known = settings(**{key.replace(":", "__"): value for key, value in JOBSET.items()})
-    given = handoff.handoff(known, "", "cluster.example")
-    assert given
-    google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"] = {**given, "watch": {**given["watch"], "done": [""]}}
-    assert run(google)["outcome"] == "trained"
-    assert google.jobsets == ["tokens-r17"]
-
-
-def test_a_custom_job_that_takes_too_long_is_said_to_end_by_itself() -> None:
-    google = Google(heartbeats=[{"state": "running"}])
-    known = settings(**{key.replace(":", "__"): value for key, value in VERTEX.items()})
-    given = handoff.handoff(known)
-    assert given
-    google.objects[f"{BUCKET}/{SETTINGS}"]["handoff"]["ends"] = given["ends"]
-    assert "and Vertex AI ends it itself" in failed(google)["why"]
 
 
 def test_what_no_event_came_for_is_started_by_the_schedule_once() -> None:
