@@ -64,6 +64,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(settings: Settings, runs: Runs, options: argparse.Namespace) -> int:
     desired = settings[PipelineSettings]
+    if desired.code is None:
+        up = layers.up_command("pipeline", settings.environment)
+        fix = f"tpu pipeline publish {settings.environment}, then {up}"
+        raise CommandError(f"pipeline:code isn't set: a batch would find no code\n    fix: {fix}")
     folder, objects, size = runs.measure(options.folder)
     predicted = price.run_usd(settings, size / _GIB)
     most = price.most_usd(settings)
@@ -147,7 +151,8 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
         "next": run.get("next"),
         "began": run["began"],
         "ended": run.get("ended"),
-        "text": f"{run['raw']}: {run.get('objects', '?')} objects, {run.get('bytes', '?')} bytes",
+        "text": f"{run['raw']}: {run.get('objects', '?')} objects, {run.get('bytes', '?')} bytes"
+        + (f", inputs sha256 {tokens['inputs']}" if tokens.get("inputs") else ""),
         "code": run.get("code"),
         "batch": run.get("batch"),
         "shards": tokens
@@ -156,7 +161,11 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
         or (run.get("waits_for") and f"waits for {run['waits_for']} on slice {run['slice']}"),
         "price": ", ".join(
             f"${_dollars(run.get(f'{key}_usd'))} {about}"
-            for key, about in (("predicted", "predicted"), ("actual", "actual"), ("most", "at most"))
+            for key, about in (
+                ("predicted", "predicted for Spark"),
+                ("actual", "actual"),
+                ("most", "at most"),
+            )
         ),
     }
     for key, text in lines.items():
@@ -174,7 +183,8 @@ def _cost(runs: Runs, *, as_json: bool) -> int:
     print(f"{'run':<20}" + "".join(f"{key.removesuffix('_usd'):>12}" for key in keys))
     for one in found:
         print(f"{one['run']:<20}" + "".join(f"{_dollars(one[key]):>12}" for key in keys))
-    print("dollars; Spark by the usage that Google gives, training by the slice's price and its time")
+    print("dollars; predicted for Spark alone; spark by the usage that Google gives, training by the slice's")
+    print("price and its time; actual and most are of both")
     return 0
 
 

@@ -110,6 +110,28 @@ def steps_bucket(settings: Settings) -> str:
     return fitted(f"{settings[StorageSettings].bucket_name}-steps")
 
 
+def scratch_bucket(settings: Settings) -> str:
+    """Where the pipeline keeps its code, and what Spark leaves behind."""
+    from infra.pipeline.settings import PipelineSettings  # its package imports this module
+
+    desired = settings[PipelineSettings]
+    return desired.scratch_bucket_name or f"{desired.raw_bucket_name}-scratch"[:NAME_LENGTH].rstrip("-_")
+
+
+def buckets(settings: Settings) -> list[str]:
+    """Every bucket that the environment works with."""
+    from infra.gke.settings import GkeSettings
+    from infra.pipeline.settings import PipelineSettings
+
+    storage, gke = settings[StorageSettings], settings.get(GkeSettings)
+    pipeline = settings.get(PipelineSettings)
+    found = [storage.bucket_name, steps_bucket(settings), controller_bucket(settings)]
+    found += [storage.state_bucket_name] if storage.state_bucket_name else []
+    found += [pipeline.raw_bucket_name, scratch_bucket(settings)] if pipeline else []
+    found += [gke.artifact_bucket] if gke and gke.artifact_bucket else []
+    return found
+
+
 def network_id(settings: Settings) -> str:
     """The network: ours, or the existing one."""
     ours = f"projects/{settings.project}/global/networks/{settings[NetworkSettings].name}"

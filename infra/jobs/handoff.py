@@ -2,7 +2,8 @@
 
 Each request may be sent again: what it makes is named after the run, as `places.TRAINING`, so that a second
 one is refused with 409 or 412, which the workflow takes for success. `watch` is the object that says how
-training ends.
+training ends, `logs` the command that shows why. `stop` is sent when it has, and where it takes too long;
+there `end` instead, if it is given. `ends` says how it ends then, if no request of ours does it.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ def _fleet(settings: Settings, stack: str) -> dict[str, Any]:
     description = f"{stack}/fleets/{TRAINING}.json"
     return {
         "training": f"slice {TRAINING} ({desired.train_slice}, {one.zone})",
+        "logs": f"tpu logs {settings.environment} {TRAINING}",
         "start": [
             {
                 "method": "POST",
@@ -152,6 +154,7 @@ def _slice(settings: Settings) -> dict[str, Any]:
     ended = f"{objects}/{places.HANDOFFS}%2F{name}%2Fended%2F"
     return {
         "training": f"{TRAINING} on slice {name} ({one.kind.name}, {one.zone}), which is paid for anyway",
+        "logs": f"tpu logs {settings.environment} {name}",
         "start": [],
         "claim": {
             "slice": name,
@@ -185,6 +188,7 @@ def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
     url = f"https://{endpoint}/apis/{API}/namespaces/{namespace}/jobsets"
     return {
         "training": f"JobSet tokens-{TRAINING} of {desired.train_team}",
+        "logs": f"tpu job logs {settings.environment} {desired.train_team} tokens-{TRAINING}",
         "start": [{"method": "POST", "url": url, "body": made}],
         "watch": {
             "url": f"{url}/tokens-{TRAINING}",
@@ -192,7 +196,8 @@ def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
             "done": ["Completed"],
             "failed": ["Failed"],
         },
-        "stop": [],
+        "stop": [],  # the queue keeps it for a while, and then deletes it
+        "end": [{"method": "DELETE", "url": f"{url}/tokens-{TRAINING}"}],
     }
 
 
@@ -208,6 +213,8 @@ def _vertex(settings: Settings) -> dict[str, Any]:
     kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
     return {
         "training": f"custom job {TRAINING} ({desired.train_slice}, {region})",
+        "logs": f"gcloud ai custom-jobs list --project={settings.project} --region={region} "
+        f"--filter=displayName={TRAINING}",
         "once": f'{base}/customJobs?filter=displayName%3D"{TRAINING}"',
         "start": [
             {
@@ -215,7 +222,7 @@ def _vertex(settings: Settings) -> dict[str, Any]:
                 "url": f"{base}/customJobs",
                 "body": {
                     "displayName": TRAINING,
-                    "labels": {"environment": settings.environment, "layer": "pipeline"},
+                    "labels": places.labels(settings),
                     "jobSpec": {
                         "workerPoolSpecs": [
                             {
@@ -251,6 +258,7 @@ def _vertex(settings: Settings) -> dict[str, Any]:
             "failed": ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED"],
         },
         "stop": [],
+        "ends": "Vertex AI ends it itself, that long after it began to run",
     }  # fmt: skip
 
 

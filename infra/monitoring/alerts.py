@@ -255,7 +255,7 @@ ALERTS = (
     ),
     Alert(
         name="bucket-access-changed",
-        means="who may read or write a bucket was changed; `up` of storage does that, too",
+        means="who may read or write a bucket was changed; `up` of a layer does that, too",
         severity="WARNING",
         conditions={"access changed": Count("bucket-access-changed", by=("bucket",))},
         threshold=0, low=0, high=1000, unit="changes in 5 min",

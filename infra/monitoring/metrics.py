@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from infra import names
 from infra.settings.schema import Settings
-from infra.storage.settings import StorageSettings
 
 HOST, AUDIT, BUCKET, BATCH = "generic_node", "audited_resource", "gcs_bucket", "cloud_dataproc_batch"
 """Monitored resources of the entries: https://cloud.google.com/monitoring/api/resources."""
@@ -174,12 +173,9 @@ def promql_name(metric: str, settings: Settings) -> str:
 
 def filter_of(metric: LogMetric, settings: Settings) -> str:
     """The filter, with this environment's log and buckets."""
-    storage = settings[StorageSettings]
-    buckets = [storage.bucket_name, names.steps_bucket(settings), names.controller_bucket(settings)]
-    buckets += [storage.state_bucket_name] if storage.state_bucket_name else []
     own = metric.filter.format(
         log=f"projects/{settings.project}/logs/{names.LOG}",
         vitals=f"projects/{settings.project}/logs/{names.VITALS_LOG}",
-        buckets=f'resource.labels.bucket_name=~"^({"|".join(buckets)})$"',
+        buckets=f'resource.labels.bucket_name=~"^({"|".join(names.buckets(settings))})$"',
     )
     return f'resource.type="{metric.resource}" AND {own}'

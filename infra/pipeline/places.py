@@ -2,7 +2,7 @@
 
 from infra import names
 from infra.pipeline.settings import PipelineSettings
-from infra.settings.schema import Settings
+from infra.settings.schema import GcpSettings, Settings
 from infra.storage.settings import StorageSettings
 
 TOKENS, RECORDS, HANDOFFS = "tokens", "pipeline", "handoff"
@@ -41,8 +41,12 @@ def region(settings: Settings) -> str:
 
 def scratch_bucket(settings: Settings) -> str:
     """Of code, and of what Spark leaves behind."""
-    desired = settings[PipelineSettings]
-    return desired.scratch_bucket_name or f"{desired.raw_bucket_name}-scratch"[:63].rstrip("-_")
+    return names.scratch_bucket(settings)
+
+
+def labels(settings: Settings) -> dict[str, str]:
+    """What each batch and custom job carries, and its line of the bill: as all that the stacks make."""
+    return {**settings[GcpSettings].default_labels, **names.labels(settings.environment, "pipeline")}
 
 
 def account_id(settings: Settings, which: str) -> str:

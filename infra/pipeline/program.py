@@ -7,6 +7,7 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Buckets, accounts, the function, the workflow and what starts it."""
     provider, desired = providers["gcp"], settings[PipelineSettings]
     opts = pulumi.ResourceOptions(provider=provider)
+    if ends := spark.runtime_ends_soon(settings, datetime.now(UTC).date()):
+        pulumi.log.warn(ends)
     handoff.require_bundle(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
     # All that it reads, first: what isn't up is reported before anything is made.
     network_id = upstream.read(NetworkOutputs, settings).network_id

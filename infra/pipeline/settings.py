@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from infra.catalog import CATALOG
 from infra.pipeline import facts
-from infra.settings import rules
+from infra.settings import commands, rules
 from infra.settings.rules import Rule
 from infra.settings.schema import setting
 
@@ -17,7 +17,12 @@ _NAME = rules.pattern(
     "4 to 21 lowercase letters, digits and hyphens (others add to it), first a letter, last no hyphen",
     "rename it",
 )
-_PATH = rules.pattern(r"[\w./-]{1,200}", "a path in the workload's configs, or of the bundle", "rename it")
+_OBJECT = rules.pattern(r"gs://[a-z0-9][\w.-]*/[\w./-]{1,200}\.toml", "", "")
+_CONFIG = Rule(
+    lambda value: value in commands.PREPROCESSES or _OBJECT.ok(value),
+    f"gs://BUCKET/OBJECT.toml that Spark's account may read, or packaged: {', '.join(commands.PREPROCESSES)}",
+    f"write {commands.PREPROCESSES[0]}, and what differs as pipeline:changes",
+)
 _CHANGE = rules.pattern(r"[\w.]+=[^\n]{0,500}", "section.key=value, as `--set` takes it", "write it so")
 _CODE = rules.pattern(
     "[0-9a-f]{64}", "the sha256 that `tpu pipeline publish` writes", "run tpu pipeline publish ENV"
@@ -67,7 +72,7 @@ class PipelineSettings:
         "sha256 of the job's code and packages; `tpu pipeline publish` writes it", default=None, rule=_CODE
     )
     config: str = setting(
-        "what `workload preprocess` does: a TOML file (docs/preprocess.md)", default="corpus.toml", rule=_PATH
+        "what `workload preprocess` does: a TOML file (docs/preprocess.md)", default="text.toml", rule=_CONFIG
     )
     changes: tuple[str, ...] = setting(
         "values of that file that differ, as its `--set` takes them", default=(), rule=_CHANGE

@@ -6,7 +6,6 @@ https://cloud.google.com/dataproc-serverless/docs/reference/rest/v1/projects.loc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Any
@@ -47,7 +46,7 @@ def batch(settings: Settings) -> dict[str, Any]:
                 "stagingBucket": places.scratch_bucket(settings),
             }
         },
-        "labels": {"environment": settings.environment, "layer": "pipeline"},
+        "labels": places.labels(settings),
     }  # fmt: skip
 
 
@@ -87,12 +86,6 @@ def properties(settings: Settings) -> dict[str, str]:
     else:
         found["executor.instances"] = most
     return {f"{_PREFIX}{key}": str(value) for key, value in sorted(found.items())}
-
-
-def cores(settings: Settings) -> int:
-    """What a batch uses of the region's quota CPUS at most."""
-    desired = settings[PipelineSettings]
-    return desired.driver_cores + desired.max_executors * desired.executor_cores
 
 
 def memory_problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -143,9 +136,7 @@ def runtime_ends_soon(settings: Settings, today: date) -> str:
     one = facts.RUNTIMES[settings[PipelineSettings].runtime_version]
     if one.ends - today > timedelta(days=_WARN_DAYS):
         return ""
-    return f"pipeline:runtimeVersion: the support of {one.name} ends on {one.ends}"
-
-
-def as_json(settings: Settings) -> str:
-    """The body as the workflow has it."""
-    return json.dumps(batch(settings), sort_keys=True)
+    return (
+        f"pipeline:runtimeVersion: the support of {one.name} ends on {one.ends}; from then on it "
+        "is refused\n    fix: try a newer one, with its end in infra/pipeline/facts.toml"
+    )

@@ -23,6 +23,9 @@ PACKAGED = {
     command: sorted(one.name for one in folder.iterdir() if one.name.endswith(".toml"))
     for command, folder in (("train", _WORKLOAD / "configs"), ("extract", _WORKLOAD / "extract" / "configs"))
 }
+PREPROCESSES = sorted(
+    one.name for one in (_WORKLOAD / "preprocess" / "configs").iterdir() if one.name.endswith(".toml")
+)
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
 

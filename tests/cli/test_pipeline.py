@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
@@ -16,6 +17,7 @@ from infra.errors import CommandError
 from infra.gcp.client import RequestError
 from infra.gcp.failures import classify
 from infra.pipeline.runs import Runs, missing
+from infra.pipeline.settings import PipelineSettings
 from tests.infra.test_pipeline_layer import settings
 from tests.infra.test_pipeline_slice import SLICE
 
@@ -318,7 +320,7 @@ def _google(monkeypatch: pytest.MonkeyPatch) -> Google:
     google = Google(
         {**RUN, "outcome": "trained", "stage": "train", "predicted_usd": 1.0, "actual_usd": 1.25,
          "objects": 1, "bytes": 5, "training": "slice r17", "ended": "2026-11-24T11:00:00Z",
-         "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd" * 32}},
+         "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd" * 32, "inputs": "ef" * 32}},
     )  # fmt: skip
     monkeypatch.setattr(pipeline, "Client", lambda _: google)
     monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
@@ -331,9 +333,9 @@ def test_a_runs_page_has_text_code_shards_training_and_price(
     assert pipeline.main(["status", "dev", "r17"]) == 0
     page = capsys.readouterr().out
     for part in (
-        f"gs://{RAW}/corpus/: 1 objects, 5 bytes", "ab" * 32,
+        f"gs://{RAW}/corpus/: 1 objects, 5 bytes, inputs sha256 {'ef' * 32}", "ab" * 32,
         "2 of 1000 tokens, manifest sha256 " + "cd" * 32,
-        "slice r17", "$1.00 predicted, $1.25 actual, $12.50 at most", "trained, at train",
+        "slice r17", "$1.00 predicted for Spark, $1.25 actual, $12.50 at most", "trained, at train",
     ):  # fmt: skip
         assert part in page
     assert pipeline.main(["status", "dev", "r17", "--json"]) == 0
@@ -342,7 +344,7 @@ def test_a_runs_page_has_text_code_shards_training_and_price(
 
 def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline.main(["cost", "dev"]) == 0
-    head, row, _ = capsys.readouterr().out.splitlines()
+    head, row, *_ = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "predicted", "spark", "training", "actual", "most"]
     assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
 
@@ -369,6 +371,18 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
     assert "1 objects, 1.00 GiB" in shown
     assert "submitted as r17" in shown
     assert "r17: trained" in shown
+
+
+def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = settings()
+    uncoded = replace(known[PipelineSettings], code=None)
+    without = replace(known, sections={**known.sections, PipelineSettings: uncoded})
+    monkeypatch.setattr(pipeline, "from_file", lambda _: without)
+    with pytest.raises(
+        CommandError, match="a batch would find no code\n    fix: tpu pipeline publish dev, then"
+    ):
+        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
+    assert not [method for method, _, _ in google.asked if method == "POST"]
 
 
 def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(

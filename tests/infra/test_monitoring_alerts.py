@@ -364,7 +364,7 @@ def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.Captur
     line = found[1].replace("ENV", "dev").replace("PROJECT", PROJECT).replace("REGION", REGION)
     program, *words = shlex.split(line)
     if program == "gcloud":
-        assert words[2:3] in (["list"], ["read"]) or words[1] == "list"
+        assert words[2:3] in (["list"], ["read"]) or words[1] in ("list", "read")
         assert f"--project={PROJECT}" in words
         return
     assert program == "tpu"
@@ -373,6 +373,23 @@ def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.Captur
         cli([*words, "--help"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
+def test_every_command_of_a_runbook_is_taken_as_it_stands(
+    alert: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With all its arguments: what each then reports is that there is no such environment."""
+    lines = re.findall(r"(?:^    |`)(tpu [^`\n]*\bENV\b[^`\n]*)", documentation.page(alert), re.MULTILINE)
+    for line in lines:
+        words = shlex.split(line.replace("ENV", "nowhere").replace("--worker N", "--worker 0"))
+        try:
+            status = cli(words[1:])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        shown = capsys.readouterr().err
+        assert status, line
+        assert "Pulumi.nowhere.yaml" in shown, f"{line}: {shown}"
 
 
 @pytest.mark.slow

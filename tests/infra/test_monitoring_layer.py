@@ -19,8 +19,8 @@ from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud import discovery
 from rehearsal.cloud.telemetry import logmetrics, promql, thresholds
 from tests.infra.engine import BASE, Recording, run
-from tests.infra.lab import SETTINGS, Lab
-from tests.infra.test_all_layers import EVERYTHING, OFF
+from tests.infra.lab import BUCKET, SETTINGS, Lab
+from tests.infra.test_all_layers import EVERYTHING, OFF, UP
 from tests.infra.watched import APIS, CHANNELS
 
 GOLDEN = Path(__file__).parent / "dashboards"
@@ -94,6 +94,21 @@ def test_metrics_have_few_labels_and_filters_that_can_be_evaluated(everything: R
         described = one.inputs["metricDescriptor"]
         assert (described["valueType"] == "DISTRIBUTION") == ("valueExtractor" in one.inputs)
         assert ("bucketOptions" in one.inputs) == ("valueExtractor" in one.inputs)
+
+
+def test_access_is_watched_on_every_bucket_that_is_declared() -> None:
+    given = {**EVERYTHING, "storage:stateBucketName": "my-project-pulumi"}
+    declared = {
+        one.inputs["name"]
+        for layer in ("storage", "gke", "pipeline")
+        for one in run(layer, given, up=UP).of("gcp:storage/bucket:Bucket")
+    }
+    assert len(declared) == 7
+    known = parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
+    for name in ("bucket-public", "bucket-access-changed"):
+        watched = re.search(r'bucket_name=~"\^\(([^)]+)\)\$"', metrics.filter_of(metrics.OF[name], known))
+        assert watched
+        assert {*watched[1].split("|")} == declared
 
 
 def test_an_alert_can_be_changed_and_left_out() -> None:
@@ -252,6 +267,20 @@ def test_a_channel_that_google_does_not_have_ends_the_plan(lab: Lab) -> None:
     output = lab.pulumi("monitoring", "preview", "-s", "dev", fine=False)
     assert "projects/wire-test/notificationChannels/4711" in output
     assert ours(lab) == []
+
+
+@pytest.mark.slow
+def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> None:
+    """As the runbooks say: a plan compares with the stack's state."""
+    lab.infra("up", "dev", "storage", "--yes")
+    place = f"storage.googleapis.com/storage/v1/b/{BUCKET}/iam"
+    granted = lab.request("GET", place, optionsRequestedPolicyVersion="3").json()
+    taken = next(one for one in granted["bindings"] if one["role"] == "roles/storage.objectUser")
+    without = {**granted, "bindings": [one for one in granted["bindings"] if one != taken]}
+    assert lab.request("PUT", place, without).ok
+    lab.pulumi("storage", "preview", "-s", "dev", "--expect-no-changes")
+    lab.pulumi("storage", "up", "-s", "dev", "--yes", "--skip-preview", "--refresh")
+    assert taken in lab.request("GET", place, optionsRequestedPolicyVersion="3").json()["bindings"]
 
 
 @pytest.mark.slow

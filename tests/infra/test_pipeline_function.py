@@ -45,6 +45,7 @@ class Bucket:
     def __init__(self, **changes: bytes | None):
         manifest = {
             "documents": 3,
+            "inputs_sha256": "ab" * 32,
             "tokens": 6,
             "shards": [
                 {"file": name, "tokens": 3, "sha256": hashlib.sha256(content).hexdigest()}
@@ -76,8 +77,8 @@ def test_complete_shards_are_named_by_their_manifest(function: ModuleType) -> No
     bucket = Bucket()
     raw = bucket.objects[f"{FOLDER}/manifest.json"]
     assert function.answer(bucket, FOLDER) == {
-        "ok": True, "manifest": hashlib.sha256(raw).hexdigest(), "shards": 2, "bytes": 6, "documents": 3,
-        "tokens": 6,
+        "ok": True, "manifest": hashlib.sha256(raw).hexdigest(), "inputs": "ab" * 32, "shards": 2,
+        "bytes": 6, "documents": 3, "tokens": 6,
     }  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 import json
 import zipfile
 from contextlib import nullcontext
-from datetime import date
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 
 from infra.errors import SettingsError
 from infra.jobs import handoff
-from infra.pipeline import access, code, places, price, schedule, spark
+from infra.pipeline import access, code, facts, places, price, schedule, spark
 from infra.pipeline.places import RUN, TRAINING
 from infra.pipeline.runs import missing
 from infra.settings import Settings
@@ -23,6 +24,7 @@ from rehearsal.cloud import discovery
 from tests.infra.engine import BASE, Recording, run
 from tests.infra.test_all_layers import OFF, UP
 from tests.infra.test_queue_layer import CLUSTER
+from workload.preprocess.config import load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
 RUNS = "serviceAccount:tpu-pipeline-run@my-project.iam.gserviceaccount.com"
@@ -66,6 +68,26 @@ def test_a_batch_is_what_the_api_describes() -> None:
     assert all(key.startswith("spark.") and isinstance(value, str) for key, value in properties.items())
     assert properties["spark.sql.shuffle.partitions"] == "160", "Dataproc's default is 1000"
     assert properties["spark.dynamicAllocation.maxExecutors"] == "20"
+
+
+def test_what_a_run_makes_has_the_labels_of_the_bill() -> None:
+    ours = {"team": "ml", "environment": "dev", "layer": "pipeline"}
+    known = settings(
+        **{k.replace(":", "__"): v for k, v in VERTEX.items()}, gcp__defaultLabels={"team": "ml"}
+    )
+    assert spark.batch(known)["labels"] == ours
+    found = handoff.handoff(known)
+    assert found is not None
+    assert found["start"][0]["body"]["labels"] == ours
+
+
+def test_the_config_of_a_batch_is_there_without_a_setting() -> None:
+    config = spark.batch(settings())["pysparkBatch"]["args"][0]
+    assert load(
+        config, ["input.sources=gs://my-project-raw", "output.url=gs://my-project-checkpoints/tokens"]
+    )
+    own = settings(pipeline__config="gs://my-project-raw/books.toml")
+    assert spark.batch(own)["pysparkBatch"]["args"][0] == "gs://my-project-raw/books.toml"
 
 
 def test_sparks_nodes_are_reached_by_one_another_alone() -> None:
@@ -339,6 +361,13 @@ def test_a_runtimes_end_is_told_two_months_before() -> None:
     assert "ends on 2027-11-26" in spark.runtime_ends_soon(settings(), date(2027, 10, 1))
     (problem,) = spark.runtime_problems(settings(), date(2027, 11, 27))
     assert "its support ended on 2027-11-26" in str(problem)
+
+
+def test_who_plans_is_warned_of_a_runtimes_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [line for line in up(preview=True).log if "the support of" in line]
+    soon = datetime.now(UTC).date() + timedelta(days=30)
+    monkeypatch.setitem(facts.RUNTIMES, "2.3", replace(facts.RUNTIMES["2.3"], ends=soon))
+    assert any(f"the support of 2.3 ends on {soon}" in line for line in up(preview=True).log)
 
 
 def test_a_run_costs_most_with_all_executors_until_its_time_to_live() -> None:

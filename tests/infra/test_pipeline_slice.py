@@ -150,6 +150,7 @@ def test_training_that_fails_for_good_is_an_outcome_and_a_retry_has_another_id()
     google = Standing(ends={"r17": ("failed", 1), "r17-1": ("done", 1)})
     record = failed(google)
     assert (record["outcome"], record["why"]) == ("training_failed", "the job says failed: exit status 2")
+    assert record["next"] == "tpu logs dev idle"
     assert run(google, {**EVENT, "retry": 1, "restart": 1})["outcome"] == "trained"
     assert google.took == ["r17", "r17-1"]
     assert google.record["training"].startswith("r17-1 on slice")

@@ -277,6 +277,7 @@ def test_why_no_batch_was_created(code: int, message: str, outcome: str) -> None
     assert message in record["why"]
     if outcome == "permission":
         assert "it needs the role tpu_pipeline_run_batches on the project" in record["why"]
+    assert record["next"] == "tpu pipeline retry dev r17"
     assert google.batches == {}
     assert google.nodes == set()
 
@@ -362,7 +363,16 @@ def test_who_does_not_answer_is_unavailable(host: str, stage: str) -> None:
 def test_nothing_submitted_is_an_outcome() -> None:
     google = Google()
     google.raw = {"corpus/_SUBMIT": 0}
-    assert failed(google)["outcome"] == "empty"
+    record = failed(google)
+    assert (record["outcome"], record["next"]) == ("empty", f"tpu pipeline run dev gs://{RAW}/corpus/")
+    assert google.batches == {}
+
+
+def test_without_code_no_batch_is_created() -> None:
+    google = Google()
+    google.objects[f"{BUCKET}/{SETTINGS}"]["code"] = None
+    record = failed(google)
+    assert (record["outcome"], record["next"]) == ("refused", "tpu pipeline publish dev")
     assert google.batches == {}
 
 
@@ -410,6 +420,7 @@ def test_training_that_fails_for_good_is_an_outcome() -> None:
     google = Google(heartbeats=[{"state": "running"}, {"state": "failed"}, {"state": "failed", "final": 1}])
     record = failed(google)
     assert (record["stage"], record["outcome"]) == ("train", "training_failed")
+    assert record["next"] == "tpu logs dev r17"
     assert google.nodes == {"r17"}, "it stays, to be looked at"
 
 

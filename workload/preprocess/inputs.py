@@ -85,6 +85,9 @@ def listed(sources: Sequence[str]) -> tuple[list[Input], dict[str, str]]:
     """
     found: list[Input] = []
     links: dict[str, str] = {}
+    if missing := [one for one in sources if not one.startswith("gs://") and not Path(one).exists()]:
+        fix = "name existing ones"
+        raise DataError(f"input.sources: {', '.join(missing)}: no such file or folder\n    fix: {fix}")
     for source in sources:
         if source.startswith("gs://"):
             found += _objects(source)

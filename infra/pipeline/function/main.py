@@ -1,7 +1,8 @@
 """Answers whether the shards of a run are complete: every one of the manifest there, with its sha256.
 
-Takes {"bucket", "folder"}; answers {"ok": true, "manifest", "documents", "tokens", "shards", "bytes"}, or
-{"ok": false, "why"} with all that is wrong, and with 403 where it may not read. It writes nothing.
+Takes {"bucket", "folder"}; answers {"ok": true, "manifest", "inputs", "documents", "tokens", "shards",
+"bytes"}, the first two by their sha256, or {"ok": false, "why"} with all that is wrong, and with 403 where it
+may not read. It writes nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def answer(bucket: storage.Bucket, folder: str) -> dict[str, Any]:
         manifest = json.loads(raw)
         shards = [(str(one["file"]), str(one["sha256"])) for one in manifest["shards"]]
         found = {key: int(manifest[key]) for key in ("documents", "tokens")}
+        inputs = str(manifest.get("inputs_sha256", ""))
     except (ValueError, KeyError, TypeError) as error:
         return _wrong([f"{where}/{MANIFEST}: is no manifest: {error!r}"])
     if not shards:
@@ -61,7 +63,7 @@ def answer(bucket: storage.Bucket, folder: str) -> dict[str, Any]:
         return _wrong(problems)
     size = sum(number for _, number in read)
     sha256 = hashlib.sha256(raw).hexdigest()
-    return {"ok": True, "manifest": sha256, "shards": len(shards), "bytes": size, **found}
+    return {"ok": True, "manifest": sha256, "inputs": inputs, "shards": len(shards), "bytes": size, **found}
 
 
 def _hashed(bucket: storage.Bucket, name: str) -> tuple[str, int]:

@@ -45,7 +45,7 @@ def test_inputs_that_hold_no_document_are_refused_and_nothing_is_written(tmp_pat
     assert f"{tmp_path}/cut/b.jsonl.zst: can't be read: " in cut[1]
     assert f"{tmp_path}/parquet/c.parquet: can't be read: " in footless[1]
     assert "mine.py:3: KeyError: 'title'\n    fix: mend the script" in scripted[1]
-    assert "nowhere: no such file or folder" in nowhere[1]
+    assert f"input.sources: {tmp_path}/nowhere: no such file or folder" in nowhere[1]
     assert "two files are called white/a.txt" in twice[1]
     assert "Traceback" not in "".join(shown for _, shown in found)
     assert not out.exists()
