@@ -12,7 +12,7 @@ from typing import Any
 from infra import layers, plan, stacks
 from infra.cli import Pulumi
 from infra.errors import CommandError
-from infra.policy import RULES, Finding, Resource, findings, refuse_wrong_exceptions, terraform
+from infra.policy import RULES, Finding, Resource, findings, refuse_wrong_settings, terraform
 from infra.settings import from_file
 from infra.settings.schema import PolicySettings
 from infra.settings.sources import ROOT
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     """Check what is stored of each layer; 1 where a rule is broken that is mandatory and has no exception."""
     options = _parser().parse_args(arguments)
     settings = from_file(options.environment, root)
-    refuse_wrong_exceptions(RULES, settings, datetime.now(tz=UTC).date())
+    refuse_wrong_settings(RULES, settings, datetime.now(tz=UTC).date())
     on = [layer.name for layer in layers.on(settings)]
     asked = stacks.in_order(options.layers)
     if unknown := sorted(set(asked) - set(on)):

@@ -11,8 +11,8 @@ from infra.policy.rule import (
     Resource,
     Rule,
     findings,
-    refuse_wrong_exceptions,
-    wrong_exceptions,
+    refuse_wrong_settings,
+    wrong_settings,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -28,6 +28,6 @@ __all__ = [
     "Resource",
     "Rule",
     "findings",
-    "refuse_wrong_exceptions",
-    "wrong_exceptions",
+    "refuse_wrong_settings",
+    "wrong_settings",
 ]

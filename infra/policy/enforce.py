@@ -15,7 +15,7 @@ from pulumi.output import Unknown
 from pulumi.runtime import rpc
 from pulumi.runtime import settings as settings_of_pulumi
 
-from infra.policy import RULES, STACK, Resource, findings, refuse_wrong_exceptions
+from infra.policy import RULES, STACK, Resource, findings, refuse_wrong_settings
 from infra.settings.schema import PolicySettings, Settings
 
 _REFUSED = "breaks the policy:"
@@ -28,7 +28,7 @@ def enforce(settings: Settings, layer: str, today: date) -> None:
 
     Raises InfraError for exceptions that are wrong, and RunError for a stack that breaks a rule.
     """
-    refuse_wrong_exceptions(RULES, settings, today)
+    refuse_wrong_settings(RULES, settings, today)
     settings_of_pulumi.grpc_error_to_exception = _as_message
     _refuse(settings, [Resource(STACK, f"{layer}-{settings.environment}", {})])
     pulumi.runtime.register_resource_transform(_checking(settings))

@@ -11,6 +11,8 @@ from typing import Any
 from infra.errors import InfraError, Problem, listed
 from infra.settings.schema import PolicyException, PolicySettings, Settings
 
+_PRODUCTION = "prod"
+
 
 @dataclass(frozen=True)
 class Resource:
@@ -127,14 +129,17 @@ def findings(
                 yield Finding(rule, one, found, next(matching, None))
 
 
-def refuse_wrong_exceptions(rules: Sequence[Rule], settings: Settings, today: date) -> None:
-    """Raises InfraError with all exceptions that are wrong."""
-    if problems := list(wrong_exceptions(rules, settings, today)):
-        raise InfraError(listed("policy:exceptions", problems))
+def refuse_wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> None:
+    """Raises InfraError with all that is wrong with the policy's own settings."""
+    if problems := list(wrong_settings(rules, settings, today)):
+        raise InfraError(listed("policy", problems))
 
 
-def wrong_exceptions(rules: Sequence[Rule], settings: Settings, today: date) -> Iterator[Problem]:
-    """Exceptions for rules that there aren't, and those whose time is over."""
+def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> Iterator[Problem]:
+    """Advice alone in prod, exceptions for rules that there aren't, and those whose time is over."""
+    if settings.environment == _PRODUCTION and not settings[PolicySettings].mandatory:
+        fix = "remove it; what may break a rule for a while stands in policy:exceptions, with its end"
+        yield Problem("policy:enforcement", "advisory in prod", "rules are mandatory in prod", fix)
     known = {rule.id for rule in rules}
     for i, one in enumerate(settings[PolicySettings].exceptions):
         where = f"policy:exceptions[{i}]"

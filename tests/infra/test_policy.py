@@ -12,7 +12,8 @@ import pulumi
 import pytest
 from pulumi.output import Unknown
 
-from infra.policy import RULES, STACK, Resource, findings, wrong_exceptions
+from infra.errors import InfraError
+from infra.policy import RULES, STACK, Resource, findings, wrong_settings
 from infra.policy.enforce import enforce
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -411,7 +412,12 @@ def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
         enforce(settings("prod", **without), "storage", today)
     assert (len(logged), transforms) == (1, [])
     without["policy:enforcement"] = "advisory"
-    enforce(settings("prod", **without), "storage", today)
+    enforce(settings("staging", **without), "storage", today)
+    assert (len(logged), len(transforms)) == (2, 1)
+    with pytest.raises(
+        InfraError, match=r"policy:enforcement: found advisory in prod\. Rule: "
+    ):
+        enforce(settings("prod", **without), "storage", today)
     assert (len(logged), len(transforms)) == (2, 1)
     without["policy:enforcement"] = None
     one = {"rule": "PL22", "resource": "*-prod", "reason": "one for all projects", "until": "2027-03-31"}
@@ -456,9 +462,9 @@ WRONG: list[tuple[Mapping[str, str], str]] = [
 def test_an_exception_past_its_date_or_for_no_rule_is_refused(
     changes: Mapping[str, str], message: str
 ) -> None:
-    (problem,) = wrong_exceptions(RULES, exceptions(**changes), date(2026, 11, 24))
+    (problem,) = wrong_settings(RULES, exceptions(**changes), date(2026, 11, 24))
     assert message in str(problem)
-    assert list(wrong_exceptions(RULES, exceptions(until="2026-11-24"), date(2026, 11, 24))) == []
+    assert list(wrong_settings(RULES, exceptions(until="2026-11-24"), date(2026, 11, 24))) == []
 
 
 @pytest.mark.parametrize(("changes", "message"), [

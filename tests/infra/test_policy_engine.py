@@ -73,6 +73,9 @@ def test_prod_without_a_budget_is_refused_before_anything_is_made_and_found_in_s
     assert not lab.living()
 
     prod.write_text(f"{SETTINGS}  policy:enforcement: advisory\n")
+    refused = lab.infra("up", "prod", "storage", "--yes", fine=False)
+    assert "policy:enforcement: found advisory in prod. Rule: rules are mandatory in prod" in refused
+    prod.write_text(SETTINGS + EXCEPTION.replace("N05", "PL22").replace("*-ssh", "storage-prod"))
     lab.infra("up", "prod", "storage", "--yes")
     prod.write_text(SETTINGS)
     stored = policy(lab, "prod", "storage", fine=False)
