@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from infra import names
-from infra.catalog import CATALOG
+from infra.catalog import CATALOG, SliceType
 from infra.errors import InfraError, Problem
 from infra.gke.settings import GkeSettings
 from infra.jobs.jobset import API, jobset
@@ -23,6 +23,7 @@ from infra.pipeline import places
 from infra.pipeline.places import RUN, TRAINING
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.queue.settings import QueueSettings
+from infra.queue.team import planned_pools
 from infra.settings import commands
 from infra.settings.schema import Settings
 from infra.storage.settings import StorageSettings
@@ -82,6 +83,16 @@ def problems(settings: Settings) -> Iterator[Problem]:
         if desired.train_image is None:
             fix = f"tpu job image {settings.environment}, and its digest as pipeline:trainImage"
             yield Problem("pipeline:trainImage", "nothing", "a custom job runs in an image", fix)
+
+
+def pool_usd(settings: Settings, kind: SliceType) -> float | None:
+    """What an hour of the dearest node pool for such slices costs; None where there is none, or no price."""
+    found = [
+        pool["pricePerHour"]
+        for pool in (planned_pools(settings) if GkeSettings in settings.sections else ())
+        if pool["acceleratorType"] == kind.name
+    ]
+    return None if not found or None in found else max(found)
 
 
 def require_bundle(settings: Settings, bucket: str | None, provider: ProviderResource) -> None:

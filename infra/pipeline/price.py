@@ -8,6 +8,7 @@ from typing import Any
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
 from infra.errors import Problem
+from infra.jobs import handoff
 from infra.pipeline import places
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.settings.schema import Settings
@@ -61,6 +62,8 @@ def training_hour_usd(settings: Settings) -> float | None:
     if desired.train in (NO_TRAINING, "slice"):  # which is paid for while it stands by, too
         return 0.0
     kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
+    if desired.train == "jobset":
+        return handoff.pool_usd(settings, kind)
     if desired.train != "fleet" or desired.train_zone is None:
         return None
     each = CATALOG.price(desired.train_zone)
@@ -99,7 +102,12 @@ def problems(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if most is None:
         rule = f"a run that may cost ${desired.max_run_cost_usd:,} has prices that the book knows"
         found = f"tier {desired.tier} with training by {desired.train}, of unknown price"
-        yield Problem("pipeline:maxRunCostUsd", found, rule, "take it out, or train: fleet, tier: standard")
+        yield Problem(
+            "pipeline:maxRunCostUsd",
+            found,
+            rule,
+            "take it out, or tier: standard and train: fleet, slice or jobset",
+        )
     elif most > desired.max_run_cost_usd:
         yield Problem(
             "pipeline:maxRunCostUsd", f"${desired.max_run_cost_usd:,}",

@@ -383,6 +383,22 @@ def test_a_run_costs_most_with_all_executors_until_its_time_to_live() -> None:
     assert 0 < least < spark
 
 
+def test_training_in_a_queue_costs_what_the_dearest_pool_of_its_size_does() -> None:
+    each = {"acceleratorType": "v6e-16", "zone": "us-east5-b"}
+    pools = [{**each, "name": "spot", "spot": True}, {**each, "name": "sure"},
+             {**each, "name": "big", "acceleratorType": "v6e-64"}]  # fmt: skip
+    asked = {key.replace(":", "__"): value for key, value in JOBSET.items()}
+    prices = [
+        price.training_hour_usd(settings(**{**asked, "gke__tpuPools": some})) for some in (pools[:1], pools)
+    ]
+    assert prices == [pytest.approx(16 * 1.4033, abs=1), pytest.approx(16 * 2.70, abs=1)]
+    known = settings(**{**asked, "gke__tpuPools": pools}, pipeline__maxRunCostUsd=10_000)
+    most = price.most_usd(known)
+    assert most is not None
+    assert most > 16 * 2.70 * 24
+    assert price.of_runs(known)["training_hour_usd"] == prices[1]
+
+
 def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
     premium = settings(pipeline__tier="premium")
     assert price.run_usd(premium, 1) is None

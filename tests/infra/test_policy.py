@@ -414,9 +414,7 @@ def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
     without["policy:enforcement"] = "advisory"
     enforce(settings("staging", **without), "storage", today)
     assert (len(logged), len(transforms)) == (2, 1)
-    with pytest.raises(
-        InfraError, match=r"policy:enforcement: found advisory in prod\. Rule: "
-    ):
+    with pytest.raises(InfraError, match=r"policy:enforcement: found advisory in prod\. Rule: "):
         enforce(settings("prod", **without), "storage", today)
     assert (len(logged), len(transforms)) == (2, 1)
     without["policy:enforcement"] = None
