@@ -33,7 +33,9 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         try:
             paths = render.write(settings, folder)
         except OSError as error:
-            raise CommandError(f"{folder}: {error.strerror}\n    fix: let it be written to") from None
+            raise CommandError(
+                f"{error.filename or folder}: {error.strerror}\n    fix: let it be written to"
+            ) from None
         print(*(path.relative_to(root) for path in paths), sep="\n")
         first = "preview" if settings[BuildsSettings].image else "image"
         print(
@@ -75,6 +77,12 @@ def _submit(settings: Settings, options: argparse.Namespace, root: Path) -> int:
     if options.plan is not None:
         if "_PLAN" not in build.get("substitutions", {}):
             raise CommandError(f"{options.build} applies no plan\n    fix: --plan is for provision alone")
+        if not options.plan:  # of a variable that wasn't set: with --yes nobody would see what is applied
+            raise CommandError(
+                "--plan names no preview\n"
+                f"    fix: --plan ID, as `tpu builds submit {settings.environment} preview` prints it; "
+                "or leave --plan out, to apply what nobody has seen"
+            )
         build["substitutions"] = {**build["substitutions"], "_PLAN": options.plan}
     if options.build == "image":
         _require_files(settings, root)

@@ -29,7 +29,7 @@ def manifest(settings: Settings, job: Job, out: str) -> int:
         f"gcloud container clusters get-credentials {name} --location {region} --project {settings.project}"
         " --dns-endpoint"
     )
-    apply = f"kubectl apply --server-side -f {'FILE' if out == '-' else out}"
+    apply = f"kubectl apply --server-side -f {'FILE' if out == '-' else shlex.quote(out)}"
     text = f"# {way}\n# {apply}\n{yaml.safe_dump(jobset(job), sort_keys=False)}"
     if out == "-":
         sys.stdout.write(text)

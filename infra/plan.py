@@ -6,6 +6,7 @@ needs no login to one.
 """
 
 import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ import yaml
 from infra import layers, preflight, prices, settings
 from infra.cli import Pulumi, sentence
 from infra.errors import CommandError
+from infra.gcp.failures import Kind, fix_of
 from infra.nodes import nodes
 from infra.preflight import Said
 from infra.settings import Settings, yaml_file
@@ -31,6 +33,8 @@ SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
 
 _STACK = "pulumi:pulumi:Stack"
 _FROM_PATH = "using pulumi-language-"  # which set-up put there
+# As Google's provider says it, and as the client libraries do.
+_NO_GOOGLE_LOGIN = re.compile("failed to load application credentials|[Dd]efault credentials were not found")
 _LONGEST_KEYS = 60
 _KEYS = ("secretsprovider", "encryptedkey")
 
@@ -103,7 +107,11 @@ class Plan:
     def refuse_failed(self) -> None:
         """Raises CommandError if a layer's preview failed; its output has been printed."""
         if self.failed:
-            raise CommandError(f"`pulumi preview` of {', '.join(self.failed)} failed; see the output above")
+            said = "\n".join(one.output for one in self.layers if one.failed)
+            fix = f"\n    fix: {fix_of(Kind.LOGIN)}" if _NO_GOOGLE_LOGIN.search(said) else ""
+            raise CommandError(
+                f"`pulumi preview` of {', '.join(self.failed)} failed; see the output above{fix}"
+            )
 
     @property
     def empty(self) -> bool:

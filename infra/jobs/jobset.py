@@ -5,6 +5,7 @@ https://jobset.sigs.k8s.io/docs/concepts/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -36,6 +37,9 @@ _POD_FAILURES: list[Object] = [
         for statuses in (DISRUPTED, _LOST_STATUSES)
     ),
 ]
+# What Kubernetes would take for its own in a command: `$(NAME)` of a variable, and `$$` for a `$`.
+# https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#entrypoint
+_REFERENCE = re.compile(r"\$(?=[$(])")
 _KEEP_S = 7 * 24 * 3600  # an ended job, for who looks at it later
 
 
@@ -154,7 +158,7 @@ def _pod(job: Job) -> Object:
             {
                 "name": "worker",
                 "image": job.image,
-                "command": list(job.command),
+                "command": [_REFERENCE.sub("$$", word) for word in job.command],
                 "env": [*_places(job), *({"name": k, "value": v} for k, v in job.environment.items())],
                 "ports": [{"containerPort": PORT}],
                 "resources": {"requests": {**chips, "cpu": "1", "memory": "1Gi"}, "limits": chips},

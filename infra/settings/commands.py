@@ -16,6 +16,7 @@ PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
 TRAIN_OPTIONS = ("--dir", "--name", "--set")
 TRAIN_SWITCHES = ("--extend",)
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 _WORKLOAD = resources.files("workload")
 # Configs that hosts have without anybody's code.
@@ -88,6 +89,10 @@ def training(run: str) -> Training | None:
     if len(configs) != 1:
         raise ValueError(f"train takes one config, not {len(configs)}")
     name = [PurePosixPath(configs[0]).stem, *options["--name"]][-1]
+    if not RUN_NAME.fullmatch(name):
+        raise ValueError(f"a run is called by a-z, 0-9, '-', '_' and '.', not {name}: --name NAME")
+    if wrong := [change for change in options["--set"] if not change.partition("=")[1]]:
+        raise ValueError(f"--set takes SECTION.KEY=VALUE, not {wrong[0]}")
     return Training(
         configs[0], name, options["--dir"][-1] if options["--dir"] else None, tuple(options["--set"])
     )

@@ -105,7 +105,7 @@ KEY = "[A-Za-z0-9_-]{1,63}"
 
 POLICY_RULE = pattern("[A-Z]{1,2}[0-9]{1,2}", "the id of a rule, e.g. B04", "docs/policy.md lists them")
 REASON = pattern(r"(?s).*\S.{8,}", "a reason, in words", "say why it may be so")
-DATE = Rule(is_date, "a date, year-month-day", "write it as 2027-06-30")
+DATE = Rule(is_date, "a date, year-month-day", 'write it as "2027-06-30", in quotes')
 
 PROJECT_ID = pattern(
     PROJECT,

@@ -16,6 +16,7 @@ from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.kubernetes.surroundings import ALONE, Surroundings, mount_bucket, mount_disk, unmount
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+_REFERENCE = re.compile(r"\$(?:\(([A-Za-z_]\w*)\)|\$)")
 _DISK = "pd.csi.storage.gke.io"
 _GCSFUSE, _ASKS_FOR_IT = "gcsfuse.csi.storage.gke.io", "gke-gcsfuse/volumes"
 _READ_ONLY, _WRITABLE = 0o644, 0o777
@@ -167,8 +168,10 @@ class Volumes:
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """`text` with `$(NAME)` replaced where NAME is known."""
-    return re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda found: environment.get(found[1], found[0]), text)
+    """`text` with `$(NAME)` replaced where NAME is known, and `$$` by `$`."""
+    return _REFERENCE.sub(
+        lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), text
+    )
 
 
 def _put(path: Path, content: bytes) -> None:

@@ -104,6 +104,14 @@ def test_without_a_plan_the_build_makes_one(google: Google, root: Path) -> None:
     assert started(google)["substitutions"] == {"_PLAN": ""}
 
 
+def test_a_plan_of_an_unset_variable_isnt_taken_for_none(google: Google, root: Path) -> None:
+    with pytest.raises(
+        CommandError, match=r"--plan names no preview\n    fix: --plan ID, as `tpu builds submit dev"
+    ):
+        builds.main(["submit", "dev", "provision", "--plan", "", "--yes"], root)
+    assert google.asked == []
+
+
 @pytest.mark.parametrize(("build", "question"), [
     ("provision", "Bring data, network, gke, queue, tpu of dev up without a preview"),
     ("destroy", "Take data, network, gke, queue, tpu of dev down"),
@@ -207,6 +215,12 @@ def test_rendering_names_the_first_build_that_was_rendered(
 def test_a_folder_that_cant_be_written_is_named(root: Path) -> None:
     (root / "cloudbuild").write_text("")
     with pytest.raises(CommandError, match=r"cloudbuild/dev: Not a directory\n    fix: let it be written to"):
+        builds.main(["render", "dev"], root)
+
+
+def test_a_folder_where_a_build_file_belongs_is_named(root: Path) -> None:
+    (root / "cloudbuild/dev/preview.yaml").mkdir(parents=True)
+    with pytest.raises(CommandError, match=r"cloudbuild/dev/preview\.yaml: Is a directory"):
         builds.main(["render", "dev"], root)
 
 

@@ -1,6 +1,7 @@
 """`tpu job`: what it prints, asks and returns, on a cluster whose answers are written here."""
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,17 @@ def test_a_manifest_that_cant_be_written_is_named_and_nothing_submitted(
     assert main(["job", "submit", "dev", "vision", "--out", out, "--", "train", "tiny.toml"]) == 1
     assert capsys.readouterr().err.startswith(f"error: --out {out or repr(out)}: ")
     assert not cluster.submitted
+
+
+def test_the_next_command_takes_any_name_of_a_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on(monkeypatch, Cluster())
+    out = tmp_path / "my job's.yaml"
+    assert main(["job", "submit", "dev", "vision", "--out", str(out), "--", "train", "tiny.toml"]) == 0
+    apply = f"kubectl apply --server-side -f {shlex.quote(str(out))}"
+    assert f"# {apply}" in out.read_text("utf-8")
+    assert capsys.readouterr().out.rstrip().endswith(apply)
 
 
 def test_a_program_without_the_dashes_is_refused_with_them(capsys: pytest.CaptureFixture[str]) -> None:

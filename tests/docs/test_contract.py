@@ -27,6 +27,7 @@ from workload.host.heartbeat import Heartbeat
 from workload.host.metadata import Node
 from workload.host.unit import COMMANDS, command_id, job_unit
 from workload.place import PORT, Place
+from workload.runs.location import RUN
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
@@ -106,6 +107,10 @@ def test_settings_accept_what_a_host_can_start_and_nothing_else(run: str) -> Non
         assert not rules.COMMAND.ok(run)
     else:
         assert rules.COMMAND.ok(run)
+
+
+def test_settings_accept_the_names_that_the_trainer_accepts() -> None:
+    assert commands.RUN_NAME == RUN
 
 
 def test_the_commands_of_a_host_are_those_of_the_workload() -> None:

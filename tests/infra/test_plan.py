@@ -187,6 +187,19 @@ def test_all_plans_are_shown_before_the_failed_ones_are_named(
     assert "Next:" not in output.out
 
 
+@pytest.mark.parametrize("words", [
+    "error: failed to load application credentials:",
+    "no Google credentials: Your default credentials were not found. To set up",
+])  # fmt: skip
+def test_a_plan_that_lacks_a_login_at_google_names_the_command(
+    words: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack ls", [])
+    pulumi_cli.answer("preview", status=255, err=words)
+    assert main(["plan", "dev"]) == 1
+    assert capfd.readouterr().err.endswith("    fix: gcloud auth application-default login\n")
+
+
 def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "nowhere"]) == 1
     assert capfd.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")

@@ -469,6 +469,7 @@ def test_an_exception_past_its_date_or_for_no_rule_is_refused(
     ({"reason": ""}, "a reason, in words"),
     ({"until": "31.3.2027"}, "a date, year-month-day"),
     ({"until": "2027-02-30"}, "a date, year-month-day"),
+    ({"until": "2027-03-31 00:00:00 +0000 UTC"}, "in quotes"),  # a date without quotes, as Pulumi has it
     ({"rule": "x"}, "the id of a rule"),
 ])  # fmt: skip
 def test_an_exception_says_why_and_until_when(changes: Mapping[str, str], message: str) -> None:

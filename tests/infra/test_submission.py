@@ -10,6 +10,7 @@ from infra.jobs.jobset import jobset
 from infra.jobs.submission import Request, Submission, SubmissionError, submission
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
+from rehearsal.kubernetes.volumes import expanded
 from tests.infra.engine import BASE
 from tests.infra.test_queue_layer import SETTINGS
 
@@ -127,6 +128,12 @@ def test_a_program_of_ones_own_is_started_as_it_is() -> None:
     ]
 
 
+def test_a_pod_gets_the_words_that_were_typed_and_kubernetes_fills_nothing_into_them() -> None:
+    typed = ["bash", "-c", "echo $$ $(DATA_DIR) $DATA_DIR $$(date) a$ $$$$"]
+    shown = worker(ask(shlex.join(typed)))["command"]
+    assert [expanded(word, {"DATA_DIR": "/mnt/data"}) for word in shown][-3:] == typed
+
+
 TENSORBOARD = {
     "storage:tensorboard": "projects/my-project/locations/us-east5/tensorboards/1",
     "gke:workloadRoles": ["roles/logging.logWriter", "roles/aiplatform.user"],
@@ -170,6 +177,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"zone": "mars"}, '--zone: found "mars"'),
     ({"run": "train tiny.toml --slices 2"}, "Rule: --slices isn't an option of train"),
     ({"run": "train"}, "Rule: train takes one config, not 0"),
+    ({"run": "train tiny.toml --name ../x"}, "Rule: a run is called by a-z, 0-9, '-', '_' and '.', not ../x"),
+    ({"run": "train tiny.toml --set steps"}, "Rule: --set takes SECTION.KEY=VALUE, not steps"),
     ({"run": "train tiney.toml"}, "Fix: perhaps tiny.toml"),
     ({"run": "python train.py"}, "the bundle has no train.py. Fix: tpu:code: and the folder of train.py"),
     ({"pools": TWO}, "a job has slices of one size and machine: v6e-16 (train), v6e-256 (big)"),

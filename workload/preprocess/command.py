@@ -1,6 +1,7 @@
 """The `workload preprocess` command."""
 
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,7 @@ def _run(
 
     from workload.preprocess import job
 
+    interrupted = False
     try:
         _say(f"Spark {context.version}, {context.master}, {context.defaultParallelism} cores")
         plan = job.plan(context, config, tokenizer, script)
@@ -64,15 +66,20 @@ def _run(
         summary = job.run(context, plan, _say)
     except Py4JJavaError as error:
         raise _given_up(str(error)) from None
+    except KeyboardInterrupt:
+        interrupted = True  # amid a call to Java, which takes no other then, and ends once we have
+        raise
     finally:
-        context.stop()
+        if not interrupted:
+            context.stop()
     _report(summary.manifest)
-    rest = f"{summary.made} of {len(summary.manifest['shards'])} shards made here" if summary.made else ""
+    rest = f"{summary.made} of {config.output.shards} shards made here" if summary.made else ""
     print(f"{summary.url}: {rest or 'was ready, nothing to do'}")
     if not summary.manifest["examples"]:
         print(f"no shard is longer than {config.output.sequence_length} tokens: lower output.shards")
     if not summary.url.startswith("gs://"):
-        print(f"next: DATA_DIR={summary.url} {command('train', 'tiny.toml', '--dir', '/tmp/training')}")
+        train = command("train", "tiny.toml", "--dir", "/tmp/training")
+        print(f"next: DATA_DIR={shlex.quote(summary.url)} {train}")
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from workload import settings
 from workload.errors import ConfigError, Problem
+from workload.runs.location import of_scheme
 from workload.runs.store import open_store
 from workload.settings import WORDS, at_least, between, one_of, ruled
 
@@ -126,12 +127,15 @@ def fetched(url: str) -> bytes:
 
 def _missing(config: Config) -> list[Problem]:
     problems = []
-    if not config.input.sources:
+    # An empty name, as of a variable that wasn't set, would be the folder that the command stands in.
+    if not all(config.input.sources) or not config.input.sources:
         fix = 'e.g. sources = ["gs://my-project-raw/books"]'
-        problems.append(Problem("input.sources", "[]", "must name files, folders or gs:// prefixes", fix))
+        found = json.dumps(list(config.input.sources))
+        problems.append(Problem("input.sources", found, "must name files, folders or gs:// prefixes", fix))
     if not config.output.url:
         fix = 'e.g. url = "gs://my-project-tokens/books"'
         problems.append(Problem("output.url", '""', "must name a folder or a gs:// prefix", fix))
+    problems += of_scheme("output.url", config.output.url)
     changed = [
         name
         for name, value in asdict(config.filters).items()

@@ -1,10 +1,13 @@
 """Spark, begun with what this job needs; a clear word where it can't be."""
 
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,9 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
             raise RunError(f"--conf {one}: must read spark.KEY=VALUE\n    fix: e.g. spark.speculation=true")
         conf.set(key, value)
     context = SparkContext(conf=conf)
+    if threading.current_thread() is threading.main_thread():
+        # Spark's own handler calls Java from within whatever call to Java Ctrl+C interrupts, which fails.
+        signal.signal(signal.SIGINT, _interrupted)
     if context.defaultParallelism < 2 and not master:
         found = f"Spark's master is {context.master!r}, of one thread, by default"
         context.stop()
@@ -81,6 +87,11 @@ def begin(master: str, properties: Sequence[str], name: str) -> Any:
         )
         raise RunError(f"{found}\n    fix: {fix}")
     return context
+
+
+def _interrupted(number: int, frame: object) -> None:
+    logging.disable()  # or py4j shows the call that was interrupted
+    raise KeyboardInterrupt
 
 
 def _find_java() -> None:

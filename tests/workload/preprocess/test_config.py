@@ -32,6 +32,17 @@ def test_sources_and_output_are_needed_and_a_script_stands_alone() -> None:
         configs.load("text.toml", given)
 
 
+@pytest.mark.parametrize("given", ["input.sources=", 'input.sources=["raw", ""]'])
+def test_an_empty_source_is_refused_and_isnt_the_working_folder(given: str) -> None:
+    with pytest.raises(ConfigError, match=r'input.sources = \[.*""\]: must name files'):
+        configs.load("text.toml", [given, "output.url=out"])
+
+
+def test_storage_that_isnt_written_is_refused_and_isnt_a_folder_of_that_name() -> None:
+    with pytest.raises(ConfigError, match=r"output.url = s3://b/x: s3:// isn't read or written"):
+        configs.load("text.toml", ["input.sources=raw", "output.url=s3://b/x"])
+
+
 def test_what_changes_no_byte_is_not_part_of_a_run() -> None:
     one = Config()
     elsewhere = replace(

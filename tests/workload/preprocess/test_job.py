@@ -1,12 +1,16 @@
 """Whole runs on real Spark: the same bytes however they are computed, which the trainer reads."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.spark import environment
 from tests.workload.preprocess import corpus
 from tests.workload.preprocess.starting import command, content, run_folder, start, starts
 from workload.__main__ import main
@@ -270,3 +274,24 @@ def test_a_script_that_gives_other_documents_each_time_is_found_out(tmp_path: Pa
     shown = start(line, status=1)
     assert "a script must give the same documents each time" in shown
     assert not (folder / "_READY").exists()
+
+
+def test_a_run_that_is_interrupted_says_how_to_resume_and_nothing_of_java(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("some text")
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ndef documents(rows):\n    time.sleep(60)\n    yield from rows\n")
+    line = command(tmp_path / "out", tmp_path / "one.txt", "--master", "local[2]", filters__script=slow)
+    with subprocess.Popen(
+        [environment.python(), "-m", "workload", "preprocess", *line],
+        cwd=environment.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        shown = ""
+        while "… run " not in shown:
+            shown += process.stdout.readline() or pytest.fail(shown)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        rest = process.stdout.read()
+    assert (process.returncode, rest) == (
+        130, "workload: interrupted; run the same command again to resume\n"
+    )  # fmt: skip
