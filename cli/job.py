@@ -91,7 +91,8 @@ def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str
         options.team, words, options.name, options.slice, options.slices, options.pool, options.zone,
         options.priority, options.image,
     )  # fmt: skip
-    one = submission(settings, asked)
+    one = submission(settings, asked)  # whose rules read the words first
+    offline.refuse_config(words)
     predicted = run_price.of_hours(one.hourly, options.hours)
     run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
     if options.out is not None:

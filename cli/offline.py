@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -16,10 +17,22 @@ from infra.jobs import image as context
 from infra.jobs.jobset import Job, jobset
 from infra.jobs.submission import curves
 from infra.queue.settings import QueueSettings
-from infra.settings import Settings, rules
+from infra.settings import Settings, commands, rules
 from infra.storage.settings import StorageSettings
 from infra.tpu.settings import TpuSettings
+from workload.errors import ConfigError
 from workload.runs.location import RUN
+from workload.train.config import load
+
+
+def refuse_config(program: Sequence[str]) -> None:
+    """Raises CommandError for what the trainer would refuse of a packaged config, on a paid slice."""
+    training = commands.training(shlex.join(program))
+    if training and training.config in commands.PACKAGED["train"]:
+        try:
+            load(training.config, training.changes)
+        except ConfigError as error:
+            raise CommandError(str(error)) from None
 
 
 def manifest(settings: Settings, job: Job, out: str) -> int:

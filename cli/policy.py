@@ -33,6 +33,13 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         pulumi = Pulumi(options.environment, root)
         states = {layer: _stored(pulumi.export(layer)) for layer in asked or on}
     resources = {layer: [*map(Resource.of_state, states[layer])] for layer in asked or on}
+    if not any(resources.values()):  # of a wrong backend, say: no finding would mean nothing
+        environment = options.environment
+        raise CommandError(
+            f"nothing is up of {', '.join(resources)} in {environment}, so nothing was checked\n"
+            f"    fix: tpu policy {environment} --preview, which checks what an update would make; or pulumi "
+            "login to where the state is"
+        )
     if options.terraform:
         return _write(options.terraform, resources)
     counts = {layer: len(each) for layer, each in resources.items()}

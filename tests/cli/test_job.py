@@ -219,6 +219,20 @@ def test_the_next_command_takes_any_name_of_a_manifest(
     assert capsys.readouterr().out.rstrip().endswith(apply)
 
 
+@pytest.mark.parametrize(("change", "problem"), [
+    ("train.stps=3", "train.stps"), ("train.steps=abc", 'steps = "abc"'), ("train.steps=0", "train.steps"),
+])  # fmt: skip
+def test_what_the_trainer_would_refuse_is_refused_before_a_slice_is_paid_for(
+    change: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = on(monkeypatch, Cluster())
+    assert main([*SUBMIT, "--set", change]) == 1
+    shown = capsys.readouterr().err
+    assert "tiny.toml: 1 problem" in shown
+    assert problem in shown
+    assert cluster.submitted == []
+
+
 def test_a_program_without_the_dashes_is_refused_with_them(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["job", "submit", "dev", "vision", "train", "tiny.toml"])

@@ -33,6 +33,9 @@ def policy(lab: Lab, *words: str, fine: bool = True) -> str:
 def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state(lab: Lab) -> None:
     lab.settings.write_text(SETTINGS + BROKEN)
     lab.infra("up", "dev", "storage", "--yes")
+    assert "nothing is up of network in dev, so nothing was checked" in policy(
+        lab, "dev", "network", fine=False
+    )
     refused = lab.infra("up", "dev", "network", "--yes", fine=False)
     assert "N05: SSH comes from Identity-Aware Proxy alone" in refused
     assert "found sourceRanges: 203.0.113.0/24" in refused
