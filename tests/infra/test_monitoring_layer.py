@@ -185,11 +185,10 @@ def test_spend_counts_each_zone_at_its_dearest_price() -> None:
 
 
 def test_channels_are_of_the_kinds_that_google_notifies(everything: Recording) -> None:
-    made = {
-        one.name: (one.inputs["type"], one.inputs["labels"])
-        for one in everything.of("gcp:monitoring/notificationChannel:NotificationChannel")
-        if one.name != "theirs"
-    }
+    channels = everything.of("gcp:monitoring/notificationChannel:NotificationChannel")
+    ours = [one for one in channels if one.name != "theirs"]
+    assert all(one.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring"} for one in ours)
+    made = {one.name: (one.inputs["type"], one.inputs["labels"]) for one in ours}
     assert made == {
         "oncall": ("email", {"email_address": "oncall@example.com"}),
         "bus": ("pubsub", {"topic": "tpu-alerts-id"}),
