@@ -182,6 +182,11 @@ def test_spend_counts_each_zone_at_its_dearest_price() -> None:
         found = re.findall(r'zone="([a-z0-9-]+)"\}\[10m\]\)\)\) \* ([\d.]+)', text)
         assert found == [("us-east5-a", dearest), ("us-east5-b", "2.7")]
         assert text.count(" or vector(0))") == 2, "a zone without nodes leaves the other's sum"
+    lone = {"name": "e", "acceleratorType": "v6e-1", "zones": ["us-central1-b"], "spot": True}
+    given = {**BASE, **OFF["monitoring"], "storage:allowCrossRegion": True, "tpu:slices": [lone]}
+    text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
+    assert 'zone="us-central1-b"' in text
+    assert " * 2.7 " in text, "a Spot price that nobody knows is at most that on demand"
 
 
 def test_channels_are_of_the_kinds_that_google_notifies(everything: Recording) -> None:
@@ -288,9 +293,14 @@ def test_an_alert_without_a_page_is_a_message(monkeypatch: pytest.MonkeyPatch, t
         documentation.page("boot-failed")
 
 
-def test_settings_are_refused_before_anything_is_asked() -> None:
-    with pytest.raises(SettingsError, match="an alert goes to somebody"):
-        settings(channels=[])
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"channels": []}, "an alert goes to somebody"),
+    ({"channels": [{"name": "hook", "webhook": "https://me:pw@hooks.example.com/tpu"}]}, "without user"),
+    ({"billingAccount": "012345-6789AB", "budgetDollarsPerMonth": 1000}, "a billing account's id"),
+])  # fmt: skip
+def test_settings_are_refused_before_anything_is_asked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        settings(**changes)
 
 
 @pytest.fixture
