@@ -385,6 +385,8 @@ def test_a_heartbeat_says_that_the_slice_stands_by(hosts: Slice) -> None:
     assert hosts.hosts[0]._idle is None, "the trainer has a heartbeat of its own"
     hosts.exits(0, 0)
     hosts.wait(lambda: why() == "running: stands by: r17 done")
+    hosts.hand()  # once more, where no other host has to be met
+    assert idle(hosts) == [f"r17-0 {WORDS}"], "what has ended isn't started again"
 
 
 @pytest.mark.usefixtures("hosts")
