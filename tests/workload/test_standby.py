@@ -323,8 +323,7 @@ def test_a_trainer_that_does_not_end_is_killed(hosts: Slice, monkeypatch: pytest
     hosts.boot(0, barrier=["true"])
     hosts.wait(lambda: hosts.started()[0])
     process = int((hosts.folder / "process-r17-0").read_text())
-    hosts.take_back()
-    hosts.hand("r18")
+    hosts.hand("r18")  # which replaces it
     hosts.wait(lambda: hosts.started("r18")[0])
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
