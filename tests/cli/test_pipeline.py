@@ -1,23 +1,20 @@
-"""`tpu pipeline` and the runs behind it, against a client that answers out of dictionaries."""
+"""Runs as `tpu pipeline` handles them, against a client that answers out of dictionaries."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
-from cli import pipeline
 from infra.errors import CommandError
 from infra.gcp.client import RequestError
 from infra.gcp.failures import classify
 from infra.pipeline.runs import Runs, missing
-from infra.pipeline.settings import PipelineSettings
 from tests.infra.test_pipeline_layer import settings
 from tests.infra.test_pipeline_slice import SLICE
 
@@ -34,35 +31,47 @@ class Google:
 
     def __init__(self, *runs: Mapping[str, Any], location: str = "US-EAST5", state: str = "ACTIVE"):
         self.records = {f"pipeline/{one['run']}/run.json": dict(one) for one in runs}
-        self.sizes = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0}
-        self.location, self.state = location, state
+        self.sizes = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0, "empty/a.jsonl": 0}
+        self.location = location
         self.asked: list[tuple[str, str, Any]] = []
         self.entries: list[dict[str, Any]] = []
         self.executions: list[dict[str, Any]] = []
-        self.refused = ""
+        self.refused, self.lacks = "", "workflows.executions.create"
+        self.execution: dict[str, Any] | None = {"state": state}
+        self.unlisted: RequestError | None = None
+        self.written: list[str] = []
 
     def json(
         self, method: str, url: str, query: Mapping[str, str] | None = None, body: Any = None
     ) -> dict[str, Any]:
         self.asked.append((method, url, body))
         if self.refused and self.refused in f"{method} {url}":
-            raise RequestError(classify("Permission 'workflows.executions.create' denied on resource", 403))
+            raise RequestError(classify(f"Permission '{self.lacks}' denied on resource", 403))
         if method == "GET" and url.endswith("/executions"):
             return {"executions": self.executions}
         if url.endswith(f"/b/{RAW}"):
             return {"location": self.location}
         if url.endswith("entries:list"):
             # Audit entries of a batch have the batch's labels, too.
-            assert 'logName:"dataproc.googleapis.com"' in (body or {})["filter"]
-            return {"entries": self.entries}
+            assert 'logName:"dataproc.googleapis.com"' in body["filter"]
+            assert 'resource.labels.batch_id="tpu-pipeline-r17"' in body["filter"]
+            at = int(body.get("pageToken", 0))  # a page is one entry
+            more = {"nextPageToken": str(at + 1)} if self.entries[at + 1 :] else {}
+            return {"entries": self.entries[at : at + 1], **more}
         if "/batches/" in url:
             return {"operation": "projects/p/regions/us-east5/operations/o"}
         if url.endswith("/e-1"):
-            return {"state": self.state}
+            if self.execution is None:
+                raise RequestError(classify("no such execution", 404))
+            return self.execution
+        if "/upload/" in url:
+            self.written.append((query or {})["name"])
         return {"generation": "17"}
 
     def items(self, url: str, key: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         if f"/b/{RAW}/" in url:
+            if self.unlisted:
+                raise self.unlisted
             if "matchGlob" in query:
                 yield {"name": "corpus/_SUBMIT", "generation": "17", "updated": "2026-11-24T09:00:00Z"}
                 return
@@ -117,6 +126,7 @@ def test_what_is_submitted_is_measured_and_the_marker_isnt_counted() -> None:
     ("corpus", "US-EAST5", "is no folder of gs://my-project-raw"),
     (f"gs://{RAW}/corpus/", "US-CENTRAL1", "is in us-central1, Spark and the checkpoint bucket in us-east5"),
     (f"gs://{RAW}/nothing/", "US-EAST5", "nothing is there"),
+    (f"gs://{RAW}/empty/", "US-EAST5", "nothing is there"),
 ])  # fmt: skip
 def test_what_cannot_be_submitted_is_refused_with_the_next_command(
     url: str, location: str, message: str
@@ -165,6 +175,7 @@ def test_only_training_that_was_ended_is_started_under_another_name() -> None:
 @pytest.mark.parametrize(("run", "message"), [
     (RUN, "r17 is running"),
     ({**RUN, "outcome": "trained"}, "r17 has ended well"),
+    ({**RUN, "outcome": "shards"}, "r17 has ended well"),
 ])  # fmt: skip
 def test_what_runs_or_has_ended_well_is_not_tried_again(run: dict[str, Any], message: str) -> None:
     google = Google()
@@ -173,8 +184,12 @@ def test_what_runs_or_has_ended_well_is_not_tried_again(run: dict[str, Any], mes
     assert not [method for method, _, _ in google.asked if method == "POST"]
 
 
-def test_a_run_whose_workflow_died_can_be_tried_again() -> None:
-    google = Google(state="FAILED")
+@pytest.mark.parametrize("execution", [{"state": "FAILED"}, None])
+def test_a_run_whose_workflow_died_or_is_forgotten_can_be_tried_again(
+    execution: dict[str, Any] | None,
+) -> None:
+    google = Google()
+    google.execution = execution
     runs(google).retry(RUN)
     assert google.asked[-1][0] == "POST"
 
@@ -194,6 +209,29 @@ def test_training_is_left_when_its_workflow_is_cancelled_and_is_named() -> None:
     (_, cancelled, _), (_, _, record) = google.asked
     assert cancelled.endswith("/executions/e-1:cancel")
     assert json.loads(record)["outcome"] == "cancelled"
+    assert google.written == ["pipeline/r17/run.json"]
+
+
+def test_a_run_that_has_no_batch_yet_is_cancelled_by_its_workflow() -> None:
+    google = Google()
+    assert runs(google).cancel({**RUN, "batch": None}) == "its workflow"
+    assert google.asked[0][1].endswith("/executions/e-1:cancel")
+    assert google.written == ["pipeline/r17/run.json"]
+
+
+def test_what_the_workflow_hands_over_until_it_is_cancelled_is_taken_back_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    google, json_ = Google(), Google.json
+
+    def handing(self: Google, method: str, url: str, *more: Any, **named: Any) -> dict[str, Any]:
+        if url.endswith(":cancel"):
+            self.records["handoff/idle/run.json"] = {"id": "r17", "run": "train tiny.toml"}
+        return json_(self, method, url, *more, **named)
+
+    monkeypatch.setattr(Google, "json", handing)
+    runs(google).cancel({**RUN, "stage": "train", "slice": "idle"})
+    assert "handoff/idle/run.json" not in google.records
 
 
 @pytest.mark.parametrize(("has", "printed"), [
@@ -265,6 +303,9 @@ ENDED = {"execution": "e-1", "ended": "2026-11-24T10:01:30Z"}
     ({}, [execution(1, EVENT, payload=REFUSED), execution(2, EVENT, "ACTIVE")], []),
     (ENDED, [execution(1, EVENT, payload="failed at train")], []),
     (ENDED, [execution(2, EVENT, payload=REFUSED)], ["r17"]),
+    ({**ENDED, "execution": "e-3"}, [execution(1, EVENT, payload=REFUSED)], []),
+    ({"execution": "e-1"}, [execution(1, EVENT, payload="out of memory")], []),
+    ({}, [execution(1, EVENT, "CANCELLED")], []),
     ({"execution": "e-3"}, [execution(0, {"sweep": True}, payload=REFUSED)], ["sweep"]),
     ({"execution": "e-3"}, [execution(0, {"sweep": True}, payload=REFUSED),
                             execution(1, {"sweep": True}, "SUCCEEDED")], []),
@@ -276,6 +317,31 @@ def test_what_failed_is_shown_where_no_record_has_it(
     google.executions = executions
     known = [{**RUN, **record}] if record else []
     assert [one["run"] for one in runs(google).unrecorded(known) if one["outcome"] != "waiting"] == shown
+
+
+def test_an_execution_that_somebody_started_with_something_else_is_no_run() -> None:
+    google = Google()
+    google.executions = [
+        {**execution(number, None), "argument": text} for number, text in enumerate(("{", "[]", "7", "{}"))
+    ]
+    assert [one for one in runs(google).unrecorded([]) if one["outcome"] != "waiting"] == []
+
+
+def test_who_may_not_list_the_raw_bucket_sees_all_but_submissions() -> None:
+    google = Google()
+    google.executions = [execution(1, EVENT, payload=REFUSED)]
+    google.unlisted = RequestError(classify("Permission 'storage.objects.list' denied on resource", 403))
+    assert [one["outcome"] for one in runs(google).unrecorded([])] == ["permission"]
+    google.unlisted = RequestError(classify("try again", 503))
+    with pytest.raises(RequestError, match="try again"):
+        runs(google).unrecorded([])
+
+
+def test_a_run_whose_workflow_died_says_why() -> None:
+    google = Google()
+    google.execution = {"state": "FAILED", "error": {"payload": "memory limit exceeded"}}
+    assert runs(google).why(RUN) == "memory limit exceeded"
+    assert runs(google).why({**RUN, "outcome": "failed", "why": "its own"}) == "its own"
 
 
 def test_what_nothing_has_started_waits_and_names_the_roles_that_start_it() -> None:
@@ -296,6 +362,25 @@ def test_a_person_who_may_not_start_runs_learns_which_role_and_who_grants_it() -
         runs(google).retry({**RUN, "outcome": "failed"})
 
 
+def test_who_lacks_a_role_is_told_of_the_lists_that_grant_it_and_of_no_other() -> None:
+    google = Google()
+    google.refused, google.lacks = "GET https://dataproc", "dataproc.batches.get"
+    with pytest.raises(
+        CommandError, match=r"fix: roles/dataproc.serverlessEditor \(pipeline:runners\) on the project, then"
+    ):
+        runs(google).cancel(RUN)
+    google.refused, google.lacks = "POST https://logging", "logging.logEntries.list"
+    with pytest.raises(
+        CommandError, match=r"\(pipeline:viewers\) or roles/logging.viewer \(pipeline:runners\)"
+    ):
+        list(runs(google).logs(RUN))
+    google.unlisted = RequestError(classify("Permission 'storage.objects.list' denied on resource", 403))
+    with pytest.raises(
+        CommandError, match=rf"fix: roles/storage.objectUser \(pipeline:runners\) on the bucket {RAW}, then"
+    ):
+        runs(google).measure(f"gs://{RAW}/corpus/")
+
+
 @pytest.mark.parametrize("name", ["r99", "../secret", "17", ""])
 def test_a_run_that_there_isnt_is_an_error(name: str) -> None:
     with pytest.raises(CommandError, match="no run"):
@@ -313,83 +398,3 @@ def test_a_role_is_named_once() -> None:
     lacks = missing(settings(), text)
     assert "tpu_pipeline_run_batches" in lacks
     assert missing(settings(), text + lacks) == ""
-
-
-@pytest.fixture(name="google")
-def _google(monkeypatch: pytest.MonkeyPatch) -> Google:
-    google = Google(
-        {**RUN, "outcome": "trained", "stage": "train", "predicted_usd": 1.0, "actual_usd": 1.25,
-         "objects": 1, "bytes": 5, "training": "slice r17", "ended": "2026-11-24T11:00:00Z",
-         "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd" * 32, "inputs": "ef" * 32}},
-    )  # fmt: skip
-    monkeypatch.setattr(pipeline, "Client", lambda _: google)
-    monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
-    return google
-
-
-def test_a_runs_page_has_text_code_shards_training_and_price(
-    google: Google, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert pipeline.main(["status", "dev", "r17"]) == 0
-    page = capsys.readouterr().out
-    for part in (
-        f"gs://{RAW}/corpus/: 1 objects, 5 bytes, inputs sha256 {'ef' * 32}", "ab" * 32,
-        "2 of 1000 tokens, manifest sha256 " + "cd" * 32,
-        "slice r17", "$1.00 predicted for Spark, $1.25 actual, $12.50 at most", "trained, at train",
-    ):  # fmt: skip
-        assert part in page
-    assert pipeline.main(["status", "dev", "r17", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["tokens"]["tokens"] == 1000
-
-
-def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pipeline.main(["cost", "dev"]) == 0
-    head, row, *_ = capsys.readouterr().out.splitlines()
-    assert head.split() == ["run", "predicted", "spark", "training", "actual", "most"]
-    assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
-
-
-def test_a_batch_that_could_not_write_differs_from_one_that_printed(
-    google: Google, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert pipeline.main(["logs", "dev", "r17"]) == 1
-    assert "that needs roles/dataproc.worker on the project for tpu-pipeline-spark" in capsys.readouterr().out
-    google.entries = [{"textPayload": "Spark"}]
-    assert pipeline.main(["logs", "dev", "r17"]) == 0
-    assert capsys.readouterr().out == "Spark\n"
-
-
-def test_run_says_the_price_asks_and_follows_to_the_end(
-    google: Google, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(CommandError, match="--yes"):
-        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/"])
-    assert not [method for method, _, _ in google.asked if method == "POST"], "nothing before the answer"
-    capsys.readouterr()
-    assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
-    shown = capsys.readouterr().out
-    assert "1 objects, 1.00 GiB" in shown
-    assert "submitted as r17" in shown
-    assert "r17: trained" in shown
-
-
-def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = settings()
-    uncoded = replace(known[PipelineSettings], code=None)
-    without = replace(known, sections={**known.sections, PipelineSettings: uncoded})
-    monkeypatch.setattr(pipeline, "from_file", lambda _: without)
-    with pytest.raises(
-        CommandError, match="a batch would find no code\n    fix: tpu pipeline publish dev, then"
-    ):
-        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
-    assert not [method for method, _, _ in google.asked if method == "POST"]
-
-
-def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(
-    google: Google, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "from_file", lambda _: settings(pipeline__maxRunCostUsd=100))
-    google.sizes["corpus/b.jsonl"] = 10 << 50
-    with pytest.raises(CommandError, match=r"predicted: \$[\d,.]+, pipeline:maxRunCostUsd allows \$100"):
-        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
-    assert not [method for method, _, _ in google.asked if method == "POST"]

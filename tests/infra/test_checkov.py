@@ -14,8 +14,9 @@ import yaml
 from infra.policy import RULES, Resource
 from infra.policy.terraform import document
 from tests.infra.engine import Registration, run
+from tests.infra.policy_mutants import MUTANTS
 from tests.infra.test_all_layers import LAYERS, UP
-from tests.infra.test_policy import MUTANTS, OF_ALL_KINDS, changed
+from tests.infra.test_policy import OF_ALL_KINDS, changed
 
 ROOT = Path(__file__).parents[2]
 REASONS = Path(__file__).with_name("checkov.yaml")

@@ -94,6 +94,63 @@ def test_a_budget_holds_node_pools_too_whatever_slices_are_called(name: str) -> 
         prices.within_budget(settings({**given, "fleet:dollarsPerHour": 44}))
 
 
+MOVES = {"name": "moves", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "count": 5}
+ELSEWHERE = {"storage:allowCrossRegion": True}
+
+
+@pytest.mark.parametrize(("more", "hourly"), [
+    ({}, 5 * 8 * 2.70),
+    ({"fallbackZones": ["europe-west4-a"]}, 5 * 8 * 2.97),
+    ({"fallbackZones": ["europe-west4-a"], "spot": True}, 5 * 8 * 1.782),
+    ({"fallbackZones": ["us-central1-b"], "spot": True}, None),
+    ({"reserved": True}, None),
+])  # fmt: skip
+def test_a_budget_holds_slices_where_they_cost_most_and_none_of_unknown_price(
+    more: dict[str, Any], hourly: float | None
+) -> None:
+    given = {**ELSEWHERE, "tpu:slices": [{**MOVES, **more}]}
+    found = prices.within_budget(settings(given))
+    assert found == (None if hourly is None else pytest.approx(hourly))
+    if hourly is None:
+        with pytest.raises(InfraError, match=r"no known price of moves in .*: no budget can hold it"):
+            prices.within_budget(settings({**given, "fleet:dollarsPerHour": 1_000_000}))
+
+
+def test_a_budget_allows_just_what_it_says() -> None:
+    given = {"tpu:slices": [MOVES]}
+    assert prices.within_budget(settings({**given, "fleet:dollarsPerHour": 108})) == 108
+    with pytest.raises(InfraError, match=r"^\$108\.00 an hour, fleet:dollarsPerHour allows \$107\n"):
+        prices.within_budget(settings({**given, "fleet:dollarsPerHour": 107}))
+
+
+def test_the_last_column_is_what_all_of_it_costs_on_demand() -> None:
+    spot, key = {**MOVES, "spot": True}, {"storage:stateBucketName": "pulumi", "storage:stateKeyRing": "p"}
+    found = prices.of(settings({**key, "tpu:slices": [spot, {**MOVES, "name": "r", "reserved": True}]}))
+    rows = {line.split("  ")[0]: line.split()[-1] for line in prices.table(found).splitlines()}
+    assert (rows["moves"], rows["r"]) == ("108.00", "108.00")
+    others = sum(one.hourly or 0 for one in found if not one.chips)
+    assert others > 0.01
+    assert rows["sum"] == f"~{216 + others:,.2f}"
+
+
+def test_a_rate_says_where_it_holds_and_whether_it_was_read() -> None:
+    found = [
+        prices.Rate("a", "us-east5", 0.0004, "GiB", "s", checked=True),
+        prices.Rate("b", "", 0.25, "request", "s", checked=False),
+        prices.Rate("c", "", None, "hour", "s", checked=False),
+    ]
+    assert [line.split()[1] for line in prices.rates_table(found).splitlines()[1:]] == [
+        "0.0004",
+        "~0.25",
+        "unknown",
+    ]
+    anywhere = next(one for one in BOOK.entries.values() if one.everywhere is not None)
+    somewhere = next(one for one in BOOK.entries.values() if one.regions)
+    assert (prices.rate(anywhere.id, "us-east5").region, prices.rate(somewhere.id, "us-east5").region) == (
+        "", "us-east5",
+    )  # fmt: skip
+
+
 def test_slices_cost_nothing_when_idle() -> None:
     assert [one.idle for one in rows("tpu", settings()).values()] == [False]
 

@@ -56,6 +56,10 @@ def test_each_alert_says_how_bad_it_is_what_to_do_and_to_whom(everything: Record
         ]
         assert len(one.inputs["notificationChannels"]) == 4
         assert 1 <= len(one.inputs["conditions"]) <= 6
+        assert (one.inputs["enabled"], one.inputs["combiner"]) == (True, "OR")
+        assert one.inputs["alertStrategy"] == {"autoClose": "86400s"}
+        before = {urn.rpartition("::")[2] for urn in one.options["dependencies"]}
+        assert {metric.name for metric in metrics.METRICS} <= before, "Google refuses what isn't there yet"
         assert one.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring", "alert": one.name}
 
 
@@ -111,6 +115,32 @@ def test_access_is_watched_on_every_bucket_that_is_declared() -> None:
         assert {*watched[1].split("|")} == declared
 
 
+GRANTED: list[tuple[str, str, str, bool]] = [
+    ("my-project-raw", "allUsers", "ADD", True),
+    ("my-project-raw", "allAuthenticatedUsers", "ADD", True),
+    ("my-project-raw", "user:allUsers@example.com", "ADD", False),
+    ("my-project-raw", "allUsers", "REMOVE", False),
+    ("another-my-project-raw", "allUsers", "ADD", False),
+    ("my-project-raw-of-others", "allUsers", "ADD", False),
+]
+
+
+@pytest.mark.parametrize(("bucket", "member", "action", "counted"), GRANTED)
+def test_a_grant_to_everybody_is_counted_on_our_buckets_and_no_others(
+    everything: Recording, bucket: str, member: str, action: str, counted: bool
+) -> None:
+    granted = {"action": action, "role": "roles/storage.objectViewer", "member": member}
+    entry = {
+        "resource": {"type": metrics.BUCKET, "labels": {"bucket_name": bucket}},
+        "protoPayload": {
+            "serviceName": "storage.googleapis.com", "methodName": "storage.setIamPermissions",
+            "serviceData": {"policyDelta": {"bindingDeltas": [granted]}},
+        },
+    }  # fmt: skip
+    body = everything.named("gcp:logging/metric:Metric", "bucket-public").inputs
+    assert logmetrics.point(body, entry) == (({"bucket": bucket}, 1.0) if counted else None)
+
+
 def test_an_alert_can_be_changed_and_left_out() -> None:
     changed = up(
         channels=[
@@ -120,10 +150,13 @@ def test_an_alert_can_be_changed_and_left_out() -> None:
         alerts=[
             {"name": "boot-failed", "enabled": False},
             {"name": "run-stalled", "threshold": 600, "channels": ["team"]},
+            {"name": "job-failing", "threshold": 0},
         ],
     )
     names = {one.name for one in changed.of(ALERT)}
     assert names == {alert.name for alert in alerts.ALERTS} - {"boot-failed"}
+    (failing,) = changed.named(ALERT, "job-failing").inputs["conditions"]
+    assert failing["conditionThreshold"]["thresholdValue"] == 0
     stalled = changed.named(ALERT, "run-stalled").inputs
     assert stalled["notificationChannels"] == ["team-id"]
     assert stalled["conditions"][0]["conditionPrometheusQueryLanguage"]["query"].endswith(" > 600")
@@ -137,19 +170,42 @@ def test_without_alerts_there_are_metrics_and_dashboards() -> None:
 
 
 def test_spend_counts_each_zone_at_its_dearest_price() -> None:
-    zones = [
+    slices: list[dict[str, Any]] = [
         {"name": "a", "acceleratorType": "v6e-1", "zones": ["us-east5-a"], "spot": True},
         {"name": "b", "acceleratorType": "v6e-1", "zones": ["us-east5-b"], "spot": True},
         {"name": "c", "acceleratorType": "v6e-1", "zones": ["us-east5-b"]},
     ]
-    given = {**BASE, **OFF["monitoring"], "tpu:slices": zones}
+    moves = {**slices[2], "name": "d", "count": 1, "fallbackZones": ["us-east5-a"]}
+    for more, dearest in (([], "1.4033"), ([moves], "2.7")):
+        given = {**BASE, **OFF["monitoring"], "tpu:slices": [*slices, *more]}
+        text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
+        found = re.findall(r'zone="([a-z0-9-]+)"\}\[10m\]\)\)\) \* ([\d.]+)', text)
+        assert found == [("us-east5-a", dearest), ("us-east5-b", "2.7")]
+        assert text.count(" or vector(0))") == 2, "a zone without nodes leaves the other's sum"
+    lone = {"name": "e", "acceleratorType": "v6e-1", "zones": ["us-central1-b"], "spot": True}
+    given = {**BASE, **OFF["monitoring"], "storage:allowCrossRegion": True, "tpu:slices": [lone]}
     text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
-    found = re.findall(r'zone="([a-z0-9-]+)"\}\[10m\]\)\)\) \* ([\d.]+)', text)
-    assert found == [("us-east5-a", "1.4033"), ("us-east5-b", "2.7")]
+    assert 'zone="us-central1-b"' in text
+    assert " * 2.7 " in text, "a Spot price that nobody knows is at most that on demand"
 
 
-def test_a_channel_that_publishes_may_be_published_to(everything: Recording) -> None:
-    grant = everything.only("gcp:pubsub/topicIAMMember:TopicIAMMember")
+def test_channels_are_of_the_kinds_that_google_notifies(everything: Recording) -> None:
+    channels = everything.of("gcp:monitoring/notificationChannel:NotificationChannel")
+    ours = [one for one in channels if one.name != "theirs"]
+    assert all(one.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring"} for one in ours)
+    made = {one.name: (one.inputs["type"], one.inputs["labels"]) for one in ours}
+    assert made == {
+        "oncall": ("email", {"email_address": "oncall@example.com"}),
+        "bus": ("pubsub", {"topic": "tpu-alerts-id"}),
+        "hook": ("webhook_tokenauth", {"url": "https://hooks.example.com/tpu"}),
+    }
+
+
+@pytest.mark.parametrize("budget", [True, False])
+def test_a_channel_that_publishes_may_be_published_to(everything: Recording, budget: bool) -> None:
+    done = everything if budget else up(channels=[{"name": "bus", "topic": "tpu-alerts"}])
+    grant = done.only("gcp:pubsub/topicIAMMember:TopicIAMMember")
+    assert grant.inputs["role"] == "roles/pubsub.publisher"
     assert grant.inputs["member"] == (
         "serviceAccount:service-123456789012@gcp-sa-monitoring-notification.iam.gserviceaccount.com"
     )
@@ -165,9 +221,27 @@ def test_the_budget_notifies_at_half_nine_tenths_and_all_of_it(everything: Recor
         ("CURRENT_SPEND", 1.0),
         ("FORECASTED_SPEND", 1.0),
     ]
-    assert inputs["budgetFilter"]["projects"] == ["projects/123456789012"]
-    assert inputs["allUpdatesRule"]["schemaVersion"] == "1.0"
+    assert inputs["budgetFilter"] == {
+        "projects": ["projects/123456789012"],
+        "calendarPeriod": "MONTH",
+        "creditTypesTreatment": "INCLUDE_ALL_CREDITS",
+    }
+    assert inputs["allUpdatesRule"] == {
+        "disableDefaultIamRecipients": False,
+        "monitoringNotificationChannels": ["oncall-id"],  # it takes no other kind
+        "pubsubTopic": "tpu-alerts-id",
+        "schemaVersion": "1.0",
+    }
     assert inputs["amount"]["specifiedAmount"] == {"currencyCode": "USD", "units": "1000"}
+
+
+def test_a_budget_names_five_channels_at_most() -> None:
+    many = [{"name": f"team{n}", "email": f"team{n}@example.com"} for n in range(6)]
+    given = {"billingAccount": "012345-6789AB-CDEF01", "budgetDollarsPerMonth": 1000}
+    inputs = up(channels=many, **given).only("gcp:billing/budget:Budget").inputs
+    assert inputs["allUpdatesRule"]["monitoringNotificationChannels"] == [f"team{n}-id" for n in range(5)]
+    bare = up(channels=[{"name": "hook", "webhook": "https://hooks.example.com/tpu"}], **given)
+    assert "allUpdatesRule" not in bare.only("gcp:billing/budget:Budget").inputs
 
 
 @pytest.mark.parametrize("name", ["fleet", "run", "pipeline"])
@@ -219,9 +293,14 @@ def test_an_alert_without_a_page_is_a_message(monkeypatch: pytest.MonkeyPatch, t
         documentation.page("boot-failed")
 
 
-def test_settings_are_refused_before_anything_is_asked() -> None:
-    with pytest.raises(SettingsError, match="an alert goes to somebody"):
-        settings(channels=[])
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"channels": []}, "an alert goes to somebody"),
+    ({"channels": [{"name": "hook", "webhook": "https://me:pw@hooks.example.com/tpu"}]}, "without user"),
+    ({"billingAccount": "012345-6789AB", "budgetDollarsPerMonth": 1000}, "a billing account's id"),
+])  # fmt: skip
+def test_settings_are_refused_before_anything_is_asked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        settings(**changes)
 
 
 @pytest.fixture

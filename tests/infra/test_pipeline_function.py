@@ -73,7 +73,10 @@ def _function() -> ModuleType:
     return module
 
 
-def test_complete_shards_are_named_by_their_manifest(function: ModuleType) -> None:
+def test_complete_shards_are_named_by_their_manifest(
+    function: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(function, "_CHUNK", 2)  # each shard is read in two parts
     bucket = Bucket()
     raw = bucket.objects[f"{FOLDER}/manifest.json"]
     assert function.answer(bucket, FOLDER) == {
@@ -89,6 +92,7 @@ def test_complete_shards_are_named_by_their_manifest(function: ModuleType) -> No
     ({"manifest.json": None}, "manifest.json or _READY is missing"),
     ({"manifest.json": b"{"}, "is no manifest"),
     ({"manifest.json": b"[]"}, "is no manifest"),
+    ({"manifest.json": b"{}"}, "is no manifest"),
     ({"manifest.json": b'{"documents": 1, "tokens": 1, "shards": []}'}, "names no shard"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_sentence(
@@ -103,6 +107,18 @@ def test_all_that_is_wrong_is_reported_at_once(function: ModuleType) -> None:
     found = function.answer(Bucket(**{"tokens-0.bin": None, "tokens-1.bin": b"2"}), FOLDER)
     assert "tokens-0.bin is missing; " in found["why"]
     assert "tokens-1.bin has changed" in found["why"]
+    assert "more" not in found["why"]
+
+
+def test_of_many_problems_five_are_named_and_the_others_counted(function: ModuleType) -> None:
+    """All have the sha256 of what is there, but for its last digit."""
+    near = {**SHARDS, **{f"tokens-{number}.bin": b"x" for number in range(2, 6)}}
+    named = [(name, hashlib.sha256(content).hexdigest()) for name, content in near.items()]
+    shards = [{"file": name, "sha256": f"{one[:-1]}{'1' if one[-1] == '0' else '0'}"} for name, one in named]
+    manifest = json.dumps({"documents": 1, "tokens": 1, "shards": shards}).encode()
+    why = str(function.answer(Bucket(**{**near, "manifest.json": manifest}), FOLDER)["why"])
+    assert why.count("has changed") == 5
+    assert why.endswith("; and 1 more")
 
 
 class Asked:

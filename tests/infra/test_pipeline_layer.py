@@ -16,6 +16,7 @@ from infra.errors import SettingsError
 from infra.jobs import handoff
 from infra.pipeline import access, code, facts, places, price, schedule, spark
 from infra.pipeline.places import RUN, TRAINING
+from infra.pipeline.program import source
 from infra.pipeline.runs import missing
 from infra.settings import Settings
 from infra.settings.parser import parse
@@ -222,13 +223,27 @@ def test_every_grant_of_the_table_is_declared_and_no_other(more: dict[str, Any])
     known = settings(**{k.replace(":", "__"): v for k, v in more.items()})
     recording = run("pipeline", {**OFF["pipeline"], **more}, preview=False, up={**UP, "gke": CLUSTER})
     declared = {
-        (one.inputs["member"].partition(":")[2].partition("@")[0], one.inputs["role"].rpartition("/")[2])
+        (
+            one.inputs["member"].partition(":")[2].partition("@")[0],
+            one.inputs["role"].rpartition("/")[2],
+            one.inputs.get("bucket", ""),
+            one.inputs.get("serviceAccountId", "").rpartition("/")[2].partition("@")[0],
+            one.inputs.get("condition", {}).get("expression", ""),
+        )
         for one in recording.resources
         if one.type.lower().endswith("iammember") and "tpu-pipeline-" in one.inputs["member"]
     }
     assert declared
-    table = {(one.who, (one.role or one.role_id).rpartition("/")[2]) for one in access.grants(known)}
-    assert declared == table
+    assert declared == {
+        (
+            one.who,
+            (one.role or one.role_id).rpartition("/")[2],
+            one.what if one.on == "bucket" else "",
+            one.what if one.on == "account" else "",
+            one.only,
+        )
+        for one in access.grants(known)
+    }
 
 
 def test_runners_may_take_back_what_a_slice_was_handed() -> None:
@@ -297,6 +312,10 @@ def test_the_functions_source_is_named_by_its_content() -> None:
     assert first.inputs["name"] == second.inputs["name"]
     function = up().only("gcp:cloudfunctionsv2/function:Function")
     assert function.inputs["buildConfig"]["source"]["storageSource"]["object"] == first.inputs["name"]
+    with zipfile.ZipFile(source()) as packed:
+        assert packed.namelist() == ["main.py", "requirements.txt"]
+    service = function.inputs["serviceConfig"]
+    assert (service["timeoutSeconds"], service["maxInstanceRequestConcurrency"]) == (1800, 1)
 
 
 def test_a_bucket_of_somebody_else_is_read_and_not_declared() -> None:
@@ -399,6 +418,21 @@ def test_training_in_a_queue_costs_what_the_dearest_pool_of_its_size_does() -> N
     assert price.of_runs(known)["training_hour_usd"] == prices[1]
 
 
+def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
+    given = {k.replace(":", "__"): v for k, v in FLEET.items()}
+    known, dcu, shuffle = settings(**given), 0.06, 0.000054795
+    executor = (4 * 0.6 + 12 * 0.1) * dcu + (250 + 50) * shuffle  # dollars an hour
+    driver = (4 * 0.6 + 12000 / 1024 * 0.1) * dcu + (250 + 50) * shuffle
+    start, each = (driver + 2 * executor) * 2 / 60, executor / 4 * price.CORE_S_PER_GIB / 3600
+    assert price.start_usd(known) == pytest.approx(start)
+    assert price.usd_per_gib(known) == pytest.approx(each)
+    assert price.run_usd(known, 10) == pytest.approx(start + 10 * each)
+    told = price.of_runs(known)
+    assert (told["start_usd"], told["usd_per_gib"]) == (pytest.approx(start), pytest.approx(each))
+    assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
+    assert price.training_hour_usd(settings(**given, pipeline__trainSpot=False)) == pytest.approx(8 * 2.70)
+
+
 def test_a_price_that_the_book_lacks_is_unknown_and_never_guessed() -> None:
     premium = settings(pipeline__tier="premium")
     assert price.run_usd(premium, 1) is None
@@ -416,6 +450,8 @@ def test_a_run_that_may_cost_more_than_allowed_is_refused_before_anything_starts
 def test_a_record_and_the_settings_of_runs_lie_where_runs_may_write() -> None:
     stored = up().named("gcp:storage/bucketObject:BucketObject", "settings")
     assert stored.inputs["name"].startswith(f"{places.RECORDS}/settings/")
+    other = up({"pipeline:ttlMinutes": 60}).named("gcp:storage/bucketObject:BucketObject", "settings")
+    assert other.inputs["name"] != stored.inputs["name"], "a run reads what it began with"
     assert places.record("r1") == "pipeline/r1/run.json"
 
 

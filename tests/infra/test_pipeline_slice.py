@@ -70,6 +70,7 @@ class Standing(Google):
             return 412, {"error": {"message": "conditionNotMet"}}
         if method == "POST":
             assert "ifGenerationMatch" in query, "two runs would overwrite one another"
+            assert self.record["slice"] == NAME, "who cancels it meanwhile knows where"
             made = self.hand(body)
             if self.lost:
                 self.lost -= 1

@@ -32,6 +32,7 @@ class Google:
 
     states: list[str] = field(default_factory=lambda: ["PENDING", "RUNNING", "SUCCEEDED"])
     message: str = ""
+    ready: bool = True
     refusals: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     checked: dict[str, Any] = field(default_factory=lambda: dict(READY))
     heartbeats: list[dict[str, Any]] = field(default_factory=lambda: [{"state": "done"}])
@@ -43,9 +44,11 @@ class Google:
     nodes: set[str] = field(default_factory=set)
     asked_for: set[str] = field(default_factory=set)
     unreachable: str = ""
+    silence: type[Exception] = ConnectionError
     started: list[Any] = field(default_factory=list)
     lines: list[tuple[str, Any]] = field(default_factory=list)
     may_log: bool = True
+    busy_lines: int = 0
     pages: list[tuple[int, bytes]] = field(default_factory=list)
     passed_s: float = 0.0
 
@@ -53,7 +56,8 @@ class Google:
         more = {k.replace(":", "__"): v for k, v in FLEET.items()} if self.train else {}
         known = settings_of_runs(settings(**more, **self.given), "0123abc", "")
         self.objects[f"{BUCKET}/{SETTINGS}"] = {**known, "function": "https://check.run.app"}
-        self.raw = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0}
+        self.known = known
+        self.raw = {"corpus/_SUBMIT": 0, "corpus/a.jsonl": 1 << 30, "other/b.jsonl": 1 << 40}
         self.environment: Mapping[str, str] = {
             "BUCKET": BUCKET, "SETTINGS": SETTINGS, "GOOGLE_CLOUD_WORKFLOW_EXECUTION_ID": "e-1",
             "GOOGLE_CLOUD_WORKFLOW_ID": "tpu-pipeline",
@@ -68,15 +72,21 @@ class Google:
     async def log(self, severity: str, payload: Any) -> None:
         if not self.may_log:
             raise error("SystemError", "Permission 'logging.logEntries.create' denied on resource", code=403)
+        if self.busy_lines:
+            self.busy_lines -= 1
+            raise error("SystemError", "try again", code=503)
         self.lines.append((severity, payload))
 
     async def send(self, request: Request) -> Reply:
-        if self.pages and request.url.startswith("https://check.run.app"):
+        checks = request.url.startswith("https://check.run.app")
+        assert request.auth == ("OIDC" if checks else "OAuth2")
+        assert not checks or (request.audience, request.timeout_s) == ("https://check.run.app", 1800)
+        if self.pages and checks:
             code, page = self.pages.pop(0)
             return Reply(code, {"Content-Type": "text/html"}, page)
 
         if self.unreachable and self.unreachable in request.url:
-            raise ConnectionError("no answer")
+            raise self.silence("no answer")
         for part, answers in self.refusals.items():
             if part in f"{request.method} {request.url}" and answers:
                 code, text = answers.pop(0)
@@ -123,16 +133,24 @@ class Google:
             return 200, {}
         if not name and bucket == BUCKET:
             assert query["matchGlob"] == "tokens/r17/*/_READY"
-            names = [key.partition("/")[2] for key in self.objects if key.endswith("_READY")]
-            return 200, {"items": [{"name": one, "updated": "2026-11-24T10:00:00Z"} for one in names]}
+            ready = {
+                key.partition("/")[2]: one for key, one in sorted(self.objects.items()) if "_READY" in key
+            }
+            return 200, {"items": [{"name": name, "updated": one["updated"]} for name, one in ready.items()]}
         if not name:
             names = [one for one in self.raw if one.startswith(query.get("prefix", ""))]
             if "matchGlob" in query:
                 names = [one for one in names if one.endswith("_SUBMIT")]
+            at = int(query.get("pageToken") or 0)  # a page is one item
             items = [
-                {"bucket": RAW, "name": one, "size": str(self.raw[one]), "generation": "17"} for one in names
-            ]
-            return 200, {"items": items} if items else {}
+                {
+                    "bucket": RAW, "name": one, "size": str(self.raw[one]),
+                    "generation": "17" if one.startswith("corpus/") else "18",
+                }
+                for one in names[at : at + 1]
+            ]  # fmt: skip
+            more = {"nextPageToken": str(at + 1)} if names[at + 1 :] else {}
+            return 200, {"items": items, **more} if items else {}
         key = f"{bucket}/{unquote(name[1:])}"
         if key.startswith(f"{BUCKET}/heartbeats/") and self.nodes:
             self.asked_for.add(key.split("/")[2])
@@ -154,8 +172,8 @@ class Google:
             return 200, {}
         batch = self.batches[path.rpartition("/")[2]]
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        if state == "SUCCEEDED":
-            self.objects[f"{BUCKET}/tokens/r17/{CONTENT}/_READY"] = {}
+        if state == "SUCCEEDED" and self.ready:
+            self.objects[f"{BUCKET}/tokens/r17/{CONTENT}/_READY"] = {"updated": "2026-11-24T10:00:00Z"}
         usage = {"milliDcuSeconds": "3600000", "shuffleStorageGbSeconds": "360000"}
         answer = {"state": state, "stateMessage": self.message, "labels": batch["labels"]}
         return 200, {**answer, "runtimeInfo": {"approximateUsage": usage}}
@@ -194,8 +212,13 @@ def test_text_becomes_shards_and_a_training_job() -> None:
     assert (record["objects"], record["bytes"], record["execution"]) == (1, 1 << 30, "e-1")
     assert record["training"] == "slice r17 (v6e-8, us-east5-b)"
     assert record["spark_usd"] == pytest.approx(0.06 + 100 * 0.000054795)
+    known = google.known["price"]
+    trained_h = (google.now() - record["training_began_s"]) / 3600
+    assert record["training_usd"] == pytest.approx(trained_h * known["training_hour_usd"])
+    assert record["training_usd"] > 0
     assert record["actual_usd"] == pytest.approx(record["spark_usd"] + record["training_usd"])
-    assert record["predicted_usd"] > 0
+    assert record["predicted_usd"] == pytest.approx(known["start_usd"] + known["usd_per_gib"])
+    assert (record["most_usd"], record["code"]) == (known["most_usd"], google.known["code"])
     assert google.nodes == set(), "its slice is deleted"
     assert not [key for key in google.objects if "/fleets/" in key]
     assert google.lines[-1][0] == "INFO"
@@ -225,6 +248,7 @@ def test_a_duplicate_event_starts_nothing() -> None:
 @pytest.mark.parametrize("event", [
     {"data": {"bucket": RAW, "name": "corpus/a.jsonl", "generation": "17"}},
     {"data": {"bucket": RAW, "name": "corpus/NO_SUBMIT_", "generation": "17"}},
+    {"data": {"bucket": RAW, "name": "corpus/NO_SUBMIT", "generation": "17"}},
     {"data": {"bucket": "another", "name": "corpus/_SUBMIT", "generation": "17"}},
 ])  # fmt: skip
 def test_other_objects_are_ignored(event: Any) -> None:
@@ -245,19 +269,26 @@ def test_how_a_batch_ends(states: list[str], message: str, outcome: str, after: 
     assert message in record["why"]
 
 
-@pytest.mark.parametrize(("role", "lacks"), [
-    ("roles/dataproc.worker", "roles/dataproc.worker on the project"),
-    ("roles/dataproc.serverlessNode", f"roles/storage.objectViewer on the bucket {RAW}"),
+@pytest.mark.parametrize(("role", "lacks", "more"), [
+    ("roles/dataproc.worker", "roles/dataproc.worker on the project",
+     " Permission 'storage.objects.get' denied on resource (or it may not exist)."),
+    ("roles/dataproc.serverlessNode", f"roles/storage.objectViewer on the bucket {RAW}", ""),
 ])  # fmt: skip
-def test_a_batch_that_was_refused_an_object_names_the_role(role: str, lacks: str) -> None:
+def test_a_batch_that_was_refused_an_object_names_the_role(role: str, lacks: str, more: str) -> None:
     message = (
         f"could not fetch gs://{RAW}/corpus/a.jsonl: 403 {SPARK}@my-project.iam.gserviceaccount.com does not "
-        "have storage.objects.get access to the Google Cloud Storage object. Permission "
-        "'storage.objects.get' denied on resource (or it may not exist)."
+        f"have storage.objects.get access to the Google Cloud Storage object.{more}"
     )
     record = failed(Google(states=["FAILED"], message=message, given={"pipeline__sparkRole": role}))
     assert record["outcome"] == "permission"
     assert record["why"] == f"{message}; it needs {lacks} for {SPARK}"
+
+
+def test_a_batch_whose_account_lacks_a_right_names_the_role() -> None:
+    message = f"{SPARK}@my-project.iam.gserviceaccount.com lacks dataproc.tasks.lease"
+    record = failed(Google(states=["FAILED"], message=message))
+    assert record["outcome"] == "permission"
+    assert record["why"] == f"{message}; it needs roles/dataproc.worker on the project for {SPARK}"
 
 
 @pytest.mark.parametrize(("code", "message", "outcome"), [
@@ -267,6 +298,9 @@ def test_a_batch_that_was_refused_an_object_names_the_role(role: str, lacks: str
     (429, "Too many requests", "throttled"),
     (400, "Insufficient 'CPUS' quota. Requested 12.0, available 8.0", "quota"),
     (400, "Subnetwork does not support Private Google Access", "refused"),
+    (400, f"User not authorized to act as service account '{SPARK}@my-project.iam.gserviceaccount.com'.",
+     "permission"),
+    (401, "Request had invalid authentication credentials", "permission"),
     (500, "internal", "unavailable"),
     (503, "try again", "unavailable"),
 ])  # fmt: skip
@@ -275,25 +309,51 @@ def test_why_no_batch_was_created(code: int, message: str, outcome: str) -> None
     record = failed(google)
     assert (record["stage"], record["outcome"]) == ("preprocess", outcome)
     assert message in record["why"]
-    if outcome == "permission":
+    if code == 403 and outcome == "permission":
         assert "it needs the role tpu_pipeline_run_batches on the project" in record["why"]
+    if "act as" in message:
+        assert f"it needs roles/iam.serviceAccountUser on the account {SPARK}" in record["why"]
     assert record["next"] == "tpu pipeline retry dev r17"
     assert google.batches == {}
     assert google.nodes == set()
 
 
-def test_a_lost_answer_finds_its_own_batch() -> None:
-    google = Google()
+def test_a_lost_answer_finds_its_own_batch_and_slice() -> None:
+    google = Google(refusals={"GET https://dataproc": [(503, "try again")]})
     labels = {"environment": "dev", "layer": "pipeline", "goog-dataproc-batch-id": BATCH}  # one is Google's
     google.batches[BATCH] = {"pysparkBatch": {"args": []}, "labels": labels}
+    google.nodes.add("r17")
     assert run(google)["outcome"] == "trained"
     assert list(google.batches) == [BATCH]
 
 
 def test_short_refusals_are_overcome() -> None:
-    google = Google(refusals={"dataproc": [(503, "try again")] * 2, "tpu.googleapis": [(429, "slowly")]})
+    parts = ("POST https://dataproc", "GET https://dataproc", "POST https://tpu", "DELETE https://tpu",
+             "POST https://check", "heartbeats", "POST https://storage", "_READY",
+             "prefix=corpus")  # fmt: skip
+    google = Google(refusals={part: [(503, "try again"), (429, "slowly")] for part in parts}, busy_lines=2)
     assert run(google)["outcome"] == "trained"
-    assert google.refusals == {"dataproc": [], "tpu.googleapis": []}, "the faults happened"
+    assert google.refusals == {part: [] for part in parts}, "the faults happened"
+    assert google.busy_lines == 0
+
+
+def test_a_batch_that_is_being_changed_is_a_conflict() -> None:
+    record = failed(Google(refusals={"GET https://dataproc": [(409, "is being changed")]}))
+    assert (record["outcome"], record["next"]) == ("conflict", "tpu pipeline retry dev r17")
+
+
+def test_a_batch_that_left_no_shards_has_failed() -> None:
+    record = failed(Google(ready=False))
+    assert (record["stage"], record["outcome"]) == ("preprocess", "failed")
+    assert record["why"] == "the batch succeeded, and no shards are ready"
+
+
+def test_of_several_complete_folders_the_newest_is_trained_and_no_batch_is_made() -> None:
+    google = Google()
+    for name, day in (("0" * 16, 22), ("1" * 16, 24), ("2" * 16, 23)):
+        google.objects[f"{BUCKET}/tokens/r17/{name}/_READY"] = {"updated": f"2026-11-{day}T10:00:00Z"}
+    assert run(google)["folder"] == f"tokens/r17/{'1' * 16}"
+    assert google.batches == {}
 
 
 def test_shards_that_are_not_complete_train_nothing() -> None:
@@ -304,9 +364,10 @@ def test_shards_that_are_not_complete_train_nothing() -> None:
     assert google.nodes == set()
 
 
-def test_a_page_that_refuses_the_check_names_the_invokers_role() -> None:
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_page_that_refuses_the_check_names_the_invokers_role(code: int) -> None:
     page = b"<html><h2>Your client does not have permission to get URL <code>/</code></h2></html>"
-    record = failed(Google(pages=[(403, page)]))
+    record = failed(Google(pages=[(code, page)]))
     assert (record["stage"], record["outcome"]) == ("check", "permission")
     assert record["why"] == (
         "Permission 'run.routes.invoke' denied on https://check.run.app; it needs roles/run.invoker on the "
@@ -348,13 +409,14 @@ def test_a_run_whose_lines_are_refused_starts_nothing_and_its_record_says_why() 
     )
 
 
+@pytest.mark.parametrize("silence", [ConnectionError, TimeoutError])
 @pytest.mark.parametrize(("host", "stage"), [("dataproc.", "preprocess"), ("check.run.app", "check")])
-def test_who_does_not_answer_is_unavailable(host: str, stage: str) -> None:
-    google = Google(unreachable=host)
+def test_who_does_not_answer_is_unavailable(host: str, stage: str, silence: type[Exception]) -> None:
+    google = Google(unreachable=host, silence=silence)
     record = failed(google)
     assert (record["stage"], record["outcome"]) == (stage, "unavailable")
     assert record["next"] == "tpu pipeline retry dev r17"
-    assert "no answer" in record["why"]
+    assert "HTTP request" in record["why"]
     google.unreachable = ""
     assert run(google, {**EVENT, "retry": 1})["outcome"] == "trained"
     assert len(google.batches) == 1
@@ -362,7 +424,7 @@ def test_who_does_not_answer_is_unavailable(host: str, stage: str) -> None:
 
 def test_nothing_submitted_is_an_outcome() -> None:
     google = Google()
-    google.raw = {"corpus/_SUBMIT": 0}
+    google.raw = {"corpus/_SUBMIT": 0, "corpus/a.jsonl": 0}
     record = failed(google)
     assert (record["outcome"], record["next"]) == ("empty", f"tpu pipeline run dev gs://{RAW}/corpus/")
     assert google.batches == {}
@@ -378,7 +440,12 @@ def test_without_code_no_batch_is_created() -> None:
 
 def test_more_than_allowed_is_refused_before_a_batch() -> None:
     google = Google(train=False, given={"pipeline__maxRunCostUsd": 100})
-    google.raw["corpus/b.jsonl"] = 10 << 50
+    known = google.known["price"]
+    allowed = (100 - known["start_usd"]) / known["usd_per_gib"] * (1 << 30)
+    google.raw["corpus/a.jsonl"] = int(0.99 * allowed)
+    assert run(google)["outcome"] == "shards"
+    google = Google(train=False, given={"pipeline__maxRunCostUsd": 100})
+    google.raw["corpus/a.jsonl"] = int(1.01 * allowed)
     record = failed(google)
     assert record["outcome"] == "too_dear"
     assert record["next"] == "tpu pipeline retry dev r17"
@@ -386,7 +453,9 @@ def test_more_than_allowed_is_refused_before_a_batch() -> None:
     assert google.batches == {}
 
 
-@pytest.mark.parametrize("labels", [{}, {"environment": "prod", "layer": "pipeline"}])
+@pytest.mark.parametrize("labels", [
+    {}, {"environment": "prod", "layer": "pipeline"}, {"environment": "dev", "layer": "other"},
+])  # fmt: skip
 def test_a_batch_of_somebody_elses_by_the_name_is_a_conflict_and_a_retry_has_another(labels: Any) -> None:
     google = Google(train=False)
     google.batches[BATCH] = {"labels": labels}
@@ -416,43 +485,16 @@ def test_a_retry_of_a_failed_batch_makes_another_one() -> None:
     assert google.record["retry"] == 1
 
 
-def test_training_that_fails_for_good_is_an_outcome() -> None:
-    google = Google(heartbeats=[{"state": "running"}, {"state": "failed"}, {"state": "failed", "final": 1}])
-    record = failed(google)
-    assert (record["stage"], record["outcome"]) == ("train", "training_failed")
-    assert record["next"] == "tpu logs dev r17"
-    assert google.nodes == {"r17"}, "it stays, to be looked at"
-
-
-def test_a_retry_of_training_that_failed_starts_a_slice_of_another_name() -> None:
-    """The heartbeat of the first one stays: nothing of the second may be read from it."""
-    google = Google(heartbeats=[{"state": "failed", "final": 1}])
-    failed(google)
-    google.heartbeats = [{"state": "failed", "final": 1}]
-    assert failed(google, {**EVENT, "retry": 1, "restart": 1})["training"].startswith("slice r17-1 (")
-    assert google.nodes == {"r17-1"}, "the first one is deleted, the second stays"
-    google.heartbeats = [{"state": "done"}]
-    assert run(google, {**EVENT, "retry": 2, "restart": 2})["outcome"] == "trained"
-    assert google.nodes == set()
-    assert google.asked_for == {"r17", "r17-1", "r17-2"}, "each heartbeat is that of its slice"
-    assert "--name r17 " in google.created["metadata"]["tpu-run"], "it continues from the run's checkpoints"
-    assert list(google.batches) == [BATCH]
-
-
-def test_training_that_takes_too_long_is_ended() -> None:
-    google = Google(heartbeats=[{"state": "running"}])
-    record = failed(google)
-    assert record["outcome"] == "train_hours"
-    assert record["next"] == "tpu pipeline retry dev r17"
-    assert google.passed_s >= 24 * 3600
-    assert google.nodes == set()
-
-
 def test_what_no_event_came_for_is_started_by_the_schedule_once() -> None:
     google = Google()
+    google.raw["other/_SUBMIT"] = 0
     swept = run(google, {"sweep": True})
-    assert (swept["outcome"], swept["started"]) == ("swept", ["corpus/_SUBMIT"])
-    (argument,) = google.started
+    assert (swept["outcome"], swept["started"]) == ("swept", ["corpus/_SUBMIT", "other/_SUBMIT"])
+    argument, other = google.started
     assert run(google, argument)["outcome"] == "trained"
-    assert run(google, {"sweep": True})["started"] == []
-    assert len(google.started) == 1
+    assert run(google, {"sweep": True})["started"] == ["other/_SUBMIT"]
+    assert google.started == [argument, other, other]
+    google.refusals = {"pipeline%2Fr17%2Frun.json": [(403, "may not read")]}
+    with pytest.raises(Raised):
+        run(google, {"sweep": True})
+    assert len(google.started) == 3

@@ -18,28 +18,29 @@ from infra.policy.enforce import enforce
 from infra.settings import Settings, parse
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.engine import BASE, Registration, run
+from tests.infra.policy_mutants import (
+    ALERT,
+    BATCHES,
+    BUCKET,
+    CHECKPOINTS,
+    CLUSTER,
+    COLDER,
+    DASHBOARD,
+    FIREWALL,
+    FUNCTION,
+    FURTHER,
+    GONE,
+    HOSTS,
+    MEMBER,
+    MUTANTS,
+    OBJECT,
+    OF_OTHER_TYPES,
+    STEPS,
+    UNFINISHED,
+    VM,
+)
 from tests.infra.test_all_layers import EVERYTHING, LAYERS, UP
 
-BUCKET, MEMBER = "gcp:storage/bucket:Bucket", "gcp:projects/iAMMember:IAMMember"
-VM, CLUSTER, POOL = "gcp:tpu/v2Vm:V2Vm", "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
-FIREWALL, SUBNET = "gcp:compute/firewall:Firewall", "gcp:compute/subnetwork:Subnetwork"
-ALERT, METRIC = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:logging/metric:Metric"
-BUDGET, CHANNEL = "gcp:billing/budget:Budget", "gcp:monitoring/notificationChannel:NotificationChannel"
-NAT, KEY = "gcp:compute/routerNat:RouterNat", "gcp:kms/cryptoKey:CryptoKey"
-OBJECT, TRIGGER = "gcp:storage/bucketObject:BucketObject", "gcp:eventarc/trigger:Trigger"
-METRIC, BUDGET = "gcp:logging/metric:Metric", "gcp:billing/budget:Budget"
-WORKFLOW, FUNCTION = "gcp:workflows/workflow:Workflow", "gcp:cloudfunctionsv2/function:Function"
-SCRATCH, RUNS = "my-project-raw-scratch", "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
-DASHBOARD, JOB = "gcp:monitoring/dashboard:Dashboard", "gcp:cloudscheduler/job:Job"
-HOSTS, ZIP = "tpu-training@my-project.iam.gserviceaccount.com", "buildConfig.source.storageSource.object"
-COLDER = {"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 90}}
-UNFINISHED = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}
-SPENT = {"thresholdPercent": 1.0, "spendBasis": "CURRENT_SPEND"}
-CHECKPOINTS, STEPS = "my-project-checkpoints", "my-project-checkpoints-steps"
-BUCKET_MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
-DEPLOYMENT = "kubernetes:apps/v1:Deployment"
-KUEUE = "Deployment-kueue-system-kueue-controller-manager"
-GONE = object()
 OF_ALL_KINDS = {
     **EVERYTHING,
     "gke:tpuPools": [
@@ -93,116 +94,7 @@ def changed(one: Resource, path: str, value: Any) -> Resource:
     return replace(one, inputs=inputs)
 
 
-MUTANTS: list[tuple[str, str, str, str, Any]] = [
-    ("B01", BUCKET, CHECKPOINTS, "uniformBucketLevelAccess", GONE),
-    ("B02", BUCKET, CHECKPOINTS, "publicAccessPrevention", "inherited"),
-    ("B03", BUCKET_MEMBER, "tpu-training-steps-objectUser", "member", "allUsers"),
-    ("B07", BUCKET, CHECKPOINTS, "forceDestroy", True),
-    ("B07", BUCKET, CHECKPOINTS, "protect", False),
-    ("B08", BUCKET, CHECKPOINTS, "lifecycleRules", []),
-    ("B09", BUCKET, CHECKPOINTS, "cors", [{"origins": ["https://example.com", "*"], "methods": ["GET"]}]),
-    ("B10", BUCKET, CHECKPOINTS, "lifecycleRules", [UNFINISHED, COLDER]),
-    ("B10", BUCKET, STEPS, "lifecycleRules", [UNFINISHED, COLDER]),
-    ("PL10", BUCKET, STEPS, "softDeletePolicy.retentionDurationSeconds", 604800),
-    ("PL10", BUCKET, STEPS, "versioning.enabled", True),
-    ("PL10", BUCKET, SCRATCH, "softDeletePolicy.retentionDurationSeconds", 604800),
-    ("PL17", BUCKET, SCRATCH, "lifecycleRules", []),
-    ("B03", "gcp:cloudrunv2/serviceIamMember:ServiceIamMember", "invoker", "member", "allUsers"),
-    ("PL3", OBJECT, "source", "name", "function.zip"),
-    ("PL4", WORKFLOW, "tpu-pipeline", "deletionProtection", True),
-    ("PL4", WORKFLOW, "tpu-pipeline", "serviceAccount", GONE),
-    ("PL5", TRIGGER, "tpu-pipeline", "serviceAccount", RUNS),
-    ("PL16", FUNCTION, "tpu-pipeline", "serviceConfig.ingressSettings", "ALLOW_ALL"),
-    ("PL16", FUNCTION, "tpu-pipeline", "buildConfig.serviceAccount", GONE),
-    ("PL8", METRIC, "bucket-public", "labelExtractors.bucket", "EXTRACT(insertId)"),
-    ("PL8", METRIC, "batches-failed", "labelExtractors.batch", "EXTRACT(protoPayload.status.message)"),
-    ("PL8", METRIC, "boot-failed", "labelExtractors.stage", "EXTRACT(textPayload)"),
-    ("PL12", BUDGET, "budget", "thresholdRules", [SPENT]),
-    ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 0.5}]),
-    ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 0.5}, SPENT]),
-    ("PL12", BUDGET, "budget", "budgetFilter.projects", GONE),
-    ("PL13", TRIGGER, "tpu-pipeline", "location", "us-central1"),
-    ("PL13", WORKFLOW, "tpu-pipeline", "region", "us-central1"),
-    ("PL13", FUNCTION, "tpu-pipeline", "location", GONE),
-    ("PL14", FUNCTION, "tpu-pipeline", "buildConfig.source.storageSource.bucket", f"gs://{SCRATCH}"),
-    ("I01", MEMBER, "tpu-training-logWriter", "role", "roles/editor"),
-    ("I02", MEMBER, "tpu-training-logWriter", "role", "roles/tpu.admin"),
-    ("I03", MEMBER, "tpu-training-logWriter", "role", "roles/iam.serviceAccountUser"),
-    ("I05", VM, "train", "serviceAccount.email", "1-compute@developer.gserviceaccount.com"),
-    ("I08", MEMBER, "tpu-training-logWriter", "role", "roles/storage.objectViewer"),
-    ("I10", KEY, "pulumi-secrets", "rotationPeriod", "31536000s"),
-    ("I10", KEY, "pulumi-secrets", "protect", False),
-    ("I11", VM, "train", "serviceAccount.email", RUNS),
-    ("I11", POOL, "cpu", "nodeConfig.serviceAccount", HOSTS),
-    ("I11", WORKFLOW, "tpu-pipeline", "serviceAccount", HOSTS),
-    ("I11", FUNCTION, "tpu-pipeline", "serviceConfig.serviceAccountEmail", HOSTS),
-    ("I11", FUNCTION, "tpu-pipeline", "buildConfig.serviceAccount", f"projects/-/serviceAccounts/{RUNS}"),
-    ("I11", JOB, "tpu-pipeline", "httpTarget.oauthToken.serviceAccountEmail", RUNS),
-    ("PL18", FUNCTION, "tpu-pipeline", ZIP, "functions/orchestrator.zip"),
-    ("PL18", FUNCTION, "tpu-pipeline", "buildConfig.source.storageSource.bucket", CHECKPOINTS),
-    ("PL19", FUNCTION, "tpu-pipeline", "buildConfig.runtime", "python39"),
-    ("PL20", ALERT, "boot-failed", "conditions.0.conditionThreshold.filter", 'resource.type="generic_node"'),
-    ("PL20", ALERT, "boot-failed", "conditions.0.conditionThreshold.comparison", "COMPARISON_EQ"),
-    ("PL21", METRIC, "batches-failed", "filter", 'resource.type="dataproc_batch" AND severity>=ERROR'),
-    ("PL21", METRIC, "batches-failed", "labelExtractors.batch", "EXTRACT(resource.labels.batch)"),
-    ("PL21", ALERT, "boot-failed", "conditions.0.conditionThreshold.aggregations.0.groupByFields",
-     ["resource.label.node_name"]),
-    ("N01", "gcp:compute/network:Network", "tpu-training", "autoCreateSubnetworks", GONE),
-    ("N02", SUBNET, "tpu-training-us-east5", "logConfig", GONE),
-    ("N03", SUBNET, "tpu-training-us-east5", "privateIpGoogleAccess", GONE),
-    ("N04", FIREWALL, "tpu-training-slice-internal", "sourceRanges", ["0.0.0.0/0"]),
-    ("N05", FIREWALL, "tpu-training-ssh", "sourceRanges", ["203.0.113.0/24"]),
-    ("N05", FIREWALL, "tpu-training-ssh", "sourceRanges", ["35.235.240.0/20", "203.0.113.0/24"]),
-    ("N06", FIREWALL, "tpu-training-ssh", "targetTags", GONE),
-    ("N06", FIREWALL, "tpu-training-ssh", "direction", GONE),
-    ("N07", NAT, "tpu-training-us-east5-nat", "natIpAllocateOption", "MANUAL_ONLY"),
-    ("N07", NAT, "tpu-training-us-east5-nat", "logConfig.enable", False),
-    ("T01", VM, "train", "networkConfig.enableExternalIps", True),
-    ("T01", VM, "train", "networkConfig.enableExternalIps", GONE),
-    ("T02", VM, "train", "serviceAccount", GONE),
-    ("T04", VM, "train", "metadata.enable-oslogin", "FALSE"),
-    ("T05", VM, "train", "metadata.block-project-ssh-keys", GONE),
-    ("T06", VM, "train", "metadata.serial-port-enable", "TRUE"),
-    ("T07", VM, "train", "networkConfig.canIpForward", True),
-    ("T08", VM, "train", "metadata.tpu-note", "password=correcthorsebattery"),
-    ("T08", VM, "train", "metadata.tpu-note", "ghp_" + "a" * 36),
-    ("T09", VM, "train", "dataDisks.0.mode", "READ_WRITE"),
-    ("T10", VM, "train", "runtimeVersion", "tpu-ubuntu2204-base"),
-    ("K01", CLUSTER, "tpu", "privateClusterConfig.enablePrivateNodes", False),
-    ("K01", CLUSTER, "tpu", "controlPlaneEndpointsConfig.ipEndpointsConfig.enabled", True),
-    ("K02", CLUSTER, "tpu", "workloadIdentityConfig", GONE),
-    ("K03", POOL, "cpu", "nodeConfig.shieldedInstanceConfig.enableSecureBoot", False),
-    ("K04", CLUSTER, "tpu", "releaseChannel", GONE),
-    ("K05", CLUSTER, "tpu", "datapathProvider", "LEGACY_DATAPATH"),
-    ("K06", CLUSTER, "tpu", "enableLegacyAbac", True),
-    ("K07", POOL, "cpu", "nodeConfig.serviceAccount", GONE),
-    ("K10", DEPLOYMENT, KUEUE, "spec.template.spec.hostNetwork", True),
-    ("K11", POOL, "cpu", "nodeConfig.workloadMetadataConfig", GONE),
-    ("K12", POOL, "cpu", "management.autoRepair", False),
-    ("PL6", ALERT, "boot-failed", "notificationChannels", []),
-    ("PL6", ALERT, "boot-failed", "documentation", GONE),
-    ("PL6", ALERT, "boot-failed", "severity", GONE),
-    ("PL8", METRIC, "boot-failed", "labelExtractors.node", "EXTRACT(insertId)"),
-    ("PL8", METRIC, "boot-failed", "labelExtractors", {"a": "x", "b": "x", "c": "x", "d": "x"}),
-    ("PL12", BUDGET, "budget", "thresholdRules", [{"thresholdPercent": 1.0}]),
-    ("PL15", CHANNEL, "hook", "labels.url", "http://hooks.example.com/tpu"),
-    ("PL15", CHANNEL, "hook", "labels.url", "https://hooks.example.com/tpu?token=x"),
-    ("PL15", CHANNEL, "hook", "sensitiveLabels", {"authToken": "x"}),
-]  # fmt: skip
-OF_OTHER_TYPES = [
-    ("I04", Resource("gcp:serviceaccount/key:Key", "key", {})),
-    ("I07", Resource("gcp:projects/iAMBinding:IAMBinding", "b", {"role": "roles/logging.viewer"})),
-    ("PL13", Resource("gcp:vertex/aiTensorboard:AiTensorboard", "curves", {"region": "europe-west4"})),
-    ("PL1", Resource("gcp:dataproc/batch:Batch", "batch", {})),
-    ("I12", Resource("gcp:cloudfunctionsv2/functionIamMember:FunctionIamMember", "invoker",
-                     {"role": "roles/cloudfunctions.invoker", "member": f"serviceAccount:{RUNS}"})),
-    ("T11", Resource("gcp:tpu/v2QueuedResource:V2QueuedResource", "queued", {})),
-    ("PL6", Resource("gcp:monitoring/alertPolicy:AlertPolicy", "alert",
-                     {"documentation": {"content": "do this"}, "severity": "ERROR"})),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("rule", "kind", "name", "path", "value"), MUTANTS)
+@pytest.mark.parametrize(("rule", "kind", "name", "path", "value"), [*MUTANTS, *FURTHER])
 def test_one_property_breaks_one_rule(
     rule: str, kind: str, name: str, path: str, value: Any, declared: list[Resource]
 ) -> None:
@@ -212,7 +104,7 @@ def test_one_property_breaks_one_rule(
     assert path.rpartition(".")[2] in found[0].found or path.partition(".")[0] in found[0].found
 
 
-@pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES, ids=[rule for rule, _ in OF_OTHER_TYPES])
+@pytest.mark.parametrize(("rule", "one"), OF_OTHER_TYPES)
 def test_what_no_stack_declares_is_refused(rule: str, one: Resource) -> None:
     assert {finding.rule.id for finding in findings(RULES, [one], settings())} == {rule}
 
@@ -230,6 +122,8 @@ def line(filter_: str, legend: str = "") -> Resource:
     (line('resource.type="tpu_worker"', "${resource.labels.node_id}"), []),
     (line('resource.type="bigquery_project"', "${resource.labels.anything}"), []),
     (line('resource.type="tpu_worker" OR resource.type="gcs_bucket"', "${resource.labels.zone}"), []),
+    (line('resource.type="tpu_worker" OR resource.type="gcs_bucket"',
+          "${resource.labels.node_id} ${resource.labels.bucket_name}"), []),
 ])  # fmt: skip
 def test_a_chart_names_a_resource_and_labels_that_there_are(one: Resource, found: list[str]) -> None:
     problems = [finding.found for finding in findings(RULES, [one], settings())]
@@ -242,6 +136,8 @@ def test_a_functions_source_is_uploaded_before_the_function(declared: list[Resou
     before = [other for other in declared if other.type == OBJECT]
     assert list(findings(RULES, [one], settings(), [*before, one])) == []
     assert [f.rule.id for f in findings(RULES, [one], settings(), [one])] == ["PL18"]
+    to_come = changed(one, "buildConfig.source.storageSource.object", GONE)
+    assert list(findings(RULES, [to_come], settings(), [one])) == [], "an update knows it"
 
 
 @pytest.fixture(name="engine")
@@ -258,7 +154,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         async def all_of_them() -> None:
             for one in resources:
                 inputs = {key: make() if callable(make) else make for key, make in one.inputs.items()}
-                options = pulumi.ResourceOptions()
+                options = pulumi.ResourceOptions(protect=one.protect, retain_on_delete=one.retain_on_delete)
                 await transforms[-1](pulumi.ResourceTransformArgs(True, one.type, one.name, inputs, options))
 
         asyncio.run(all_of_them())
@@ -272,11 +168,25 @@ def test_the_engine_is_refused_a_function_whose_source_no_one_uploads(
 ) -> None:
     (function,) = [one for one in declared if one.type == FUNCTION]
     (source,) = [one for one in declared if (one.type, one.name) == (OBJECT, "source")]
+    (another,) = [one for one in declared if (one.type, one.name) == (OBJECT, "settings")]
     assert engine(source, function) == []
-    for order in ((function,), (function, source)):
+    for order in ((function,), (function, source), (another, function)):
         with pytest.raises(pulumi.RunError, match="tpu-pipeline breaks the policy: PL18"):
             engine(*order)
     assert "storageSource: my-project-raw-scratch/function-" in engine()[0]
+
+
+def test_the_engine_is_refused_a_bucket_without_the_options_that_keep_it(
+    declared: list[Resource], engine: Callable[..., list[str]]
+) -> None:
+    (one,) = [one for one in declared if (one.type, one.name) == (BUCKET, CHECKPOINTS)]
+    assert engine(one) == []
+    with pytest.raises(pulumi.RunError, match="breaks the policy: B07"):
+        engine(replace(one, protect=False))
+    endless = changed(one, "lifecycleRules", [])
+    with pytest.raises(pulumi.RunError, match="breaks the policy: B08"):
+        engine(endless)
+    assert len(engine(replace(endless, retain_on_delete=False))) == 2
 
 
 def test_what_a_preview_cannot_know_counts_as_absent(
@@ -326,15 +236,6 @@ def test_text_may_go_to_a_colder_class_where_checkpoints_may_not(declared: list[
     assert list(findings(RULES, [changed(raw, "lifecycleRules", [UNFINISHED, COLDER])], settings())) == []
 
 
-BATCHES: list[tuple[str, str, Any]] = [
-    ("PL2", "runtimeConfig.version", "2.2"),
-    ("PL2", "environmentConfig.executionConfig.ttl", GONE),
-    ("PL2", "environmentConfig.executionConfig.subnetworkUri", ""),
-    ("PL2", "environmentConfig.executionConfig.serviceAccount", RUNS),
-    ("PL14", "environmentConfig.executionConfig.stagingBucket", f"gs://{SCRATCH}"),
-]
-
-
 @pytest.mark.parametrize(("rule", "path", "value"), BATCHES)
 def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
     rule: str, path: str, value: Any, declared: list[Resource]
@@ -347,7 +248,10 @@ def test_one_property_of_the_batch_that_the_workflow_starts_breaks_one_rule(
     assert path.rpartition(".")[2] in found.found
 
 
-@pytest.mark.parametrize("secret", ["password=correcthorsebattery", "ghp_" + "a" * 36])
+@pytest.mark.parametrize("secret", [
+    "password=correcthorsebattery", "api_key: 'abcdef012345'", "TOKEN=abcdef012345", "ghp_" + "a" * 36,
+    "hf_" + "b" * 30, "ya29." + "c" * 20, "AIza" + "d" * 35, "-----BEGIN RSA PRIVATE KEY-----",
+])  # fmt: skip
 def test_a_finding_prints_nothing_of_a_secret(secret: str, declared: list[Resource]) -> None:
     (one,) = [one for one in declared if (one.type, one.name) == (VM, "train")]
     (found,) = findings(RULES, [changed(one, "metadata.tpu-note", secret)], settings())
@@ -368,15 +272,61 @@ def test_what_is_deleted_can_be_recovered_for_a_week(declared: list[Resource]) -
     (one,) = [one for one in declared if (one.type, one.name) == (BUCKET, CHECKPOINTS)]
     bare = changed(one, "versioning.enabled", False)
     assert list(findings(RULES, [bare], settings())) == [], "soft delete remains"
-    short = changed(bare, "softDeletePolicy.retentionDurationSeconds", 86400)
-    assert [f.rule.id for f in findings(RULES, [short], settings())] == ["B04"]
+    assert list(findings(RULES, [changed(bare, "softDeletePolicy", GONE)], settings())) == [], "the default"
+    for seconds in (0, 86400, 604799):
+        short = changed(bare, "softDeletePolicy.retentionDurationSeconds", seconds)
+        assert [f.rule.id for f in findings(RULES, [short], settings())] == ["B04"]
+    week = changed(bare, "softDeletePolicy.retentionDurationSeconds", 604800)
+    assert list(findings(RULES, [week], settings())) == []
+    (controllers,) = [one for one in declared if (one.type, one.name) == (BUCKET, f"{CHECKPOINTS}-fleet")]
+    anew = changed(controllers, "softDeletePolicy.retentionDurationSeconds", 0)
+    assert list(findings(RULES, [anew], settings())) == [], "it is written anew all the time"
 
 
 def test_a_cluster_is_protected_outside_of_dev(declared: list[Resource]) -> None:
     (one,) = [one for one in declared if one.type == CLUSTER]
-    bare = changed(one, "deletionProtection", False)
-    assert list(findings(RULES, [bare], settings())) == []
-    assert [f.rule.id for f in findings(RULES, [bare], settings("prod"))] == ["K09"]
+    for value in (False, GONE):
+        bare = changed(one, "deletionProtection", value)
+        assert list(findings(RULES, [bare], settings())) == []
+        assert [f.rule.id for f in findings(RULES, [bare], settings("prod"))] == ["K09"]
+
+
+@pytest.mark.parametrize(("member", "refused"), [
+    ("group:sre@example.com", False), (f"serviceAccount:{HOSTS}", True),
+    ("serviceAccount:tpu-apply@my-project.iam.gserviceaccount.com", False),
+    ("serviceAccount:not-tpu-apply@my-project.iam.gserviceaccount.com", True),
+])  # fmt: skip
+def test_people_may_administer_what_no_program_may_but_the_one_that_applies(
+    member: str, refused: bool
+) -> None:
+    one = Resource(MEMBER, "admins", {"role": "roles/tpu.admin", "member": member})
+    assert [found.rule.id for found in findings(RULES, [one], settings())] == ["I02"] * refused
+
+
+def test_a_binding_to_everybody_breaks_the_rule_about_everybody_too() -> None:
+    inputs = {"role": "roles/storage.objectViewer", "members": ["user:a@example.com", "allUsers"]}
+    one = Resource("gcp:storage/bucketIAMBinding:BucketIAMBinding", "b", inputs)
+    assert {found.rule.id for found in findings(RULES, [one], settings())} == {"B03", "I07"}
+
+
+@pytest.mark.parametrize(("allowed", "refused"), [
+    ({"protocol": "tcp", "ports": ["22"]}, True), ({"protocol": "tcp", "ports": ["80", "20-25"]}, True),
+    ({"protocol": "tcp", "ports": ["0-65535"]}, True), ({"protocol": "tcp"}, True),
+    ({"protocol": "all"}, True), ({"protocol": "6", "ports": ["22"]}, True),
+    ({"protocol": "tcp", "ports": ["80", "23-25"]}, False), ({"protocol": "udp", "ports": ["22"]}, False),
+    ({"protocol": "icmp"}, False),
+])  # fmt: skip
+def test_whatever_lets_ssh_in_comes_from_the_proxy_alone(allowed: dict[str, Any], refused: bool) -> None:
+    inputs = {"direction": "INGRESS", "targetServiceAccounts": [HOSTS], "sourceRanges": ["203.0.113.0/24"]}
+    one = Resource(FIREWALL, "way-in", {**inputs, "allows": [{"protocol": "icmp"}, allowed]})
+    assert [found.rule.id for found in findings(RULES, [one], settings())] == ["N05"] * refused
+
+
+def test_a_rule_of_unknown_direction_may_be_a_way_in() -> None:
+    inputs = {"targetTags": ["tpu"], "sourceRanges": ["0.0.0.0/0"], "allows": [{"protocol": "icmp"}]}
+    for more, broken in (({}, {"N04", "N06"}), ({"direction": "EGRESS"}, set())):
+        one = Resource(FIREWALL, "way-in", {**inputs, **more})
+        assert {found.rule.id for found in findings(RULES, [one], settings())} == broken
 
 
 BUDGET_KEYS = ("monitoring:billingAccount", "monitoring:budgetDollarsPerMonth")
@@ -446,7 +396,8 @@ def broken(declared: list[Resource]) -> Resource:
 def test_an_exception_allows_what_it_names_and_nothing_else(declared: list[Resource]) -> None:
     one = broken(declared)
     assert [f.exception is not None for f in findings(RULES, [one], exceptions())] == [True]
-    assert [f.exception for f in findings(RULES, [one], exceptions(resource="other"))] == [None]
+    for resource in ("other", "tpu-training-s"):
+        assert [f.exception for f in findings(RULES, [one], exceptions(resource=resource))] == [None]
     assert [f.exception for f in findings(RULES, [one], exceptions(rule="N04"))] == [None]
 
 
@@ -462,6 +413,8 @@ def test_an_exception_past_its_date_or_for_no_rule_is_refused(
 ) -> None:
     (problem,) = wrong_settings(RULES, exceptions(**changes), date(2026, 11, 24))
     assert message in str(problem)
+    with pytest.raises(InfraError, match="policy:exceptions"):
+        enforce(exceptions(**changes), "network", date(2026, 11, 24))
     assert list(wrong_settings(RULES, exceptions(until="2026-11-24"), date(2026, 11, 24))) == []
 
 

@@ -72,6 +72,7 @@ def test_a_region_that_nobody_read_is_unverified_or_unknown() -> None:
         ('unit = "GiB-month"', "", "entries.thing: found no unit"),
         ('unit = "GiB-month"', 'unit = "GiB-month"\nsku = "A"', "entries.thing: found sku"),
         ("us-east5 = 0.5", "us-east5 = 0", "entries.thing.us-east5: found 0"),
+        ("us-east5 = 0.5", "us-east5 = true", "entries.thing.us-east5: found True"),
         ("us-east5 = 0.5", 'us-east5 = "0.5"', "entries.thing.us-east5: found '0.5'"),
         ("regions = { us-east5 = 0.5 }", "everywhere = -1", "entries.thing.everywhere: found -1"),
         ("regions = { us-east5 = 0.5 }", "", "entries.thing.likewise: found no regions"),

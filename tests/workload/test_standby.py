@@ -19,9 +19,10 @@ from infra.settings import commands
 from tests.boot.metadata import worker as metadata_of
 from tests.boot.storage import client_of
 from tests.workload.slice import SETTINGS
+from workload.errors import ConfigError
 from workload.host import standby, unit
 from workload.host.bucket import Bucket
-from workload.host.errors import RunError, StorageError
+from workload.host.errors import MetadataError, RunError, StorageError
 from workload.host.heartbeat import HANDOFF, Heartbeat
 from workload.host.standby import HandOff, Standby
 
@@ -41,7 +42,8 @@ def saved(*_):
     note("saved")
     os._exit(75)
 
-signal.signal(signal.SIGTERM, saved)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if (folder / "stubborn").exists() else saved)
+(folder / ("process-" + me)).write_text(str(os.getpid()))
 note("started")
 while True:
     plan = folder / ("exit-" + me)
@@ -169,6 +171,7 @@ def test_every_host_trains_what_was_handed_over_once(hosts: Slice) -> None:
     hosts.exits(1, 0)
     assert idle(hosts) == hosts.lines("started")
     assert hosts.ended() == {}, "worker 0 still trains"
+    assert sum("takes r17" in line for line in hosts.printed) == 2, "worker 1 waits for its word"
     hosts.exits(0, 0)
     hosts.wait(hosts.ended)
     assert {
@@ -203,7 +206,8 @@ def test_a_host_that_waits_for_what_was_replaced_follows_the_others(hosts: Slice
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"run": "train tiny.toml"}', '{"id": 7}',
-                                  '{"id": "../r1", "run": "train tiny.toml"}', '{"id": "R1"}'])  # fmt: skip
+                                  '{"id": "../r1", "run": "train tiny.toml"}', '{"id": "R1"}',
+                                  '{"id": "r1/../r2", "run": "train tiny.toml"}'])  # fmt: skip
 def test_what_has_no_id_is_refused_and_reported_once(hosts: Slice, text: str) -> None:
     hosts.write(text)
     hosts.boot(0)
@@ -231,6 +235,7 @@ def test_a_shells_words_stay_words() -> None:
     )  # fmt: skip
     with pytest.raises(RunError, match="has no id"):
         HandOff.parse("1", b"{}")
+    assert HandOff.parse("7", b'{"id": "r1"}').program == "r1 7", "hosts agree on the object, too"
 
 
 def test_what_another_slice_was_handed_is_not_ours(hosts: Slice) -> None:
@@ -276,6 +281,52 @@ def test_what_fails_again_and_again_ends(hosts: Slice) -> None:
     hosts.wait(hosts.ended)
     assert (hosts.ended()["state"], hosts.started()) == ("failed", [20, 0])
     assert hosts.ended()["why"].startswith("started 20 times")
+
+
+def test_starts_are_counted_for_each_run_and_within_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(standby.time, "monotonic", lambda: now[0])
+    host = Standby({}, Bucket("bucket"), NODE, 0, print)
+    first, second = (HandOff("1", id_, ("train",)) for id_ in ("r17", "r18"))
+    for one in (first, second, first):  # each has its own starts
+        assert all(host._may_start(one) for _ in range(unit.MOST_STARTS))
+        assert not host._may_start(one)
+    now[0] = unit.WITHIN_S + 1
+    assert host._may_start(first), "of an hour ago"
+
+
+@pytest.mark.parametrize(("answer", "leaves"), [("TRUE", True), ("FALSE", False), (None, False)])
+def test_a_machine_that_goes_away_says_so(
+    answer: str | None, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(name: str) -> str:
+        assert name == "instance/preempted"
+        if answer is None:
+            raise MetadataError("no answer")
+        return answer
+
+    monkeypatch.setattr(standby, "read", read)
+    assert standby._taken_away() is leaves
+
+
+@pytest.mark.parametrize("gone", ["CHECKPOINT_BUCKET", "TPU_NAME", "WORKER_ID"])
+def test_what_is_no_host_of_a_slice_is_refused(gone: str) -> None:
+    host = {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}
+    with pytest.raises(ConfigError, match="a host of a slice has all three"):
+        Standby.of_host({**host, gone: ""}, print)
+
+
+def test_a_trainer_that_does_not_end_is_killed(hosts: Slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "_STOP_S", 0.2)
+    (hosts.folder / "stubborn").touch()
+    hosts.hand()
+    hosts.boot(0, barrier=["true"])
+    hosts.wait(lambda: hosts.started()[0])
+    process = int((hosts.folder / "process-r17-0").read_text())
+    hosts.hand("r18")  # which replaces it
+    hosts.wait(lambda: hosts.started("r18")[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_what_is_taken_back_saves_and_can_be_handed_over_again(hosts: Slice) -> None:
@@ -328,9 +379,13 @@ def test_a_heartbeat_says_that_the_slice_stands_by(hosts: Slice) -> None:
 
     hosts.boot(0, barrier=["true"])
     hosts.wait(lambda: why() == "running: stands by")
-    hosts.exits(0, 0)
     hosts.hand()
+    hosts.wait(lambda: hosts.started()[0])
+    assert hosts.hosts[0]._idle is None, "the trainer has a heartbeat of its own"
+    hosts.exits(0, 0)
     hosts.wait(lambda: why() == "running: stands by: r17 done")
+    hosts.hand()  # once more, where no other host has to be met
+    assert idle(hosts) == [f"r17-0 {WORDS}"], "what has ended isn't started again"
 
 
 @pytest.mark.usefixtures("hosts")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors, trainers
 
 from workload.data import words
 from workload.data.tokenizers import HuggingFace
@@ -42,6 +42,13 @@ def _cut(pattern: str) -> Any:
         return pre_tokenizers.ByteLevel(add_prefix_space=False)
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _sequence(behavior: str = "Isolated", invert: bool = False, use_regex: bool = False) -> dict[str, Any]:
+    """As a tokenizer.json has it."""
+    split = {"type": "Split", "pattern": {"Regex": LLAMA}, "behavior": behavior, "invert": invert}
+    bytes_ = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+    return {"type": "Sequence", "pretokenizers": [split, bytes_]}
 
 
 def _cutting(name: str) -> tuple[tokenizers.Tokenizer, Words]:
@@ -104,7 +111,11 @@ def test_tokens_are_those_of_the_tokenizer(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = _trained(_cut(PATTERNS[name]))
-    made.model.ignore_merges = name == "llama"  # as Llama 3's has it
+    if name == "llama":  # as Llama 3's has it
+        made.model.ignore_merges = True
+        made.add_special_tokens(["<|begin_of_text|>"])
+        begin = ("<|begin_of_text|>", made.token_to_id("<|begin_of_text|>"))
+        made.post_processor = processors.TemplateProcessing(f"{begin[0]} $A", special_tokens=[begin])
     texts = _texts(200, seed=2)
     texts += ["", "a", f"spelled {END} out", "😀 beyond", "x" * 5000, Path(__file__).read_text()]
     every = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
@@ -112,6 +123,10 @@ def test_tokens_are_those_of_the_tokenizer(
     _same(tmp_path, made, texts)
     monkeypatch.setattr(words, "_MOST", 10)
     _same(tmp_path, made, texts)
+    found = Words.of(made)
+    assert found
+    assert found.encode(" ".join(map(str, range(100)))) is not None
+    assert 0 < len(found._cache) <= 10, "of endless text it keeps some words"
 
 
 def test_texts_are_looked_up_but_where_something_else_may_decide() -> None:
@@ -120,6 +135,7 @@ def test_texts_are_looked_up_but_where_something_else_may_decide() -> None:
     assert found.encode("a fox") is not None
     assert found.encode("ein Füchslein, 狐狸") is not None
     assert found.encode("a fox 🦊") is None
+    assert found.encode(f"a {END} b") is None, "a token, unless special ones are text like any other"
 
 
 def test_tokens_that_a_text_may_hold_are_found_as_before(tmp_path: Path) -> None:
@@ -140,6 +156,17 @@ def test_tokens_that_a_text_may_hold_are_found_as_before(tmp_path: Path) -> None
     [
         {"normalizer": {"type": "Lowercase"}},
         {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {
+                "strategy": {"Fixed": 8},
+                "direction": "Right",
+                "pad_to_multiple_of": None,
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": END,
+            }
+        },
+        {"normalizer": {"type": "NFKC"}},
         {"pre_tokenizer": {"type": "Whitespace"}},
         {
             "pre_tokenizer": {
@@ -150,6 +177,9 @@ def test_tokens_that_a_text_may_hold_are_found_as_before(tmp_path: Path) -> None
             }
         },
         {"pre_tokenizer": None},
+        {"pre_tokenizer": _sequence(behavior="Removed")},
+        {"pre_tokenizer": _sequence(invert=True)},
+        {"pre_tokenizer": _sequence(use_regex=True)},
     ],
     ids=lambda change: "-".join(change),
 )

@@ -218,8 +218,28 @@ def test_nothing_is_made_at_vertex_for_a_folder_without_curves(
     ):
         main([str(tmp_path / folder), "--to", board, "--once"])
     assert [*client(services, ".experiments").pages(board, 100)] == [[]]
-    assert main([str(tmp_path / "tiny"), "--to", board, "--once"]) == 0
+    assert main([f"{tmp_path / 'tiny'}/", "--to", board, "--once"]) == 0
     assert series(services, f"{board}/experiments/tiny/runs/tiny") == {"loss": [(1, 1.0)]}
+
+
+def test_points_come_in_the_order_of_starts_whatever_the_order_of_files(tmp_path: Path) -> None:
+    class Backwards(FolderStore):
+        def sizes(self, prefix: str) -> dict[str, int]:
+            return dict(sorted(super().sizes(prefix).items(), reverse=True))
+
+    for start, value in enumerate((1.0, 2.0)):
+        written(tmp_path, {"loss": [(3, value)]}, purge=start)
+    assert [point.value for _, point in Curves(Backwards(tmp_path)).new()] == [1.0, 2.0]
+
+
+def test_an_upload_that_is_refused_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: str) -> Board:
+        raise BoardError("403: no")
+
+    monkeypatch.setattr("workload.runs.curves.Board", refused)
+    written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
+    with pytest.raises(BoardError, match="403: no"):
+        main([str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", "--once"])
 
 
 def test_what_is_no_event_file_is_passed_over_and_a_damaged_one_is_named(tmp_path: Path) -> None:
@@ -227,6 +247,8 @@ def test_what_is_no_event_file_is_passed_over_and_a_damaged_one_is_named(tmp_pat
     (file,) = (tmp_path / "tensorboard").iterdir()
     damaged = file.read_bytes()[:12] + b"\xff" * 200
     (tmp_path / "tensorboard" / "notes.txt").write_bytes(damaged)
+    with SummaryWriter(str(tmp_path / "tensorboard"), filename_suffix="-text") as writer:
+        writer.add_text("notes", "no number")
     assert [curve for curve, _ in Curves(FolderStore(tmp_path)).new()] == ["loss"]
     file.write_bytes(damaged)
     with pytest.raises(RunError, match=r"tfevents.*: damaged at byte \d+: .*\n    fix: delete it"):
@@ -269,19 +291,23 @@ tries = Path(sys.argv[1]) / "tries"
 class Board:
     name = "board"
     def __init__(self, *names):
-        count = int(tries.read_text()) + 1 if tries.exists() else 1
+        self.count = count = int(tries.read_text()) + 1 if tries.exists() else 1
         tries.write_text(str(count))
         if count <= 2:
             raise BoardError("503: later")
         print(*names, flush=True)
-    def write(self, batch): print({curve: sorted(points) for curve, points in batch.items()}, flush=True)
+    def write(self, batch):
+        if self.count == 3:  # what was read by then isn't written
+            raise BoardError("503: later")
+        self.show(batch)
+    def show(self, batch): print({curve: sorted(points) for curve, points in batch.items()}, flush=True)
 
 curves.Board = Board
 sys.exit(curves.main(sys.argv[1:]))
 """
 FIRST = [
-    "curves: 503: later", f"{L}/tensorboards/1 tiny tiny", "curves: uploading to board", "{'loss': [1]}",
-    "curves: 1 points uploaded",
+    "curves: 503: later", *[f"{L}/tensorboards/1 tiny tiny", "curves: uploading to board"] * 2,
+    "{'loss': [1]}", "curves: 1 points uploaded",
 ]  # fmt: skip
 LAST = ["{'loss': [2]}", "curves: 1 points uploaded"]
 
@@ -321,9 +347,9 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
 @pytest.mark.parametrize("options", [(), ("--once",)])
 def test_ctrl_c_ends_an_uploader_that_waits_for_vertex(tmp_path: Path, options: tuple[str, ...]) -> None:
     written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
-    (tmp_path / "tiny" / "tries").write_text("2")  # Vertex answers
-    slow = "def write(self, batch): time.sleep(60); print"
-    waiting = PROGRAM.replace("def write(self, batch): print", slow).replace("import os,", "import os, time,")
+    (tmp_path / "tiny" / "tries").write_text("3")  # Vertex answers
+    slow = "def show(self, batch): time.sleep(60); print"
+    waiting = PROGRAM.replace("def show(self, batch): print", slow).replace("import os,", "import os, time,")
     line = [sys.executable, "-c", waiting, str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *options]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as uploader:

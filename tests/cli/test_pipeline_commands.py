@@ -1,0 +1,184 @@
+"""`tpu pipeline`: what its commands ask, print and return."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cli import pipeline
+from infra.errors import CommandError
+from infra.pipeline.settings import PipelineSettings
+from infra.settings.parser import parse
+from infra.settings.sources import as_pulumi_hands_it_over
+from tests.cli.test_pipeline import RAW, REFUSED, RUN, Google, execution
+from tests.infra.engine import BASE
+from tests.infra.test_pipeline_layer import settings
+
+
+@pytest.fixture(name="google")
+def _google(monkeypatch: pytest.MonkeyPatch) -> Google:
+    google = Google(
+        {**RUN, "outcome": "trained", "stage": "train", "predicted_usd": 1.0, "actual_usd": 1.25,
+         "objects": 1, "bytes": 5, "training": "slice r17", "ended": "2026-11-24T11:00:00Z",
+         "tokens": {"shards": 2, "tokens": 1000, "manifest": "cd" * 32, "inputs": "ef" * 32}},
+    )  # fmt: skip
+    monkeypatch.setattr(pipeline, "Client", lambda _: google)
+    monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
+    return google
+
+
+def test_a_runs_page_has_text_code_shards_training_and_price(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["status", "dev", "r17"]) == 0
+    page = capsys.readouterr().out
+    for part in (
+        f"gs://{RAW}/corpus/: 1 objects, 5 bytes, inputs sha256 {'ef' * 32}", "ab" * 32,
+        "2 of 1000 tokens, manifest sha256 " + "cd" * 32,
+        "slice r17", "$1.00 predicted for Spark, $1.25 actual, $12.50 at most", "trained, at train",
+    ):  # fmt: skip
+        assert part in page
+    assert pipeline.main(["status", "dev", "r17", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"]["tokens"] == 1000
+
+
+def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pipeline.main(["cost", "dev"]) == 0
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "predicted", "spark", "training", "actual", "most"]
+    assert row.split() == ["r17", "1.00", "unknown", "unknown", "1.25", "12.50"]
+
+
+def test_a_batch_that_could_not_write_differs_from_one_that_printed(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["logs", "dev", "r17"]) == 1
+    assert "that needs roles/dataproc.worker on the project for tpu-pipeline-spark" in capsys.readouterr().out
+    google.entries = [{"textPayload": "Spark"}]
+    assert pipeline.main(["logs", "dev", "r17"]) == 0
+    assert capsys.readouterr().out == "Spark\n"
+
+
+def test_run_says_the_price_asks_and_follows_to_the_end(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CommandError, match="--yes"):
+        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/"])
+    assert not [method for method, _, _ in google.asked if method == "POST"], "nothing before the answer"
+    capsys.readouterr()
+    assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 objects, 1.00 GiB" in shown
+    assert "submitted as r17" in shown
+    assert "r17: trained" in shown
+
+
+def test_without_code_nothing_is_submitted(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = settings()
+    uncoded = replace(known[PipelineSettings], code=None)
+    without = replace(known, sections={**known.sections, PipelineSettings: uncoded})
+    monkeypatch.setattr(pipeline, "from_file", lambda _: without)
+    with pytest.raises(
+        CommandError, match="a batch would find no code\n    fix: tpu pipeline publish dev, then"
+    ):
+        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
+    assert not [method for method, _, _ in google.asked if method == "POST"]
+
+
+def test_more_than_a_run_may_cost_is_refused_before_it_is_submitted(
+    google: Google, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "from_file", lambda _: settings(pipeline__maxRunCostUsd=100))
+    google.sizes["corpus/b.jsonl"] = 10 << 50
+    with pytest.raises(CommandError, match=r"predicted: \$[\d,.]+, pipeline:maxRunCostUsd allows \$100"):
+        pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"])
+    assert not [method for method, _, _ in google.asked if method == "POST"]
+
+
+def test_a_cancelled_run_is_one_that_somebody_agreed_to_cancel(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.records["pipeline/r17/run.json"] = {**RUN}
+    with pytest.raises(CommandError, match="--yes"):
+        pipeline.main(["cancel", "dev", "r17"])
+    assert not [method for method, _, _ in google.asked if method == "POST"], "nothing before the answer"
+    assert pipeline.main(["cancel", "dev", "r17", "--yes"]) == 0
+    assert "cancelled: its batch" in capsys.readouterr().out
+    assert google.asked[-1][1].endswith(":cancel")
+
+
+def test_a_retry_is_started_and_says_where_to_look(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.records["pipeline/r17/run.json"] = {**RUN, "outcome": "quota"}
+    assert pipeline.main(["retry", "dev", "r17"]) == 0
+    assert capsys.readouterr().out == "r17: started again; tpu pipeline status dev r17\n"
+    assert json.loads(google.asked[-1][2]["argument"])["retry"] == 1
+
+
+def test_a_run_that_is_followed_fails_where_it_fails_and_says_what_to_do(
+    google: Google, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It isn't claimed yet at the first look, and runs at the second."""
+    waits = {**RUN, "stage": "train", "slice": "idle", "waits_for": "r9"}
+    ended = {**waits, "outcome": "busy", "why": "slice idle trains", "next": "tpu pipeline retry dev r17"}
+    looks = iter([None, waits, waits, ended])
+
+    def content(url: str) -> bytes | None:
+        found = next(looks)
+        return found and json.dumps(found).encode()
+
+    monkeypatch.setattr(google, "content", content)
+    monkeypatch.setattr(pipeline.time, "sleep", lambda _: None)
+    assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("r17: ")] == ["r17: start", "r17: train", "r17: busy"]
+    for line in ("why      slice idle trains", "next     tpu pipeline retry dev r17",
+                 "training waits for r9 on slice idle"):  # fmt: skip
+        assert line in lines
+
+
+def test_a_detached_run_is_submitted_and_not_waited_for(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["run", "dev", f"gs://{RAW}/corpus/", "--yes", "--detach"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "submitted as r17",
+        "  how far it is: tpu pipeline status dev r17",
+    ]
+
+
+def test_the_list_has_what_no_record_has_with_its_reason(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.executions = [execution(1, {"sweep": True}, payload=REFUSED)]
+    assert pipeline.main(["status", "dev"]) == 0
+    known, other, why = capsys.readouterr().out.splitlines()
+    assert (known.split()[0], known.split()[3], other.split()[0]) == ("r17", "trained", "sweep")
+    assert why.startswith("    tpu-pipeline-run@p does not have storage.objects.create access")
+    assert pipeline.main(["status", "dev", "--json"]) == 0
+    assert [one["run"] for one in json.loads(capsys.readouterr().out)] == ["r17", "sweep"]
+
+
+def test_a_dry_run_of_publishing_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sends: list[bool] = []
+
+    def publish(_: Any, *, upload: bool) -> int:
+        sends.append(upload)
+        return 0
+
+    monkeypatch.setattr("infra.pipeline.code.publish", publish)
+    monkeypatch.setattr(pipeline, "from_file", lambda _: settings())
+    for words in ([], ["--dry-run"]):
+        assert pipeline.main(["publish", "dev", *words]) == 0
+    assert sends == [True, False]
+
+
+def test_without_the_layer_there_is_no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    off = parse("dev", as_pulumi_hands_it_over(BASE, "f"), "f")
+    monkeypatch.setattr(pipeline, "from_file", lambda _: off)
+    with pytest.raises(CommandError, match="pipeline"):
+        pipeline.main(["status", "dev"])

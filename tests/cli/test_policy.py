@@ -1,0 +1,87 @@
+"""`tpu policy` on what is stored, against a Pulumi out of dictionaries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from cli import policy
+from infra.errors import CommandError, InfraError
+from infra.settings.parser import parse
+from infra.settings.sources import as_pulumi_hands_it_over
+from tests.infra.engine import BASE
+
+FIREWALL, BUCKET = "gcp:compute/firewall:Firewall", "gcp:storage/bucket:Bucket"
+OPEN: dict[str, Any] = {
+    "type": FIREWALL, "urn": f"urn:pulumi:dev::network::{FIREWALL}::way-in",
+    "inputs": {"direction": "INGRESS", "targetTags": ["tpu"], "sourceRanges": ["0.0.0.0/0"]},
+}  # fmt: skip
+EXCEPTION = {"rule": "N04", "resource": "way-in", "reason": "a demonstration", "until": "2999-12-31"}
+Check = Callable[..., int]
+
+
+@pytest.fixture(name="check")
+def _check(monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Runs the command with some resources in the stack of network; None: no stack has any."""
+
+    def check(resources: list[Mapping[str, Any]] | None, *words: str, **more: Any) -> int:
+        class Pulumi:
+            def __init__(self, *_: Any) -> None: ...
+
+            def export(self, layer: str) -> dict[str, Any] | None:
+                if resources is None:
+                    return None
+                return {"deployment": {"resources": resources if layer == "network" else []}}
+
+        values = {**BASE, **{key.replace("__", ":"): value for key, value in more.items()}}
+        known = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+        monkeypatch.setattr(policy, "from_file", lambda *_: known)
+        monkeypatch.setattr(policy, "Pulumi", Pulumi)
+        return policy.main(["dev", *words])
+
+    return check
+
+
+def test_what_is_stored_and_breaks_a_rule_fails_where_rules_are_mandatory(
+    check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check([OPEN]) == 1
+    finding = f"network: {FIREWALL} way-in: found sourceRanges: 0.0.0.0/0"
+    shown = capsys.readouterr().out
+    assert finding in shown
+    assert shown.endswith("1 findings\n")
+    assert check([OPEN], policy__enforcement="advisory") == 0
+    assert finding in capsys.readouterr().out
+    assert check([OPEN], "--json") == 1
+    assert [one["rule"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["N04"]
+    assert check([OPEN], "storage") == 0, "of another layer"
+
+
+def test_what_is_about_to_be_deleted_and_what_was_never_up_breaks_no_rule(check: Check) -> None:
+    assert check([{**OPEN, "delete": True}]) == 0
+    assert check([]) == check(None) == 0
+
+
+def test_an_exception_allows_it_until_its_date(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check([OPEN], policy__exceptions=[EXCEPTION]) == 0
+    assert "way-in, N04: allowed until 2999-12-31: a demonstration" in capsys.readouterr().out
+    with pytest.raises(InfraError, match="an exception ends on its date"):
+        check([OPEN], policy__exceptions=[{**EXCEPTION, "until": "2025-12-31"}])
+
+
+def test_options_of_what_is_stored_are_checked_too(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = {"uniformBucketLevelAccess": True, "publicAccessPrevention": "enforced", "forceDestroy": False}
+    one = {"type": BUCKET, "urn": f"urn:pulumi:dev::network::{BUCKET}::kept", "inputs": kept, "protect": True}
+    assert check([one]) == 0
+    assert check([{**one, "protect": False}]) == 1
+    assert "protect: false" in capsys.readouterr().out
+    assert check([{**one, "retainOnDelete": True}]) == 1
+    assert "AbortIncompleteMultipartUpload" in capsys.readouterr().out
+
+
+def test_a_layer_that_is_off_has_nothing_to_check(check: Check) -> None:
+    with pytest.raises(CommandError, match="gke"):
+        check([], "gke")
