@@ -77,11 +77,11 @@ def _submit(settings: Settings, options: argparse.Namespace, root: Path) -> int:
     if options.plan is not None:
         if "_PLAN" not in build.get("substitutions", {}):
             raise CommandError(f"{options.build} applies no plan\n    fix: --plan is for provision alone")
-        if not options.plan:  # of a variable that wasn't set: with --yes nobody would see what is applied
+        if not options.plan:  # of a variable that wasn't set: with --yes no one would see what is applied
             raise CommandError(
                 "--plan names no preview\n"
                 f"    fix: --plan ID, as `tpu builds submit {settings.environment} preview` prints it; "
-                "or leave --plan out, to apply what nobody has seen"
+                "or leave --plan out, to apply what no one has seen"
             )
         build["substitutions"] = {**build["substitutions"], "_PLAN": options.plan}
     if options.build == "image":

@@ -107,8 +107,8 @@ class Plan:
     def refuse_failed(self) -> None:
         """Raises CommandError if a layer's preview failed; its output has been printed."""
         if self.failed:
-            said = "\n".join(one.output for one in self.layers if one.failed)
-            fix = f"\n    fix: {fix_of(Kind.LOGIN)}" if _NO_GOOGLE_LOGIN.search(said) else ""
+            printed = "\n".join(one.output for one in self.layers if one.failed)
+            fix = f"\n    fix: {fix_of(Kind.LOGIN)}" if _NO_GOOGLE_LOGIN.search(printed) else ""
             raise CommandError(
                 f"`pulumi preview` of {', '.join(self.failed)} failed; see the output above{fix}"
             )

@@ -23,7 +23,7 @@ _SCOPES = (
 
 
 def main() -> int:
-    """Print an ExecCredential; where nobody is logged in, one line on standard error."""
+    """Print an ExecCredential; without a login, one line on standard error."""
     try:
         credentials, _ = google.auth.default(scopes=_SCOPES)
         credentials.refresh(google.auth.transport.requests.Request())  # type: ignore[no-untyped-call]

@@ -57,12 +57,24 @@ def test_what_is_stored_and_breaks_a_rule_fails_where_rules_are_mandatory(
     assert finding in capsys.readouterr().out
     assert check([OPEN], "--json") == 1
     assert [one["rule"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["N04"]
-    assert check([OPEN], "storage") == 0, "of another layer"
 
 
-def test_what_is_about_to_be_deleted_and_what_was_never_up_breaks_no_rule(check: Check) -> None:
-    assert check([{**OPEN, "delete": True}]) == 0
-    assert check([]) == check(None) == 0
+def test_what_is_about_to_be_deleted_breaks_no_rule(check: Check) -> None:
+    one = {
+        "type": "pulumi:pulumi:Stack",
+        "urn": "urn:pulumi:dev::network::pulumi:pulumi:Stack::network-dev",
+    }
+    assert check([one, {**OPEN, "delete": True}]) == 0
+
+
+@pytest.mark.parametrize("state", [None, []])
+def test_where_nothing_is_up_no_finding_is_no_pass(check: Check, state: list[Any] | None) -> None:
+    with pytest.raises(
+        CommandError, match=r"so nothing was checked\n    fix: tpu policy dev --preview, which"
+    ):
+        check(state)
+    with pytest.raises(CommandError, match="nothing is up of storage in dev"):
+        check([OPEN], "storage")
 
 
 def test_an_exception_allows_it_until_its_date(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,8 +85,13 @@ def test_an_exception_allows_it_until_its_date(check: Check, capsys: pytest.Capt
 
 
 def test_options_of_what_is_stored_are_checked_too(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = {"uniformBucketLevelAccess": True, "publicAccessPrevention": "enforced", "forceDestroy": False}
-    one = {"type": BUCKET, "urn": f"urn:pulumi:dev::network::{BUCKET}::kept", "inputs": kept, "protect": True}
+    bucket = {"uniformBucketLevelAccess": True, "publicAccessPrevention": "enforced", "forceDestroy": False}
+    one = {
+        "type": BUCKET,
+        "urn": f"urn:pulumi:dev::network::{BUCKET}::raw",
+        "inputs": bucket,
+        "protect": True,
+    }
     assert check([one]) == 0
     assert check([{**one, "protect": False}]) == 1
     assert "protect: false" in capsys.readouterr().out

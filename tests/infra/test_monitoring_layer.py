@@ -186,7 +186,7 @@ def test_spend_counts_each_zone_at_its_dearest_price() -> None:
     given = {**BASE, **OFF["monitoring"], "storage:allowCrossRegion": True, "tpu:slices": [lone]}
     text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
     assert 'zone="us-central1-b"' in text
-    assert " * 2.7 " in text, "a Spot price that nobody knows is at most that on demand"
+    assert " * 2.7 " in text, "a Spot price that is unknown is at most that on demand"
 
 
 def test_channels_are_of_the_kinds_that_google_notifies(everything: Recording) -> None:

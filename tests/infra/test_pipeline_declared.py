@@ -25,7 +25,7 @@ def test_text_is_kept_and_of_scratch_the_code_alone() -> None:
     assert raw.inputs["lifecycleRules"] == [unfinished, colder]
     assert raw.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 604800}
     assert (raw.options["protect"], raw.options["retainOnDelete"]) == (True, True)
-    prefixes = ["google-cloud-dataproc-metainfo/", "tmp/"]  # and not code/, with which a run is tried again
+    prefixes = ["google-cloud-dataproc-metainfo/", "tmp/"]  # and not code/, with which a run retries
     removed = {"action": {"type": "Delete"}, "condition": {"age": 3, "matchesPrefixes": prefixes}}
     assert scratch.inputs["lifecycleRules"] == [unfinished, removed]
     assert scratch.inputs["softDeletePolicy"] == {"retentionDurationSeconds": 0}

@@ -427,8 +427,8 @@ def test_a_run_is_priced_by_its_nodes_its_text_and_its_slice() -> None:
     assert price.start_usd(known) == pytest.approx(start)
     assert price.usd_per_gib(known) == pytest.approx(each)
     assert price.run_usd(known, 10) == pytest.approx(start + 10 * each)
-    told = price.of_runs(known)
-    assert (told["start_usd"], told["usd_per_gib"]) == (pytest.approx(start), pytest.approx(each))
+    found = price.of_runs(known)
+    assert (found["start_usd"], found["usd_per_gib"]) == (pytest.approx(start), pytest.approx(each))
     assert price.training_hour_usd(known) == pytest.approx(8 * 1.4033)
     assert price.training_hour_usd(settings(**given, pipeline__trainSpot=False)) == pytest.approx(8 * 2.70)
 

@@ -220,7 +220,7 @@ class PipelineLab(Boxed):
             time.sleep(0.1)
 
     def settled(self) -> None:
-        """Wait until the schedule has tried again what failed, and no run is active."""
+        """Wait until the schedule has retried what failed, and no run is active."""
         end = time.monotonic() + 60
         while True:
             job = self._job()
