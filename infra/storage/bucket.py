@@ -81,8 +81,13 @@ def _lifecycle(kept: StorageSettings) -> list[gcp.storage.BucketLifecycleRuleArg
         "action": {"type": "AbortIncompleteMultipartUpload"},
         "condition": {"age": kept.unfinished_upload_days},
     }
+    shards: gcp.storage.BucketLifecycleRuleArgsDict = {
+        "action": {"type": "Delete"},
+        "condition": {"age": kept.tokens_days, "matches_prefixes": ["tokens/"]},
+    }
+    always = [unfinished, *([shards] if kept.tokens_days else [])]
     if kept.hierarchical_namespace:
-        return [unfinished]
+        return always
     # Without versioning, too: versions from before it was switched off would stay, and be billed.
     # By time and not by number of newer versions: a checkpoint that the trainer deletes is never
     # written again, so it never gets a newer version and would be kept, and billed.
@@ -90,4 +95,4 @@ def _lifecycle(kept: StorageSettings) -> list[gcp.storage.BucketLifecycleRuleArg
         "action": {"type": "Delete"},
         "condition": {"days_since_noncurrent_time": kept.noncurrent_version_days, "with_state": "ARCHIVED"},
     }
-    return [noncurrent, unfinished]
+    return [noncurrent, *always]

@@ -57,6 +57,11 @@ class StorageSettings:
     unfinished_upload_days: int = setting(
         "days after which an upload that never ended is removed", default=7, rule=rules.between(1, 365)
     )
+    tokens_days: int = setting(
+        "days after which a token shard that a run of the pipeline made is removed, read or not; 0: never",
+        default=0,
+        rule=rules.between(0, 3650),
+    )
     kms_key: str | None = setting(
         "key that encrypts the bucket; the storage service agent must be allowed to use it first: "
         "`gcloud storage service-agent --authorize-cmek=KEY`",

@@ -84,6 +84,18 @@ def test_versioning_switched_off_is_said_and_not_left_out() -> None:
     assert "Delete" in {rule["action"]["type"] for rule in bucket.inputs["lifecycleRules"]}
 
 
+@pytest.mark.parametrize(
+    "folders", [{}, {"storage:versioning": False, "storage:hierarchicalNamespace": True}]
+)
+def test_old_token_shards_are_removed_and_nothing_else_of_the_bucket(folders: dict[str, Any]) -> None:
+    shards = {"action": {"type": "Delete"}, "condition": {"age": 30, "matchesPrefixes": ["tokens/"]}}
+    assert checkpoints({**folders, "storage:tokensDays": 30}).inputs["lifecycleRules"][-1] == shards
+    assert shards["action"] not in [
+        rule["action"] for rule in checkpoints(folders).inputs["lifecycleRules"]
+        if "withState" not in rule["condition"]
+    ]  # fmt: skip
+
+
 def test_a_key_of_the_users_own() -> None:
     key = "projects/my-project/locations/us-east5/keyRings/r/cryptoKeys/k"
     recording = run("storage", {"storage:kmsKey": key})
