@@ -344,7 +344,8 @@ def _mend(
         )
     if not _is_to_do(options, shown, {*due, *observation.outdated}, f"nothing to {verb}"):
         return _told(observation, as_json=True) if options.json else _complain(observation)
-    if missing := unpublished(fleet.settings, fleet.members, fleet.google.bucket, fleet.google.is_there):
+    bundles = {one.bundle for one in fleet.members}
+    if missing := unpublished(fleet.settings, bundles, fleet.google.bucket, fleet.google.is_there):
         raise FleetError("\n    fix: ".join(missing))
     within_budget(fleet.settings)
     if target:

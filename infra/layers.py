@@ -66,6 +66,7 @@ class Layer:
             SDK when it is called: commands that don't run it shouldn't wait for that.
         reads: layers that must be up before it: it uses what they made, or the services that they enable.
         may_read: such layers that may be off in the environment.
+        after: layers that come up before it where both are on, though it reads nothing of theirs.
         always_on: in every environment; otherwise a layer is on where the file has one of its settings.
         rules: between its settings, and with those of layers that it reads.
         record_rules: by the class of a list's items, the rule between an item's fields.
@@ -96,6 +97,7 @@ class Layer:
     providers: Mapping[str, Factory]
     reads: tuple[str, ...] = ()
     may_read: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     always_on: bool = False
     rules: tuple[Relation, ...] = ()
     record_rules: Mapping[type, RecordRule] = field(default_factory=dict)
@@ -119,6 +121,11 @@ class Layer:
     def needs(self) -> tuple[str, ...]:
         """All that it reads."""
         return (*self.reads, *self.may_read)
+
+    @property
+    def follows(self) -> tuple[str, ...]:
+        """All that comes up before it."""
+        return (*self.needs, *self.after)
 
     @property
     def directory(self) -> str:
@@ -206,13 +213,13 @@ def ordered(found: Sequence[tuple[str, Layer]], root: Path) -> tuple[Layer, ...]
     result: list[Layer] = []
     left = {layer.name: layer for _, layer in found}
     known = set(left)
-    while ready := sorted(name for name, one in left.items() if not left.keys() & set(one.needs)):
+    while ready := sorted(name for name, one in left.items() if not left.keys() & set(one.follows)):
         result.append(left.pop(ready[0]))
-    circle = sorted(name for name in left if name not in left[name].needs and _reached(left, name))
+    circle = sorted(name for name in left if name not in left[name].follows and _reached(left, name))
     if circle:
         problems.append(Problem(
             ", ".join(f"infra/{name}" for name in circle),
-            "; ".join(f"{one} reads {', '.join(sorted({*left[one].needs} & {*circle}))}" for one in circle),
+            "; ".join(f"{one} reads {', '.join(sorted({*left[one].follows} & {*circle}))}" for one in circle),
             "layers come up one after the other, so none reads another in a circle", "take one `reads` out",
         ))  # fmt: skip
     if problems or known != {layer.name for layer in result}:
@@ -225,7 +232,7 @@ def _reached(left: Mapping[str, Layer], start: str) -> bool:
     seen: set[str] = set()
     ahead = [start]
     while ahead:
-        for name in left[ahead.pop()].needs:
+        for name in left[ahead.pop()].follows:
             if name in left and name not in seen:
                 seen.add(name)
                 ahead.append(name)
@@ -288,7 +295,7 @@ def _planned(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
 def _reads(found: Sequence[tuple[str, Layer]]) -> Iterable[Problem]:
     known = {layer.name for _, layer in found}
     for folder, layer in found:
-        for name in layer.needs:
+        for name in layer.follows:
             if name == layer.name:
                 yield Problem(
                     f"infra/{folder}", f"reads {name}", "a layer doesn't read itself", "take it out"

@@ -39,7 +39,7 @@ def table() -> str:
     lines = ["| account | role | on | for | without it |", "| --- | --- | --- | --- | --- |"]
     found = {str(row["grant"]): row for row in results()["rows"]}
     for one, choices in every().items():
-        ends = str(found[one.named]["outcome"]) if one.named in found else f"not tried: {one.unproved}"
+        ends = str(found[one.named]["outcome"]) if one.named in found else f"not taken away: {one.unproved}"
         lines.append(f"| {_row(one)}{_only(choices)} | {ends} |")
     return "\n".join(lines)
 

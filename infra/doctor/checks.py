@@ -145,7 +145,7 @@ def _bundle(target: Target, what: str) -> Iterator[Finding]:
     bucket = target.settings[StorageSettings].bucket_name
     missing = unpublished(
         target.settings,
-        target.nodes,
+        {node.bundle for node in target.nodes},
         bucket,
         lambda name: target.google.exists(client.object_url(bucket, name)),
     )

@@ -99,8 +99,11 @@ def require_bundle(settings: Settings, bucket: str | None, provider: ProviderRes
     """Refuse an update whose slice would have nothing to install. Raises BundleError."""
     from infra.tpu import bundle  # Pulumi's SDK, which commands don't wait for
 
-    if settings[PipelineSettings].train == "fleet":
-        bundle.require(settings, [node(settings)], bucket, provider)
+    train = settings[PipelineSettings].train
+    if train == "fleet":
+        bundle.require(settings, [node(settings).bundle], bucket, provider)
+    elif train == "jobset" and settings[QueueSettings].install == "bundle":
+        bundle.require(settings, [settings[TpuSettings].bundle], bucket, provider)
 
 
 def node(settings: Settings) -> Node:
@@ -186,7 +189,18 @@ def _slice(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _published(settings: Settings) -> Settings:
+    """With a bundle: the settings are read before the first one is published, and previewed; `require_bundle`
+    ends an update without.
+    """
+    tpu = settings[TpuSettings]
+    if tpu.bundle:
+        return settings
+    return replace(settings, sections={**settings.sections, TpuSettings: replace(tpu, bundle="0" * 64)})
+
+
 def _jobset(settings: Settings, endpoint: str) -> dict[str, Any]:
+    settings = _published(settings)
     desired = settings[PipelineSettings]
     asked = Request(
         str(desired.train_team),
@@ -327,7 +341,8 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
         yield Problem(f"queue:teams ({team.name})", f"{len(team.members)} members without it", rule, fix)
     try:
         submission(
-            settings, Request(team.name, command(settings).split(), name="tokens", size=desired.train_slice)
+            _published(settings),
+            Request(team.name, command(settings).split(), name="tokens", size=desired.train_slice),
         )
     except InfraError as error:
         yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "mend what it names")

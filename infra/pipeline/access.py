@@ -39,7 +39,7 @@ class Grant:
         permissions: those that are used.
         only: condition of the grant, as IAM writes it.
         why: what it is for, and the title of the condition.
-        unproved: why it stays though nothing in the emulated cloud fails without it.
+        unproved: why it isn't among those that `python -m tests.proofs grants` takes away.
     """
 
     who: str
@@ -145,7 +145,7 @@ def _training(settings: Settings) -> Iterator[Grant]:
     storage = settings[StorageSettings]
     if desired.train == "jobset":
         yield Grant(who, "", "project", "", ("container.clusters.connect",), "jobs on the cluster",
-                    unproved="workflows reach no cluster in the emulated cloud")  # fmt: skip
+                    unproved="the scenario `pipeline-jobset` uses it")  # fmt: skip
         return
     if desired.train == "slice":
         yield Grant(who, "roles/storage.objectUser", "bucket", storage.bucket_name,

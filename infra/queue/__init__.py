@@ -60,6 +60,7 @@ LAYER = Layer(
     name="queue",
     reads=("storage", "gke"),
     may_read=("data",),
+    after=("pipeline",),  # whose account may be a member of a team
     settings=QueueSettings,
     rules=RULES,
     roles=_ROLES,

@@ -7,7 +7,6 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.errors import BundleError
-from infra.nodes import Node
 from infra.settings import Settings
 from infra.tpu.published import unpublished
 
@@ -16,14 +15,14 @@ _MISSING = re.compile(r"\b(404|notFound)\b|No such object")
 
 
 def require(
-    settings: Settings, nodes: Collection[Node], bucket: str | None, provider: pulumi.ProviderResource
+    settings: Settings, bundles: Collection[str | None], bucket: str | None, provider: pulumi.ProviderResource
 ) -> None:
     """Refuse to continue without a published bundle in `bucket` (None: a preview before there is one).
 
     A preview only says what is missing: it shows the plan before anything exists.
     """
     missing = unpublished(
-        settings, nodes, bucket or "", lambda name: bucket is None or _present(bucket, name, provider)
+        settings, bundles, bucket or "", lambda name: bucket is None or _present(bucket, name, provider)
     )
     if missing is None:
         return

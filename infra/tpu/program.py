@@ -28,7 +28,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     for words in preflight.of(desired) if pulumi.runtime.is_dry_run() else ():
         (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if desired:
-        bundle.require(settings, desired, upstream.known(StorageOutputs, "bucket_name"), provider)
+        bundles = {node.bundle for node in desired}
+        bundle.require(settings, bundles, upstream.known(StorageOutputs, "bucket_name"), provider)
     # All that it reads, first: what isn't up is reported before anything is made.
     place_of = _places(settings, storage)
     placed = [(node, place_of(node)) for node in desired if node.member is None]

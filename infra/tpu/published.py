@@ -3,25 +3,23 @@
 from collections.abc import Callable, Collection
 
 from infra import names
-from infra.nodes import Node
 from infra.settings.schema import Settings
 from infra.tpu import startup
 
 
 def unpublished(
-    settings: Settings, nodes: Collection[Node], bucket: str, is_there: Callable[[str], bool]
+    settings: Settings, bundles: Collection[str | None], bucket: str, is_there: Callable[[str], bool]
 ) -> tuple[str, str] | None:
-    """What of these nodes' bundles isn't in the bucket, and the command that publishes it; None where all is.
+    """What of some bundles isn't in the bucket, and the command that publishes it; None where all is there.
 
     The bundle, and this checkout's start-up script, which is published with one: who changed the script, or
     took over a change, would otherwise believe that hosts run it. An older bundle, with a script of its own,
     can be gone back to. `is_there` says whether `bucket` has an object.
     """
     fix = f"tpu publish {settings.environment}"
-    bundles = {node.bundle for node in nodes}
     if None in bundles:
         return "tpu:bundle: no bundle was published for the hosts to install", fix
-    manifests = [("", names.bundle_manifest(bundle)) for bundle in sorted(filter(None, bundles))]
+    manifests = [("", names.bundle_manifest(bundle)) for bundle in sorted(filter(None, {*bundles}))]
     script = "this checkout's start-up script, ", names.bundle_blob(startup.script_sha256())
     for what, name in (*manifests, script):
         if not is_there(name):

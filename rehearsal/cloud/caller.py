@@ -1,7 +1,7 @@
 """Requests that Google's own services make: a workflow's, an event's, a scheduled job's.
 
 They go through the front door like everybody's: with a token of the account that they are sent as, past fault
-rules and the log. Hosts other than Google's have no address here.
+rules and the log. A cluster's DNS name leads to its API server. No other host has an address here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ OAUTH2, OIDC = "OAuth2", "OIDC"
 CLOCK = "X-Rehearsal-Clock"
 """Header of these requests: who sends them waits by the virtual clock."""
 _HOST = re.compile(r"[a-z0-9.-]+\.(?:googleapis\.com|run\.app|cloudfunctions\.net)")
+_CLUSTER = re.compile(r"gke-[a-z0-9-]+\.[a-z0-9-]+\.gke\.goog")
 
 
 class Caller:
@@ -38,12 +39,12 @@ class Caller:
         where there is no such account.
         """
         url = URL(request.url)
-        if url.host is None or not _HOST.fullmatch(url.host):
+        if url.host is None or not (_HOST.fullmatch(url.host) or _CLUSTER.fullmatch(url.host)):
             raise ConnectionError(f"there is no host {url.host} in the emulated cloud")
         headers = {**request.headers, "Host": url.host, CLOCK: "virtual"}
         if request.auth:
             headers["Authorization"] = f"Bearer {self._token(request, account)}"
-        host, port = self._address
+        host, port = (url.host, 443) if _CLUSTER.fullmatch(url.host) else self._address
         there = URL.build(
             scheme="https" if self._tls else "http", host=host, port=port, path=url.raw_path,
             query_string=url.raw_query_string, encoded=True,

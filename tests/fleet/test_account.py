@@ -176,7 +176,10 @@ def test_the_account_does_all_that_a_fleet_needs(lab: Lab) -> None:
     google = controllers(lab)
     script = names.bundle_blob(startup.script_sha256())
     lab.request("POST", UPLOAD, b"{}", uploadType="media", name=script)
-    assert unpublished(settings(ONE), nodes(settings(ONE)), BUCKET, google.is_there) is None
+    assert (
+        unpublished(settings(ONE), {one.bundle for one in nodes(settings(ONE))}, BUCKET, google.is_there)
+        is None
+    )
     assert google.observe([ZONES[0]]).failure is None
     lab.begin_anew()
 

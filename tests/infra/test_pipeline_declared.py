@@ -7,13 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pulumi
 import pytest
 from google.api_core.exceptions import PreconditionFailed
 
 from infra.errors import SettingsError
 from infra.pipeline import access, code, schedule, spark
-from tests.infra.test_all_layers import OFF
+from tests.infra.engine import run
+from tests.infra.test_all_layers import OFF, UP
 from tests.infra.test_pipeline_layer import JOBSET, settings, up
+from tests.infra.test_queue_layer import CLUSTER
 
 BUCKETS, CHECKPOINTS = "gcp:storage/bucket:Bucket", "my-project-checkpoints"
 
@@ -181,3 +184,13 @@ def test_code_that_is_there_is_not_sent_again_and_a_dry_run_sends_nothing(
     assert scratch.sent == (left if upload else {})
     assert recorded == ([("dev", "pipeline:code", folder.removeprefix("code/"))] if upload else [])
     assert ("b.zip, c.gz sent" if upload else "not sent") in capsys.readouterr().out
+
+
+def test_training_in_a_queue_waits_for_the_first_bundle_with_the_update_and_not_with_the_settings() -> None:
+    """Publishing reads the settings, too."""
+    more = {**OFF["pipeline"], **JOBSET, "queue:install": "bundle", "tpu:bundle": None}
+    preview = run("pipeline", more, preview=True, up={**UP, "gke": CLUSTER})
+    assert any("tpu:bundle: no bundle was published" in line for line in preview.log)
+    with pytest.raises(pulumi.RunError, match=r"tpu:bundle: no bundle .*\n    fix: tpu publish dev"):
+        run("pipeline", more, up={**UP, "gke": CLUSTER})
+    assert run("pipeline", {**more, "queue:install": "image"}, up={**UP, "gke": CLUSTER}).resources
