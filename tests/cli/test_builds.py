@@ -113,9 +113,9 @@ def test_a_plan_of_an_unset_variable_isnt_taken_for_none(google: Google, root: P
 
 
 @pytest.mark.parametrize(("build", "question"), [
-    ("provision", "Bring data, network, gke, queue, tpu of dev up without a preview"),
-    ("destroy", "Take data, network, gke, queue, tpu of dev down"),
-    ("cloudbuild/dev/destroy.yaml", "Take data, network, gke, queue, tpu of dev down"),
+    ("provision", "Bring data, network, gke, tpu, queue of dev up without a preview"),
+    ("destroy", "Take data, network, gke, tpu, queue of dev down"),
+    ("cloudbuild/dev/destroy.yaml", "Take data, network, gke, tpu, queue of dev down"),
 ])  # fmt: skip
 def test_nothing_is_changed_unseen_without_a_yes(
     build: str, question: str, google: Google, root: Path, monkeypatch: pytest.MonkeyPatch

@@ -375,7 +375,7 @@ def test_what_is_no_schedule_is_refused(text: str) -> None:
         schedule.parse(text)
 
 
-def test_a_runtimes_end_is_told_two_months_before() -> None:
+def test_a_runtimes_end_is_reported_two_months_before() -> None:
     assert spark.runtime_ends_soon(settings(), date(2027, 9, 1)) == ""
     assert "ends on 2027-11-26" in spark.runtime_ends_soon(settings(), date(2027, 10, 1))
     (problem,) = spark.runtime_problems(settings(), date(2027, 11, 27))

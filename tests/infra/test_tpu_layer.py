@@ -235,18 +235,18 @@ def test_a_preview_before_anything_is_up_takes_the_ids_that_will_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ("storage", "storage is not up; run this first: pulumi -C infra/storage up -s dev"),
         ("network", "network is not up; run this first: pulumi -C infra/network up -s dev"),
         ("data", "data is not up; run this first: pulumi -C infra/data up -s dev"),
     ],
 )
-def test_an_update_names_the_command_that_comes_first(missing: str, said: str) -> None:
+def test_an_update_names_the_command_that_comes_first(missing: str, message: str) -> None:
     up = {layer: outputs for layer, outputs in UPSTREAM.items() if layer != missing}
     with pytest.raises(pulumi.RunError) as caught:
         run("tpu", up=up)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def test_a_layer_that_was_destroyed_is_not_up() -> None:
