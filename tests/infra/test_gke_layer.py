@@ -378,8 +378,8 @@ def test_what_just_fits_is_taken(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("environment", "given", "protected"), [
-    ("dev", None, False), ("dev", True, True), ("dev", False, False), ("prod", None, True),
-    ("prod", False, False),
+    ("dev", None, False), ("dev", True, True), ("dev", False, False), ("staging", None, True),
+    ("staging", False, False),
 ])  # fmt: skip
 def test_every_cluster_but_that_of_dev_is_protected_unless_the_settings_say_otherwise(
     environment: str, given: bool | None, protected: bool
