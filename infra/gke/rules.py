@@ -11,11 +11,10 @@ from infra.gke.facts import CHANNELS, CHANNELS_READ
 from infra.gke.pools import PODS_PER_CPU_NODE, addresses, block, cpu_zones, region
 from infra.gke.settings import GkeSettings
 from infra.network.settings import NetworkSettings
-from infra.settings.schema import Relation, Settings
+from infra.settings.schema import PRODUCTION, Relation, Settings
 from infra.storage.settings import StorageSettings
 
 _KEPT = 4  # https://cloud.google.com/vpc/docs/subnets#unusable-ip-addresses-in-every-subnet
-_PRODUCTION = "prod"
 _SIZES = (
     "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology", "gke:tpuPools[].machineType",
     "gke:tpuPools[].count", "gke:cpuPoolNodes", "gke:cpuPoolZones", "gke:podsPerTpuNode",
@@ -172,7 +171,7 @@ def _version(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 def _given_up(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[GkeSettings]
-    if desired.force_destroy and settings.environment == _PRODUCTION:
+    if desired.force_destroy and settings.environment == PRODUCTION:
         yield Problem(
             "gke:forceDestroy",
             "true in prod",

@@ -9,13 +9,14 @@ from infra.settings import rules
 from infra.settings.schema import STACK_LABELS, labels_setting, setting
 
 _NODES_PER_POOL = 64
+_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # https://www.rfc-editor.org/rfc/rfc1123
 NAMESPACE = rules.pattern(
-    "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+    _LABEL,
     "a Kubernetes namespace: 1 to 63 lowercase letters, digits and hyphens, first and last no hyphen",
     "rename it",
 )
 _KUBERNETES_ACCOUNT = rules.pattern(
-    "(?!default$)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+    f"(?!default$){_LABEL}",
     "1 to 63 lowercase letters, digits and hyphens, and not default: every pod that names none has that one",
     "give it a name of its own, such as trainer",
 )

@@ -8,7 +8,6 @@ from typing import Any
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
 from infra.errors import Problem
-from infra.jobs import handoff
 from infra.pipeline import places
 from infra.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.settings.schema import Settings
@@ -63,7 +62,9 @@ def training_hour_usd(settings: Settings) -> float | None:
         return 0.0
     kind = next(one for one in CATALOG.types if one.name == desired.train_slice)
     if desired.train == "jobset":
-        return handoff.pool_usd(settings, kind)
+        from infra.jobs.handoff import pool_usd  # it imports the layers that train
+
+        return pool_usd(settings, kind)
     if desired.train != "fleet" or desired.train_zone is None:
         return None
     each = CATALOG.price(desired.train_zone)

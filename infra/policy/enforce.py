@@ -26,7 +26,7 @@ _TO_COME = "known after the update"  # in a list, which isn't empty for that
 def enforce(settings: Settings, layer: str, today: date) -> None:
     """Check every resource of a layer's program, and first its stack, which transforms aren't called for.
 
-    Raises InfraError for exceptions that are wrong, and RunError for a stack that breaks a rule.
+    Raises InfraError for wrong settings of the policy's own, and RunError for a stack that breaks a rule.
     """
     refuse_wrong_settings(RULES, settings, today)
     settings_of_pulumi.grpc_error_to_exception = _as_message

@@ -9,9 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from infra.errors import InfraError, Problem, listed
-from infra.settings.schema import PolicyException, PolicySettings, Settings
-
-_PRODUCTION = "prod"
+from infra.settings.schema import PRODUCTION, PolicyException, PolicySettings, Settings
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def refuse_wrong_settings(rules: Sequence[Rule], settings: Settings, today: date
 
 def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> Iterator[Problem]:
     """Advice alone in prod, exceptions for rules that there aren't, and those whose time is over."""
-    if settings.environment == _PRODUCTION and not settings[PolicySettings].mandatory:
+    if settings.environment == PRODUCTION and not settings[PolicySettings].mandatory:
         fix = "remove it; what may break a rule for a while stands in policy:exceptions, with its end"
         yield Problem("policy:enforcement", "advisory in prod", "rules are mandatory in prod", fix)
     known = {rule.id for rule in rules}

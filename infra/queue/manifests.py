@@ -57,6 +57,12 @@ def _folder() -> tuple[Path, str]:
     """Where they are, and what helps where they are wrong."""
     if given := os.environ.get(FOLDER_VARIABLE):
         return Path(given), "tpu builds render, build the image again, and write it as builds:image"
+    folder = _installed()
+    return folder, f"remove {folder}, then tools/setup.sh kubernetes"
+
+
+@cache
+def _installed() -> Path:
     line = [str(ROOT / "tools" / "install.sh"), "--cached", "queue"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -64,8 +70,7 @@ def _folder() -> tuple[Path, str]:
             "the manifests of JobSet and Kueue aren't here yet\n"
             "    fix: tools/setup.sh kubernetes (about 10 minutes, once)"
         )
-    folder = Path(done.stdout.strip())
-    return folder, f"remove {folder}, then tools/setup.sh kubernetes"
+    return Path(done.stdout.strip())
 
 
 @cache

@@ -19,14 +19,16 @@ TRAIN_SWITCHES = ("--extend",)
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 _WORKLOAD = resources.files("workload")
+
+
+def _configs(*parts: str) -> list[str]:
+    folder = _WORKLOAD.joinpath(*parts, "configs")
+    return sorted(one.name for one in folder.iterdir() if one.name.endswith(".toml"))
+
+
 # Configs that hosts have without anybody's code.
-PACKAGED = {
-    command: sorted(one.name for one in folder.iterdir() if one.name.endswith(".toml"))
-    for command, folder in (("train", _WORKLOAD / "configs"), ("extract", _WORKLOAD / "extract" / "configs"))
-}
-PREPROCESSES = sorted(
-    one.name for one in (_WORKLOAD / "preprocess" / "configs").iterdir() if one.name.endswith(".toml")
-)
+PACKAGED = {"train": _configs(), "extract": _configs("extract")}
+PREPROCESSES = _configs("preprocess")
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
 

@@ -15,8 +15,8 @@ from infra.settings import rules
 from infra.settings.rules import Rule
 
 T = TypeVar("T")
-UNPROTECTED = "dev"
-"""The environment that a destroy takes whole, and that needs no budget."""
+UNPROTECTED, PRODUCTION = "dev", "prod"
+"""The environment that a destroy takes whole, and that needs no budget; and where rules never give way."""
 # Labels that the program sets itself: on everything, and on nodes.
 STACK_LABELS = frozenset({"environment", "layer"})
 NODE_LABELS = STACK_LABELS | {"slice", "stack", "fleet", "member", "generation", "bundle", "spec"}

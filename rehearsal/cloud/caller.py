@@ -39,12 +39,13 @@ class Caller:
         where there is no such account.
         """
         url = URL(request.url)
-        if url.host is None or not (_HOST.fullmatch(url.host) or _CLUSTER.fullmatch(url.host)):
+        cluster = url.host and _CLUSTER.fullmatch(url.host)
+        if url.host is None or not (cluster or _HOST.fullmatch(url.host)):
             raise ConnectionError(f"there is no host {url.host} in the emulated cloud")
         headers = {**request.headers, "Host": url.host, CLOCK: "virtual"}
         if request.auth:
             headers["Authorization"] = f"Bearer {self._token(request, account)}"
-        host, port = (url.host, 443) if _CLUSTER.fullmatch(url.host) else self._address
+        host, port = (url.host, 443) if cluster else self._address
         there = URL.build(
             scheme="https" if self._tls else "http", host=host, port=port, path=url.raw_path,
             query_string=url.raw_query_string, encoded=True,
