@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import Field, dataclass, field, replace
@@ -185,17 +184,19 @@ def _beside(rng: random.Random, case: dict[str, Any]) -> Mutant | None:
     ):
         return None
     known = {problem.partition(": found")[0] for problem in case["problems"]}
-    in_slice = any(path.startswith("tpu:slices[") for path in known)
-    place = rng.choice(list(places(values)))
-    path = re.sub(r"\[\d+\]", "[]", place.path)
-    read = any(_part(path, one) or _part(one, path) for one in READ)
-    named = any(_part(place.path, one) or _part(one, place.path) for one in known)
-    if read or named or (in_slice and place.path.startswith("tpu:slices")):
-        return None
-    second = _single(rng, values, place)
+    sections = {key.partition(":")[0] for key in values}
+    unread = {
+        key: one
+        for key, one in FULL.items()
+        if key.partition(":")[0] in sections
+        and key not in case["change"]
+        and not any(_part(key, path) or _part(path, key) for path in READ | known)
+    }
+    values = {**unread, **values}
+    second = _single(rng, values, rng.choice([one for one in places(values) if one.where[0] in unread]))
     if second is None or not second.wrong:
         return None
-    return Mutant(second.values, f"rule + {second.kind}", (("rule",), place.where), second.wrong | known)
+    return Mutant(second.values, f"rule + {second.kind}", (("rule",), second.where[0]), second.wrong | known)
 
 
 def _part(path: str, other: str) -> bool:
