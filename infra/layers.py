@@ -219,8 +219,8 @@ def ordered(found: Sequence[tuple[str, Layer]], root: Path) -> tuple[Layer, ...]
     if circle:
         problems.append(Problem(
             ", ".join(f"infra/{name}" for name in circle),
-            "; ".join(f"{one} reads {', '.join(sorted({*left[one].follows} & {*circle}))}" for one in circle),
-            "layers come up one after the other, so none reads another in a circle", "take one `reads` out",
+            "; ".join(f"{one} after {', '.join(sorted({*left[one].follows} & {*circle}))}" for one in circle),
+            "a layer comes up after those that it reads, or that its `after` names", "take one of these out",
         ))  # fmt: skip
     if problems or known != {layer.name for layer in result}:
         raise LayersError(problems)

@@ -24,6 +24,9 @@ IAP_RANGE = "35.235.240.0/20"
 # What bundles hold, by content, and what each is made of.
 BLOBS, MANIFESTS = "bundles/blobs/", "bundles/manifests/"
 
+# Folder of the checkpoint bucket for shards of text.
+TOKENS = "tokens"
+
 STATE_KEY = "pulumi-secrets"
 # On a host (docs/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"

@@ -87,9 +87,11 @@ _OBJECT_WRITES = (*_OBJECT_CREATES, "storage.objects.delete")  # which overwriti
 def grants(settings: Settings) -> Iterator[Grant]:
     """Every grant of the accounts of an environment's pipeline."""
     desired = settings[PipelineSettings]
-    raw, scratch = desired.raw_bucket_name, places.scratch_bucket(settings)
+    raw, scratch = desired.raw_bucket_name, names.scratch_bucket(settings)
     bucket = settings[StorageSettings].bucket_name
-    spark, run, trigger, check, build = (places.account_id(settings, which) for which in places.ACCOUNTS)
+    spark, run, trigger, check, build, view = (
+        places.account_id(settings, which) for which in places.ACCOUNTS
+    )
     tokens, records = (folder(one, bucket) for one in (places.TOKENS, places.RECORDS))
     node: tuple[str, ...] = ("dataproc.agents.create", "dataproc.tasks.lease")
     if desired.spark_role == WORKER:  # which holds what the grants below hold elsewhere
@@ -126,6 +128,7 @@ def grants(settings: Settings) -> Iterator[Grant]:
         Grant(build, "roles/artifactregistry.writer", "repository", places.name(settings),
               ("artifactregistry.repositories.uploadArtifacts",), "the function's image"),
     )  # fmt: skip
+    yield from _viewing(view, bucket)
     if desired.on_submit or desired.schedule:
         yield Grant(trigger, "roles/workflows.invoker", "project", "",
                     ("workflows.executions.create",), "start runs")  # fmt: skip
@@ -174,7 +177,7 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
     `everybody`: also where the settings name none.
     """
     desired, bucket = settings[PipelineSettings], settings[StorageSettings].bucket_name
-    raw, scratch = desired.raw_bucket_name, places.scratch_bucket(settings)
+    raw, scratch = desired.raw_bucket_name, names.scratch_bucket(settings)
     records = folder(places.RECORDS, bucket)
     if desired.runners or everybody:
         yield from (
@@ -196,20 +199,21 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
             yield Grant(RUNNER, "roles/storage.objectUser", "bucket", bucket,
                         ("storage.objects.get", "storage.objects.delete"), "take a run back from its slice",
                         folder(places.HANDOFFS, bucket))  # fmt: skip
-        if desired.existing_raw_bucket:
-            yield Grant(RUNNER, "roles/storage.legacyBucketReader", "bucket", raw, ("storage.buckets.get",),
-                        "its region")  # fmt: skip
     if {*desired.viewers} - {*desired.runners} or everybody:
-        yield from (
-            Grant(VIEWER, "roles/dataproc.serverlessViewer", "project", "", ("dataproc.batches.get",),
-                  "a batch's page", unproved="for Google's console; no command of ours asks for it"),
-            Grant(VIEWER, "roles/workflows.viewer", "project", "", ("workflows.executions.list",),
-                  "runs that failed before they had a record"),
-            Grant(VIEWER, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
-                  "what Spark printed"),
-            Grant(VIEWER, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS,
-                  "records of runs", records),
-        )  # fmt: skip
+        yield from _viewing(VIEWER, bucket)
+
+
+def _viewing(who: str, bucket: str) -> Iterator[Grant]:
+    yield from (
+        Grant(who, "roles/dataproc.serverlessViewer", "project", "", ("dataproc.batches.get",),
+              "a batch's page", unproved="for Google's console; no command of ours asks for it"),
+        Grant(who, "roles/workflows.viewer", "project", "", ("workflows.executions.list",),
+              "runs that failed before they had a record"),
+        Grant(who, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),
+              "what Spark printed"),
+        Grant(who, "roles/storage.objectViewer", "bucket", bucket, _OBJECT_READS,
+              "records of runs", folder(places.RECORDS, bucket)),
+    )  # fmt: skip
 
 
 def of_agents(settings: Settings) -> Iterator[Grant]:

@@ -22,10 +22,11 @@ _ABOUT = {
     places.TRIGGER: ("Pipeline triggers", "Starts the workflow when text was submitted, or on a schedule"),
     places.CHECK: ("Pipeline check", "Reads shards and says whether they are complete"),
     places.BUILD: ("Pipeline builds", "Builds the function that checks"),
+    places.VIEW: ("Pipeline viewer", "Looks at runs, for programs that report them"),
 }
 # What the names of people's grants on buckets begin with.
 _VERBS = {"records of runs": "records", "publish code": "publishes", "submit text": "submits",
-          "take a run back from its slice": "takes-back", "its region": "looks"}  # fmt: skip
+          "take a run back from its slice": "takes-back"}  # fmt: skip
 _ACTED_AS = (places.ORCHESTRATOR, places.TRIGGER, places.CHECK, places.BUILD)
 
 
@@ -107,6 +108,8 @@ class PipelineAccounts(pulumi.ComponentResource):
         for user in self._users():
             for which in _ACTED_AS:
                 accounts[places.account_id(self.settings, which)].user(user)
+        for user in self.settings[PipelineSettings].account_users:  # whose programs run as it
+            accounts[places.account_id(self.settings, places.VIEW)].user(user)
 
     def _people(self, opts: pulumi.ResourceOptions, buckets: Sequence[pulumi.Resource]) -> None:
         desired, bucket = self.settings[PipelineSettings], self.settings[StorageSettings].bucket_name

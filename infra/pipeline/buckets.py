@@ -3,6 +3,8 @@
 import pulumi
 import pulumi_gcp as gcp
 
+from infra import names
+from infra.errors import Problem, SettingsError
 from infra.pipeline import places
 from infra.pipeline.settings import PipelineSettings
 from infra.settings import Settings
@@ -12,6 +14,7 @@ _UNFINISHED: gcp.storage.BucketLifecycleRuleArgsDict = {
     "condition": {"age": 7},
 }
 _SOFT_DELETE_S = 7 * 86400
+_RAW = "pipeline:rawBucketName"
 
 
 class RawBucket(pulumi.ComponentResource):
@@ -42,13 +45,35 @@ class RawBucket(pulumi.ComponentResource):
         self.register_outputs({})
 
 
+def require_raw_bucket(settings: Settings, provider: pulumi.ProviderResource) -> None:
+    """Refuse somebody else's raw bucket that isn't there, or is in another region: each byte would be billed.
+
+    Raises SettingsError.
+    """
+    name, region = settings[PipelineSettings].raw_bucket_name, places.region(settings)
+    rule = f"with existingRawBucket it is there, and in {region}, beside Spark and the checkpoint bucket"
+    try:
+        # With a project of its own, since without one the provider asks Compute Engine for the bucket's.
+        found = gcp.storage.get_bucket(
+            name=name, project=settings.project, opts=pulumi.InvokeOptions(provider=provider)
+        )
+    except Exception as error:  # the engine raises no narrower type
+        problem = Problem(_RAW, f"{name}, which can't be looked up: {error}", rule,
+                          "name one that is there, and that you may get (storage.buckets.get)")  # fmt: skip
+        raise SettingsError(f"Pulumi.{settings.environment}.yaml", [problem]) from error
+    if found.location.lower() != region:
+        problem = Problem(_RAW, f"{name}, which is in {found.location.lower()}", rule,
+                          f"copy the text to a bucket in {region}, and name that")  # fmt: skip
+        raise SettingsError(f"Pulumi.{settings.environment}.yaml", [problem])
+
+
 class ScratchBucket(pulumi.ComponentResource):
     """Code and what Spark leaves: without soft delete, which would bill for a week what lived for an hour."""
 
     bucket: gcp.storage.Bucket
 
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
-        name = places.scratch_bucket(settings)
+        name = names.scratch_bucket(settings)
         super().__init__("tpu:pipeline:ScratchBucket", name, None, opts)
         self.bucket = gcp.storage.Bucket(
             name,

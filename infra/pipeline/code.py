@@ -18,7 +18,7 @@ from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Prec
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import storage
 
-from infra import layers
+from infra import layers, names
 from infra.errors import CommandError
 from infra.pipeline import facts, places
 from infra.pipeline.settings import PipelineSettings
@@ -62,7 +62,7 @@ def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> in
         sent = _upload(settings, code, files)
     mib = sum(sent.values()) / (1 << 20)
     what = f"{', '.join(sent)} sent, {mib:,.0f} MiB" if sent else "all there already"
-    print(f"code {code[:12]}…: gs://{places.scratch_bucket(settings)}/{places.CODE}/{code}: {what}")
+    print(f"code {code[:12]}…: gs://{names.scratch_bucket(settings)}/{places.CODE}/{code}: {what}")
     if record(settings.environment, "pipeline:code", code, root):
         print(f"Pulumi.{settings.environment}.yaml: pipeline:code is set")
     print(f"next: {layers.up_command('pipeline', settings.environment)}")
@@ -112,7 +112,7 @@ def unpacked(found: list[Path]) -> dict[str, bytes]:
 
 def _upload(settings: Settings, code: str, files: dict[str, Path]) -> dict[str, int]:
     """Create what isn't there; the bytes sent, by name."""
-    name, sent = places.scratch_bucket(settings), {}
+    name, sent = names.scratch_bucket(settings), {}
     up = layers.up_command("pipeline", settings.environment)
     try:
         bucket = storage.Client(project=settings.project).bucket(name)

@@ -5,7 +5,7 @@ from infra.pipeline.settings import PipelineSettings
 from infra.settings.schema import GcpSettings, Settings
 from infra.storage.settings import StorageSettings
 
-TOKENS, RECORDS, HANDOFFS = "tokens", "pipeline", "handoff"
+TOKENS, RECORDS, HANDOFFS = names.TOKENS, "pipeline", "handoff"
 """Folders of the checkpoint bucket: shards, a folder for each run; what is known of each run; and what slices
 that stand by are to train, a folder for each slice (workload/host/standby.py).
 """
@@ -25,7 +25,8 @@ MOUNT = "/mnt/checkpoints"
 """Where hosts, and pods of the queue, have the checkpoint bucket."""
 TAG = "tpu-spark"
 """Network tag of Spark's nodes, which talk to one another alone."""
-SPARK, ORCHESTRATOR, TRIGGER, CHECK, BUILD = ACCOUNTS = ("spark", "run", "trigger", "check", "build")
+ACCOUNTS = ("spark", "run", "trigger", "check", "build", "view")
+SPARK, ORCHESTRATOR, TRIGGER, CHECK, BUILD, VIEW = ACCOUNTS
 """Last parts of the accounts' ids."""
 
 
@@ -37,11 +38,6 @@ def name(settings: Settings) -> str:
 def region(settings: Settings) -> str:
     """Beside the bucket: Spark reads and writes there."""
     return settings[StorageSettings].location
-
-
-def scratch_bucket(settings: Settings) -> str:
-    """Of code, and of what Spark leaves behind."""
-    return names.scratch_bucket(settings)
 
 
 def labels(settings: Settings) -> dict[str, str]:
@@ -61,7 +57,7 @@ def account(settings: Settings, which: str) -> str:
 
 def code_folder(settings: Settings) -> str:
     """URL of the job's code and packages."""
-    return f"gs://{scratch_bucket(settings)}/{CODE}/{settings[PipelineSettings].code}"
+    return f"gs://{names.scratch_bucket(settings)}/{CODE}/{settings[PipelineSettings].code}"
 
 
 def workflow_id(settings: Settings) -> str:

@@ -21,7 +21,7 @@ from infra.jobs import handoff
 from infra.network import NetworkOutputs
 from infra.pipeline import PipelineOutputs, access, places, price, spark
 from infra.pipeline.accounts import PipelineAccounts
-from infra.pipeline.buckets import RawBucket, ScratchBucket
+from infra.pipeline.buckets import RawBucket, ScratchBucket, require_raw_bucket
 from infra.pipeline.settings import PipelineSettings
 from infra.pipeline.triggers import Triggers
 from infra.settings import Settings
@@ -45,7 +45,7 @@ class CheckFunction(pulumi.ComponentResource):
         packed = source()
         archive = gcp.storage.BucketObject(
             "source",
-            bucket=places.scratch_bucket(settings),
+            bucket=names.scratch_bucket(settings),
             name=f"function-{hashlib.sha256(packed.read_bytes()).hexdigest()}.zip",
             source=pulumi.FileAsset(str(packed)),
             opts=ours,
@@ -61,7 +61,7 @@ class CheckFunction(pulumi.ComponentResource):
                 "service_account": accounts.id_of(places.BUILD),
                 "docker_repository": accounts.repository.id,
                 "source": {
-                    "storage_source": {"bucket": places.scratch_bucket(settings), "object": archive.name}
+                    "storage_source": {"bucket": names.scratch_bucket(settings), "object": archive.name}
                 },
             },
             service_config={
@@ -153,7 +153,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     elif desired.train == "jobset":
         endpoint = upstream.read(GkeOutputs, settings).endpoint
     made: list[pulumi.Resource] = []
-    if not desired.existing_raw_bucket:
+    if desired.existing_raw_bucket:
+        require_raw_bucket(settings, provider)
+    else:
         made.append(RawBucket(settings, opts).bucket)
     made.append(ScratchBucket(settings, opts).bucket)
     accounts = PipelineAccounts(settings, made, opts)
@@ -167,7 +169,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         workflow=workflow.id,
         function_url=function.service_config.apply(lambda found: (found.uri if found else "") or ""),
         raw_bucket_name=pulumi.Output.from_input(desired.raw_bucket_name),
-        scratch_bucket_name=pulumi.Output.from_input(places.scratch_bucket(settings)),
+        scratch_bucket_name=pulumi.Output.from_input(names.scratch_bucket(settings)),
         tokens_folder=pulumi.Output.from_input(
             f"gs://{settings[StorageSettings].bucket_name}/{places.TOKENS}"
         ),

@@ -32,7 +32,7 @@ def _buckets(settings: Settings, given: set[str]) -> Iterator[Problem]:
     }
     for key, name in (
         ("rawBucketName", desired.raw_bucket_name),
-        ("scratchBucketName", places.scratch_bucket(settings)),
+        ("scratchBucketName", names.scratch_bucket(settings)),
     ):
         if name in taken:
             yield Problem(f"pipeline:{key}", f'"{name}"', f"that is {taken[name]}", "name another bucket")

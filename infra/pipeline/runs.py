@@ -49,7 +49,7 @@ class Runs:
     def measure(self, url: str) -> tuple[str, int, int]:
         """The folder below the raw bucket, its number of objects, and their bytes.
 
-        Raises CommandError for a folder elsewhere, in another region, or an empty one.
+        Raises CommandError for a folder elsewhere or an empty one.
         """
         found = _URL.fullmatch(url if url.endswith("/") else f"{url}/")
         if found is None or found[1] != self._raw:
@@ -58,8 +58,6 @@ class Runs:
                 f"    fix: gcloud storage cp -r FILES gs://{self._raw}/FOLDER/, then that folder"
             )
         folder = f"{found[2]}/" if found[2] else ""
-        if self._settings[PipelineSettings].existing_raw_bucket:  # ours is made beside the checkpoint bucket
-            self._refuse_elsewhere()
         with self._role(self._raw):
             sizes = [
                 int(one["size"])
@@ -70,18 +68,6 @@ class Runs:
             fix = f"gcloud storage cp FILES gs://{self._raw}/{folder}"
             raise CommandError(f"{url}: nothing is there\n    fix: {fix}")
         return folder, len(sizes), sum(sizes)
-
-    def _refuse_elsewhere(self) -> None:
-        region = places.region(self._settings)
-        with self._role(self._raw):
-            found = self._client.json("GET", f"{STORAGE}/storage/v1/b/{self._raw}")
-        location = str(found["location"]).lower()
-        if location != region:
-            raise CommandError(
-                f"gs://{self._raw} is in {location}, Spark and the checkpoint bucket in {region}: each "
-                "byte would be billed\n"
-                "    fix: copy the text to a bucket there, and name that as pipeline:rawBucketName"
-            )
 
     def submit(self, folder: str) -> str:
         """Write `_SUBMIT` into a folder, and start its run; the run."""

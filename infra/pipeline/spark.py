@@ -43,7 +43,7 @@ def batch(settings: Settings) -> dict[str, Any]:
                 "subnetworkUri": names.subnet_id(settings, places.region(settings)),
                 "networkTags": [places.TAG],
                 "ttl": f"{desired.ttl_minutes * 60}s",
-                "stagingBucket": places.scratch_bucket(settings),
+                "stagingBucket": names.scratch_bucket(settings),
             }
         },
         "labels": places.labels(settings),

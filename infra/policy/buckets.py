@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from infra import names
-from infra.pipeline import places
 from infra.pipeline.settings import PipelineSettings
 from infra.policy.rule import Check, Resource, Rule, literal
 from infra.settings import Settings
@@ -37,7 +36,7 @@ def _passing(settings: Settings) -> tuple[str, ...]:
 
 
 def _scratch(settings: Settings) -> tuple[str, ...]:
-    return (places.scratch_bucket(settings),) if PipelineSettings in settings.sections else ()
+    return (names.scratch_bucket(settings),) if PipelineSettings in settings.sections else ()
 
 
 def _ends(one: Resource, settings: Settings) -> Iterator[str]:

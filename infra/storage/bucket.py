@@ -5,6 +5,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
+from infra import names
 from infra.storage.settings import StorageSettings
 
 SECONDS_PER_DAY = 86400
@@ -83,7 +84,7 @@ def _lifecycle(kept: StorageSettings) -> list[gcp.storage.BucketLifecycleRuleArg
     }
     shards: gcp.storage.BucketLifecycleRuleArgsDict = {
         "action": {"type": "Delete"},
-        "condition": {"age": kept.tokens_days, "matches_prefixes": ["tokens/"]},
+        "condition": {"age": kept.tokens_days, "matches_prefixes": [f"{names.TOKENS}/"]},
     }
     always = [unfinished, *([shards] if kept.tokens_days else [])]
     if kept.hierarchical_namespace:

@@ -8,6 +8,7 @@ from typing import Any
 from rehearsal.plugin.errors import StandInError, UnsupportedError
 from rehearsal.standin.lifecycle import Context, Resource
 from rehearsal.standin.table import RESOURCE_MANAGER
+from rehearsal.standin.types.bucket import BUCKET
 from rehearsal.standin.types.bucket_object import BUCKET_OBJECT
 from rehearsal.standin.types.compute import NETWORK, SUBNETWORK
 
@@ -45,6 +46,12 @@ def _get_subnetwork(context: Context, arguments: Mapping[str, Any]) -> dict[str,
         given |= SUBNETWORK.parse(id_, context.settings)
     defaults = {"project": context.settings.project, "region": context.settings.location("region")}
     return _found(SUBNETWORK, context, {**defaults, **given})
+
+
+def _get_bucket(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = _only("getBucket", arguments, ("name", "project"))
+    # With a project the provider doesn't ask Compute Engine for it.
+    return _found(BUCKET, context, {**given, "id": given["name"]} if "project" in given else given)
 
 
 def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,6 +100,7 @@ def _get_client_config(context: Context, arguments: Mapping[str, Any]) -> dict[s
 INVOKES: dict[str, Invoke] = {
     "gcp:compute/getNetwork:getNetwork": _get_network,
     "gcp:compute/getSubnetwork:getSubnetwork": _get_subnetwork,
+    "gcp:storage/getBucket:getBucket": _get_bucket,
     "gcp:storage/getBucketObject:getBucketObject": _get_bucket_object,
     "gcp:organizations/getProject:getProject": _get_project,
     "gcp:organizations/getClientConfig:getClientConfig": _get_client_config,

@@ -29,10 +29,9 @@ RUN = {
 class Google:
     """What is asked for by its client, and what there is: objects, sizes, an execution's state."""
 
-    def __init__(self, *runs: Mapping[str, Any], location: str = "US-EAST5", state: str = "ACTIVE"):
+    def __init__(self, *runs: Mapping[str, Any], state: str = "ACTIVE"):
         self.records = {f"pipeline/{one['run']}/run.json": dict(one) for one in runs}
         self.sizes = {"corpus/a.jsonl": 1 << 30, "corpus/_SUBMIT": 0, "empty/a.jsonl": 0}
-        self.location = location
         self.asked: list[tuple[str, str, Any]] = []
         self.entries: list[dict[str, Any]] = []
         self.executions: list[dict[str, Any]] = []
@@ -49,8 +48,6 @@ class Google:
             raise RequestError(classify(f"Permission '{self.lacks}' denied on resource", 403))
         if method == "GET" and url.endswith("/executions"):
             return {"executions": self.executions}
-        if url.endswith(f"/b/{RAW}"):
-            return {"location": self.location}
         if url.endswith("entries:list"):
             # Audit entries of a batch have the batch's labels, too.
             assert 'logName:"dataproc.googleapis.com"' in body["filter"]
@@ -100,7 +97,7 @@ class Google:
 
 
 def runs(google: Google, **more: Any) -> Runs:
-    return Runs(settings(pipeline__existingRawBucket=True, **more), google)  # type: ignore[arg-type]
+    return Runs(settings(**more), google)  # type: ignore[arg-type]
 
 
 def test_many_records_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,17 +118,14 @@ def test_what_is_submitted_is_measured_and_the_marker_isnt_counted() -> None:
     assert runs(Google()).measure(f"gs://{RAW}")[0] == ""
 
 
-@pytest.mark.parametrize(("url", "location", "message"), [
-    ("gs://another/corpus/", "US-EAST5", "is no folder of gs://my-project-raw"),
-    ("corpus", "US-EAST5", "is no folder of gs://my-project-raw"),
-    (f"gs://{RAW}/corpus/", "US-CENTRAL1", "is in us-central1, Spark and the checkpoint bucket in us-east5"),
-    (f"gs://{RAW}/nothing/", "US-EAST5", "nothing is there"),
-    (f"gs://{RAW}/empty/", "US-EAST5", "nothing is there"),
+@pytest.mark.parametrize(("url", "message"), [
+    ("gs://another/corpus/", "is no folder of gs://my-project-raw"),
+    ("corpus", "is no folder of gs://my-project-raw"),
+    (f"gs://{RAW}/nothing/", "nothing is there"),
+    (f"gs://{RAW}/empty/", "nothing is there"),
 ])  # fmt: skip
-def test_what_cannot_be_submitted_is_refused_with_the_next_command(
-    url: str, location: str, message: str
-) -> None:
-    google = Google(location=location)
+def test_what_cannot_be_submitted_is_refused_with_the_next_command(url: str, message: str) -> None:
+    google = Google()
     with pytest.raises(CommandError, match=message) as found:
         runs(google).measure(url)
     assert "fix: " in str(found.value)

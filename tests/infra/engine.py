@@ -95,6 +95,7 @@ class Recording(pulumi.runtime.Mocks):
     objects: frozenset[str] = frozenset()
     network_mtu: int = 8896
     environment: str = "dev"
+    raw_location: str = "US-EAST5"  # of somebody else's raw bucket; empty where it isn't there
     secret: tuple[str, ...] = ()
     resources: list[Registration] = field(default_factory=list)
     reads: list[tuple[str, str]] = field(default_factory=list)
@@ -143,6 +144,10 @@ class Recording(pulumi.runtime.Mocks):
             if url not in self.objects:
                 raise EngineError("googleapi: got HTTP response code 404 with body: No such object")
             return {"selfLink": url, "name": args.args["name"]}
+        if args.token == "gcp:storage/getBucket:getBucket":
+            if not self.raw_location:
+                raise EngineError("googleapi: Error 404: The specified bucket does not exist., notFound")
+            return {"name": args.args["name"], "location": self.raw_location}
         if args.token == "gcp:organizations/getProject:getProject":
             return {"projectId": args.args["projectId"], "number": PROJECT_NUMBER}
         raise EngineError(f"unexpected call {args.token}")
@@ -196,6 +201,7 @@ def run(
     missing: str | None = None,
     network_mtu: int = 8896,
     environment: str = "dev",
+    raw_location: str = "US-EAST5",
     into: list[Recording] | None = None,
 ) -> Recording:
     """Run a layer's program and wait for all that it started. A change to None removes a key; `missing` is
@@ -207,7 +213,9 @@ def run(
     bucket = stacks.get("storage", {}).get("bucketName", "")
     objects = (f"manifests/{values.get('tpu:bundle')}", f"blobs/{startup.script_sha256()}")
     there = {f"gs://{bucket}/bundles/{name}" for name in objects if published}
-    recording = Recording(preview, stacks, frozenset(there - {missing}), network_mtu, environment)
+    recording = Recording(
+        preview, stacks, frozenset(there - {missing}), network_mtu, environment, raw_location
+    )
     if into is not None:
         into.append(recording)
     execute(layer, values, recording)

@@ -64,7 +64,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         tmp_path,
         ("selfish", layer("selfish", reads=("selfish",))),
         ("lonely", layer("lonely", may_read=("nowhere",))),
-        ("hen", layer("hen", reads=("egg",))),
+        ("hen", layer("hen", after=("egg",))),
         ("egg", layer("egg", reads=("hen",))),
         ("omelette", layer("omelette", reads=("egg",))),
         ("twin", layer("twin")),
@@ -74,7 +74,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     for sentence in (
         "infra/selfish: found reads selfish. Rule: a layer doesn't read itself. ",
         "infra/lonely: found reads nowhere. Rule: a layer reads layers that are there: egg, fleet, hen, ",
-        "infra/egg, infra/hen: found egg reads hen; hen reads egg. Rule: ",
+        "infra/egg, infra/hen: found egg after hen; hen after egg. Rule: a layer comes up after ",
         "infra/twin: found layer twin, as infra/other. Rule: each layer has its own name. ",
         "infra/other: found layer twin, as infra/twin. Rule: each layer has its own name. ",
         "twin:size: found claimed by infra/twin and infra/other. Rule: a setting belongs to one layer. ",

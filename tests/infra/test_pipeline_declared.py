@@ -68,18 +68,20 @@ def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_r
         return {(one["role"], one.get("bucket", "")) for one in grants if one["member"] == who}
 
     known = settings(**{key.replace(":", "__"): value for key, value in given.items()})
-    for who, which in ((ada, access.RUNNER), (bob, access.VIEWER)):
+    view = "serviceAccount:tpu-pipeline-view@my-project.iam.gserviceaccount.com"
+    for who, which in ((ada, access.RUNNER), (bob, access.VIEWER), (view, access.VIEWER)):
         table = [one for one in access.of_people(known) if one.who == which]
         assert roles(who) == {(one.role, one.what if one.on == "bucket" else "") for one in table}
     acts = {f"tpu-pipeline-{which}" for which in ("run", "trigger", "check", "build")}
-    for who in (sre, "serviceAccount:tpu-apply@my-project.iam.gserviceaccount.com"):
+    applies = "serviceAccount:tpu-apply@my-project.iam.gserviceaccount.com"
+    for who, more in ((sre, {"tpu-pipeline-view"}), (applies, set())):
         ids = [
             one["serviceAccountId"] for one in grants if one["member"] == who and "serviceAccountId" in one
         ]
-        assert {one.rpartition("/")[2].partition("@")[0] for one in ids} == acts
+        assert {one.rpartition("/")[2].partition("@")[0] for one in ids} == acts | more
 
 
-def test_a_raw_bucket_of_somebody_else_is_granted_to_spark_and_looked_at_by_runners() -> None:
+def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:
     def raw(**more: Any) -> set[tuple[str, str]]:
         known = settings(pipeline__runners=["user:a@example.com"], **more)
         every = [*access.grants(known), *access.of_people(known)]
@@ -87,7 +89,6 @@ def test_a_raw_bucket_of_somebody_else_is_granted_to_spark_and_looked_at_by_runn
 
     assert raw(pipeline__existingRawBucket=True) - raw() == {
         ("tpu-pipeline-spark", "roles/storage.objectViewer"),
-        (access.RUNNER, "roles/storage.legacyBucketReader"),
     }
 
 

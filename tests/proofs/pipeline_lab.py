@@ -35,6 +35,7 @@ PROJECT, NUMBER = "grants-lab", "123456789012"
 RAW, BUCKET, BUNDLE = f"{PROJECT}-raw", f"{PROJECT}-checkpoints", "ab" * 32
 PLACE = f"projects/{PROJECT}/locations/{REGION}"
 RUNNER, VIEWER = "ml-engineer@example.com", "viewer@example.com"
+PROGRAM = f"tpu-pipeline-view@{PROJECT}.iam.gserviceaccount.com"
 RATE = 60.0  # of Google's clock
 SETTINGS: dict[str, Any] = {
     "pulumi:disable-default-providers": ["*"],
@@ -84,7 +85,7 @@ class PipelineLab(Boxed):
         self.cloud.storage.limit.now = (
             self.cloud.world.clock.now
         )  # in which workflows wait before they try again
-        for who, token in ((OWNER, "1//refresh"), (RUNNER, RUNNER), (VIEWER, VIEWER)):
+        for who, token in ((OWNER, "1//refresh"), *((one, one) for one in (RUNNER, VIEWER, PROGRAM))):
             login = {
                 "type": "authorized_user",
                 "client_id": "lab",

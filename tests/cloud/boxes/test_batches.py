@@ -70,7 +70,7 @@ def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> 
     started = boxed.ask("POST", f"{BATCHES}?batchId=first", batch(spark, "job.py", "--shards", "8"))
     operation = boxed.done("dataproc.googleapis.com/v1", started)
     found = boxed.ask("GET", f"{BATCHES}/first")
-    assert (found["state"], "error" in operation) == ("SUCCEEDED", False), found
+    assert (found["state"], "error" in operation) == ("SUCCEEDED", False), found.get("stateMessage")
     assert [one["state"] for one in found["stateHistory"]] == ["PENDING", "RUNNING"]
     made = json.loads(boxed.read("result.json"))
     assert (made["args"], made["helper"], made["mode"]) == (["--shards", "8"], "shipped", "given")
