@@ -154,7 +154,7 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
         "text": f"{run['raw']}: {run.get('objects', '?')} objects, {run.get('bytes', '?')} bytes"
         + (f", inputs sha256 {tokens['inputs']}" if tokens.get("inputs") else ""),
         "code": run.get("code"),
-        "batch": run.get("batch"),
+        "batch": ", ".join(filter(None, (run.get("batch"), runs.batch(run)))),
         "shards": tokens
         and f"{tokens['shards']} of {tokens['tokens']} tokens, manifest sha256 {tokens['manifest']}",
         "training": run.get("training")

@@ -148,7 +148,7 @@ def _training(settings: Settings) -> Iterator[Grant]:
     storage = settings[StorageSettings]
     if desired.train == "jobset":
         yield Grant(who, "", "project", "", ("container.clusters.connect",), "jobs on the cluster",
-                    unproved="the scenario `pipeline-jobset` uses it")  # fmt: skip
+                    unproved="the scenario `pipeline-jobset` does it")  # fmt: skip
         return
     if desired.train == "slice":
         yield Grant(who, "roles/storage.objectUser", "bucket", storage.bucket_name,
@@ -206,7 +206,7 @@ def of_people(settings: Settings, *, everybody: bool = False) -> Iterator[Grant]
 def _viewing(who: str, bucket: str) -> Iterator[Grant]:
     yield from (
         Grant(who, "roles/dataproc.serverlessViewer", "project", "", ("dataproc.batches.get",),
-              "a batch's page", unproved="for Google's console; no command of ours asks for it"),
+              "the state of a batch"),
         Grant(who, "roles/workflows.viewer", "project", "", ("workflows.executions.list",),
               "runs that failed before they had a record"),
         Grant(who, "roles/logging.viewer", "project", "", ("logging.logEntries.list",),

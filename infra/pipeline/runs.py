@@ -146,14 +146,25 @@ class Runs:
                 return {}
             raise
 
+    def batch(self, run: Run) -> str:
+        """What Dataproc says of the batch that a run waits for; empty where it waits for none."""
+        if run["outcome"] != RUNNING or run["stage"] != "preprocess" or not run.get("batch"):
+            return ""
+        with self._role():
+            found = or_none(lambda: self._batch(run)) or {}
+        return f"{found['state']} since {found['stateTime']}" if found else "not there yet"
+
+    def _batch(self, run: Run) -> dict[str, Any]:
+        place = f"projects/{self._settings.project}/locations/{places.region(self._settings)}"
+        return self._client.json("GET", f"{DATAPROC}/{place}/batches/{run['batch']}")
+
     def cancel(self, run: Run) -> str:
         """End what a run does now; what was ended, in words. Raises CommandError for one that has ended."""
         if run["outcome"] != RUNNING:
             raise CommandError(f"{run['run']} has ended: {run['outcome']}")
         if run["stage"] == "preprocess" and run.get("batch"):
-            place = f"projects/{self._settings.project}/locations/{places.region(self._settings)}"
             with self._role(changes=True):
-                batch = self._client.json("GET", f"{DATAPROC}/{place}/batches/{run['batch']}")
+                batch = self._batch(run)
                 self._client.json("POST", f"{DATAPROC}/{batch['operation']}:cancel", body={})
             return "its batch; the run ends by itself when it sees that"
         taken = self._take_back(run) if run.get("slice") else ""

@@ -37,6 +37,7 @@ class Google:
         self.executions: list[dict[str, Any]] = []
         self.refused, self.lacks = "", "workflows.executions.create"
         self.execution: dict[str, Any] | None = {"state": state}
+        self.batch: dict[str, Any] | None = {"state": "PENDING", "stateTime": "2026-11-24T10:01:00Z"}
         self.unlisted: RequestError | None = None
         self.written: list[str] = []
 
@@ -56,7 +57,9 @@ class Google:
             more = {"nextPageToken": str(at + 1)} if self.entries[at + 1 :] else {}
             return {"entries": self.entries[at : at + 1], **more}
         if "/batches/" in url:
-            return {"operation": "projects/p/regions/us-east5/operations/o"}
+            if self.batch is None:
+                raise RequestError(classify("no such batch", 404))
+            return {"operation": "projects/p/regions/us-east5/operations/o", **self.batch}
         if url.endswith("/e-1"):
             if self.execution is None:
                 raise RequestError(classify("no such execution", 404))
@@ -186,6 +189,17 @@ def test_a_run_whose_workflow_died_or_is_forgotten_can_be_tried_again(
     google.execution = execution
     runs(google).retry(RUN)
     assert google.asked[-1][0] == "POST"
+
+
+def test_the_batch_that_a_run_waits_for_is_looked_at_and_no_other() -> None:
+    google = Google()
+    assert runs(google).batch(RUN) == "PENDING since 2026-11-24T10:01:00Z"
+    google.batch = None
+    assert runs(google).batch(RUN) == "not there yet"
+    asked = len(google.asked)
+    for other in ({"outcome": "failed"}, {"stage": "check"}, {"batch": None}):
+        assert runs(google).batch({**RUN, **other}) == ""
+    assert len(google.asked) == asked
 
 
 def test_a_batch_is_cancelled_by_its_operation() -> None:
@@ -363,6 +377,8 @@ def test_who_lacks_a_role_is_told_of_the_lists_that_grant_it_and_of_no_other() -
         CommandError, match=r"fix: roles/dataproc.serverlessEditor \(pipeline:runners\) on the project, then"
     ):
         runs(google).cancel(RUN)
+    with pytest.raises(CommandError, match=r"serverlessViewer \(pipeline:viewers\) or roles/.*Editor"):
+        runs(google).batch(RUN)
     google.refused, google.lacks = "POST https://logging", "logging.logEntries.list"
     with pytest.raises(
         CommandError, match=r"\(pipeline:viewers\) or roles/logging.viewer \(pipeline:runners\)"

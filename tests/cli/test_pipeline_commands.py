@@ -45,6 +45,14 @@ def test_a_runs_page_has_text_code_shards_training_and_price(
     assert json.loads(capsys.readouterr().out)["tokens"]["tokens"] == 1000
 
 
+def test_the_page_of_a_run_that_waits_for_its_batch_has_the_batchs_state(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.records["pipeline/r17/run.json"] = {**RUN}
+    assert pipeline.main(["status", "dev", "r17"]) == 0
+    assert "batch    tpu-pipeline-r17, PENDING since 2026-11-24T10:01:00Z\n" in capsys.readouterr().out
+
+
 def test_what_runs_cost_is_a_table(google: Google, capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline.main(["cost", "dev"]) == 0
     head, row, *_ = capsys.readouterr().out.splitlines()

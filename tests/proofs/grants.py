@@ -263,6 +263,10 @@ def _people(proof: Proof) -> None:
             time.sleep(0.2)
         printed.append(lab.tpu("pipeline", "logs", "dev", other, fine=False))
     runner = access.RUNNER
+    for viewer, who in ((access.VIEWER, VIEWER), (places.VIEW, PROGRAM)):
+        page = ("pipeline", "status", "dev", other)
+        proof.refused(proof.grant(viewer, "dataproc.serverlessViewer"), *page, who=who)
+        assert "RUNNING since" in lab.tpu(*page, who=who)
     editor = proof.grant(runner, "dataproc.serverlessEditor")
     proof.refused(editor, "pipeline", "cancel", "dev", other, "--yes", who=RUNNER)
     lab.tpu("pipeline", "cancel", "dev", other, "--yes")
