@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pulumi
 import pulumi_gcp as gcp
 
 from infra import names
-from infra.account import Account
+from infra.account import Account, short
 from infra.gcp.acting import wait_until_it_may_act
 from infra.pipeline import access, places
 from infra.pipeline.settings import PipelineSettings
@@ -80,13 +81,18 @@ class PipelineAccounts(pulumi.ComponentResource):
         return list(dict.fromkeys(filter(None, named)))
 
     def _grants(self, accounts: dict[str, Account], buckets: Sequence[pulumi.Resource]) -> None:
-        for one in access.grants(self.settings):
+        every = list(access.grants(self.settings))
+        alike = Counter((one.who, short(one.role)) for one in every if one.on == "project")
+        for one in every:
             account = accounts[one.who]
             if not one.role:
                 title = f"TPU pipeline: {one.why}"
                 account.project_role(account.own_role(one.title, title, one.permissions))
             elif one.on == "project":
-                account.project_role(one.role)
+                service = one.role.removeprefix("roles/").partition(".")[0]
+                account.project_role(
+                    one.role, name=f"-{service}" if alike[one.who, short(one.role)] > 1 else ""
+                )
             elif one.on == "bucket":
                 account.bucket_role(one.what, one.role, one.only, one.why if one.only else "", buckets)
             elif one.on == "repository":

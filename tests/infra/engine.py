@@ -98,6 +98,7 @@ class Recording(pulumi.runtime.Mocks):
     raw_location: str = "US-EAST5"  # of somebody else's raw bucket; empty where it isn't there
     secret: tuple[str, ...] = ()
     resources: list[Registration] = field(default_factory=list)
+    names: set[tuple[str, str]] = field(default_factory=set)
     reads: list[tuple[str, str]] = field(default_factory=list)
     calls: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
     exports: dict[str, Any] = field(default_factory=dict)
@@ -107,6 +108,9 @@ class Recording(pulumi.runtime.Mocks):
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         """A preview answers with the inputs alone, so that ids and states are unknown, as in the engine."""
         outputs = dict(args.inputs)
+        if (args.typ, args.name) in self.names:  # the engine's rule, but for the parents' types in the URN
+            raise EngineError(f"Duplicate resource URN …{args.typ}::{args.name}; try giving it a unique name")
+        self.names.add((args.typ, args.name))
         if args.resource_id:
             self.reads.append((args.typ, args.resource_id))
             return args.resource_id, {**outputs, "mtu": self.network_mtu}

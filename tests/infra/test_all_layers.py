@@ -21,7 +21,7 @@ DECLARED = {
     "gke": 16,
     "queue": 134,
     "builds": 41,
-    "pipeline": 44,
+    "pipeline": 50,
     "monitoring": 46,
 }
 _GKE = {
