@@ -53,7 +53,8 @@ class PipelineSettings:
         example="my-project-raw",
     )
     existing_raw_bucket: bool = setting(
-        "the bucket exists and belongs to somebody else: it is read, never changed", default=False
+        "the bucket is there, in storage:location, and belongs to somebody else: it is read, never changed",
+        default=False,
     )
     raw_nearline_days: int = setting(
         "days after which raw text goes to NEARLINE, which bills each read; 0: never",
