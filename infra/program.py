@@ -4,13 +4,14 @@ from datetime import UTC, datetime
 
 import pulumi
 
-from infra import layers, names, prices, settings, stacks
-from infra.errors import InfraError
+from infra import layers, names, prices, settings, stacks, upstream
+from infra.errors import InfraError, UpstreamError
 from infra.guard import MEMBERS, Living
 from infra.layers import Layer
 from infra.outputs import Outputs
 from infra.policy.enforce import enforce
 from infra.settings import Settings
+from infra.storage import StorageOutputs
 
 
 def run() -> None:
@@ -26,6 +27,7 @@ def run() -> None:
         layer = _of_the_project(checked)
         enforce(checked, layer.name, datetime.now(tz=UTC).date())
         stacks.refuse_interrupted(pulumi.get_stack(), layer.name)
+        _enabled(checked, layer)
         providers = {name: make(checked, layer.name) for name, make in layer.providers.items()}
         outputs = layer.program(checked, providers)
         if not isinstance(outputs, layer.outputs):
@@ -46,6 +48,18 @@ def _of_the_project(checked: Settings) -> Layer:
     if layer is None:
         raise InfraError(layers.off(name, checked.environment))
     return layer
+
+
+def _enabled(checked: Settings, layer: Layer) -> None:
+    """Refuse an update that calls a service which storage would enable by the settings as they are now."""
+    there = upstream.known(StorageOutputs, "services") if "storage" in layer.needs else None
+    if there is None or not (missing := sorted({*layer.services(checked)} - {*there})):
+        return
+    command = layers.up_command("storage", checked.environment)
+    problem = f"{', '.join(missing)}: not enabled in {checked.project}; run this first: {command}"
+    if not pulumi.runtime.is_dry_run():
+        raise UpstreamError(problem)
+    pulumi.log.info(problem)
 
 
 def _guard(checked: Settings, layer: Layer, outputs: Outputs, made: list[pulumi.Resource]) -> None:

@@ -36,6 +36,7 @@ class StorageOutputs(Outputs):
     secrets_provider: Output[str] | None = output(
         "`gcpkms://…`, for `pulumi stack init`; absent: no `storage:stateKeyRing`", default=None
     )
+    services: Output[list[str]] | None = output("Google's services that it has enabled", default=None)
 
 
 def _planned(settings: Settings) -> dict[str, Any]:

@@ -53,4 +53,5 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         controller_account_email=account.email if account else None,
         state_backend=state.name.apply(lambda name: f"gs://{name}") if state else None,
         secrets_provider=key.id.apply(lambda key_id: f"gcpkms://{key_id}") if key else None,
+        services=pulumi.Output.all(*(one.service for one in services.services)),
     )

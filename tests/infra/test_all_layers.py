@@ -8,8 +8,10 @@ import pytest
 
 from infra.layers import layers
 from infra.queue.versions import IMAGES
+from infra.settings import parse
+from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.standin.types import TYPES
-from tests.infra.engine import UPSTREAM, Recording, run
+from tests.infra.engine import BASE, UPSTREAM, Recording, run
 from tests.infra.test_queue_layer import CLUSTER
 
 LAYERS = [layer.name for layer in layers()]
@@ -111,6 +113,23 @@ def test_an_update_names_the_layer_that_isnt_up_before_it_makes_anything(layer: 
     with pytest.raises(pulumi.RunError, match=f"^{lacks} is not up; run this first: .*{lacks} up -s dev"):
         run(layer, EVERYTHING, up={**UP, lacks: {}}, into=found)
     assert [one.type for one in found[0].resources if not one.type.startswith("pulumi:")] == []
+
+
+@pytest.mark.parametrize("layer", [one.name for one in layers() if "storage" in one.needs])
+def test_a_service_that_came_with_a_setting_is_enabled_before_anything_is_made(layer: str) -> None:
+    (one,) = [each for each in layers() if each.name == layer]
+    settings = parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING}, "f"), "f")
+    *others, last = sorted(one.services(settings))
+    found: list[Recording] = []
+    up = {**UP, "storage": {**UP["storage"], "services": others}}
+    with pytest.raises(
+        pulumi.RunError, match=f"^{last}: not enabled in my-project; run this first: .*storage up"
+    ):
+        run(layer, EVERYTHING, up=up, into=found)
+    assert [each.type for each in found[0].resources if not each.type.startswith("pulumi:")] == []
+    assert f"{last}: not enabled" in "\n".join(run(layer, EVERYTHING, preview=True, up=up).log)
+    up["storage"] = {**UP["storage"], "services": [*others, last]}
+    assert run(layer, EVERYTHING, up=up).exports
 
 
 def test_only_known_types_are_used(recording: tuple[str, Recording]) -> None:

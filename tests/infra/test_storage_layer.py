@@ -281,7 +281,11 @@ def test_the_controllers_account_is_granted_exactly_this(preview: bool) -> None:
 
 
 def test_outputs() -> None:
-    assert run("storage").exports == {
+    done = run("storage")
+    enabled = [one.inputs["service"] for one in done.of("gcp:projects/service:Service")]
+    assert len(enabled) >= 5
+    assert done.exports == {
+        "services": enabled,
         "bucketName": "my-project-checkpoints",
         "stepsBucketName": "my-project-checkpoints-steps",
         "serviceAccountEmail": "tpu-training@my-project.iam.gserviceaccount.com",

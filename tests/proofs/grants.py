@@ -398,7 +398,7 @@ def _unused(lab: PipelineLab) -> set[str]:
         member = lab.member(one).partition(":")[2]
         role = f"{one.full_role(now.project)} {lab.resource(one)}"
         there = used.get((member, role), set())
-        if not one.unproved and set(one.permissions) - there:
+        if set(one.permissions) - there:
             unused.add(f"{named(one)}: {', '.join(sorted(set(one.permissions) - there))}")
     return unused
 
