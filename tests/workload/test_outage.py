@@ -14,6 +14,7 @@ import requests
 from aiohttp import web
 from google.api_core import exceptions as google
 from google.cloud.storage.exceptions import InvalidResponse
+from orbax.checkpoint._src.metadata import checkpoint as metadata  # type: ignore[import-untyped]
 
 from tests.cloud.storage.storage_front import PROJECT, Front
 from tests.workload.slice import SETTINGS, Workers
@@ -191,6 +192,35 @@ def test_a_save_that_failed_is_told_and_the_next_one_may_succeed(tmp_path: Path)
     assert checkpoints.save_surely(2, STATE)
     assert refused.is_set()
     assert output == [("save-failed", {"step": 1, "reason": "metrics: storage answers HTTP 503"})]
+    assert list_steps(store).complete == (2,)
+
+
+@pytest.mark.slow
+def test_a_save_is_not_blamed_for_what_the_one_before_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orbax writes a checkpoint's own metadata beside its arrays; in an outage both fail."""
+    store, failing = Out(tmp_path), [True]
+
+    def losses(_: int) -> None:
+        if failing[0]:
+            raise OutageError("metrics: storage answers HTTP 503")
+
+    write = metadata._MetadataStoreImpl.write
+
+    def writes(self: Any, path: Any, content: Any) -> None:
+        if failing[0]:
+            raise OutageError(f"{path}: storage answers HTTP 503")
+        write(self, path, content)
+
+    monkeypatch.setattr(metadata._MetadataStoreImpl, "write", writes)
+    checkpoints, output = saving(store, losses=losses)
+    assert checkpoints.save(1, STATE) == ""
+    assert "under way" not in checkpoints._previous(20.0)
+    failing[0] = False
+    assert checkpoints.save(2, STATE) == ""
+    checkpoints.wait()
+    assert [(kind, details["step"]) for kind, details in output] == [("save-failed", 1)]
     assert list_steps(store).complete == (2,)
 
 

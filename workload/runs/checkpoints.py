@@ -42,6 +42,7 @@ _STEP = re.compile(rf"{FOLDER}/(\d+)/(.+)")
 _REMOVED_AT_ONCE = 8  # objects; as many connections as the client keeps open, and two to spare
 PATIENCE_S = 30.0  # with the save before: then training continues, and saves once that is complete
 _ANSWER_S = 5.0  # that training stands still to hear whose the run is
+_SMALL_FILES = 8  # of a checkpoint, at most, whose writes may fail one by one
 _ASK_AGAIN_S = 1.0  # where there is nothing to do but to save
 _BY_MARKER = AtomicityOptions(mode=AtomicityMode.COMMIT_FILE)
 
@@ -250,6 +251,7 @@ class Checkpoints:
             self._complete.discard(step)
         if step in self._complete:
             return ""
+        self._forget_failures()
         begins()
         self._begun, self._step = time.monotonic(), step
         outage.try_until(self._begun + self._config.timeout_s)
@@ -366,6 +368,19 @@ class Checkpoints:
             self._complete.add(step)
         self._begin_to_retire()
         return ""
+
+    def _forget_failures(self) -> None:
+        """The next save isn't blamed for those of the one before, which were reported.
+
+        Orbax raises a failure of the arrays first, and keeps those of a checkpoint's small files, each by
+        itself, until it is asked again: by the next save.
+        """
+        for _ in range(_SMALL_FILES):
+            try:
+                self._saver.wait_until_finished()
+            except Exception:  # orbax raises what it likes
+                continue
+            return
 
     def _begin_to_retire(self) -> None:
         readable = sorted(self._complete - self._unreadable)
