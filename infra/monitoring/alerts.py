@@ -172,7 +172,7 @@ ALERTS = (
         means="the newest checkpoint is too old: a preemption now would cost that much",
         severity="ERROR",
         conditions={"no checkpoint": Query(_mean("checkpoint-age", ">", "5m"))},
-        threshold=7200, low=300, high=604800, unit="s since a checkpoint",
+        threshold=7200, low=60, high=604800, unit="s since a checkpoint",
     ),
     Alert(
         name="checkpoint-failed",
