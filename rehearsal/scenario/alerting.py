@@ -62,6 +62,8 @@ def fired(scene: Scene, step: steps.Fired) -> None:
         if found is None:
             raise ScenarioFailed(f"the notification of {alert} names no first command")
         _run(scene, alert, found[1], pattern)
+    if step.mend:
+        scene.shell.run(["bash", "-c", step.mend])
     rate = scene.control.status()["clock"]["rate"]
     scene.control.set_clock(step.clock or rate)
     scene.wait_until(f"{step}, closed", lambda: published("closed"), step.timeout_s)

@@ -131,11 +131,13 @@ class Fired(Typed):
     """Wait until each of these alerts has opened one new incident, and closed it; no other alert may have.
 
     Each must be published to the topic that `subscription` is of, open and closed. In between, the first
-    command of its runbook is run as the notification has it, and must print a match.
+    command of its runbook is run as the notification has it, and must print a match; then `mend`, a command
+    that ends the fault.
     """
 
     alerts: dict[str, Any]  # name of the alert → what the command prints
     subscription: str
+    mend: str = ""
     clock: float | None = None  # virtual seconds a second until they close
     timeout_s: float = 180.0
 

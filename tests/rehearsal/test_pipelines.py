@@ -205,6 +205,12 @@ def test_an_alert_opens_once_is_looked_into_and_closes(scene: Scene, world: Worl
         alerting.fired(scene, steps.Fired({"batch-failed": "two"}, "oncall"))
 
 
+def test_a_fault_is_mended_once_its_alert_was_looked_into(scene: Scene, world: World) -> None:
+    world.opens("batch-failed", "1")
+    alerting.fired(scene, steps.Fired({"batch-failed": "two"}, "oncall", mend="echo mended"))
+    assert world.typed == ["bash -c echo two batches\necho exit status $?", "bash -c echo mended"]
+
+
 def test_an_alert_that_nobody_expects_fails_the_step(scene: Scene, world: World) -> None:
     world.opens("batch-failed", "1")
     world.opens("workflow-failed", "2")
