@@ -55,14 +55,23 @@ def main(arguments: Sequence[str]) -> int:
     settings = from_file(options.environment)
     if settings.get(QueueSettings) is None:
         raise CommandError(layers.off("queue", options.environment))
-    if options.command == "submit":
-        return _submit(settings, options, words)
-    if options.command == "list":
-        return _list(settings, options)
     if options.command == "image":
         return offline.image(settings, options)
     if options.command == "tensorboard":
         return offline.tensorboard(settings, options)
+    try:
+        return _on_the_cluster(settings, options, words)
+    except RequestError as error:
+        if error.failure.kind is not Kind.PERMISSION:
+            raise
+        raise CommandError(_for_members(settings, error.failure.message, options.team)) from None
+
+
+def _on_the_cluster(settings: Settings, options: argparse.Namespace, words: Sequence[str]) -> int:
+    if options.command == "submit":
+        return _submit(settings, options, words)
+    if options.command == "list":
+        return _list(settings, options)
     team = team_of(settings, options.team)
     if options.command == "logs":
         return _logs(_jobs(settings, team), options)
@@ -70,18 +79,24 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _jobs(settings: Settings, team: Team) -> Jobs:
-    client = Client(settings.project)
+    client, environment = Client(settings.project), settings.environment
     name = settings[GkeSettings].cluster_name
     try:
-        return Jobs(found(client, pools.region(settings), name, settings.environment), team)
+        return Jobs(found(client, pools.region(settings), name, environment), team, environment)
     except RequestError as error:
         if error.failure.kind is not Kind.PERMISSION:
             raise
-        raise CommandError(
-            f"the cluster {name} isn't yours to see: {error.failure.message}\n"
-            f"    fix: the platform engineer adds your account to the members of a team in queue:teams, then "
-            f"pulumi -C infra/queue up -s {settings.environment}"
-        ) from None
+        what = f"the cluster {name} isn't yours to see: {error.failure.message}"
+        raise CommandError(_for_members(settings, what)) from None
+
+
+def _for_members(settings: Settings, refused: str, team: str | None = None) -> str:
+    """A refusal by IAM or by the cluster: both rights come with a team, and no role that one asks for."""
+    return (
+        f"{refused}\n"
+        f"    fix: the platform engineer adds your account to the members of {team or 'a team'} in "
+        f"queue:teams, then pulumi -C infra/queue up -s {settings.environment}"
+    )
 
 
 def _submit(settings: Settings, options: argparse.Namespace, words: Sequence[str]) -> int:

@@ -35,7 +35,7 @@ class Kind(StrEnum):
 _HTTP_OF_RPC = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401}
 _OF_STATUS = {
     400: Kind.INVALID, 401: Kind.LOGIN, 403: Kind.PERMISSION, 404: Kind.MISSING, 409: Kind.TRANSIENT,
-    412: Kind.INVALID, 429: Kind.RATE, 501: Kind.INVALID,
+    412: Kind.INVALID, 422: Kind.INVALID, 429: Kind.RATE, 501: Kind.INVALID,
 }  # fmt: skip
 # What the text says counts before the number: Google gives 429 and 8 to three different things. In order.
 _OF_TEXT: tuple[tuple[str, Kind], ...] = (

@@ -53,8 +53,9 @@ class Status:
 class Jobs:
     """Of one team; every method raises RequestError where the cluster can't answer."""
 
-    def __init__(self, cluster: Cluster, team: Team):
-        self._cluster, self._team = cluster, team
+    def __init__(self, cluster: Cluster, team: Team, environment: str = "ENV"):
+        """`environment`: for the commands that its messages name."""
+        self._cluster, self._team, self._environment = cluster, team, environment
         self._jobsets = f"/apis/{API}/namespaces/{team.namespace}/jobsets"
         self._queue = f"namespaces/{team.namespace}/localqueues/{team.queue}"
 
@@ -63,7 +64,8 @@ class Jobs:
         if self._cluster.get(f"/apis/{KUEUE}/{self._queue}") is None:
             raise InfraError(
                 f"the namespace {self._team.namespace} has no queue {self._team.queue}\n"
-                "    fix: the platform engineer brings the layer up: pulumi -C infra/queue up"
+                "    fix: the platform engineer brings the layer up: "
+                f"pulumi -C infra/queue up -s {self._environment}"
             )
         manifest = jobset(job)
         try:
@@ -73,7 +75,8 @@ class Jobs:
             if error.failure.kind is Kind.EXISTS:
                 raise InfraError(
                     f"{self._team.name} has a job {job.name} already\n"
-                    f"    fix: another name (--name), or tpu job cancel ENV {self._team.name} {job.name}"
+                    "    fix: another name (--name), or "
+                    f"tpu job cancel {self._environment} {self._team.name} {job.name}"
                 ) from None
             raise
 

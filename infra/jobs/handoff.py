@@ -337,7 +337,8 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
         return
     if member not in team.members:
         rule = "the workflow submits as a member of the team"
-        fix = f"add {member} to the members of {team.name}, then pulumi -C infra/queue up"
+        up = f"pulumi -C infra/queue up -s {settings.environment}"
+        fix = f"add {member} to the members of {team.name}, then {up}"
         yield Problem(f"queue:teams ({team.name})", f"{len(team.members)} members without it", rule, fix)
     try:
         submission(

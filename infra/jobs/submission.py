@@ -117,7 +117,8 @@ def _people(settings: Settings, asked: Request) -> Iterator[Problem]:
     known = [team.name for team in teams(settings)]
     if asked.team not in known:
         near = difflib.get_close_matches(asked.team, known, 1)
-        fix = f"perhaps {near[0]}" if near else "add it to queue:teams, then pulumi -C infra/queue up"
+        up = f"pulumi -C infra/queue up -s {settings.environment}"
+        fix = f"perhaps {near[0]}" if near else f"add it to queue:teams, then {up}"
         yield Problem("TEAM", f'"{asked.team}"', f"one of queue:teams: {', '.join(known) or 'none'}", fix)
     if asked.priority not in PRIORITIES:
         yield Problem(
@@ -175,9 +176,8 @@ def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> lis
     """The pools that the job may run on: of one size and machine, as many as it has slices."""
     every = pools.pools(settings)
     if not every:
-        problems.append(
-            Problem("gke:tpuPools", "no pool", "jobs run on node pools", "add one, and bring gke up")
-        )
+        fix = f"add one, then pulumi -C infra/gke up -s {settings.environment}, then infra/queue"
+        problems.append(Problem("gke:tpuPools", "no pool", "jobs run on node pools", fix))
         return []
     found = [
         pool

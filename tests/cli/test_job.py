@@ -282,7 +282,7 @@ def test_jobs_of_another_team_are_not_shown_and_it_is_named(
     assert shown.out == "no jobs\n  next: tpu job submit dev vision -- train tiny.toml\n"
     listing(monkeypatch, vision=REFUSED, speech=REFUSED)
     assert main(["job", "list", "dev"]) == 1
-    assert "may not list jobsets" in capsys.readouterr().err
+    assert "may not list jobsets\n    fix: the platform engineer adds your account" in capsys.readouterr().err
     listing(monkeypatch, vision=RequestError(Failure(Kind.TRANSIENT, "503")), speech=[])
     assert main(["job", "list", "dev"]) == 1
 
@@ -374,6 +374,27 @@ def test_a_cluster_that_isnt_yours_to_see_names_who_can_change_that(
     shown = capsys.readouterr().err
     assert "the cluster tpu isn't yours to see: may not list jobsets" in shown
     assert "adds your account to the members of a team in queue:teams" in shown
+
+
+@pytest.mark.parametrize("line", [
+    ["list", "dev", "speech"], ["logs", "dev", "speech", "train"], ["cancel", "dev", "speech", "train"],
+    ["submit", "dev", "speech", "--", "train", "tiny.toml"],
+])  # fmt: skip
+def test_what_another_teams_namespace_refuses_comes_with_who_can_change_that(
+    line: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No role at Google helps there, which a refusal by Google would name."""
+
+    def refused(*_: object) -> None:
+        raise REFUSED
+
+    monkeypatch.setattr(command, "_jobs", refused)
+    assert main(["job", *line]) == 1
+    shown = capsys.readouterr().err
+    assert shown == (
+        "error: may not list jobsets\n    fix: the platform engineer adds your account to the members of speech "
+        "in queue:teams, then pulumi -C infra/queue up -s dev\n"
+    )
 
 
 def test_without_a_team_there_are_no_jobs(

@@ -108,7 +108,7 @@ def test_only_a_404_is_missing() -> None:
 def test_every_status_has_a_kind_and_a_fix(status: int) -> None:
     found = classify("no words", status)
     assert found.fix
-    assert (found.kind in FOR_PEOPLE) == (status in (400, 401, 403, 412, 501))
+    assert (found.kind in FOR_PEOPLE) == (status in (400, 401, 403, 412, 422, 501))
 
 
 def test_a_quota_and_a_permission_are_named() -> None:

@@ -92,7 +92,7 @@ def pod(job: int, host: int, phase: str = "Running", made: str = "1", **status: 
 def jobs(failure: Kind | None = None, **objects: Any) -> tuple[Jobs, Api]:
     paths = {"jobsets": JOBSETS, "workloads": WORKLOADS, "pods": PODS, "pending": PENDING}
     api = Api({paths.get(key, key): value for key, value in objects.items()}, failure)
-    return Jobs(api, TEAM), api
+    return Jobs(api, TEAM, "dev"), api
 
 
 def status(one: Any, made: Any = None, pods: Any = (), **more: Any) -> Status:
@@ -226,7 +226,8 @@ def job() -> Job:
 
 
 @pytest.mark.parametrize(("failure", "error", "message"), [
-    (Kind.EXISTS, InfraError, "vision has a job train already"), (Kind.PERMISSION, RequestError, "refused"),
+    (Kind.EXISTS, InfraError, r"vision has a job train already\n.* or tpu job cancel dev vision train$"),
+    (Kind.PERMISSION, RequestError, "refused"),
 ])  # fmt: skip
 def test_why_a_job_isnt_taken(failure: Kind, error: type[Exception], message: str) -> None:
     ours, _ = jobs(failure, **{f"/apis/kueue.x-k8s.io/v1beta2/{QUEUE}": {}})
@@ -239,7 +240,8 @@ def test_a_job_is_tried_before_it_is_made_and_not_without_its_queue() -> None:
     ours.submit(job())
     assert api.asked == [(JOBSETS, {"dryRun": "All"}), (JOBSETS, {})]
     ours, api = jobs()
-    with pytest.raises(InfraError, match="the namespace vision-space has no queue default"):
+    message = r"the namespace vision-space has no queue default\n    fix: .*pulumi -C infra/queue up -s dev$"
+    with pytest.raises(InfraError, match=message):
         ours.submit(job())
     assert api.asked == []
 

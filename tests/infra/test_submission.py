@@ -48,7 +48,7 @@ def notes(one: Submission) -> dict[str, str]:
 def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
     one = ask()
     assert (one.job.name, one.job.hosts, one.job.chips_per_host, one.job.slices) == ("train-tiny", 4, 4, 1)
-    assert one.hourly == pytest.approx(16 * 1.4031, rel=0.1)
+    assert one.hourly == pytest.approx(16 * 1.4033)
     assert one.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pools"
 
 
@@ -161,6 +161,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"team": "visoin"},
         'TEAM: found "visoin". Rule: one of queue:teams: vision, speech. Fix: perhaps vision',
     ),
+    ({"team": "research"}, "Fix: add it to queue:teams, then pulumi -C infra/queue up -s dev"),
     ({"priority": "urgent"}, "Rule: one of low, medium, high"),
     ({"name": "Train"}, "1 to 40 lowercase letters"),
     ({"name": "x" * 41}, "1 to 40 lowercase letters"),
@@ -185,7 +186,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"slices": 2}, "1 at most. Fix: --slices 1"),
     ({"slices": 0}, "1 to 1024"),
     ({"pools": TWO, "size": "v6e-16", "slices": 3}, "2 at most"),
-    ({"pools": [{**TWO[0], "count": 0}]}, "jobs run on node pools"),
+    ({"pools": [{**TWO[0], "count": 0}]}, "Fix: add one, then pulumi -C infra/gke up -s dev"),
 ]
 
 
