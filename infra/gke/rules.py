@@ -9,7 +9,7 @@ from infra.catalog import region_of
 from infra.errors import Problem
 from infra.gke.facts import CHANNELS, CHANNELS_READ
 from infra.gke.pools import PODS_PER_CPU_NODE, addresses, block, cpu_zones, region
-from infra.gke.settings import GkeSettings
+from infra.gke.settings import GkeSettings, of_kubernetes
 from infra.network.settings import NetworkSettings
 from infra.settings.schema import PRODUCTION, Relation, Settings
 from infra.storage.settings import StorageSettings
@@ -218,7 +218,7 @@ def _accounts(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
     for name in settings[GkeSettings].namespaces:
-        if name == "default" or name.startswith("kube-"):
+        if of_kubernetes(name):
             yield Problem(
                 "gke:namespaces", f'"{name}"', "this namespace belongs to Kubernetes", "write one of your own"
             )

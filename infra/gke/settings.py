@@ -25,12 +25,18 @@ _POOL_NAME = rules.pattern(
     "1 to 36 lowercase letters, digits and hyphens (a number is added to it), first a letter, last no hyphen",
     "rename it",
 )
+_BASIC = ("roles/owner", "roles/editor", "roles/viewer")
 _NODE_ROLE = rules.Rule(
-    lambda role: role.startswith("roles/") and not role.startswith("roles/storage."),
-    "a role on the project, such as roles/container.defaultNodeServiceAccount; none of Cloud Storage, which "
-    "pods are granted on their buckets",
+    lambda role: role.startswith("roles/") and not role.startswith("roles/storage.") and role not in _BASIC,
+    "a role on the project, such as roles/container.defaultNodeServiceAccount; no basic role (owner, editor, "
+    "viewer), and none of Cloud Storage, which pods are granted on their buckets",
     "remove it",
 )
+
+
+def of_kubernetes(namespace: str) -> bool:
+    """Whether it is there before anybody makes it, and isn't for jobs."""
+    return namespace == "default" or namespace.startswith("kube-")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,26 +100,38 @@ def _problems(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster
         f"+ ', and this is {cluster}; fix: kubectl config use-context, or tpu job submit --out anew'])"
     )
     shapes = _shapes(pools)
+    if shapes:
+        yield from _of_slices(shapes)
+    else:
+        yield (
+            "variables.slices.map(s, s.name + ' has the topology ' + s.topology + ', and the cluster has no "
+            "pools with TPUs; fix: such a pool in gke:tpuPools, then pulumi -C infra/gke up, and infra/queue "
+            "up')"
+        )
+    bad = f"!has(c.image) || !c.image.matches('{_DIGEST}')"
+    yield (
+        f"object.spec.replicatedJobs.filter(r, ({_CONTAINERS}).exists(c, {bad})).map(r, r.name + ' has an "
+        "image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by crane digest')"
+    )
+
+
+def _of_slices(shapes: Mapping[str, list[str]]) -> Iterator[str]:
+    """Likewise, for the topologies that pools have."""
     known, nearest = (
         _cel(shapes),
         _cel({kind.topology: _nearest(kind.chips, shapes) for kind in CATALOG.types}),
     )
-    listed = ", ".join(shapes) or "none"
+    listed = ", ".join(shapes)
     yield (
         f"variables.slices.filter(s, !(s.topology in {known})).map(s, s.name + ' has the topology ' + "
         f"s.topology + ', and the pools have {listed}; fix: {TOPOLOGY_LABEL}: ' + (s.topology in {nearest} ? "
-        f"{nearest}[s.topology] : {_cel(next(iter(shapes), 'none'))}) + ', or such a pool in gke:tpuPools')"
+        f"{nearest}[s.topology] : {_cel(next(iter(shapes)))}) + ', or such a pool in gke:tpuPools')"
     )
     yield (
         f"variables.slices.filter(s, s.topology in {known} && !(s.pods in {known}[s.topology])).map(s, "
         "s.name + ' has ' + s.pods + ' chips (parallelism x google.com/tpu of a pod), and a slice of ' + "
         f"s.topology + ' is ' + {known}[s.topology].join(' or ') + '; fix: one pod on each host, "
         "with all of its chips')"
-    )
-    bad = f"!has(c.image) || !c.image.matches('{_DIGEST}')"
-    yield (
-        f"object.spec.replicatedJobs.filter(r, ({_CONTAINERS}).exists(c, {bad})).map(r, r.name + ' has an "
-        "image without a digest, which may be another one tomorrow; fix: IMAGE@sha256:..., by crane digest')"
     )
 
 
@@ -133,7 +145,7 @@ def _shapes(pools: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _nearest(chips: int, shapes: Mapping[str, Any]) -> str:
-    return min(shapes, key=lambda topology: abs(chips_of(topology) - chips), default="none")
+    return min(shapes, key=lambda topology: abs(chips_of(topology) - chips))
 
 
 def _cel(value: Any) -> str:

@@ -9,7 +9,7 @@ from infra import nodes
 from infra.catalog import region_of
 from infra.data.settings import DataSettings
 from infra.errors import Problem
-from infra.gke.settings import GkeSettings
+from infra.gke.settings import GkeSettings, of_kubernetes
 from infra.queue.settings import QueueSettings
 from infra.queue.team import planned_pools, teams
 from infra.queue.versions import IMAGES
@@ -45,6 +45,12 @@ def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
                 "queue:teams", f'namespace "{team.namespace}" of {team.name}',
                 "this namespace is a controller's, and has its rights", "write one of the team's own",
             )  # fmt: skip
+        elif of_kubernetes(team.namespace):
+            if team.namespace not in known:  # else gke's own rule names it
+                yield Problem(
+                    "queue:teams", f'namespace "{team.namespace}" of {team.name}',
+                    "this namespace belongs to Kubernetes", "write one of the team's own",
+                )  # fmt: skip
         elif team.namespace not in known:
             yield Problem(
                 "queue:teams", f'namespace "{team.namespace}" of {team.name}',

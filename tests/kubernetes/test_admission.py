@@ -139,6 +139,19 @@ def test_what_cannot_run_is_refused_with_the_rule_and_the_way_out(
     assert "ValidatingAdmissionPolicy 'tpu-jobs'" in found
 
 
+def test_where_all_pools_are_gone_a_pool_is_the_way_out(cluster: Lab) -> None:
+    """As `count: 0` leaves the cluster."""
+    cluster.api.apply_all(list(admission.objects([], [TEAM, OTHERS], CLUSTER)), "tests")
+    message = (
+        "slice has the topology 4x4, and the cluster has no pools with TPUs; fix: such a pool in gke:tpuPools"
+    )
+    try:
+        cluster.until(lambda: message in refusal(cluster, manifest()), "the policy without pools")
+    finally:
+        cluster.api.apply_all(list(admission.objects(POOLS, [TEAM, OTHERS], CLUSTER)), "tests")
+        cluster.until(lambda: not refusal(cluster, manifest()), "the policy as it was")
+
+
 def test_without_a_label_kueue_puts_a_job_into_the_teams_queue(cluster: Lab) -> None:
     one = manifest(lambda one: one["metadata"].pop("labels"))
     made = cluster.api.apply(one, "tests", dry=True)
