@@ -392,8 +392,9 @@ def test_what_another_teams_namespace_refuses_comes_with_who_can_change_that(
     assert main(["job", *line]) == 1
     shown = capsys.readouterr().err
     assert shown == (
-        "error: may not list jobsets\n    fix: the platform engineer adds your account to the members of speech "
-        "in queue:teams, then pulumi -C infra/queue up -s dev\n"
+        "error: may not list jobsets\n"
+        "    fix: the platform engineer adds your account to the members of speech in queue:teams, then "
+        "pulumi -C infra/queue up -s dev\n"
     )
 
 
