@@ -86,11 +86,13 @@ class Lab:
         self.add_pool(
             {"name": "cpu", "locations": ["us-east5-b"], "config": {"machineType": "n2-standard-4"}}, 3
         )
+        begun = time.monotonic()
         for file in files:
             self.api.apply_all(documents((folder(QUEUE) / f"{file}.yaml").read_text()), "tests")
         self.until(lambda: all(
             one.get("status", {}).get("readyReplicas") for one in self.api.list("apps/v1", "Deployment")
         ), "Kueue and JobSet", 180)  # fmt: skip
+        self.began_s = self.control_plane.ready_s, time.monotonic() - begun
 
     def ready(self) -> None:
         """Wait until the controllers' webhooks answer."""

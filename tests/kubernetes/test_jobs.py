@@ -1,11 +1,15 @@
 """`tpu job` on a real Kueue and JobSet, by the rights that a team's people have."""
 
+import json
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+import yaml
 
 from cli import job as command
 from infra.errors import InfraError
@@ -13,14 +17,14 @@ from infra.gcp.client import Client, RequestError
 from infra.gcp.failures import Kind
 from infra.gcp.kubernetes import Cluster
 from infra.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, STARTING, Jobs
-from infra.jobs.jobset import Claim, Job
+from infra.jobs.jobset import Claim, Job, jobset
 from infra.queue import namespace
 from infra.queue.kueue import Team, objects
 from infra.queue.namespace import Volumes
 from infra.queue.ready import wait
 from infra.run_price import of_hours
 from rehearsal.kubernetes.api import documents
-from rehearsal.kubernetes.programs import QUEUE, folder
+from rehearsal.kubernetes.programs import QUEUE, folder, program
 from tests.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
 
 VISION, SPEECH = Team("vision", "vision"), Team("speech", "speech")
@@ -133,10 +137,51 @@ def test_a_team_reaches_neither_another_team_nor_more_than_jobs(queue: Lab) -> N
     ):
         with pytest.raises(RequestError, match="cannot list"):
             list(cluster.items(path))
-    with pytest.raises(RequestError, match="cannot create"):
-        cluster.create(
-            "/api/v1/namespaces/vision/pods", {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "x"}}
-        )
+    # No pods that pass the queue by, no namespace, no queue, and no quota of its own.
+    kueue = "/apis/kueue.x-k8s.io/v1beta2"
+    for path, version, kind in (
+        ("/api/v1/namespaces/vision/pods", "v1", "Pod"),
+        ("/api/v1/namespaces", "v1", "Namespace"),
+        (f"{kueue}/namespaces/vision/localqueues", "kueue.x-k8s.io/v1beta2", "LocalQueue"),
+        (f"{kueue}/clusterqueues", "kueue.x-k8s.io/v1beta2", "ClusterQueue"),
+    ):
+        with pytest.raises(RequestError, match="cannot create"):
+            cluster.create(path, {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}})
+    by_merge = {"Content-Type": "application/merge-patch+json"}
+    for path, body in (
+        (f"{kueue}/clusterqueues/tpu", {"spec": {"queueingStrategy": "StrictFIFO"}}),
+        (f"{kueue}/workloadpriorityclasses/low", {"value": 9999}),
+    ):
+        url = queue.control_plane.url + path
+        answer = session(queue, ADA).patch(url, json.dumps(body), headers=by_merge, timeout=30)
+        assert answer.status_code == 403
+        assert "cannot patch" in answer.text
+
+
+def test_kubectl_alone_applies_sees_and_deletes_what_the_command_writes(queue: Lab, tmp_path: Path) -> None:
+    """By the team's Role: `tpu job submit --out`, and from there on without this project."""
+    pair = queue.control_plane.authority.client("ada-of-kubectl", ADA)
+    queue.control_plane.write_kubeconfig(tmp_path / "kubeconfig", pair)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(jobset(job("by-kubectl", WAIT)), sort_keys=False))
+
+    def kubectl(line: str, status: int = 0) -> str:
+        words = [program("kubectl"), "--kubeconfig", tmp_path / "kubeconfig", *line.split()]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == status, done.stderr
+        return done.stdout or done.stderr
+
+    assert "by-kubectl serverside-applied" in kubectl("apply --server-side -f job.yaml")
+    ours = as_user(queue, ADA, VISION)
+    queue.until(lambda: (one := ours.status("by-kubectl")) and one.state == RUNNING, "the job", 60)
+    # Once more: Kueue has placed it, and the manifest's node selector isn't the manifest's any more.
+    assert 'conflict with "kueue"' in kubectl("apply --server-side -f job.yaml", 1)
+    shown = kubectl("-n vision get jobsets,workloads")
+    assert "jobset.jobset.x-k8s.io/by-kubectl" in shown
+    assert "workload.kueue.x-k8s.io/jobset-by-kubectl" in shown
+    assert kubectl("-n vision logs -l jobset.sigs.k8s.io/jobset-name=by-kubectl").split() == ["ready"] * HOSTS
+    kubectl("-n vision delete jobset by-kubectl")
+    # The garbage collector learns new kinds every 30 s.
+    queue.until(lambda: not ours.all() and not queue.api.list("v1", "Pod", "vision"), "its pods' end", 90)
 
 
 def test_a_name_is_taken_once(queue: Lab) -> None:
