@@ -13,7 +13,7 @@ from google.api_core.exceptions import PreconditionFailed
 
 from infra.errors import SettingsError
 from infra.pipeline import access, code, schedule, spark
-from tests.infra.engine import run
+from tests.infra.engine import Recording, run
 from tests.infra.test_all_layers import OFF, UP
 from tests.infra.test_pipeline_layer import JOBSET, settings, up
 from tests.infra.test_queue_layer import CLUSTER
@@ -79,6 +79,26 @@ def test_people_have_a_runners_roles_or_a_viewers_and_who_applies_acts_as_what_r
             one["serviceAccountId"] for one in grants if one["member"] == who and "serviceAccountId" in one
         ]
         assert {one.rpartition("/")[2].partition("@")[0] for one in ids} == acts | more
+
+
+@pytest.mark.parametrize("preview", [True, False])
+@pytest.mark.parametrize(("location", "found"), [
+    ("US-CENTRAL1", "my-project-raw, which is in us-central1"),
+    ("US", "my-project-raw, which is in us"),
+    ("", "my-project-raw, which can't be looked up: .*does not exist"),
+])  # fmt: skip
+def test_somebody_elses_raw_bucket_is_beside_spark_or_nothing_is_made(
+    preview: bool, location: str, found: str
+) -> None:
+    into: list[Recording] = []
+    values = {**OFF["pipeline"], "pipeline:existingRawBucket": True}
+    with pytest.raises(pulumi.RunError, match=rf"pipeline:rawBucketName: found {found}.*in us-east5.*Fix: "):
+        run("pipeline", values, preview=preview, up=UP, raw_location=location, into=into)
+    (recording,) = into
+    (call,) = [one for one in recording.calls if one[0].endswith(":getBucket")]
+    assert call[1] == {"name": "my-project-raw", "project": "my-project"}
+    assert "pulumi:providers:gcp::gcp::" in call[2]
+    assert not [one for one in recording.resources if one.type.startswith("gcp:")]
 
 
 def test_a_raw_bucket_of_somebody_else_is_granted_to_spark() -> None:

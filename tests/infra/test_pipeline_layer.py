@@ -318,26 +318,6 @@ def test_the_functions_source_is_named_by_its_content() -> None:
     assert (service["timeoutSeconds"], service["maxInstanceRequestConcurrency"]) == (1800, 1)
 
 
-@pytest.mark.parametrize("preview", [True, False])
-@pytest.mark.parametrize(("location", "found"), [
-    ("US-CENTRAL1", "my-project-raw, which is in us-central1"),
-    ("US", "my-project-raw, which is in us"),
-    ("", "my-project-raw, which can't be looked up: .*does not exist"),
-])  # fmt: skip
-def test_somebody_elses_raw_bucket_is_beside_spark_or_nothing_is_made(
-    preview: bool, location: str, found: str
-) -> None:
-    into: list[Recording] = []
-    values = {**OFF["pipeline"], "pipeline:existingRawBucket": True}
-    with pytest.raises(pulumi.RunError, match=rf"pipeline:rawBucketName: found {found}.*in us-east5.*Fix: "):
-        run("pipeline", values, preview=preview, up=UP, raw_location=location, into=into)
-    (recording,) = into
-    (call,) = [one for one in recording.calls if one[0].endswith(":getBucket")]
-    assert call[1] == {"name": "my-project-raw", "project": "my-project"}
-    assert "pulumi:providers:gcp::gcp::" in call[2]
-    assert not [one for one in recording.resources if one.type.startswith("gcp:")]
-
-
 def test_a_bucket_of_somebody_else_is_read_and_not_declared() -> None:
     buckets = up({"pipeline:existingRawBucket": True}).of("gcp:storage/bucket:Bucket")
     assert [one.name for one in buckets] == ["my-project-raw-scratch"]

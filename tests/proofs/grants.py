@@ -287,6 +287,7 @@ def _people(proof: Proof) -> None:
         proof.refused(proof.grant(viewer, "storage.objectViewer", BUCKET, places.RECORDS), *records, who=who)
         proof.refused(proof.grant(viewer, "logging.viewer"), *logs, who=who)
         assert proof.run in lab.tpu(*records, who=who)
+        assert "Spark" in lab.tpu(*logs, who=who)
 
 
 def _vertex(proof: Proof) -> None:
