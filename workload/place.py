@@ -55,8 +55,8 @@ class Place:
     def variables(self) -> dict[str, str]:
         """What the worker's program reads; with several slices, what libtpu reads, too.
 
-        The MEGASCALE variables are those that GKE sets
-        (cloud.google.com/tpu/docs/multislice-introduction).
+        The MEGASCALE variables have the names by which JAX finds them, too
+        (jax/_src/clusters/cloud_tpu_cluster.py).
         """
         found = {
             "WORKER_ID": self.number,

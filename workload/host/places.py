@@ -2,8 +2,8 @@
 
 A host knows its slice alone. What the job has to know beyond that, the barrier brings: who is
 there, and where worker 0 of the first slice listens. On TPU the runtime (libtpu) connects the
-slices over the datacenter network by itself, from the MEGASCALE variables that GKE sets
-as well (cloud.google.com/tpu/docs/multislice-introduction).
+slices over the datacenter network by itself, from the MEGASCALE variables, which JAX reads as well
+(jax/_src/clusters/cloud_tpu_cluster.py).
 """
 
 from __future__ import annotations
