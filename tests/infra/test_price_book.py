@@ -58,7 +58,7 @@ def test_a_region_that_nobody_read_is_unverified_or_unknown() -> None:
     thing = load(GOOD, CATALOG)["thing"]
     assert (thing.price("us-east1").dollars, thing.price("us-east1").checked) == (0.5, False)
     assert thing.price("mars-east1").dollars is None
-    assert BOOK["build"].price("us-east5").dollars is None
+    assert BOOK["vertex.training"].price("us-east5").dollars is None
 
 
 @pytest.mark.parametrize(
