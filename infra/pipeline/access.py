@@ -58,6 +58,11 @@ class Grant:
         return f"{role} on the {self.on}{what} for {self.who}"
 
     @property
+    def of_commands(self) -> bool:
+        """Whether it is of those who type commands: a refusal tells them which setting grants it."""
+        return self.who in (RUNNER, VIEWER) or self.who.endswith(f"-{places.VIEW}")
+
+    @property
     def role_id(self) -> str:
         """Id of the role of our own."""
         return f"{self.who}_{self.title}".replace("-", "_")

@@ -94,8 +94,7 @@ class Proof:
     def names(line: str, grant: Grant) -> bool:
         """Whether a line names the role, what it is on, and whose it is."""
         role = grant.role or grant.role_id
-        asks = grant.who in (access.RUNNER, access.VIEWER) or grant.who.endswith(f"-{places.VIEW}")
-        who = "pipeline:" if asks else grant.who  # of tpu's own user it says which setting lists them
+        who = "pipeline:" if grant.of_commands else grant.who
         return role in line and who in line and (grant.on != "bucket" or grant.what in line)
 
     # Runs
