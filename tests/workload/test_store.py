@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workload.errors import StoreError
-from workload.runs.store import MissingObjectError, Store, open_store
+from workload.runs.store import FolderStore, MissingObjectError, Store, open_store
 
 
 def test_what_is_written_is_read(store: Store) -> None:
@@ -110,3 +110,17 @@ def test_a_folder_that_is_removed_during_a_listing_is_passed_over(tmp_path: Path
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_name_that_several_write_at_once_is_written_by_each(tmp_path: Path) -> None:
+    """Each renames its part, at any moment of another's write; 3,200 writes found what asked too early."""
+    store = FolderStore(tmp_path)
+
+    def write(number: int) -> None:
+        for _ in range(400):
+            store.write("status.json", str(number).encode())
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert store.read("status.json") in [str(number).encode() for number in range(8)]
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]

@@ -106,6 +106,14 @@ def create_same(store: Store, name: str, content: bytes) -> bool:
     return False
 
 
+def _still(path: Path, descriptor: int) -> bool:
+    """Whether an open file is what a path names now."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:  # and it may go at any moment: asking first whether it is there asks too early
+        return False
+
+
 class FolderStore:
     """Objects as files below a folder."""
 
@@ -129,7 +137,7 @@ class FolderStore:
             while replace or not path.exists():
                 with part.open("ab") as file:
                     fcntl.flock(file, fcntl.LOCK_EX)  # which the kernel gives back if we are killed
-                    if not part.exists() or not os.path.samefile(part, file.fileno()):
+                    if not _still(part, file.fileno()):
                         continue  # whoever held it before has renamed it
                     if not replace and path.exists():
                         part.unlink()
