@@ -60,8 +60,9 @@ def batch(email: str, main: str = "job.py", *args: str, **run: Any) -> Any:
 
 def running(boxed: Boxed, name: str) -> None:
     """Wait until it is."""
-    end = time.monotonic() + 30
-    while boxed.ask("GET", f"{BATCHES}/{name}")["state"] != "RUNNING":
+    end = time.monotonic() + 90  # beside other tests
+    while (found := boxed.ask("GET", f"{BATCHES}/{name}"))["state"] != "RUNNING":
+        assert found["state"] == "PENDING", found.get("stateMessage")
         assert time.monotonic() < end
         time.sleep(0.05)
 
