@@ -95,7 +95,7 @@ def _for_members(settings: Settings, refused: str, team: str | None = None) -> s
     return (
         f"{refused}\n"
         f"    fix: the platform engineer adds your account to the members of {team or 'a team'} in "
-        f"queue:teams, then pulumi -C infra/queue up -s {settings.environment}"
+        f"queue:teams, then {layers.up_command('queue', settings.environment)}"
     )
 
 
@@ -198,7 +198,7 @@ def _list(settings: Settings, options: argparse.Namespace) -> int:
     if not chosen:
         raise CommandError(
             "queue:teams has no team, so there are no jobs\n"
-            f"    fix: add one, then pulumi -C infra/queue up -s {settings.environment}"
+            f"    fix: add one, then {layers.up_command('queue', settings.environment)}"
         )
     every: list[tuple[str, Status]] = []
     refused = {}

@@ -26,6 +26,8 @@ On = Literal[
     "controller's bucket",
     "billing account",
 ]
+BASIC = ("roles/owner", "roles/editor", "roles/viewer")
+"""What Google calls basic roles: each is of nearly every service."""
 PLATFORM, ML, CI = ACCOUNTS = ("platform-engineer", "ml-engineer", "ci")
 
 # What a controller does with nodes. Guest attributes are read by tpu.nodes.get.

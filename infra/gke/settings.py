@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infra.catalog import CATALOG
+from infra.gcp.roles import BASIC
 from infra.gke.facts import CHANNELS, MACHINES, MAX_FLEX_START_S
 from infra.settings import rules
 from infra.settings.schema import STACK_LABELS, labels_setting, setting
@@ -25,9 +26,8 @@ _POOL_NAME = rules.pattern(
     "1 to 36 lowercase letters, digits and hyphens (a number is added to it), first a letter, last no hyphen",
     "rename it",
 )
-_BASIC = ("roles/owner", "roles/editor", "roles/viewer")
 _NODE_ROLE = rules.Rule(
-    lambda role: role.startswith("roles/") and not role.startswith("roles/storage.") and role not in _BASIC,
+    lambda role: role.startswith("roles/") and not role.startswith("roles/storage.") and role not in BASIC,
     "a role on the project, such as roles/container.defaultNodeServiceAccount; no basic role (owner, editor, "
     "viewer), and none of Cloud Storage, which pods are granted on their buckets",
     "remove it",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from infra import layers
 from infra.errors import InfraError
 from infra.gcp.client import RequestError
 from infra.gcp.failures import Kind
@@ -65,7 +66,7 @@ class Jobs:
             raise InfraError(
                 f"the namespace {self._team.namespace} has no queue {self._team.queue}\n"
                 "    fix: the platform engineer brings the layer up: "
-                f"pulumi -C infra/queue up -s {self._environment}"
+                f"{layers.up_command('queue', self._environment)}"
             )
         manifest = jobset(job)
         try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from infra import names
+from infra import layers, names
 from infra.catalog import CATALOG, SliceType
 from infra.errors import InfraError, Problem
 from infra.gke.settings import GkeSettings
@@ -337,7 +337,7 @@ def _jobset_problems(settings: Settings, desired: PipelineSettings) -> Iterator[
         return
     if member not in team.members:
         rule = "the workflow submits as a member of the team"
-        up = f"pulumi -C infra/queue up -s {settings.environment}"
+        up = layers.up_command("queue", settings.environment)
         fix = f"add {member} to the members of {team.name}, then {up}"
         yield Problem(f"queue:teams ({team.name})", f"{len(team.members)} members without it", rule, fix)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from infra import names, prices
+from infra import layers, names, prices
 from infra.catalog import CATALOG
 from infra.data.settings import DataSettings
 from infra.errors import InfraError, Problem, listed
@@ -117,7 +117,7 @@ def _people(settings: Settings, asked: Request) -> Iterator[Problem]:
     known = [team.name for team in teams(settings)]
     if asked.team not in known:
         near = difflib.get_close_matches(asked.team, known, 1)
-        up = f"pulumi -C infra/queue up -s {settings.environment}"
+        up = layers.up_command("queue", settings.environment)
         fix = f"perhaps {near[0]}" if near else f"add it to queue:teams, then {up}"
         yield Problem("TEAM", f'"{asked.team}"', f"one of queue:teams: {', '.join(known) or 'none'}", fix)
     if asked.priority not in PRIORITIES:
@@ -176,7 +176,7 @@ def _fitting(settings: Settings, asked: Request, problems: list[Problem]) -> lis
     """The pools that the job may run on: of one size and machine, as many as it has slices."""
     every = pools.pools(settings)
     if not every:
-        fix = f"add one, then pulumi -C infra/gke up -s {settings.environment}, then infra/queue"
+        fix = f"add one, then {layers.up_command('gke', settings.environment)}, then infra/queue"
         problems.append(Problem("gke:tpuPools", "no pool", "jobs run on node pools", fix))
         return []
     found = [

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from infra import names
 from infra.builds.settings import BuildsSettings
+from infra.gcp.roles import BASIC
 from infra.gke.settings import GkeSettings
 from infra.pipeline import places
 from infra.pipeline.settings import PipelineSettings
@@ -12,7 +13,6 @@ from infra.settings import Settings
 from infra.storage.settings import StorageSettings
 
 _PROJECT = ("gcp:projects/iAMMember:IAMMember",)
-_BASIC = ("roles/owner", "roles/editor", "roles/viewer")
 _IMPERSONATION = (
     "roles/iam.serviceAccountUser", "roles/iam.serviceAccountTokenCreator", "roles/iam.workloadIdentityUser",
 )  # fmt: skip
@@ -25,7 +25,7 @@ def _role(one: Resource) -> str:
 
 
 def _basic(one: Resource, _: Settings) -> Iterator[str]:
-    if _role(one) in _BASIC:
+    if _role(one) in BASIC:
         yield f"role: {_role(one)}"
 
 
