@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from workload.errors import StoreError
-from workload.runs.store import FolderStore, MissingObjectError, Store, open_store
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import FolderStore, Store, open_store
 
 
 def test_what_is_written_is_read(store: Store) -> None:

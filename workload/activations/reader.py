@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from workload.activations.shard import SUFFIX, Shard
 from workload.activations.statistics import Moments
 from workload.errors import DataError
-from workload.runs.store import MissingObjectError, Store, open_store
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store, open_store
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from workload.activations.statistics import Moments
 from workload.data.ragged import offsets, pack_ids, unpack_ids
 from workload.errors import DataError
-from workload.runs.store import MissingObjectError, Store
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store
 
 VERSION = 1
 SUFFIX = ".safetensors"

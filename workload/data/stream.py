@@ -27,7 +27,8 @@ from safetensors.numpy import save as save_tensors
 from workload import command
 from workload.data.ragged import offsets, pack_ids, unpack_ids
 from workload.errors import DataError
-from workload.runs.store import MissingObjectError, Store, open_store
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store, open_store
 
 VERSION = 1
 INDEX = "streams.json"  # beside the streams: what was split, and each one's sha256

@@ -14,7 +14,7 @@ from workload.data.tokenizers import Tokenizer, open_tokenizer
 from workload.errors import ConfigError, DataError, Problem, RunError
 from workload.preprocess import config as configs
 from workload.preprocess import session
-from workload.runs.store import MissingObjectError
+from workload.runs.errors import MissingObjectError
 
 _EXAMPLES = """  workload preprocess text.toml --local --set input.sources=docs --set output.url=/tmp/tokens
   workload preprocess books.toml --master local[4] --set output.shards=256

@@ -5,17 +5,16 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workload.data.tokens import MANIFEST, Shard, token_dtype
 from workload.data.tokens import VERSION as MANIFEST_VERSION
 from workload.errors import RunError
 from workload.preprocess.documents import Read
+from workload.preprocess.plan import Plan
 from workload.preprocess.shards import Object, Part
-from workload.runs.store import MissingObjectError, Store, create_same, open_store
-
-if TYPE_CHECKING:
-    from workload.preprocess.job import Plan
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store, create_same, open_store
 
 READY, INPUTS = "_READY", "inputs.jsonl"
 
@@ -44,7 +43,7 @@ class Summary:
         return cls(store.url, json.loads(raw), made)
 
 
-def finish(context: Any, plan: "Plan", store: Store, numbers: Read, parts: Sequence[Part]) -> Summary:
+def finish(context: Any, plan: Plan, store: Store, numbers: Read, parts: Sequence[Part]) -> Summary:
     """Checks all that was written, and makes it valid.
 
     Raises:
@@ -98,7 +97,7 @@ def _check_objects(context: Any, store: Store, objects: Sequence[Object]) -> Non
         raise RunError("\n".join([*problems[:20], f"    fix: {fix}"]))
 
 
-def _manifest(plan: "Plan", parts: Sequence[Part]) -> dict[str, Any]:
+def _manifest(plan: Plan, parts: Sequence[Part]) -> dict[str, Any]:
     """As `workload data prepare` writes it, and what else is known of the run."""
     tokenizer, length = plan.tokenizer, plan.config.output.sequence_length
     full = [part for part in parts if part.tokens]

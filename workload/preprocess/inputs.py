@@ -21,7 +21,7 @@ from pyarrow import parquet
 from workload.data.sources import LINES, PARQUET, Sources
 from workload.errors import DataError, WorkloadError
 from workload.preprocess.config import InputConfig
-from workload.runs.store import MissingObjectError
+from workload.runs.errors import MissingObjectError
 
 GZIP, ZSTANDARD = (".gz",), (".zst", ".zstd")
 _CHUNK_BYTES = 2**20

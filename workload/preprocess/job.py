@@ -1,57 +1,24 @@
 """A whole run: inputs, which documents repeat others, shards, a check of it all, the ready marker."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from workload.data.tokenizers import Tokenizer
 from workload.errors import DataError
-from workload.preprocess import VERSION, components, documents, shards, similarity
+from workload.preprocess import components, documents, shards, similarity
 from workload.preprocess.config import Config
 from workload.preprocess.documents import DOCUMENT, Read, Record
 from workload.preprocess.finish import READY, Summary, finish
-from workload.preprocess.inputs import Input, Looked, Piece, listed, look
+from workload.preprocess.inputs import Looked, listed, look
+from workload.preprocess.plan import Plan
 from workload.preprocess.shards import PARTS, Part
-from workload.runs.store import MissingObjectError, Store, create_same, open_store
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store, create_same, open_store
 
 READ = "read.json"
 _NAMED = 20  # problems that are shown, of many
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be done, and the id of it."""
-
-    config: Config
-    tokenizer: Tokenizer
-    script: bytes
-    inputs: list[Input]
-    pieces: list[Piece]
-    links: dict[str, str]
-
-    @property
-    def run(self) -> str:
-        """The SHA-256 of all that decides bytes: 16 digits of it."""
-        return hashlib.sha256(json.dumps(self.decides(), sort_keys=True).encode()).hexdigest()[:16]
-
-    def decides(self) -> dict[str, Any]:
-        """What decides bytes, for JSON."""
-        tokenizer = self.tokenizer
-        inputs = [[one.name, one.size_bytes, one.version] for one in self.inputs]
-        return {
-            "preprocess_version": VERSION,
-            "settings": self.config.decides(),
-            "tokenized_by": [
-                tokenizer.identity,
-                list(tokenizer.begin_of_document),
-                tokenizer.end_of_document,
-            ],
-            "script_sha256": hashlib.sha256(self.script).hexdigest() if self.script else "",
-            "inputs_sha256": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
-            "links": self.links,
-        }
 
 
 def plan(context: Any, config: Config, tokenizer: Tokenizer, script: bytes) -> Plan:

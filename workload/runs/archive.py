@@ -25,7 +25,8 @@ from workload.model.architecture import Architecture
 from workload.model.generation import Generation
 from workload.runs import record
 from workload.runs.checkpoints import FOLDER, list_steps, quiet_failures
-from workload.runs.store import MissingObjectError, Store
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store
 from workload.train.cluster import first_line
 from workload.train.config import OptimizerConfig
 from workload.train.loop import digest

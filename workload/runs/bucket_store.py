@@ -8,8 +8,8 @@ from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from workload.errors import OutageError, StoreError
+from workload.runs.errors import MissingObjectError
 from workload.runs.outage import HEALTH, RETRY_AT_MOST_EVERY_S, transient
-from workload.runs.store import MissingObjectError
 
 # Every write here is a whole object by the run's only writer: sending it twice changes nothing.
 _RETRY = Retry(

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from workload.errors import StoreError
 from workload.runs.checkpoints import FOLDER, MARKER, list_steps, remove_step
-from workload.runs.store import MissingObjectError, Store, copy
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store, copy
 from workload.train.cluster import first_line
 
 NOTE = "durable.json"

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from workload.errors import StoreError, TakenError
-from workload.runs.store import MissingObjectError, Store
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store
 
 NAME = "lease.json"  # of a run as a whole
 EVERY_S = 5.0  # a write of 200 bytes

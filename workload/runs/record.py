@@ -16,7 +16,8 @@ from workload.data.tokens import Dataset
 from workload.errors import HopelessError
 from workload.model import generation, huggingface
 from workload.model.generation import Generation
-from workload.runs.store import MissingObjectError, Store
+from workload.runs.errors import MissingObjectError
+from workload.runs.store import Store
 from workload.train.cluster import Cluster
 from workload.train.config import Config
 from workload.train.step import Step

@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from workload.errors import RunError, StoreError
-
-
-class MissingObjectError(StoreError):
-    """No object of that name."""
+from workload.runs.errors import MissingObjectError
 
 
 class Store(Protocol):

@@ -6,10 +6,8 @@ host offload, which are added where a config offloads. They belong to a version 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from workload.train.config import ComputeConfig
+from workload.train.compute import ComputeConfig
 
 Options = dict[str, str | bool | int]
 
@@ -72,7 +70,7 @@ def problem(words: Sequence[str]) -> str:
     return f"must be auto, none, or some of {', '.join(GROUPS)}"
 
 
-def groups(compute: "ComputeConfig", slices: int = 1) -> list[str]:
+def groups(compute: ComputeConfig, slices: int = 1) -> list[str]:
     """The names of the groups that a step for TPUs is compiled with."""
     if list(compute.flags) != ["auto"]:
         return [name for name in GROUPS if name in compute.flags]
@@ -86,7 +84,7 @@ def groups(compute: "ComputeConfig", slices: int = 1) -> list[str]:
     return chosen
 
 
-def options(compute: "ComputeConfig", platform: str, slices: int = 1) -> Options | None:
+def options(compute: ComputeConfig, platform: str, slices: int = 1) -> Options | None:
     """What to hand to `compile(compiler_options=...)`; None for the compiler's own choice.
 
     Args:

@@ -29,11 +29,12 @@ from workload.host.heartbeat import Heartbeat
 from workload.model import decoder, huggingface
 from workload.runs.checkpoints import PATIENCE_S, Checkpoints, Restored
 from workload.runs.durable import DurableCopies
+from workload.runs.errors import MissingObjectError
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
 from workload.runs.record import RunRecord
 from workload.runs.step_log import StepLog, read_losses
-from workload.runs.store import MissingObjectError, Store
+from workload.runs.store import Store
 from workload.train.cluster import Cluster, whole
 from workload.train.config import Config
 from workload.train.evaluation import Evaluation

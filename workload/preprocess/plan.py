@@ -1,0 +1,45 @@
+"""Pinned inputs and settings of a preprocessing run, and its id."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from workload.data.tokenizers import Tokenizer
+from workload.preprocess import VERSION
+from workload.preprocess.config import Config
+from workload.preprocess.inputs import Input, Piece
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, and the id of it."""
+
+    config: Config
+    tokenizer: Tokenizer
+    script: bytes
+    inputs: list[Input]
+    pieces: list[Piece]
+    links: dict[str, str]
+
+    @property
+    def run(self) -> str:
+        """The SHA-256 of all that decides bytes: 16 digits of it."""
+        return hashlib.sha256(json.dumps(self.decides(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def decides(self) -> dict[str, Any]:
+        """What decides bytes, for JSON."""
+        tokenizer = self.tokenizer
+        inputs = [[one.name, one.size_bytes, one.version] for one in self.inputs]
+        return {
+            "preprocess_version": VERSION,
+            "settings": self.config.decides(),
+            "tokenized_by": [
+                tokenizer.identity,
+                list(tokenizer.begin_of_document),
+                tokenizer.end_of_document,
+            ],
+            "script_sha256": hashlib.sha256(self.script).hexdigest() if self.script else "",
+            "inputs_sha256": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
+            "links": self.links,
+        }
